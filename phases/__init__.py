@@ -1,0 +1,41 @@
+"""Run trees of tasks that can be cancelled, watched and read in the log.
+
+A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` make bigger tasks of tasks;
+`run` runs a tree. The layers, each importing only those above it:
+
+    _errors  _threads       Cancelled, TimedOut, ParallelError, notes; threads that never leak
+    _clock  _observe        time that can be injected; who is told, and one at a time
+    _logging  _process      an observer that logs; one careful subprocess
+    _state                  what has ended, or will end, a scope; without a lock
+    _scope                  CancelScope: cancel, deadlines, waits and subprocesses that see both
+    _task                   the Task protocol, and tasks made of functions
+    _run                    run, run_child: records, notes and observers around every task
+    _compose                Serial, Parallel, Timeout, describe
+    testing                 a fake clock, tasks and an observer that record
+"""
+
+from phases._clock import Clock
+from phases._compose import Parallel, Serial, Timeout, describe
+from phases._errors import Cancelled, ParallelError, TimedOut
+from phases._observe import Observer, Status
+from phases._run import run, run_child
+from phases._scope import CancelScope
+from phases._task import Task, task
+
+__all__ = [
+    "CancelScope",
+    "Cancelled",
+    "Clock",
+    "Observer",
+    "Parallel",
+    "ParallelError",
+    "Serial",
+    "Status",
+    "Task",
+    "TimedOut",
+    "Timeout",
+    "describe",
+    "run",
+    "run_child",
+    "task",
+]

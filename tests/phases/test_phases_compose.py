@@ -1,0 +1,457 @@
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from phases import (
+    Cancelled,
+    CancelScope,
+    Parallel,
+    ParallelError,
+    Serial,
+    Task,
+    TimedOut,
+    Timeout,
+    describe,
+    run,
+    run_child,
+    task,
+)
+from phases.testing import Blocking, FakeClock, Raising, Returning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@attrs.frozen(eq=False)
+class After:
+    """Waits for an event, whatever the scope says, and then does a task."""
+
+    event: threading.Event
+    task: Task[object]
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    def do(self, scope: CancelScope) -> object:
+        assert self.event.wait(30)
+        return self.task.do(scope)
+
+
+def cancelling(name: str, cancel: Callable[[], object]) -> Task[None]:
+    @task(name)
+    def do(scope: CancelScope) -> None:
+        cancel()
+
+    return do
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# Serial
+
+
+def test_serial_gives_the_results_in_order() -> None:
+    assert run(Serial(Returning("a", 1), Returning("b", 2))) == (1, 2)
+    assert run(Serial()) == ()
+
+
+def test_serial_stops_at_the_first_failure_and_lets_it_through() -> None:
+    calls: list[str] = []
+    error = ValueError("no")
+    with pytest.raises(ValueError, match="no") as caught:
+        run(Serial(Returning("a", 1, calls=calls), Raising("b", error), Returning("c", 3, calls=calls)))
+    assert caught.value is error
+    assert error.__notes__ == ["in task serial/b"]
+    assert calls == ["serial/a"]
+
+
+def test_serial_looks_at_the_scope_between_tasks() -> None:
+    scope = CancelScope()
+    calls: list[str] = []
+    with pytest.raises(Cancelled, match="enough"):
+        run(
+            Serial(cancelling("a", lambda: scope.cancel("enough")), Returning("b", 2, calls=calls)),
+            scope=scope,
+        )
+    assert calls == []
+
+
+def test_a_cancel_during_the_last_task_that_did_not_see_it_changes_nothing() -> None:
+    scope = CancelScope()
+    assert run(Serial(cancelling("a", lambda: scope.cancel("late"))), scope=scope) == (None,)
+
+
+def test_a_composite_does_its_tasks_without_a_run() -> None:
+    assert Serial(Returning("a", 1)).do(CancelScope()) == (1,)
+
+
+def test_one_task_may_stand_in_two_places_of_a_tree() -> None:
+    again = Returning("again", 7)
+    tree = Serial(again, Parallel(again, Serial(again), again), again, name="tree")
+    assert run(tree) == (7, (7, (7,), 7), 7)
+    assert sorted(again.calls) == [
+        "tree/again",
+        "tree/again",
+        "tree/parallel/again",
+        "tree/parallel/again",
+        "tree/parallel/serial/again",
+    ]
+
+
+def test_a_deep_tree_runs_and_is_described() -> None:
+    tree: Task[object] = Returning("leaf", "deep")
+    for _ in range(100):
+        tree = Timeout(60, Serial(tree))
+    result = run(tree)
+    for _ in range(100):
+        assert isinstance(result, tuple)
+        (result,) = result
+    assert result == "deep"
+    assert len(describe(tree).splitlines()) == 201
+
+
+# Parallel
+
+
+def test_parallel_gives_the_results_in_the_order_of_the_tasks() -> None:
+    first, second = threading.Event(), threading.Event()
+    done = run(
+        Parallel(
+            After(first, Returning("a", 1)),
+            After(second, cancelling("b", first.set)),
+            cancelling("c", second.set),
+        )
+    )
+    assert done == (1, None, None)
+    assert run(Parallel()) == ()
+
+
+def test_parallel_runs_all_tasks_at_once() -> None:
+    barrier = threading.Barrier(5)
+
+    @task("meet")
+    def meet(scope: CancelScope) -> None:
+        barrier.wait(30)
+
+    run(Parallel(*[meet] * 5))
+
+
+def test_the_first_failure_cancels_the_others_which_is_no_failure_of_theirs() -> None:
+    blocking = Blocking("b")
+    with pytest.raises(ParallelError) as caught:
+        run(Parallel(blocking, After(blocking.started, Raising("a", ValueError("no"))), Returning("c", 3)))
+    assert [str(error) for error in caught.value.exceptions] == ["no"]
+    assert str(caught.value) == "1 of the parallel tasks failed (1 sub-exception)"
+
+
+def test_every_failure_is_kept_in_task_order_with_the_path_of_its_task() -> None:
+    first = threading.Event()
+
+    @task("fails-in-rollback")
+    def fails_in_rollback(scope: CancelScope) -> None:
+        first.set()
+        try:
+            scope.wait(1000)
+        finally:
+            raise OSError("rollback failed")
+
+    with pytest.raises(ParallelError) as caught:
+        run(Parallel(fails_in_rollback, After(first, Raising("z", KeyError("k"))), name="both"))
+    rollback, key = caught.value.exceptions
+    assert isinstance(rollback, OSError)
+    assert isinstance(key, KeyError)
+    assert rollback.__notes__ == ["in task both/fails-in-rollback"]
+    assert key.__notes__ == ["in task both/z"]
+    assert caught.value.__notes__ == ["in task both"]
+
+
+def test_except_star_splits_the_failures() -> None:
+    seen: list[type] = []
+    barrier = threading.Barrier(2)
+
+    def failing(name: str, error: Exception) -> Task[None]:
+        @task(name)
+        def fail(scope: CancelScope) -> None:
+            barrier.wait(30)
+            raise error
+
+        return fail
+
+    try:
+        run(Parallel(failing("a", ValueError("v")), failing("b", KeyError("k"))))
+    except* ValueError as group:
+        seen.append(type(group))
+    except* KeyError as group:
+        seen.append(type(group))
+    assert seen == [ParallelError, ParallelError]
+
+
+def test_a_cancel_from_outside_is_raised_with_the_failures_as_notes() -> None:
+    scope = CancelScope()
+    first = Blocking("first")
+    with pytest.raises(Cancelled, match="SIGTERM") as caught:
+        run(
+            Parallel(
+                first,
+                After(first.started, cancelling("cancel", lambda: scope.cancel("SIGTERM"))),
+                After(first.started, Raising("fail", ValueError("no"))),
+            ),
+            scope=scope,
+        )
+    notes = [note for note in caught.value.__notes__ if note.startswith("besides")]
+    assert notes in (["besides: ValueError: no (in task parallel/fail)"], [])
+
+
+def test_failures_during_a_cancel_from_outside_are_notes_and_not_lost() -> None:
+    scope = CancelScope()
+    started = threading.Event()
+
+    @task("stumble")
+    def stumble(scope: CancelScope) -> None:
+        started.set()
+        try:
+            scope.wait(1000)
+        except Cancelled:
+            raise OSError("rollback failed") from None
+
+    with pytest.raises(Cancelled, match="SIGTERM") as caught:
+        run(Parallel(stumble, After(started, cancelling("c", lambda: scope.cancel("SIGTERM")))), scope=scope)
+    assert caught.value.__notes__ == [
+        "besides: OSError: rollback failed (in task parallel/stumble)",
+        "in task parallel",
+    ]
+
+
+def test_a_failure_cancels_parallels_within_its_siblings() -> None:
+    blocking = [Blocking(f"b{number}") for number in range(4)]
+    failing: Task[object] = Raising("fail", ValueError("no"))
+    for each in blocking:
+        failing = After(each.started, failing)
+    with pytest.raises(ParallelError) as caught:
+        run(Parallel(Parallel(*blocking[:2]), failing, Parallel(*blocking[2:])))
+    assert [type(error) for error in caught.value.exceptions] == [ValueError]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("k"), SystemExit(3), Cancelled("of its own")])
+def test_what_is_no_exception_cancels_the_others_and_is_raised_as_it_is(error: BaseException) -> None:
+    blocking = Blocking("blocking")
+    with pytest.raises(type(error)) as caught:
+        run(Parallel(blocking, After(blocking.started, Raising("raise", error))))
+    assert caught.value is error
+    assert error.__notes__ == ["in task parallel/raise"]
+
+
+def test_failures_beside_an_interrupt_are_its_notes() -> None:
+    started = threading.Event()
+
+    @task("fail")
+    def fail(scope: CancelScope) -> None:
+        started.set()
+        try:
+            scope.wait(1000)
+        finally:
+            raise ValueError("no")
+
+    with pytest.raises(SystemExit) as caught:
+        run(Parallel(fail, After(started, Raising("leave", SystemExit(3)))))
+    assert "besides: ValueError: no (in task parallel/fail)" in caught.value.__notes__
+
+
+def test_a_task_that_cancels_the_shared_scope_ends_all() -> None:
+    @task("give-up")
+    def give_up(scope: CancelScope) -> None:
+        scope.cancel("gave up")
+        scope.check()
+
+    with pytest.raises(Cancelled, match="gave up"):
+        run(Parallel(give_up, Blocking("blocking")))
+
+
+@pytest.mark.parametrize("_round", range(10))
+@pytest.mark.parametrize("at", ["start", "work"])
+def test_a_signal_handler_that_raises_leaves_no_task_at_work(at: str, _round: int) -> None:
+    begun: list[str] = []
+    ended: list[str] = []
+    other = threading.Event()
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    @task("send")
+    def send(scope: CancelScope) -> None:
+        begun.append("send")
+        if at == "work":
+            assert other.wait(30)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        ended.append("send")
+
+    @task("work")
+    def work(scope: CancelScope) -> None:
+        begun.append("work")
+        other.set()
+        try:
+            scope.wait(1000)
+        finally:
+            with scope.shield() as inner:
+                inner.wait(0.05)
+            ended.append("work")
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(Parallel(send, work))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert sorted(ended) == sorted(begun)
+    assert at == "start" or len(ended) == 2
+
+
+def test_threads_have_ended_when_parallel_returns() -> None:
+    before = set(threading.enumerate())
+    run(Parallel(*(Returning(f"t{number}", number) for number in range(20))))
+    with pytest.raises(ParallelError):
+        run(Parallel(Blocking("b"), Raising("r", ValueError("no"))))
+    assert set(threading.enumerate()) == before
+
+
+def test_a_failed_parallel_leaves_no_file_open_even_without_garbage_collection() -> None:
+    @task("fail-at-once")
+    def fail_at_once(scope: CancelScope) -> None:
+        raise ValueError("no")
+
+    def fail() -> None:
+        with pytest.raises(ParallelError):
+            # Without a run: its log records, which pytest keeps, hold the tracebacks.
+            Parallel(Blocking("b"), Blocking("c"), fail_at_once).do(CancelScope())
+
+    fail()
+    gc.collect()
+    before = open_files()
+    gc.disable()
+    try:
+        for _ in range(5):
+            fail()
+        assert open_files() == before
+    finally:
+        gc.enable()
+
+
+def test_tasks_see_the_context_variables_of_the_caller() -> None:
+    node: ContextVar[str] = ContextVar("node")
+    node.set("kube1")
+
+    @task("read")
+    def read(scope: CancelScope) -> str:
+        return node.get()
+
+    assert run(Parallel(read, read)) == ("kube1", "kube1")
+
+
+# Timeout
+
+
+def test_a_task_in_time_gives_its_result() -> None:
+    assert run(Timeout(60, Returning("a", 1))) == 1
+
+
+def test_a_task_out_of_time_is_timed_out() -> None:
+    clock = FakeClock()
+    with pytest.raises(TimedOut, match="30 s"):
+        run(Timeout(30, Blocking("b")), scope=CancelScope(clock=clock))
+    assert clock.monotonic() == 30
+
+
+def test_of_nested_timeouts_the_earliest_wins() -> None:
+    for outer, inner, seconds in ((3, 9, 3), (9, 3, 3), (3, 3, 3)):
+        clock = FakeClock()
+        with pytest.raises(TimedOut) as caught:
+            run(Timeout(outer, Serial(Timeout(inner, Blocking("b")))), scope=CancelScope(clock=clock))
+        assert caught.value.seconds == seconds
+        assert clock.monotonic() == seconds
+
+
+def test_a_timeout_around_a_parallel_times_out_and_one_within_is_a_failure() -> None:
+    with pytest.raises(TimedOut):
+        run(Timeout(0.05, Parallel(Blocking("a"), Blocking("b"))))
+    with pytest.raises(ParallelError) as caught:
+        run(Parallel(Timeout(0.05, Blocking("a")), Blocking("b")))
+    assert [type(error) for error in caught.value.exceptions] == [TimedOut]
+
+
+def test_rollback_in_a_shield_outlives_the_timeout() -> None:
+    clock = FakeClock()
+    rolled_back: list[float] = []
+
+    @task("change")
+    def change(scope: CancelScope) -> None:
+        try:
+            scope.wait(100)
+        except BaseException:
+            with scope.shield() as inner:
+                inner.wait(5)
+                rolled_back.append(clock.monotonic())
+            raise
+
+    with pytest.raises(TimedOut):
+        run(Timeout(10, change), scope=CancelScope(clock=clock))
+    assert rolled_back == [15]
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_a_timeout_that_is_no_time_span_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="seconds"):
+        Timeout(seconds, Returning("a", 1))
+
+
+# describe and composites of one's own
+
+
+@attrs.frozen
+class Configure:
+    tasks: tuple[Task[int], Task[int]]
+    name: str = "configure"
+
+    def do(self, scope: CancelScope) -> tuple[int, int]:
+        first, second = self.tasks
+        return run_child(first, scope), run_child(second, scope)
+
+
+def test_describe_draws_the_tree_without_running_it() -> None:
+    install = Returning("install", 1)
+    tree = Serial(
+        Configure((install, Returning("check", 2))),
+        Parallel(Timeout(2.5, Returning("ping", 3)), Returning("report", 4), name="finish"),
+        name="bootstrap",
+    )
+    assert describe(tree) == "\n".join(
+        [
+            "bootstrap",
+            "├── configure",
+            "│   ├── install",
+            "│   └── check",
+            "└── finish (all at once)",
+            "    ├── timeout (at most 2.5 s)",
+            "    │   └── ping",
+            "    └── report",
+        ]
+    )
+    assert install.calls == []
+    assert describe(install) == "install"
+
+
+def test_a_composite_of_ones_own_runs_its_tasks_below_its_path() -> None:
+    first, second = Returning("install", 1), Returning("check", 2)
+    assert run(Configure((first, second))) == (1, 2)
+    assert first.calls + second.calls == ["configure/install", "configure/check"]

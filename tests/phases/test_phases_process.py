@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import resource
+import select
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from phases import Cancelled, CancelScope, TimedOut
+from phases.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def scope() -> CancelScope:
+    return CancelScope()
+
+
+class Hotline:
+    """A fifo on which a program tells its process numbers; then something is done."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.numbers: list[int] = []
+        os.mkfifo(path)
+
+    @contextlib.contextmanager
+    def then(self, action: Callable[[], object]) -> Iterator[None]:
+        def listen() -> None:
+            self.numbers += map(int, self.path.read_text().split())
+            action()
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+
+@pytest.fixture
+def hotline(tmp_path: Path) -> Hotline:
+    return Hotline(tmp_path / "fifo")
+
+
+def is_gone(pid: int) -> bool:
+    """Wait for a process to exit: it has been killed, but perhaps not been scheduled since."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    with os.fdopen(fd):
+        return bool(select.select([fd], [], [], 5)[0])
+
+
+def is_reaped(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_run_returns_output_and_code_and_leaves_the_judgement_to_the_caller(scope: CancelScope) -> None:
+    done = scope.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    assert done.args == ["sh", "-c", "echo out; echo err >&2; exit 3"]
+
+
+def test_run_gives_a_signal_as_negative_code(scope: CancelScope) -> None:
+    assert scope.run(["sh", "-c", "kill -9 $$"]).returncode == -signal.SIGKILL
+
+
+def test_run_reads_from_dev_null_unless_given_input(scope: CancelScope) -> None:
+    assert scope.run(["cat"]).stdout == ""
+    assert scope.run(["cat"], input="").stdout == ""
+    assert scope.run(["cat"], input="grüß\n").stdout == "grüß\n"
+    assert scope.run(["readlink", "/proc/self/fd/0"]).stdout == "/dev/null\n"
+
+
+def test_run_replaces_bytes_that_are_no_utf_8(scope: CancelScope) -> None:
+    assert scope.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
+
+
+def test_run_passes_environment_and_working_directory(scope: CancelScope, tmp_path: Path) -> None:
+    done = scope.run(["/bin/sh", "-c", 'echo "$GREETING"; pwd'], env={"GREETING": "hi"}, cwd=tmp_path)
+    assert done.stdout == f"hi\n{tmp_path}\n"
+
+
+def test_run_moves_large_input_and_output_at_once(scope: CancelScope) -> None:
+    text = "0123456789abcdef" * 200_000
+    done = scope.run(["sh", "-c", "tee /dev/stderr"], input=text)
+    assert done.stdout == text
+    assert done.stderr == text
+
+
+def test_run_bears_a_program_that_does_not_read_its_input(scope: CancelScope) -> None:
+    assert scope.run(["true"], input="x" * 1_000_000).returncode == 0
+
+
+def test_run_raises_the_os_error_of_a_missing_program_unchanged(scope: CancelScope, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        scope.run([str(tmp_path / "missing")])
+    assert caught.value.errno == errno.ENOENT
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_run_does_not_start_a_program_in_a_cancelled_scope(scope: CancelScope, tmp_path: Path) -> None:
+    scope.cancel("stop")
+    with pytest.raises(Cancelled):
+        scope.run(["touch", str(tmp_path / "ran")])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_cancel_ends_the_program_and_all_that_it_started(scope: CancelScope, hotline: Hotline) -> None:
+    script = f"sleep 1000 & (sleep 1000 & echo $$ $! > {hotline.path}; wait)"
+    with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled, match="stop"):
+        scope.run(["sh", "-c", script])
+    leader, grandchild = hotline.numbers
+    assert is_reaped(leader)
+    assert is_gone(grandchild)
+
+
+def test_a_program_gets_sigterm_and_the_time_to_tidy_up(scope: CancelScope, hotline: Hotline, tmp_path: Path) -> None:
+    script = f"trap 'echo tidy > {tmp_path}/done; exit' TERM; echo $$ > {hotline.path}; sleep 1000 & wait"
+    with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled):
+        scope.run(["sh", "-c", script])
+    assert (tmp_path / "done").read_text() == "tidy\n"
+
+
+def test_programs_that_ignore_sigterm_are_killed(scope: CancelScope, hotline: Hotline) -> None:
+    script = f"trap '' TERM; sleep 1000 & echo $$ $! > {hotline.path}; wait"
+    with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled):
+        scope.run(["sh", "-c", script])
+    leader, child = hotline.numbers
+    assert is_reaped(leader)
+    assert is_gone(child)
+
+
+def test_a_program_that_writes_without_end_is_ended(scope: CancelScope, hotline: Hotline) -> None:
+    script = f"echo $$ > {hotline.path}; exec cat /dev/zero"
+    with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled):
+        scope.run(["sh", "-c", script])
+    assert is_reaped(hotline.numbers[0])
+
+
+def test_a_stopped_program_is_ended(scope: CancelScope, hotline: Hotline) -> None:
+    script = f"echo $$ > {hotline.path}; kill -STOP $$"
+    with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled):
+        scope.run(["sh", "-c", script])
+    assert is_reaped(hotline.numbers[0])
+
+
+def test_a_daemon_that_keeps_the_pipes_open_holds_up_neither_the_end_nor_a_cancel(
+    scope: CancelScope, hotline: Hotline
+) -> None:
+    daemon = f"setsid sh -c 'echo $$ > {hotline.path}; exec sleep 1000' &"
+    with hotline.then(lambda: None):
+        done = scope.run(["sh", "-c", f"{daemon} echo started"])
+    os.kill(hotline.numbers[0], signal.SIGKILL)
+    assert (done.returncode, done.stdout) == (0, "started\n")
+
+    with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled):
+        scope.run(["sh", "-c", f"{daemon} wait"])
+    os.kill(hotline.numbers[1], signal.SIGKILL)
+
+
+def test_a_daemon_that_writes_without_end_does_not_hold_up_the_end(scope: CancelScope, hotline: Hotline) -> None:
+    daemon = f"setsid sh -c 'echo $$ > {hotline.path}; exec cat /dev/zero' &"
+    with hotline.then(lambda: None):
+        assert scope.run(["sh", "-c", f"{daemon} sleep 0.1"]).returncode == 0
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(hotline.numbers[0], signal.SIGKILL)
+
+
+def test_a_timeout_of_the_call_ends_the_program(scope: CancelScope, hotline: Hotline) -> None:
+    with hotline.then(lambda: None), pytest.raises(TimedOut, match=r"0.3 s"):
+        scope.child(timeout=60).run(["sh", "-c", f"echo $$ > {hotline.path}; sleep 1000"], timeout=0.3)
+    assert is_reaped(hotline.numbers[0])
+    scope.check()
+
+
+def test_a_deadline_of_the_scope_ends_the_program_and_is_cancelled_below(scope: CancelScope) -> None:
+    with pytest.raises(TimedOut, match=r"0.05 s"):
+        scope.child(timeout=0.05).run(["sleep", "1000"], timeout=60)
+    with pytest.raises(Cancelled, match=r"further out passed \(0.05 s\)"):
+        scope.child(timeout=0.05).child(timeout=60).run(["sleep", "1000"])
+
+
+def test_a_program_takes_real_time_under_a_fake_clock() -> None:
+    clock = FakeClock()
+    assert CancelScope(timeout=60, clock=clock).run(["echo", "hi"]).stdout == "hi\n"
+    assert clock.monotonic() == 0
+    with pytest.raises(TimedOut, match=r"0.05 s"):
+        CancelScope(timeout=0.05, clock=clock).run(["sleep", "1000"])
+    with pytest.raises(Cancelled, match="further out"):
+        CancelScope(timeout=0.05, clock=clock).child().run(["sleep", "1000"])
+
+
+def test_a_shielded_program_runs_though_the_scope_is_cancelled(scope: CancelScope) -> None:
+    scope.cancel("stop")
+    with scope.shield() as inner:
+        assert inner.run(["echo", "rolled back"]).stdout == "rolled back\n"
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("_round", range(5))
+def test_a_signal_handler_that_cancels_or_raises_ends_the_program(
+    scope: CancelScope, hotline: Hotline, raises: bool, _round: int
+) -> None:
+    def handle(_number: int, _frame: object) -> None:
+        if raises:
+            raise KeyboardInterrupt
+        scope.cancel("SIGUSR1")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with (
+            hotline.then(lambda: os.kill(os.getpid(), signal.SIGUSR1)),
+            pytest.raises(KeyboardInterrupt if raises else Cancelled),
+        ):
+            scope.run(["sh", "-c", f"echo $$ > {hotline.path}; sleep 1000"])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert is_reaped(hotline.numbers[0])
+
+
+def test_many_programs_are_ended_by_one_cancel(scope: CancelScope) -> None:
+    reasons: list[str] = []
+
+    def work() -> None:
+        try:
+            scope.child().run(["sleep", "1000"])
+        except Cancelled as error:
+            reasons.append(error.reason)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    scope.cancel("all of you")
+    for thread in threads:
+        thread.join()
+    assert reasons == ["all of you"] * 8
+
+
+def test_no_file_stays_open_however_a_program_ends(scope: CancelScope, tmp_path: Path) -> None:
+    scope.run(["true"])
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    scope.run(["cat"], input="x")
+    with pytest.raises(TimedOut):
+        scope.run(["cat"], timeout=0, input="x" * 1_000_000)
+    with pytest.raises(FileNotFoundError):
+        scope.run([str(tmp_path / "missing")])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_no_process_is_left_when_files_run_out_in_the_midst_of_its_start(scope: CancelScope) -> None:
+    outcomes: set[str] = set()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    gc.collect()
+    try:
+        for limit in range(3, highest + 16):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            try:
+                scope.child().run(["true"])
+                outcomes.add("ran")
+            except OSError as error:
+                outcomes.add(errno.errorcode[error.errno or 0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert outcomes == {"EMFILE", "ran"}
+    with pytest.raises(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import phases
+from phases import Cancelled, CancelScope, Parallel, Serial, Status, TimedOut, Timeout, run, task
+from phases._logging import LOGGER
+from phases.testing import Blocking, FakeClock, Raising, RecordingObserver, Returning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Records(logging.Handler):
+    """Keeps the records that it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.kept.append(record)
+
+
+@pytest.fixture
+def records() -> Iterator[list[logging.LogRecord]]:
+    handler = Records()
+    level = LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.DEBUG)
+    yield handler.kept
+    LOGGER.setLevel(level)
+    LOGGER.removeHandler(handler)
+
+
+def data(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in vars(record).items() if key.startswith("phases.")}
+
+
+# records
+
+
+def test_each_task_has_one_record_as_it_starts_and_one_as_it_ends(records: list[logging.LogRecord]) -> None:
+    clock = FakeClock()
+
+    @task("configure-static-routes")
+    def routes(scope: CancelScope) -> None:
+        scope.wait(2)
+
+    run(Serial(routes, name="configure"), scope=CancelScope(clock=clock))
+    assert [(record.msg, data(record)) for record in records] == [
+        ("task started", {"phases.task": "configure", "phases.path": "configure"}),
+        (
+            "task started",
+            {
+                "phases.task": "configure-static-routes",
+                "phases.path": "configure/configure-static-routes",
+            },
+        ),
+        (
+            "task ended",
+            {
+                "phases.task": "configure-static-routes",
+                "phases.path": "configure/configure-static-routes",
+                "phases.status": "ok",
+                "phases.duration_seconds": 2,
+                "phases.error": None,
+            },
+        ),
+        (
+            "task ended",
+            {
+                "phases.task": "configure",
+                "phases.path": "configure",
+                "phases.status": "ok",
+                "phases.duration_seconds": 2,
+                "phases.error": None,
+            },
+        ),
+    ]
+    assert {record.name for record in records} == {"phases"}
+    assert {record.levelno for record in records} == {logging.INFO}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text", "level"),
+    [
+        (ValueError("no"), "failed", "ValueError: no", logging.ERROR),
+        (ValueError(), "failed", "ValueError", logging.ERROR),
+        (Cancelled("stop"), "cancelled", "phases.Cancelled: stop", logging.WARNING),
+        (TimedOut(3), "timed out", "phases.TimedOut: not done within 3 s", logging.ERROR),
+        (TimeoutError("a socket's"), "failed", "TimeoutError: a socket's", logging.ERROR),
+        (KeyboardInterrupt(), "failed", "KeyboardInterrupt", logging.ERROR),
+    ],
+)
+def test_a_record_tells_how_a_task_ended(
+    records: list[logging.LogRecord], error: BaseException, status: str, text: str, level: int
+) -> None:
+    with pytest.raises(type(error)):
+        run(Raising("task", error))
+    record = records[-1]
+    assert (data(record)["phases.status"], data(record)["phases.error"]) == (status, text)
+    assert record.levelno == level
+    assert type(data(record)["phases.status"]) is str
+
+
+def test_the_traceback_is_logged_once_where_the_failure_was(records: list[logging.LogRecord]) -> None:
+    with pytest.raises(ValueError, match="no"):
+        run(Serial(Serial(Raising("task", ValueError("no")))))
+    paths = [data(record)["phases.path"] for record in records if record.exc_info]
+    assert paths == ["serial/serial/task"]
+
+
+def test_an_exception_without_a_text_is_logged(records: list[logging.LogRecord]) -> None:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    with pytest.raises(OddError):
+        run(Raising("task", OddError()))
+    assert "OddError" in data(records[-1])["phases.error"]
+
+
+def test_records_go_to_the_given_logger(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("mine")
+    with caplog.at_level(logging.INFO, logger="mine"):
+        run(Returning("task", 1), logger=logger)
+    assert {record.name for record in caplog.records} == {"mine"}
+
+
+def test_the_library_configures_nothing_but_its_own_null_handler() -> None:
+    assert [type(handler) for handler in LOGGER.handlers] == [logging.NullHandler]
+    assert LOGGER.level == logging.NOTSET
+    assert LOGGER.propagate
+
+
+# run
+
+
+def test_a_run_in_a_cancelled_scope_starts_no_task_and_says_so() -> None:
+    scope = CancelScope()
+    scope.cancel("stop")
+    observer = RecordingObserver()
+    with pytest.raises(Cancelled, match="stop"):
+        run(Returning("task", 1), scope=scope, observer=observer)
+    assert observer.events == [("started", "task"), ("finished", "task", Status.CANCELLED)]
+
+
+def test_a_deadline_of_the_runs_own_scope_is_timed_out_though_a_child_saw_it() -> None:
+    @task("wait-in-a-child")
+    def wait(scope: CancelScope) -> None:
+        scope.child(timeout=60).wait(100)
+
+    with pytest.raises(TimedOut, match="5 s"):
+        run(Serial(wait), scope=CancelScope(timeout=5, clock=FakeClock()))
+
+
+def test_a_run_within_a_task_continues_its_path() -> None:
+    inner = Returning("inner", 1)
+
+    @task("outer")
+    def outer(scope: CancelScope) -> int:
+        return run(inner, scope=scope)
+
+    assert run(outer) == 1
+    assert inner.calls == ["outer/inner"]
+
+
+# observers
+
+
+def test_an_observer_is_told_of_every_task_and_its_progress() -> None:
+    @task("wait-for-route")
+    def wait(scope: CancelScope) -> None:
+        scope.progress("waiting for the default route")
+        with scope.shield() as inner:
+            inner.progress("half of it", 0.5)
+        scope.child().progress("done", 1)
+
+    observer = RecordingObserver()
+    run(Serial(wait, name="configure"), observer=observer)
+    path = "configure/wait-for-route"
+    assert observer.events == [
+        ("started", "configure"),
+        ("started", path),
+        ("progress", path, "waiting for the default route", None),
+        ("progress", path, "half of it", 0.5),
+        ("progress", path, "done", 1),
+        ("finished", path, Status.OK),
+        ("finished", "configure", Status.OK),
+    ]
+    assert observer.errors == {}
+
+
+def test_an_observer_is_told_how_each_task_ended_and_by_what() -> None:
+    observer = RecordingObserver()
+    clock = FakeClock()
+    with pytest.raises(TimedOut):
+        run(Timeout(3, Serial(Blocking("b"))), scope=CancelScope(clock=clock), observer=observer)
+    assert observer.events[-3:] == [
+        ("finished", "timeout/serial/b", Status.TIMED_OUT),
+        ("finished", "timeout/serial", Status.TIMED_OUT),
+        ("finished", "timeout", Status.TIMED_OUT),
+    ]
+    assert set(observer.durations.values()) == {3}
+    assert set(map(type, observer.errors.values())) == {TimedOut}
+
+
+def test_an_observer_is_called_by_one_thread_at_a_time() -> None:
+    class Exclusive:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.calls = 0
+
+        def enter(self) -> None:
+            assert self.lock.acquire(blocking=False)
+            self.calls += 1
+            self.lock.release()
+
+        def started(self, path: str) -> None:
+            self.enter()
+
+        def progress(self, path: str, message: str, fraction: float | None) -> None:
+            self.enter()
+
+        def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
+            self.enter()
+
+    @task("chat")
+    def chat(scope: CancelScope) -> None:
+        for number in range(100):
+            scope.progress("talking", number / 100)
+
+    observer = Exclusive()
+    run(Parallel(*[chat] * 8), observer=observer)
+    assert observer.calls == 8 * 102 + 2
+
+
+class Broken(RecordingObserver):
+    def started(self, path: str) -> None:
+        super().started(path)
+        raise BrokenPipeError("nobody reads")
+
+
+def test_an_observer_that_raises_disturbs_no_task_and_is_raised_at_the_end() -> None:
+    task = Returning("task", 1)
+    with pytest.raises(BrokenPipeError) as caught:
+        run(Serial(task, task), observer=Broken())
+    assert len(task.calls) == 2
+    assert caught.value.__notes__ == ["raised by an observer or log handler; the tasks of the run ended well"]
+
+
+def test_an_observer_that_raises_is_noted_on_the_failure_of_the_run() -> None:
+    with pytest.raises(ValueError, match="no") as caught:
+        run(Raising("task", ValueError("no")), observer=Broken())
+    assert caught.value.__notes__ == [
+        "in task task",
+        "besides, an observer or log handler of the run failed: BrokenPipeError: nobody reads",
+    ]
+
+
+def test_a_log_handler_that_raises_is_raised_at_the_end_together_with_the_observers_error() -> None:
+    class BrokenHandler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("disk full")
+
+    logger = logging.getLogger("broken")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(BrokenHandler())
+    with pytest.raises(OSError, match="disk full"):
+        run(Returning("task", 1), logger=logger)
+    with pytest.raises(ExceptionGroup) as caught:
+        run(Returning("task", 1), logger=logger, observer=Broken())
+    assert [type(error) for error in caught.value.exceptions] == [OSError, BrokenPipeError]
+
+
+# asyncio
+
+
+def test_a_run_in_a_thread_of_asyncio_is_cancelled_from_the_loop() -> None:
+    blocking = Blocking("blocking")
+
+    async def main() -> None:
+        scope = CancelScope()
+        running = asyncio.create_task(asyncio.to_thread(phases.run, Parallel(blocking), scope=scope))
+        await asyncio.to_thread(blocking.started.wait)
+        scope.cancel("the loop says so")
+        with pytest.raises(Cancelled, match="the loop says so"):
+            await running
+
+    asyncio.run(main())
+
+
+def test_a_run_in_a_thread_of_asyncio_gives_its_result() -> None:
+    async def main() -> tuple[int, ...]:
+        return await asyncio.to_thread(phases.run, Serial(Returning("a", 1), Returning("b", 2)))
+
+    assert asyncio.run(main()) == (1, 2)

@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import signal
+import socket
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from phases import Cancelled, CancelScope, Clock, TimedOut
+from phases._clock import SystemClock
+from phases.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+class AnnouncingClock(SystemClock):
+    """Tells when somebody is about to wait, so that a test can act in the midst of it."""
+
+    def __init__(self) -> None:
+        self.waits = threading.Event()
+
+    def wait_event(self, event: threading.Event, fds: Sequence[int], seconds: float | None) -> bool:
+        self.waits.set()
+        return super().wait_event(event, fds, seconds)
+
+    def wait_readable(self, fds: Sequence[int], seconds: float | None) -> list[int]:
+        self.waits.set()
+        return super().wait_readable(fds, seconds)
+
+
+@contextmanager
+def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
+    threads = [threading.Thread(target=action) for action in actions]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def at_the_first_wait(clock: AnnouncingClock, action: Callable[[], object]) -> Callable[[], object]:
+    def act() -> None:
+        clock.waits.wait()
+        action()
+
+    return act
+
+
+def send_usr1() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@contextmanager
+def handler(number: signal.Signals, action: Callable[[], object]) -> Iterator[None]:
+    before = signal.signal(number, lambda _number, _frame: action())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+# cancel, check
+
+
+def test_a_cancel_is_seen_by_every_later_checkpoint_with_its_first_reason() -> None:
+    scope = CancelScope()
+    scope.check()
+    scope.cancel("first")
+    scope.cancel("second")
+    for checkpoint in (scope.check, lambda: scope.wait(0), lambda: scope.run(["true"]), scope.check):
+        with pytest.raises(Cancelled, match=r"^first$"):
+            checkpoint()
+
+
+def test_is_cancelled_tells_what_check_would_raise_of() -> None:
+    clock = FakeClock()
+    scope = CancelScope(timeout=5, clock=clock)
+    child = scope.child()
+    before = [scope.is_cancelled, child.is_cancelled]
+    clock.advance(5)
+    assert before == [False, False]
+    assert [scope.is_cancelled, child.is_cancelled] == [True, True]
+
+
+def test_a_cancel_reaches_children_made_before_and_after_it() -> None:
+    scope = CancelScope()
+    before = scope.child().child()
+    scope.cancel("stop")
+    for child in (before, scope.child(), scope.child(timeout=5).child()):
+        with pytest.raises(Cancelled, match="stop"):
+            child.check()
+
+
+def test_a_child_is_cancelled_without_its_parent() -> None:
+    scope = CancelScope()
+    child = scope.child()
+    child.cancel("only this")
+    assert child.is_cancelled
+    assert not scope.is_cancelled
+
+
+def test_a_parent_keeps_no_child_alive() -> None:
+    scope = CancelScope()
+    child = scope.child(timeout=5)
+    child.wait(0)
+    seen = weakref.ref(child)
+    del child
+    assert seen() is None
+
+
+def test_waits_that_are_cancelled_leave_no_file_open_even_without_garbage_collection() -> None:
+    scope = CancelScope()
+    scope.wait(0)
+    before = open_files()
+    gc.disable()
+    try:
+        for _ in range(5):
+            child = scope.child().child(timeout=0)
+            with pytest.raises(TimedOut):
+                child.wait(10)
+            with pytest.raises(TimedOut), child:
+                child.child().wait(10)
+        del child
+        assert open_files() == before
+    finally:
+        gc.enable()
+
+
+def test_of_many_threads_that_cancel_one_gives_the_reason_and_all_waiters_see_it() -> None:
+    scope = CancelScope()
+    children = [scope.child(), scope.child(timeout=60), scope.child().child()] * 4
+    reasons: list[str] = []
+    barrier = threading.Barrier(20 + len(children))
+
+    def cancel(number: int) -> None:
+        barrier.wait()
+        scope.cancel(f"thread {number}")
+
+    def wait(child: CancelScope) -> None:
+        barrier.wait()
+        try:
+            child.wait(math.inf)
+        except Cancelled as error:
+            reasons.append(error.reason)
+
+    with meanwhile(*(partial(cancel, number) for number in range(20)), *(partial(wait, child) for child in children)):
+        pass
+    assert len(reasons) == len(children)
+    assert len(set(reasons)) == 1
+
+
+def test_a_cancel_at_any_moment_of_the_start_of_a_wait_ends_it() -> None:
+    start = threading.Barrier(2)
+
+    def cancel(scope: CancelScope) -> None:
+        start.wait()
+        scope.cancel("now")
+
+    for _ in range(300):
+        scope = CancelScope()
+        with meanwhile(partial(cancel, scope)):
+            start.wait()
+            with pytest.raises(Cancelled):
+                scope.child().wait(math.inf)
+
+
+# deadlines
+
+
+def test_a_passed_deadline_is_timed_out_at_every_later_checkpoint() -> None:
+    clock = FakeClock()
+    scope = CancelScope(timeout=5, clock=clock)
+    with pytest.raises(TimedOut, match="5 s"):
+        scope.wait(10)
+    assert clock.monotonic() == 5
+    scope.cancel("too late to be the reason")
+    with pytest.raises(TimedOut):
+        scope.check()
+    assert scope.is_cancelled
+
+
+def test_a_cancel_before_the_deadline_stays_the_reason_after_it() -> None:
+    clock = FakeClock()
+    scope = CancelScope(timeout=5, clock=clock)
+    scope.cancel("first")
+    clock.advance(10)
+    with pytest.raises(Cancelled, match="first"):
+        scope.check()
+
+
+def test_the_earliest_deadline_wins_and_only_its_own_scope_times_out() -> None:
+    clock = FakeClock()
+    outer = CancelScope(timeout=3, clock=clock)
+    inner = outer.child(timeout=5)
+    with pytest.raises(Cancelled, match=r"a deadline further out passed \(3 s\)"):
+        inner.wait(10)
+    assert clock.monotonic() == 3
+    with pytest.raises(TimedOut, match="3 s"):
+        outer.check()
+
+    outer = CancelScope(timeout=10, clock=clock)
+    inner = outer.child(timeout=1)
+    with pytest.raises(TimedOut, match="1 s"):
+        inner.wait(10)
+    outer.check()
+
+
+def test_a_handler_of_the_inner_timeout_does_not_swallow_the_outer_deadline() -> None:
+    outer = CancelScope(timeout=3, clock=FakeClock())
+
+    def wait_with_a_handler() -> None:
+        with outer, contextlib.suppress(TimedOut):
+            outer.child(timeout=5).wait(10)
+
+    with pytest.raises(TimedOut) as caught:
+        wait_with_a_handler()
+    assert caught.value.seconds == 3
+    assert isinstance(caught.value.__cause__, Cancelled)
+
+
+def test_remaining_is_the_time_to_the_nearest_deadline() -> None:
+    clock = FakeClock(start=100)
+    assert CancelScope(clock=clock).remaining() is None
+    assert CancelScope(timeout=math.inf, clock=clock).remaining() is None
+    scope = CancelScope(timeout=5, clock=clock)
+    assert scope.child(timeout=9).remaining() == 5
+    assert scope.child(timeout=2).child().remaining() == 2
+    clock.advance(7)
+    assert scope.remaining() == 0
+
+
+def test_a_negative_timeout_has_passed_and_nan_is_refused() -> None:
+    assert CancelScope(timeout=-1).is_cancelled
+    with pytest.raises(ValueError, match="NaN"):
+        CancelScope(timeout=math.nan)
+
+
+# shield
+
+
+def test_a_shield_sees_neither_cancel_nor_deadline_from_outside() -> None:
+    clock = FakeClock()
+    scope = CancelScope(timeout=3, clock=clock)
+    scope.cancel("stop")
+    with scope.shield() as inner:
+        assert inner.wait(10)
+        assert inner.remaining() is None
+        assert inner.clock is clock
+    assert clock.monotonic() == 10
+
+
+def test_a_shield_can_be_cancelled_itself_and_given_a_deadline() -> None:
+    with CancelScope(clock=FakeClock()).shield() as inner:
+        with pytest.raises(TimedOut):
+            inner.child(timeout=1).wait(2)
+        inner.cancel("rollback hangs")
+        with pytest.raises(Cancelled, match="rollback hangs"):
+            inner.check()
+
+
+# wait
+
+
+@pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
+def test_wait_tells_whether_it_happened_before_the_timeout(clock: Clock) -> None:
+    scope = CancelScope(clock=clock)
+    event = threading.Event()
+    left, right = socket.socketpair()
+    with left, right:
+        assert scope.wait(0.001)
+        assert scope.wait(0.001, timeout=1)
+        assert not scope.wait(1, timeout=0.001)
+        assert not scope.wait(event, timeout=0.001)
+        assert not scope.wait(left, timeout=0.001)
+        event.set()
+        right.send(b"x")
+        assert scope.wait(event)
+        assert scope.wait(left)
+        assert scope.wait(event, timeout=0)
+        assert scope.wait(left, timeout=0)
+
+
+def test_wait_takes_the_end_of_a_file_for_readable() -> None:
+    left, right = socket.socketpair()
+    with left:
+        right.close()
+        assert CancelScope().wait(left)
+
+
+def test_wait_sees_what_another_thread_does() -> None:
+    clock = AnnouncingClock()
+    scope = CancelScope(clock=clock)
+    event = threading.Event()
+    left, right = socket.socketpair()
+    with left, right:
+        with meanwhile(at_the_first_wait(clock, event.set)):
+            assert scope.wait(event)
+        clock.waits.clear()
+        with meanwhile(at_the_first_wait(clock, lambda: right.send(b"x"))):
+            assert scope.wait(left)
+
+
+def test_wait_prefers_the_end_of_the_scope_to_what_happened() -> None:
+    scope = CancelScope()
+    event = threading.Event()
+    event.set()
+    scope.cancel("stop")
+    with pytest.raises(Cancelled):
+        scope.wait(event)
+
+
+def test_wait_refuses_what_nobody_can_wait_for() -> None:
+    with pytest.raises(TypeError, match="can wait for seconds, an Event or a file, not for 'soon'"):
+        CancelScope().wait("soon")  # type: ignore[arg-type]
+
+
+def test_waiting_for_a_file_that_is_closed_underneath_is_an_error() -> None:
+    class Stale:
+        def fileno(self) -> int:
+            return 1_000_000
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        CancelScope().wait(Stale(), timeout=1)
+
+
+@pytest.mark.parametrize("what", ["seconds", "event", "file", "process"])
+def test_a_wait_ends_within_100_ms_of_a_cancel(what: str) -> None:
+    left, right = socket.socketpair()
+    waits: dict[str, Callable[[CancelScope], object]] = {
+        "seconds": lambda scope: scope.wait(1000),
+        "event": lambda scope: scope.wait(threading.Event()),
+        "file": lambda scope: scope.wait(left),
+        "process": lambda scope: scope.run(["sh", "-c", "trap '' TERM; echo ready >&2; sleep 1000 & wait"]),
+    }
+    delays = []
+    cancelled: list[float] = []
+
+    def cancel(scope: CancelScope) -> None:
+        cancelled.append(time.monotonic())
+        scope.cancel("now")
+
+    with left, right:
+        # The best of several: a busy machine may stop any thread for longer than that.
+        for _ in range(4):
+            scope = CancelScope()
+            timer = threading.Timer(0.05, cancel, [scope])
+            timer.start()
+            with pytest.raises(Cancelled):
+                waits[what](scope)
+            delays.append(time.monotonic() - cancelled[-1])
+            timer.join()
+            if delays[-1] < 0.1:
+                break
+    assert min(delays) < 0.1
+
+
+# signals
+
+
+def test_a_signal_handler_may_cancel_in_the_midst_of_a_wait() -> None:
+    for what in (1000, threading.Event()):
+        clock = AnnouncingClock()
+        scope = CancelScope(clock=clock)
+        with (
+            handler(signal.SIGUSR1, partial(scope.cancel, "SIGUSR1")),
+            meanwhile(at_the_first_wait(clock, send_usr1)),
+            pytest.raises(Cancelled, match="SIGUSR1"),
+        ):
+            scope.child().wait(what)
+
+
+def test_a_signal_handler_may_cancel_in_the_midst_of_any_line_of_the_scope() -> None:
+    scopes: list[CancelScope] = []
+    hits = 0
+
+    def cancel() -> None:
+        for scope in scopes:
+            scope.cancel("alarm")
+            scope.child().cancel("alarm")
+
+    with handler(signal.SIGALRM, cancel):
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        try:
+            while hits < 150:
+                scopes[:] = [CancelScope()]
+                try:
+                    while True:
+                        scopes[0].child(timeout=60).wait(0)
+                        scopes[0].progress("on")
+                        scopes[0].cancel("own") if hits % 2 else scopes[0].check()
+                except Cancelled:
+                    hits += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    assert hits == 150
+
+
+def test_an_exception_of_a_signal_handler_leaves_a_wait() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    clock = AnnouncingClock()
+    with (
+        handler(signal.SIGUSR1, interrupt),
+        meanwhile(at_the_first_wait(clock, send_usr1)),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        CancelScope(clock=clock).wait(1000)
+
+
+# the rest
+
+
+def test_progress_outside_a_run_is_heard_by_nobody() -> None:
+    CancelScope().progress("waiting for the network", 0.5)
+
+
+def test_a_scope_shows_its_path_and_how_it_stands() -> None:
+    scope = CancelScope()
+    assert repr(scope) == "<CancelScope -: open>"
+    scope.cancel("stop")
+    assert repr(scope) == "<CancelScope -: Cancelled('stop')>"
+    assert scope.path == ""

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+import phases
+from phases import Cancelled, CancelScope, Parallel, Serial, Task, Timeout, run, task
+from phases.testing import Returning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_a_function_becomes_a_task_that_takes_the_scope() -> None:
+    @task("add-one")
+    def add_one(scope: CancelScope) -> str:
+        return scope.path
+
+    assert add_one.name == "add-one"
+    assert run(add_one) == "add-one"
+
+
+def test_a_frozen_attrs_class_is_a_task() -> None:
+    @attrs.frozen
+    class Copy:
+        text: str
+        name: str = "copy-text"
+
+        def do(self, scope: CancelScope) -> str:
+            scope.check()
+            return self.text
+
+    copy: Task[str] = Copy("hi")
+    assert run(copy) == "hi"
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "snake_case", "two words", "-a", "a-", "a--b", "a/b", "ä", "a\n"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: task(name),
+        lambda name: Serial(name=name),
+        lambda name: Parallel(name=name),
+        lambda name: Timeout(1, Returning("a", 1), name=name),
+        lambda name: Returning(name, 1),
+    ],
+)
+def test_a_name_that_is_not_kebab_case_is_refused(make: Callable[[str], object], name: str) -> None:
+    with pytest.raises(ValueError, match="a task's name is kebab-case") as caught:
+        make(name)
+    assert repr(name) in str(caught.value)
+
+
+def test_task_on_its_own_is_refused_as_a_decorator() -> None:
+    with pytest.raises(ValueError, match="kebab-case"):
+        task(lambda scope: None)  # type: ignore[arg-type]
+
+
+def test_a_task_may_return_none() -> None:
+    assert run(Returning("nothing", None)) is None
+    assert run(Serial(Returning("nothing", None))) == (None,)
+    assert run(Parallel(Returning("nothing", None), Returning("nothing", None))) == (None, None)
+
+
+def test_the_api_is_what_all_names_and_every_name_has_a_docstring() -> None:
+    assert phases.__all__ == sorted(phases.__all__)
+    for name in phases.__all__:
+        assert getattr(phases, name).__doc__, name
+
+
+def test_a_cancelled_scope_can_be_used_again_and_stays_cancelled() -> None:
+    scope = CancelScope()
+    scope.cancel("stop")
+    calls: list[str] = []
+    for _ in range(2):
+        with pytest.raises(Cancelled, match="stop"):
+            run(Serial(Returning("a", 1, calls=calls)), scope=scope)
+    assert calls == []
