@@ -1,0 +1,356 @@
+"""The ``hostRouting`` section of AKSFlexNode's config as typed values, read strictly (see ``_schema``)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from hostrouting._schema import JsonObject, attempt, below, each, kind, raise_invalid, read, write
+from hostrouting.errors import ConfigError, FileError
+from hostrouting.netaddr import parse_cidr, parse_device, parse_prefix, parse_unicast_address, shown
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = [
+    "CONTAINER_DEVS",
+    "ONLINK",
+    "Config",
+    "OverlapMode",
+    "RouteOverlap",
+    "StaticRoute",
+    "StaticRoutes",
+]
+
+SECTION = "hostRouting"
+ONLINK: Literal["onlink"] = "onlink"
+METRIC_MAX = 2**32 - 1
+WAIT_SECONDS_MAX = 600
+
+# Interfaces of pods and of the overlays that carry them. Docker's, libvirt's and VPNs' are missing on purpose:
+# their networks really shadow the cluster's.
+# fmt: off
+CONTAINER_DEVS = (
+    "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
+    "wireguard.cali", "bpf*.cali", "cilium_*", "lxc*", "azure*", "azv*", "flannel*", "kube-*", "nodelocaldns",
+    "weave", "antrea-gw*", "ovn-k8s-*", "unbounded0", "wg[0-9]*", "gn[0-9]*",
+)
+# fmt: on
+
+_PATTERN = re.compile(r"[][A-Za-z0-9_.*?-]+")
+
+Gateway = IPv4Address | Literal["onlink"] | None
+
+
+class OverlapMode(StrEnum):
+    """What a failed check means: ``WARN`` reports it, ``STRICT`` holds the node back."""
+
+    WARN = "WARN"
+    STRICT = "STRICT"
+
+
+# --- rules of single values; what the converters below attempt ---------------------------------------------------
+
+
+def _parse_gateway(value: object) -> Gateway:
+    if value is None or value == "":
+        return None
+    if value == ONLINK:
+        return ONLINK
+    if isinstance(value, str) and value.lower() in ("onlink", "on-link"):
+        raise ValueError(f'{shown(value)} is not an IPv4 address; did you mean "onlink"?')
+    return parse_unicast_address(value)
+
+
+def _parse_dev(value: object) -> str | None:
+    return None if value is None or value == "" else parse_device(value)
+
+
+def _parse_integer(value: object, highest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{shown(value)} is not an integer")
+    if not 0 <= value <= highest:
+        raise ValueError(f"{shown(value)} is out of range; expected 0 to {highest}")
+    return value
+
+
+def _parse_boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not a boolean; expected true or false")
+    return value
+
+
+def _parse_mode(value: object) -> OverlapMode:
+    if isinstance(value, str):
+        word = value.upper() or OverlapMode.WARN
+        if word in OverlapMode.__members__:
+            return OverlapMode[word]
+    raise ValueError(f"{shown(value)} is not a mode; expected WARN or STRICT")
+
+
+def _parse_pattern(value: object) -> str:
+    if not isinstance(value, str) or not _PATTERN.fullmatch(value):
+        raise ValueError(f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]")
+    return value
+
+
+def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
+    routes = each(value, lambda item: item if isinstance(item, StaticRoute) else read(StaticRoute, item))
+    first: dict[tuple[IPv4Network, int], int] = {}
+    problems: list[tuple[str, str]] = []
+    for position, route in enumerate(routes):
+        earlier = first.setdefault((route.destination, route.metric), position)
+        if earlier != position:
+            twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
+            problems.append((f"[{position}]", f"{twin}; the kernel holds one route of a destination and metric"))
+    if problems:
+        raise ConfigError(problems)
+    return routes
+
+
+# --- converters: named functions, since type checkers read the constructor's types off them -----------------------
+
+
+def _destination(value: str | IPv4Network) -> IPv4Network:
+    return attempt(parse_prefix, value)
+
+
+def _gateway(value: str | IPv4Address | None) -> Gateway:
+    return attempt(_parse_gateway, value)
+
+
+def _dev(value: str | None) -> str | None:
+    return attempt(_parse_dev, value)
+
+
+def _metric(value: int) -> int:
+    return attempt(lambda given: _parse_integer(given, METRIC_MAX), value)
+
+
+def _seconds(value: int) -> int:
+    return attempt(lambda given: _parse_integer(given, WAIT_SECONDS_MAX), value)
+
+
+def _enabled(value: bool) -> bool:
+    return attempt(_parse_boolean, value)
+
+
+def _mode(value: str) -> OverlapMode:
+    return attempt(_parse_mode, value)
+
+
+def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
+    return attempt(lambda given: each(given, parse_cidr), value)
+
+
+def _patterns(value: Sequence[str]) -> tuple[str, ...]:
+    return attempt(lambda given: each(given, _parse_pattern), value)
+
+
+def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
+    return attempt(_parse_routes, value)
+
+
+def _static_routes(value: StaticRoutes | Mapping[str, Any]) -> StaticRoutes:
+    return attempt(lambda given: given if isinstance(given, StaticRoutes) else read(StaticRoutes, given), value)
+
+
+def _route_overlap(value: RouteOverlap | Mapping[str, Any]) -> RouteOverlap:
+    return attempt(lambda given: given if isinstance(given, RouteOverlap) else read(RouteOverlap, given), value)
+
+
+# --- the config --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class StaticRoute:
+    """One more specific route that the host shall have.
+
+    Args:
+        destination: a prefix without host bits: not the default route, not inside 0/8, 127/8, 224/4 or 240/4.
+        gateway: a unicast address; ``"onlink"``: none, the destination is on the link; None or empty: the next
+            hop of the default route.
+        dev: the interface; None or empty: the default route's.
+        metric: 0-4294967295; 0 is the kernel's default.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    destination: IPv4Network = attrs.field(converter=_destination, metadata={"key": "destination"})
+    gateway: Gateway = attrs.field(default=None, converter=_gateway, metadata={"key": "gateway"})
+    dev: str | None = attrs.field(default=None, converter=_dev, metadata={"key": "dev"})
+    metric: int = attrs.field(default=0, converter=_metric, metadata={"key": "metric"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    def __str__(self) -> str:
+        words = [str(self.destination)]
+        if self.gateway is not None:
+            words.append(ONLINK if self.gateway == ONLINK else f"via {self.gateway}")
+        if self.dev is not None:
+            words.append(f"dev {self.dev}")
+        if self.metric:
+            words.append(f"metric {self.metric}")
+        return " ".join(words)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that reads back as this route."""
+        out = write(self) | {"destination": str(self.destination)}
+        return out | {"gateway": str(self.gateway)} if self.gateway is not None else out
+
+
+@attrs.frozen
+class StaticRoutes:
+    """The routes to install, with an explicit opt-in.
+
+    Args:
+        enabled: must be true where routes are given.
+        routes: no two with the same destination and metric.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    enabled: bool = attrs.field(default=False, converter=_enabled, metadata={"key": "enabled"})
+    routes: tuple[StaticRoute, ...] = attrs.field(default=(), converter=_routes, metadata={"key": "routes"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+        if self.routes and not self.enabled:
+            raise ConfigError([("enabled", "must be true where routes are given (explicit opt-in)")])
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that reads back as these routes."""
+        return {"enabled": self.enabled, "routes": [route.to_mapping() for route in self.routes]}
+
+
+@attrs.frozen
+class RouteOverlap:
+    """The CIDRs that must leave by the default route's interface, and what may carry them besides.
+
+    Args:
+        expected_cidrs: IPv4 CIDRs; host bits are masked; duplicates and nested ones are fine.
+        mode: what a failure means.
+        container_devs: shell patterns of interfaces that belong to pods; given ones replace the default.
+        allowed_devs: shell patterns of interfaces that may carry expected traffic (second NICs, storage, VPNs).
+        settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    expected_cidrs: tuple[IPv4Network, ...] = attrs.field(
+        default=(), converter=_cidrs, metadata={"key": "expectedCidrs"}
+    )
+    mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode, metadata={"key": "mode"})
+    container_devs: tuple[str, ...] = attrs.field(
+        default=CONTAINER_DEVS, converter=_patterns, metadata={"key": "containerDevs"}
+    )
+    allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns, metadata={"key": "allowedDevs"})
+    settle_seconds: int = attrs.field(default=0, converter=_seconds, metadata={"key": "settleSeconds"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that reads back as this."""
+        out = write(self) | {"expectedCidrs": [str(cidr) for cidr in self.expected_cidrs], "mode": str(self.mode)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in out.items()}
+
+
+@attrs.frozen
+class Config:
+    """Everything that hostrouting is told.
+
+    Args:
+        static_routes: the routes to install.
+        route_overlap: the CIDRs to check.
+        wait_seconds: 0-600; how long to wait for the default route, devices and gateways, once for a whole run.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    static_routes: StaticRoutes = attrs.field(
+        default=StaticRoutes(), converter=_static_routes, metadata={"key": "staticRoutes"}
+    )
+    route_overlap: RouteOverlap = attrs.field(
+        default=RouteOverlap(), converter=_route_overlap, metadata={"key": "routeOverlap"}
+    )
+    wait_seconds: int = attrs.field(default=30, converter=_seconds, metadata={"key": "waitSeconds"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Config:
+        """Read the ``hostRouting`` key of a document; its siblings are other components' and ignored.
+
+        Args:
+            mapping: the whole document, as ``json.load`` gives it.
+
+        Returns:
+            The config; an empty one if there is no such key.
+
+        Raises:
+            ConfigError: with all problems, each with its path.
+        """
+        if not isinstance(mapping, Mapping):
+            raise ConfigError([("", f"expected an object with the key {SECTION}, not {kind(mapping)}")])
+        if SECTION in getattr(mapping, "duplicates", ()):
+            raise ConfigError([(SECTION, "this key is given twice")])
+        if mapping.get(SECTION) is None:
+            return cls()
+        try:
+            return read(cls, mapping[SECTION])
+        except ConfigError as error:
+            raise ConfigError(below(SECTION, error.problems)) from None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Config:
+        """Read a config file.
+
+        Args:
+            path: of a JSON document (RFC 8259, UTF-8).
+
+        Returns:
+            The config.
+
+        Raises:
+            ConfigError: there is no such file, it isn't JSON, or its content breaks the rules.
+            FileError: it can't be read.
+        """
+        try:
+            raw = Path(path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise ConfigError([(str(path), "there is no such file")]) from None
+        except IsADirectoryError:
+            raise ConfigError([(str(path), "is a directory; expected a JSON file")]) from None
+        except OSError as error:
+            raise FileError.of(f"read the config {path}", error) from error
+        except ValueError as error:  # a NUL in the path
+            raise ConfigError([(repr(str(path)), f"is not a path: {error}")]) from None
+        try:
+            document = json.loads(raw, object_pairs_hook=JsonObject)
+        except RecursionError:
+            raise ConfigError([(str(path), "is not a config: it is nested too deeply")]) from None
+        except ValueError as error:
+            raise ConfigError([(str(path), f"is not JSON: {error}")]) from None
+        return cls.from_mapping(document)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The document that ``from_mapping`` reads back as this config."""
+        section = {
+            "staticRoutes": self.static_routes.to_mapping(),
+            "routeOverlap": self.route_overlap.to_mapping(),
+        }
+        return {SECTION: write(self) | section}

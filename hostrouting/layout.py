@@ -1,0 +1,77 @@
+"""Every path that hostrouting reads or writes, in one value below one root."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+
+import attrs
+
+__all__ = ["Layout"]
+
+CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
+RUN_DIR = PurePosixPath("run/aks-flex-node")
+
+
+def _root(value: str | os.PathLike[str]) -> Path:
+    return Path(os.path.abspath(value))  # noqa: PTH100 - lexical: the root of an image may be a symlink on purpose
+
+
+@attrs.frozen
+class Layout:
+    """Where everything is.
+
+    Args:
+        root: the folder that stands for ``/``: a mounted image, or a temporary folder in a test.
+    """
+
+    root: Path = attrs.field(default=Path("/"), converter=_root)
+
+    @property
+    def is_this_host(self) -> bool:
+        """Whether the files are those of the running system."""
+        return self.root == Path("/")
+
+    @property
+    def config(self) -> Path:
+        """The config file that is read if none is named."""
+        return self.root / CONFIG_DIR / "config.json"
+
+    @property
+    def manifest(self) -> Path:
+        """What was installed, so that it can be taken back without the config that asked for it."""
+        return self.root / CONFIG_DIR / "hostrouting.installed.json"
+
+    @property
+    def protocol_names(self) -> Path:
+        """Tells iproute2 that protocol 217 is called hostrouting."""
+        return self.root / "etc/iproute2/rt_protos.d/hostrouting.conf"
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder of what lives until the next boot."""
+        return self.root / RUN_DIR
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever reads the table in order to write it."""
+        return self.run_dir / "lock"
+
+    @property
+    def marker_ok(self) -> Path:
+        """Empty; there if the last check found nothing that fails."""
+        return self.run_dir / "route-overlap.ok"
+
+    @property
+    def marker_detected(self) -> Path:
+        """A line a failure; there if the last check found any, or couldn't judge."""
+        return self.run_dir / "route-overlap.detected"
+
+    @property
+    def report(self) -> Path:
+        """The last check as JSON."""
+        return self.run_dir / "route-overlap.json"
+
+    def relative(self, path: Path) -> str:
+        """A path of this layout as the running system will see it, starting with ``/``."""
+        return "/" + str(path.relative_to(self.root))

@@ -1,0 +1,412 @@
+"""What a kernel holds: links, addresses, rules, routes, and its answer to a look-up.
+
+All are frozen values in the words of ip-route(8). Interfaces are named, never numbered: an index is looked up
+right before a write, since a re-created link gets a new one.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+from enum import IntEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+
+import attrs
+
+__all__ = [
+    "DEFAULT_DESTINATION",
+    "Address",
+    "Family",
+    "Hardware",
+    "Link",
+    "Lookup",
+    "NextHop",
+    "Protocol",
+    "Route",
+    "RouteFailure",
+    "RouteType",
+    "Rule",
+    "RuleAction",
+    "Scope",
+    "Table",
+]
+
+DEFAULT_DESTINATION = IPv4Network("0.0.0.0/0")
+
+
+class Family(IntEnum):
+    """Address families; every value carries one, though only IPv4 has behaviour."""
+
+    IPV4 = 2
+
+
+class RouteType(IntEnum):
+    """rtm_type of rtnetlink(7)."""
+
+    UNICAST = 1
+    LOCAL = 2
+    BROADCAST = 3
+    ANYCAST = 4
+    MULTICAST = 5
+    BLACKHOLE = 6
+    UNREACHABLE = 7
+    PROHIBIT = 8
+    THROW = 9
+
+    @property
+    def is_discard(self) -> bool:
+        """Whether packets are dropped (blackhole, unreachable, prohibit)."""
+        return self in (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT)
+
+
+class Scope(IntEnum):
+    """rtm_scope of rtnetlink(7): the distance to the destination, the nearer the larger."""
+
+    UNIVERSE = 0
+    SITE = 200
+    LINK = 253
+    HOST = 254
+    NOWHERE = 255
+
+
+class Table(IntEnum):
+    """The tables that always have a name; any other number up to 2**32-1 is a table too."""
+
+    DEFAULT = 253
+    MAIN = 254
+    LOCAL = 255
+
+
+class Protocol(IntEnum):
+    """Who installed a route: rtm_protocol, named as in iproute2's rt_protos."""
+
+    UNSPEC = 0
+    REDIRECT = 1
+    KERNEL = 2
+    BOOT = 3
+    STATIC = 4
+    RA = 9
+    ZEBRA = 11
+    BIRD = 12
+    DHCP = 16
+    KEEPALIVED = 18
+    BGP = 186
+    OSPF = 188
+    HOSTROUTING = 217
+
+
+class Hardware(IntEnum):
+    """ARPHRD_* of linux/if_arp.h, as far as they matter here."""
+
+    ETHER = 1
+    INFINIBAND = 32
+    LOOPBACK = 772
+
+
+class RuleAction(IntEnum):
+    """FR_ACT_* of linux/fib_rules.h."""
+
+    TO_TABLE = 1
+    GOTO = 2
+    NOP = 3
+    BLACKHOLE = 6
+    UNREACHABLE = 7
+    PROHIBIT = 8
+
+
+def _word(number: int, known: type[IntEnum]) -> str:
+    try:
+        return known(number).name.lower()
+    except ValueError:
+        return str(number)
+
+
+@attrs.frozen
+class Link:
+    """A network interface.
+
+    Args:
+        index: the kernel's number for it, as long as it exists.
+        name: its name.
+        is_up: the administrative state (IFF_UP).
+        has_carrier: whether the other end is there (IFF_LOWER_UP).
+        kind: ``veth``, ``bridge``, ``bond``…; None for hardware.
+        hardware: the ARPHRD number (see ``Hardware``).
+        master: the bridge, bond or other interface that it is a port of.
+    """
+
+    index: int
+    name: str
+    is_up: bool = True
+    has_carrier: bool = True
+    kind: str | None = None
+    hardware: int = Hardware.ETHER
+    master: str | None = None
+
+
+@attrs.frozen
+class Address:
+    """An IPv4 address of this host.
+
+    Args:
+        dev: the interface that carries it.
+        local: the address.
+        prefix_length: 0-32, of the connected network.
+        peer: the other end of a point-to-point link, if it isn't ``local`` itself.
+        metric: of the connected route; 0 is the kernel's default.
+        is_secondary: a later address of the same subnet on the same interface.
+        has_prefix_route: whether the kernel adds a connected route for it.
+        family: always IPv4 so far.
+    """
+
+    dev: str
+    local: IPv4Address
+    prefix_length: int
+    peer: IPv4Address | None = None
+    metric: int = 0
+    is_secondary: bool = False
+    has_prefix_route: bool = True
+    family: Family = Family.IPV4
+
+    @property
+    def network(self) -> IPv4Network:
+        """The connected network: the peer's, where there is one."""
+        return IPv4Network((self.peer or self.local, self.prefix_length), strict=False)
+
+
+@attrs.frozen
+class NextHop:
+    """One way out: a gateway on a device, or the device alone.
+
+    Args:
+        dev: the interface; None lets the kernel find it from the gateway.
+        gateway: IPv4, or IPv6 (RFC 8950); None where the destination is on the link.
+        onlink: the gateway is taken to be on the link, whatever the routes say.
+        weight: 1-256, its share among the hops of a multipath route.
+        is_dead: the kernel doesn't use it (its device is down). Reported, never asked for.
+        is_linkdown: its device has no carrier. Reported, never asked for.
+    """
+
+    dev: str | None = None
+    gateway: IPv4Address | IPv6Address | None = None
+    onlink: bool = False
+    weight: int = 1
+    is_dead: bool = False
+    is_linkdown: bool = False
+
+    @property
+    def path(self) -> tuple[str | None, IPv4Address | IPv6Address | None, bool, int]:
+        """What was asked for, without the state that the kernel reports."""
+        return (self.dev, self.gateway, self.onlink, self.weight)
+
+    def words(self) -> str:
+        """This hop as ip-route(8) would write it, without its weight."""
+        parts: list[str] = []
+        if self.gateway is not None:
+            parts += ["via", "inet6"] if self.gateway.version == 6 else ["via"]
+            parts.append(str(self.gateway))
+        if self.dev is not None:
+            parts += ["dev", self.dev]
+        return " ".join(parts)
+
+    def flag_words(self) -> str:
+        """Its flags as ip-route(8) would write them."""
+        flags = (("dead", self.is_dead), ("onlink", self.onlink), ("linkdown", self.is_linkdown))
+        return " ".join(word for word, is_set in flags if is_set)
+
+
+def _usual_scope(route: Route) -> int:
+    """The scope that ip-route(8) gives a route when none is named."""
+    if route.type is RouteType.LOCAL:
+        return Scope.HOST
+    if route.type in (RouteType.BROADCAST, RouteType.MULTICAST, RouteType.ANYCAST):
+        return Scope.LINK
+    if route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is None:
+        return Scope.LINK
+    return Scope.UNIVERSE
+
+
+@attrs.frozen
+class Route:
+    """An entry of the FIB. ``str(route)`` is the line that ``ip route show`` prints for it.
+
+    Args:
+        destination: the prefix.
+        hops: the next hops; several make a multipath route; none for the types that discard.
+        type: what happens to a packet.
+        table: 1-4294967295.
+        protocol: who installed it; 217 is ours (see ``Protocol``).
+        scope: distance to the destination; the one that ip-route(8) would choose, if not given.
+        metric: 0-4294967295, the lowest wins.
+        tos: 0, or the type of service that it is for.
+        source: the preferred source address.
+        mtu: in bytes; None: the device's.
+        nexthop_id: of a nexthop object that the hops come from.
+        family: always IPv4 so far.
+    """
+
+    destination: IPv4Network
+    hops: tuple[NextHop, ...] = ()
+    type: RouteType = RouteType.UNICAST
+    table: int = Table.MAIN
+    protocol: int = Protocol.HOSTROUTING
+    scope: int = attrs.field(default=attrs.Factory(_usual_scope, takes_self=True))
+    metric: int = 0
+    tos: int = 0
+    source: IPv4Address | None = None
+    mtu: int | None = None
+    nexthop_id: int | None = None
+    family: Family = Family.IPV4
+
+    @property
+    def key(self) -> tuple[int, IPv4Network, int, int]:
+        """What the kernel tells routes apart by: table, destination, tos, metric (fib_find_alias)."""
+        return (self.table, self.destination, self.tos, self.metric)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether hostrouting installed it: protocol 217 in table main, and no default route: no config has one."""
+        is_marked = self.protocol == Protocol.HOSTROUTING and self.table == Table.MAIN
+        return is_marked and self.destination != DEFAULT_DESTINATION
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is the kernel's own route to the subnet of an address."""
+        return (
+            self.protocol == Protocol.KERNEL
+            and self.type is RouteType.UNICAST
+            and self.scope == Scope.LINK
+            and self.table == Table.MAIN
+        )
+
+    @property
+    def devs(self) -> tuple[str, ...]:
+        """The interfaces of the hops that the kernel uses, sorted, each once."""
+        return tuple(sorted({hop.dev for hop in self.hops if hop.dev is not None and not hop.is_dead}))
+
+    def has_same_next_hops(self, other: Route) -> bool:
+        """Whether both send packets the same way, whatever else differs between them."""
+        if self.type is not other.type:
+            return False
+        return sorted(map(_sortable, self.hops)) == sorted(map(_sortable, other.hops))
+
+    def __str__(self) -> str:
+        single = self.hops[0] if len(self.hops) == 1 else None
+        words = [
+            "" if self.type is RouteType.UNICAST else self.type.name.lower(),
+            _destination(self.destination),
+            f"tos {self.tos:#04x}" if self.tos else "",
+            "" if self.nexthop_id is None else f"nhid {self.nexthop_id}",
+            single.words() if single else "",
+            "" if self.table == Table.MAIN else f"table {_word(self.table, Table)}",
+            f"proto {_word(self.protocol, Protocol)}",
+            "" if self.scope == Scope.UNIVERSE else f"scope {_word(self.scope, Scope)}",
+            "" if self.source is None else f"src {self.source}",
+            f"metric {self.metric}" if self.metric else "",
+            single.flag_words() if single else "",
+            "" if self.mtu is None else f"mtu {self.mtu}",
+        ]
+        if not single:
+            words += [f"nexthop {hop.words()} weight {hop.weight} {hop.flag_words()}".strip() for hop in self.hops]
+        return " ".join(word for word in words if word)
+
+
+def _sortable(hop: NextHop) -> tuple[str, str, bool, int]:
+    return (hop.dev or "", str(hop.gateway or ""), hop.onlink, hop.weight)
+
+
+def _destination(network: IPv4Network) -> str:
+    if network == DEFAULT_DESTINATION:
+        return "default"
+    return str(network.network_address) if network.prefixlen == 32 else str(network)
+
+
+@attrs.frozen
+class Rule:
+    """A policy rule, ip-rule(8): packets that match its selectors are looked up in its table.
+
+    Args:
+        preference: 0-4294967295, the lowest is asked first.
+        action: what happens on a match.
+        table: for ``TO_TABLE``.
+        goto: the preference to go on at, for ``GOTO``.
+        source: prefix of the packet's source; None: any.
+        destination: prefix of the packet's destination; None: any.
+        tos: 0: any.
+        mark: the firewall mark asked for; None: any. (``fwmark 0`` is a selector too.)
+        mark_mask: which bits of the mark count.
+        iif: the incoming interface asked for; ``lo`` means packets of this host.
+        oif: the interface that the socket is bound to.
+        uid_range: first and last user id.
+        ip_protocol: 6 for TCP…; 0: any.
+        has_ports: whether it selects by source or destination port.
+        suppress_prefix_length: results this short or shorter are passed over; None: none are.
+        suppress_group: results over interfaces of this group are passed over; None: none are.
+        is_inverted: it matches what its selectors do *not* match.
+        is_l3mdev: the table is the one of the packet's VRF.
+        protocol: who installed it.
+        family: always IPv4 so far.
+    """
+
+    preference: int
+    action: RuleAction = RuleAction.TO_TABLE
+    table: int = Table.MAIN
+    goto: int | None = None
+    source: IPv4Network | None = None
+    destination: IPv4Network | None = None
+    tos: int = 0
+    mark: int | None = None
+    mark_mask: int = 0xFFFFFFFF
+    iif: str | None = None
+    oif: str | None = None
+    uid_range: tuple[int, int] | None = None
+    ip_protocol: int = 0
+    has_ports: bool = False
+    suppress_prefix_length: int | None = None
+    suppress_group: int | None = None
+    is_inverted: bool = False
+    is_l3mdev: bool = False
+    protocol: int = Protocol.BOOT
+    family: Family = Family.IPV4
+
+
+# fib_props in net/ipv4/fib_semantics.c, and fib4_rule_action for the rules.
+_TYPE_OF_ERRNO = {
+    errnos.EINVAL: RouteType.BLACKHOLE,
+    errnos.EHOSTUNREACH: RouteType.UNREACHABLE,
+    errnos.EACCES: RouteType.PROHIBIT,
+}
+
+
+@attrs.frozen
+class Lookup:
+    """The kernel's answer to: by which entry does an unmarked packet of this host to ``address`` go?
+
+    Args:
+        address: the destination that was asked about.
+        route: the entry that wins (as RTM_F_FIB_MATCH shows it), with all its hops; None if there is none.
+        errno: why there is none; None if there is one.
+    """
+
+    address: IPv4Address
+    route: Route | None
+    errno: int | None = None
+
+    @property
+    def discarded_by(self) -> RouteType | None:
+        """The discarding type that the errno tells; None for a route, and where nothing matches (ENETUNREACH)."""
+        return None if self.errno is None else _TYPE_OF_ERRNO.get(self.errno)
+
+
+@attrs.frozen
+class RouteFailure:
+    """One route of a bulk call that the kernel refused.
+
+    Args:
+        route: the route as it was given.
+        errno: the kernel's reason as a number.
+        message: the kernel's own sentence (ext-ACK) or the errno in words.
+    """
+
+    route: Route
+    errno: int
+    message: str

@@ -1,0 +1,219 @@
+"""Strict addresses, prefixes and interface names.
+
+The standard library's ``ipaddress`` does the arithmetic; what it lets through and a boot script must not see
+(``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, white space, full-width digits) is refused here first.
+Every ``parse_*`` raises ``ValueError`` with a sentence that starts with the offending value.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "RESERVED",
+    "halves",
+    "own_addresses",
+    "parse_address",
+    "parse_cidr",
+    "parse_device",
+    "parse_prefix",
+    "parse_unicast_address",
+    "reserved_block",
+    "shown",
+]
+
+# RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4): the kernel accepts routes for all of
+# them (fib_semantics.c has no such check), so nothing but this stops a route that can never carry a packet.
+RESERVED = {
+    IPv4Network("0.0.0.0/8"): "0.0.0.0/8, which means this host",
+    IPv4Network("127.0.0.0/8"): "127.0.0.0/8, the loopback network",
+    IPv4Network("224.0.0.0/4"): "224.0.0.0/4, which is multicast",
+    IPv4Network("240.0.0.0/4"): "240.0.0.0/4, which is reserved",
+}
+
+_OCTET = r"(?:0|[1-9][0-9]{0,2})"
+_ADDRESS = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
+_PREFIX = re.compile(rf"({_OCTET}(?:\.{_OCTET}){{3}})/(0|[1-9][0-9]?)")
+_DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+
+_SHOWN_CHARACTERS = 80
+
+_IPV4_ONLY = "these tasks are IPv4-only"
+
+
+def shown(value: object) -> str:
+    """A value from outside as part of a message: on one line, and no longer than a person will read."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+
+
+def _text(value: object, kind: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not {kind}; expected a string")
+    return value
+
+
+def reserved_block(network: IPv4Network) -> str | None:
+    """The special-purpose block that a network lies in wholly, in words; None if it lies in none."""
+    for block, words in RESERVED.items():
+        if network.subnet_of(block):
+            return words
+    return None
+
+
+def parse_address(value: object) -> IPv4Address:
+    """Read an address in strict dotted-quad form.
+
+    Args:
+        value: the text, or an ``IPv4Address``.
+
+    Returns:
+        The address.
+
+    Raises:
+        ValueError: it is anything else, with the reason in words.
+    """
+    if isinstance(value, IPv4Address):
+        return value
+    text = _text(value, "an IPv4 address")
+    if ":" in text:
+        raise ValueError(f"{shown(text)} is not an IPv4 address; {_IPV4_ONLY}")
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError(f"{shown(text)} is not an IPv4 address; expected four decimal numbers like 10.1.0.1")
+    try:
+        return IPv4Address(text)
+    except ValueError:
+        raise ValueError(f"{shown(text)} is not an IPv4 address; each number is at most 255") from None
+
+
+def parse_unicast_address(value: object) -> IPv4Address:
+    """Read an address that a next hop can have: not in 0/8, 127/8, 224/4 or 240/4.
+
+    Raises:
+        ValueError: it is anything else, with the reason in words.
+    """
+    address = parse_address(value)
+    if words := reserved_block(IPv4Network(address)):
+        raise ValueError(f"'{address}' can't be a gateway: it lies in {words}")
+    return address
+
+
+def _split(value: object) -> tuple[IPv4Address, int]:
+    text = _text(value, "an IPv4 prefix")
+    if ":" in text:
+        raise ValueError(f"{shown(text)} is not an IPv4 prefix; {_IPV4_ONLY}")
+    match = _PREFIX.fullmatch(text)
+    if match is None:
+        if _ADDRESS.fullmatch(text):
+            raise ValueError(f"{shown(text)} has no prefix length; expected for example {text}/32")
+        raise ValueError(f"{shown(text)} is not an IPv4 prefix; expected for example 172.16.1.0/24")
+    length = int(match[2])
+    if length > 32:
+        raise ValueError(f"{shown(text)} is not an IPv4 prefix; the prefix length is at most 32")
+    return parse_address(match[1]), length
+
+
+def _refuse_reserved(network: IPv4Network) -> IPv4Network:
+    if words := reserved_block(network):
+        raise ValueError(f"'{network}' lies in {words}")
+    return network
+
+
+def parse_prefix(value: object) -> IPv4Network:
+    """Read the destination of a route: strict CIDR, no host bits, neither the default route nor a special block.
+
+    Args:
+        value: text like ``172.16.1.0/24``, or an ``IPv4Network``.
+
+    Returns:
+        The network.
+
+    Raises:
+        ValueError: it is anything else; for host bits the message names the masked form.
+    """
+    if not isinstance(value, IPv4Network):
+        address, length = _split(value)
+        value = IPv4Network((address, length), strict=False)
+        if value.network_address != address:
+            raise ValueError(f"'{address}/{length}' has host bits set; did you mean {value}?")
+    if value.prefixlen == 0:
+        raise ValueError("'0.0.0.0/0' is the default route; these tasks install only more specific ones")
+    return _refuse_reserved(value)
+
+
+def parse_cidr(value: object) -> IPv4Network:
+    """Read an expected CIDR: strict form, host bits allowed and masked, not wholly inside a special block.
+
+    Args:
+        value: text like ``172.16.0.0/16``, or an ``IPv4Network``.
+
+    Returns:
+        The masked network.
+
+    Raises:
+        ValueError: it is anything else, with the reason in words.
+    """
+    if not isinstance(value, IPv4Network):
+        address, length = _split(value)
+        value = IPv4Network((address, length), strict=False)
+    return _refuse_reserved(value)
+
+
+def parse_device(value: object) -> str:
+    """Read the name of a network interface: 1-15 characters of ``[A-Za-z0-9_.-]``, not ``.`` or ``..``.
+
+    The kernel allows more (``dev_valid_name`` in net/core/dev.c refuses only ``/``, ``:`` and white space); what
+    is refused here beyond that has no place in a shell script.
+
+    Raises:
+        ValueError: it is anything else, with the reason in words.
+    """
+    text = _text(value, "an interface name")
+    if text in (".", "..") or not _DEVICE.fullmatch(text):
+        raise ValueError(f"{shown(text)} is not an interface name; expected 1 to 15 characters of A-Z a-z 0-9 _ . -")
+    return text
+
+
+def halves(network: IPv4Network) -> tuple[IPv4Network, ...]:
+    """The two prefixes that are together the network and each longer than it; none for a /32."""
+    return tuple(network.subnets()) if network.prefixlen < 32 else ()
+
+
+def own_addresses(prefixes: Iterable[IPv4Network]) -> dict[IPv4Network, IPv4Address | None]:
+    """For each prefix its first address that no longer prefix of the same set covers; None if they cover it all.
+
+    Longest-prefix match gives such an address to that prefix alone, so one look-up of it shows whether the prefix
+    wins. One pass over the sorted prefixes, O(n log n).
+
+    Args:
+        prefixes: any; duplicates count once.
+
+    Returns:
+        An address or None for each of them.
+    """
+    own: dict[IPv4Network, IPv4Address | None] = {}
+    # The prefixes that contain the current one, outermost first, each with its first address not yet covered.
+    open_: list[tuple[IPv4Network, int]] = []
+
+    def close() -> None:
+        network, free = open_.pop()
+        own.setdefault(network, IPv4Address(free) if free <= int(network.broadcast_address) else None)
+
+    for prefix in sorted(set(prefixes)):
+        first, last = int(prefix.network_address), int(prefix.broadcast_address)
+        while open_ and int(open_[-1][0].broadcast_address) < first:
+            close()
+        if open_:
+            outer, free = open_[-1]
+            if free < first:
+                own.setdefault(outer, IPv4Address(free))
+            open_[-1] = (outer, max(free, last + 1))
+        open_.append((prefix, first))
+    while open_:
+        close()
+    return own

@@ -1,0 +1,436 @@
+"""The config: every problem at once, each with its path; the constructors keep the same rules."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from hostrouting import Config, ConfigError, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting.config import CONTAINER_DEVS
+from hostrouting.errors import FileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFERENCE = {
+    "azure": {"subscriptionId": "x", "nested": {"anything": [1, 2]}},
+    "hostRouting": {
+        "staticRoutes": {
+            "enabled": True,
+            "routes": [{"destination": "172.16.1.0/24", "gateway": "10.1.0.1", "dev": "eth0", "metric": 0}],
+        },
+        "routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "10.96.0.0/12"], "mode": "STRICT"},
+    },
+}
+
+
+def section(**keys: Any) -> dict[str, Any]:
+    return {"hostRouting": keys}
+
+
+def routes(*entries: Any) -> dict[str, Any]:
+    return section(staticRoutes={"enabled": True, "routes": list(entries)})
+
+
+def overlap(**keys: Any) -> dict[str, Any]:
+    return section(routeOverlap=keys)
+
+
+def problems_of(document: Any) -> list[tuple[str, str]]:
+    with pytest.raises(ConfigError) as caught:
+        Config.from_mapping(document)
+    assert str(caught.value) == "\n".join(f"{p}: {m}" if p else m for p, m in caught.value.problems)
+    return list(caught.value.problems)
+
+
+def only_problem(document: Any) -> tuple[str, str]:
+    (problem,) = problems_of(document)
+    return problem
+
+
+def test_the_reference_config_loads_unchanged_and_siblings_are_ignored() -> None:
+    config = Config.from_mapping(REFERENCE)
+    assert config == Config(
+        static_routes=StaticRoutes(True, [StaticRoute("172.16.1.0/24", "10.1.0.1", "eth0", 0)]),
+        route_overlap=RouteOverlap(["172.16.0.0/16", "10.96.0.0/12"], "STRICT"),
+    )
+    route = config.static_routes.routes[0]
+    assert (route.destination, route.gateway) == (IPv4Network("172.16.1.0/24"), IPv4Address("10.1.0.1"))
+    assert config.wait_seconds == 30
+    assert config.route_overlap.container_devs == CONTAINER_DEVS
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"hostRouting": None},
+        {"hostRouting": {}},
+        section(staticRoutes=None, routeOverlap=None, waitSeconds=None),
+        section(staticRoutes={"enabled": None, "routes": None}, routeOverlap={"expectedCidrs": None, "mode": ""}),
+        {"somebodyElse": 1},
+    ],
+)
+def test_null_and_missing_are_the_same_empty_config(document: dict[str, Any]) -> None:
+    assert Config.from_mapping(document) == Config()
+
+
+def test_ten_problems_are_reported_at_once_in_the_order_of_the_document() -> None:
+    document = section(
+        staticRoutes={
+            "enabled": True,
+            "routes": [
+                {"destination": "172.16.1.5/24"},
+                {"destination": "10.0.0.0/8", "gateway": "fe80::1", "dev": "../x", "metric": True},
+                7,
+                {"gateway": "10.1.0.1"},
+                {"destination": "10.2.0.0/16", "metrc": 4},
+            ],
+        },
+        routeOverlap={"expectedCidrs": ["10.0.0.0/08", "::/0"], "mode": "LOUD"},
+    )
+    found = problems_of(document)
+    assert [path.removeprefix("hostRouting.") for path, _ in found] == [
+        "staticRoutes.routes[0].destination",
+        "staticRoutes.routes[1].gateway",
+        "staticRoutes.routes[1].dev",
+        "staticRoutes.routes[1].metric",
+        "staticRoutes.routes[2]",
+        "staticRoutes.routes[3].destination",
+        "staticRoutes.routes[4].metrc",
+        "routeOverlap.expectedCidrs[0]",
+        "routeOverlap.expectedCidrs[1]",
+        "routeOverlap.mode",
+    ]
+    assert found[1] == (
+        "hostRouting.staticRoutes.routes[1].gateway",
+        "'fe80::1' is not an IPv4 address; these tasks are IPv4-only",
+    )
+
+
+@pytest.mark.parametrize(
+    ("destination", "words"),
+    [
+        ("172.16.1.5/24", "host bits set; did you mean 172.16.1.0/24?"),
+        ("172.16.1.0", "has no prefix length"),
+        ("172.16.1.0/255.255.255.0", "not an IPv4 prefix"),
+        ("172.16.1.0/0.0.0.255", "not an IPv4 prefix"),
+        ("172.16.01.0/24", "not an IPv4 prefix"),
+        ("172.16.1.0/024", "not an IPv4 prefix"),
+        ("172.16.1.0/33", "at most 32"),
+        ("172.16.1.0/-1", "not an IPv4 prefix"),
+        ("172.16.1.256/32", "at most 255"),
+        (" 172.16.1.0/24", "not an IPv4 prefix"),
+        ("172.16.1.0/24\n", "not an IPv4 prefix"),
+        ("172.16.1.0 /24", "not an IPv4 prefix"),
+        ("１７２.16.1.0/24", "not an IPv4 prefix"),
+        ("172.16.1.0/24; reboot", "not an IPv4 prefix"),
+        ("$(reboot)/24", "not an IPv4 prefix"),
+        ("10.1/16", "not an IPv4 prefix"),
+        ("2001:db8::/32", "IPv4-only"),
+        ("", "not an IPv4 prefix"),
+        ("default", "not an IPv4 prefix"),
+        ("0.0.0.0/0", "the default route"),
+        ("0.1.0.0/16", "means this host"),
+        ("127.0.0.0/8", "loopback"),
+        ("224.1.0.0/16", "multicast"),
+        ("240.0.0.0/4", "reserved"),
+        ("255.255.255.255/32", "reserved"),
+        (5, "expected a string"),
+        (["172.16.1.0/24"], "expected a string"),
+        (True, "expected a string"),
+    ],
+)
+def test_a_destination_that_the_kernel_or_a_script_must_not_see_is_refused(destination: Any, words: str) -> None:
+    """Section 10.6: the reference lets host bits pass, and the kernel refuses the route at boot."""
+    path, message = only_problem(routes({"destination": destination}))
+    assert path == "hostRouting.staticRoutes.routes[0].destination"
+    assert words in message
+
+
+def test_10_6_host_bits_are_refused_by_the_config_not_by_the_kernel_at_boot() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 172\.16\.1\.0/24\?"):
+        StaticRoute("172.16.1.1/24")
+
+
+@pytest.mark.parametrize(
+    ("gateway", "words"),
+    [
+        ("fe80::1", "IPv4-only"),
+        ("10.1.0", "not an IPv4 address"),
+        ("010.1.0.1", "not an IPv4 address"),
+        ("10.1.0.1/24", "not an IPv4 address"),
+        ("10.1.0.300", "at most 255"),
+        ("0.0.0.0", "means this host"),
+        ("127.0.0.1", "loopback"),
+        ("224.0.0.1", "multicast"),
+        ("255.255.255.255", "reserved"),
+        ("OnLink", 'did you mean "onlink"?'),
+        ("on-link", 'did you mean "onlink"?'),
+        (" ", "not an IPv4 address"),
+        (167772161, "expected a string"),
+        (False, "expected a string"),
+    ],
+)
+def test_a_gateway_that_no_next_hop_can_have_is_refused(gateway: Any, words: str) -> None:
+    path, message = only_problem(routes({"destination": "172.16.1.0/24", "gateway": gateway}))
+    assert path == "hostRouting.staticRoutes.routes[0].gateway"
+    assert words in message
+
+
+@pytest.mark.parametrize("gateway", [None, ""])
+def test_an_empty_gateway_is_left_to_run_time(gateway: str | None) -> None:
+    assert StaticRoute("172.16.1.0/24", gateway).gateway is None
+
+
+def test_onlink_is_a_gateway_of_its_own() -> None:
+    assert StaticRoute("172.16.1.0/24", "onlink").gateway == "onlink"
+
+
+@pytest.mark.parametrize(
+    "dev",
+    [".", "..", "a/b", "eth 0", "eth0;reboot", "$(x)", "`x`", "eth0\n", "a" * 16, "ëth0", "eth0'", 'e"', 7, "%s:"],
+)
+def test_a_device_that_could_leave_its_place_in_a_script_is_refused(dev: Any) -> None:
+    path, message = only_problem(routes({"destination": "172.16.1.0/24", "dev": dev}))
+    assert path == "hostRouting.staticRoutes.routes[0].dev"
+    assert "not an interface name" in message
+
+
+@pytest.mark.parametrize("dev", ["eth0", "a", "enp0s31f6.100", "br-0_x", "a" * 15, "...", "-x"])
+def test_a_device_of_the_fields_alphabet_is_taken(dev: str) -> None:
+    assert StaticRoute("172.16.1.0/24", dev=dev).dev == dev
+
+
+@pytest.mark.parametrize("metric", [True, False, -1, 2**32, 1.0, "1", [], float("nan")])
+def test_a_metric_is_an_integer_of_32_bits(metric: Any) -> None:
+    path, _ = only_problem(routes({"destination": "172.16.1.0/24", "metric": metric}))
+    assert path == "hostRouting.staticRoutes.routes[0].metric"
+
+
+@pytest.mark.parametrize("metric", [0, 2**32 - 1])
+def test_the_ends_of_the_metrics_range_are_taken(metric: int) -> None:
+    assert StaticRoute("172.16.1.0/24", metric=metric).metric == metric
+
+
+def test_the_same_destination_and_metric_twice_is_refused_and_the_first_is_named() -> None:
+    twin = {"destination": "172.16.1.0/24", "dev": "eth1"}
+    path, message = only_problem(routes({"destination": "172.16.1.0/24"}, {"destination": "10.0.0.0/8"}, twin))
+    assert path == "hostRouting.staticRoutes.routes[2]"
+    assert "already routes[0]" in message
+    Config.from_mapping(routes({"destination": "172.16.1.0/24"}, {**twin, "metric": 5}))
+
+
+@pytest.mark.parametrize("enabled", [False, None])
+def test_routes_without_the_opt_in_are_refused(enabled: bool | None) -> None:
+    document = section(staticRoutes={"enabled": enabled, "routes": [{"destination": "172.16.1.0/24"}]})
+    assert only_problem(document)[0] == "hostRouting.staticRoutes.enabled"
+
+
+@pytest.mark.parametrize("enabled", ["true", 1, 0, "yes", []])
+def test_enabled_is_a_boolean_and_nothing_like_one(enabled: Any) -> None:
+    assert "not a boolean" in only_problem(section(staticRoutes={"enabled": enabled}))[1]
+
+
+def test_expected_cidrs_are_masked_and_may_repeat_and_nest() -> None:
+    config = Config.from_mapping(
+        overlap(expectedCidrs=["172.16.3.4/16", "172.16.0.0/16", "172.16.1.0/24", "0.0.0.0/0"])
+    )
+    assert [str(cidr) for cidr in config.route_overlap.expected_cidrs] == [
+        "172.16.0.0/16",
+        "172.16.0.0/16",
+        "172.16.1.0/24",
+        "0.0.0.0/0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "cidr", ["0.1.0.0/16", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "10.0.0.0", "::/0", 3]
+)
+def test_an_expected_cidr_that_no_unicast_packet_reaches_is_refused(cidr: Any) -> None:
+    assert only_problem(overlap(expectedCidrs=[cidr]))[0] == "hostRouting.routeOverlap.expectedCidrs[0]"
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("", "WARN"), ("warn", "WARN"), ("WARN", "WARN"), ("strict", "STRICT"), ("Strict", "STRICT"), (None, "WARN")],
+)
+def test_the_mode_is_read_in_any_case_and_empty_warns(mode: str | None, expected: str) -> None:
+    assert Config.from_mapping(overlap(mode=mode)).route_overlap.mode is OverlapMode(expected)
+
+
+@pytest.mark.parametrize("mode", ["LOUD", " strict", 1, True, ["WARN"]])
+def test_any_other_mode_is_refused(mode: Any) -> None:
+    assert only_problem(overlap(mode=mode))[0] == "hostRouting.routeOverlap.mode"
+
+
+def test_device_patterns_replace_the_default_and_hold_only_the_shells_alphabet() -> None:
+    config = Config.from_mapping(overlap(containerDevs=["pod[0-9]*"], allowedDevs=["wg?", "ens1f0.100"]))
+    assert config.route_overlap.container_devs == ("pod[0-9]*",)
+    assert config.route_overlap.allowed_devs == ("wg?", "ens1f0.100")
+    found = problems_of(overlap(allowedDevs=["a b", "", "$(x)", "a|b", 4], containerDevs="veth*"))
+    assert [path for path, _ in found] == [
+        "hostRouting.routeOverlap.containerDevs",
+        *(f"hostRouting.routeOverlap.allowedDevs[{n}]" for n in range(5)),
+    ]
+
+
+@pytest.mark.parametrize("seconds", [-1, 601, True, 1.5, "30"])
+@pytest.mark.parametrize("key", ["waitSeconds", "settleSeconds"])
+def test_waits_are_whole_seconds_up_to_ten_minutes(key: str, seconds: Any) -> None:
+    document = section(waitSeconds=seconds) if key == "waitSeconds" else overlap(settleSeconds=seconds)
+    assert only_problem(document)[0].endswith(key)
+
+
+@pytest.mark.parametrize("key", ["coverage", "foreseen", "watch", "consumer", "staticroutes"])
+def test_a_key_whose_feature_is_not_built_is_unknown(key: str) -> None:
+    document = overlap(**{key: []}) if key in ("coverage", "foreseen") else section(**{key: {}})
+    assert "unknown key" in only_problem(document)[1]
+
+
+def test_an_unknown_key_gets_a_hint() -> None:
+    assert only_problem(routes({"destination": "10.0.0.0/8", "metrc": 1}))[1] == "unknown key; did you mean metric?"
+
+
+def test_a_hostile_key_can_not_forge_a_line_of_the_report() -> None:
+    document = section(**{"x\nhostRouting.mode: fine": 1})
+    with pytest.raises(ConfigError) as caught:
+        Config.from_mapping(document)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("hostile", ["a\nb", "a\x1b[31m", "\x00", "\ud800", "'; rm -rf /; '", "${HOME}", "A" * 100_000])
+def test_hostile_text_in_any_field_is_one_line_of_a_config_error(hostile: str) -> None:
+    document = section(
+        staticRoutes={
+            "enabled": hostile,
+            "routes": [dict.fromkeys(("destination", "gateway", "dev", "metric"), hostile)],
+        },
+        routeOverlap={
+            "expectedCidrs": [hostile],
+            "mode": hostile,
+            "containerDevs": [hostile],
+            "allowedDevs": [hostile],
+            "settleSeconds": hostile,
+        },
+        waitSeconds=hostile,
+    )
+    found = problems_of(document)
+    assert len(found) == (9 if hostile.isalnum() else 11)  # a word is a fine pattern
+    assert all(message.isprintable() and len(message) < 250 for _, message in found)
+
+
+@pytest.mark.parametrize("value", [[], "x", 3, True])
+@pytest.mark.parametrize("where", ["document", "hostRouting", "staticRoutes", "routeOverlap"])
+def test_anything_but_an_object_is_refused_where_one_belongs(where: str, value: Any) -> None:
+    document = {"document": value, "hostRouting": {"hostRouting": value}}.get(where) or section(**{where: value})
+    assert "expected an object" in only_problem(document if where != "document" else value)[1]
+
+
+@pytest.mark.parametrize("value", ["172.16.1.0/24", {"destination": "x"}, 3, True])
+def test_anything_but_a_list_is_refused_where_one_belongs(value: Any) -> None:
+    assert "expected a list" in only_problem(section(staticRoutes={"enabled": True, "routes": value}))[1]
+
+
+def test_constructors_apply_the_same_rules_and_report_all_fields() -> None:
+    with pytest.raises(ConfigError) as caught:
+        StaticRoute("10.0.0.1/8", gateway="x", dev="a/b", metric=-1)
+    assert [path for path, _ in caught.value.problems] == ["destination", "gateway", "dev", "metric"]
+    with pytest.raises(ConfigError, match="enabled"):
+        StaticRoutes(routes=[StaticRoute("10.0.0.0/8")])
+    with pytest.raises(ConfigError, match="expectedCidrs"):
+        RouteOverlap(["x"])
+    with pytest.raises(ConfigError, match=r"routeOverlap\.mode"):
+        Config(route_overlap={"mode": "x"})
+
+
+def test_typed_values_are_taken_as_they_are() -> None:
+    route = StaticRoute(IPv4Network("10.0.0.0/8"), IPv4Address("10.1.0.1"))
+    assert route == StaticRoute("10.0.0.0/8", "10.1.0.1")
+    assert RouteOverlap([IPv4Network("10.0.0.0/8")], OverlapMode.STRICT) == RouteOverlap(["10.0.0.0/8"], "strict")
+
+
+def test_configs_are_frozen_hashable_values() -> None:
+    config = Config.from_mapping(REFERENCE)
+    assert hash(config) == hash(Config.from_mapping(REFERENCE))
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        config.wait_seconds = 3  # type: ignore[misc]
+
+
+def test_a_config_error_survives_a_pickle() -> None:
+    import pickle
+
+    error = ConfigError([("a", "b")])
+    assert pickle.loads(pickle.dumps(error)).problems == error.problems
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def load(tmp_path: Path, text: str | bytes) -> Config:
+    path = tmp_path / "config.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return Config.load(path)
+
+
+def test_a_file_loads_like_its_mapping(tmp_path: Path) -> None:
+    assert load(tmp_path, json.dumps(REFERENCE)) == Config.from_mapping(REFERENCE)
+
+
+def test_duplicate_keys_inside_the_section_are_errors_and_outside_are_not_ours(tmp_path: Path) -> None:
+    load(tmp_path, '{"other": {"a": 1, "a": 2}, "other": 3}')
+    with pytest.raises(ConfigError) as caught:
+        load(
+            tmp_path,
+            '{"hostRouting": {"waitSeconds": 1, "waitSeconds": 2, "staticRoutes": {"routes": [], "routes": []}}}',
+        )
+    assert [path for path, _ in caught.value.problems] == ["hostRouting.waitSeconds", "hostRouting.staticRoutes.routes"]
+    with pytest.raises(ConfigError, match="given twice"):
+        load(tmp_path, '{"hostRouting": {}, "hostRouting": {}}')
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[1,]", "not JSON"),
+        (b"\xff\xfe\xff", "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "expected an object"),
+        ("null", "expected an object"),
+    ],
+)
+def test_a_file_that_is_no_json_object_is_a_config_error(tmp_path: Path, text: str | bytes, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path, text)
+
+
+def test_a_missing_file_and_a_directory_are_config_errors_that_name_the_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"{tmp_path}/none\.json: there is no such file"):
+        Config.load(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="is a directory"):
+        Config.load(tmp_path)
+    with pytest.raises(ConfigError, match="is not a path"):
+        Config.load("a\0b")
+
+
+def test_an_unreadable_file_is_a_file_error_that_names_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "loop.json"
+    path.symlink_to(path)
+    with pytest.raises(FileError, match="can't read the config .*symbolic links") as caught:
+        Config.load(path)
+    assert not caught.value.is_not_permitted
+
+
+def test_a_file_without_read_permission_is_not_permitted(tmp_path: Path, as_ordinary_user: Any) -> None:
+    path = tmp_path / "secret.json"
+    path.write_text("{}")
+    path.chmod(0)
+    with as_ordinary_user(), pytest.raises(FileError, match="run as root") as caught:
+        Config.load(path)
+    assert caught.value.is_not_permitted

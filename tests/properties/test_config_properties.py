@@ -1,0 +1,65 @@
+"""Whatever comes out of a JSON parser is a config or one ConfigError, and every problem has its line."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hostrouting import Config, ConfigError, RouteOverlap
+from hostrouting.netaddr import parse_device, parse_prefix
+
+KEYS = ["hostRouting", "staticRoutes", "routeOverlap", "enabled", "routes", "destination", "gateway", "dev", "metric",
+        "expectedCidrs", "mode", "containerDevs", "allowedDevs", "settleSeconds", "waitSeconds", "coverage"]  # fmt: skip
+WORDS = ["", "10.0.0.0/8", "10.0.0.1", "onlink", "eth0", "STRICT", "0.0.0.0/0", "::/0", "a\nb"]
+
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=True), st.sampled_from(WORDS), st.text(max_size=20)
+)
+documents = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.one_of(st.sampled_from(KEYS), st.text(max_size=5)), inner)
+    ),
+    max_leaves=30,
+)
+
+
+@given(documents)
+def test_any_section_is_a_config_or_one_config_error(section: Any) -> None:
+    try:
+        config = Config.from_mapping({"hostRouting": section})
+    except ConfigError as error:
+        assert error.problems
+        assert len(str(error).splitlines()) == len(error.problems)
+        assert all(path.startswith("hostRouting") and message for path, message in error.problems)
+    else:
+        assert Config.from_mapping(config.to_mapping()) == config
+
+
+@given(st.text())
+def test_only_canonical_prefixes_and_plain_names_get_through(text: str) -> None:
+    """What a reader accepts is exactly what it prints, so nothing else can reach a script or a netlink message."""
+    for parse in (parse_prefix, parse_device):
+        try:
+            value = parse(text)
+        except ValueError as error:
+            assert str(error).isprintable()
+        else:
+            assert str(value) == text
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 32))
+def test_an_expected_cidr_is_masked_or_lies_in_a_special_block(number: int, length: int) -> None:
+    network = IPv4Network((number, length), strict=False)
+    from ipaddress import IPv4Address
+
+    try:
+        overlap = RouteOverlap([f"{IPv4Address(number)}/{length}"])
+    except ConfigError as error:
+        assert "lies in" in str(error)
+        assert int(network.network_address) >> 24 in {0, 127, *range(224, 256)}
+    else:
+        assert overlap.expected_cidrs == (network,)
