@@ -1,0 +1,111 @@
+"""The routes port: what hostrouting asks of a kernel.
+
+``NetlinkBackend`` (netlink.py) is the real one, ``FakeKernel`` (memory.py) the one in memory; a third is held
+to the same answers by ``hostrouting.testing.conformance``. ``NamespaceKernel`` (namespace.py) is the real one in
+a throw-away network namespace, where links and addresses can be changed too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ipaddress import IPv4Address
+
+    from hostrouting.model import Address, Link, Lookup, Route, RouteFailure, Rule
+    from phases import CancelScope
+
+__all__ = ["Kernel", "RouteBackend"]
+
+
+class RouteBackend(Protocol):
+    """The IPv4 FIB of one network namespace.
+
+    Calls that read raise ``RouteError`` if the kernel can't be asked. The bulk calls that write attempt every
+    route in the given order, go on after a failure, and return the failures, each with its route, in that order:
+    an empty tuple means that all went in. They raise ``RouteError`` only where nothing was attempted.
+    """
+
+    def links(self) -> tuple[Link, ...]:
+        """All network interfaces, by index."""
+        ...
+
+    def addresses(self) -> tuple[Address, ...]:
+        """All IPv4 addresses of this host."""
+        ...
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The policy rules in the order in which the kernel asks them."""
+        ...
+
+    def routes(self, table: int | None = None) -> tuple[Route, ...]:
+        """The entries of a table, in the kernel's order; of every table, if none is named.
+
+        A table that doesn't exist is empty.
+        """
+        ...
+
+    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+        """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound)."""
+        ...
+
+    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes; one whose ``key`` is taken fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL)."""
+        ...
+
+    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes or put them in the place of the first with the same ``key`` (NLM_F_CREATE | NLM_F_REPLACE)."""
+        ...
+
+    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Delete exactly these routes; one that isn't there fails with ESRCH.
+
+        Destination, table, tos, metric, type, protocol and the first hop must match; scope doesn't count.
+        """
+        ...
+
+    def wait_for_change(self, scope: CancelScope) -> None:
+        """Return when links, addresses, routes or rules may have changed since this thread's last call.
+
+        The first call returns at once, so that a loop of wait, look, decide misses nothing. A return is only a
+        reason to look: it may be for nothing, and some losses of routes send no event.
+
+        Raises:
+            phases.Cancelled, phases.TimedOut: the scope ended first.
+        """
+        ...
+
+
+class Kernel(RouteBackend, Protocol):
+    """A backend whose world can be changed too: the one in memory, or a namespace made for the purpose."""
+
+    def add_link(self, name: str, *, up: bool = True) -> None:
+        """Add an Ethernet-like interface with carrier."""
+        ...
+
+    def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
+        """Set an interface up or down, or plug its cable in or out."""
+        ...
+
+    def del_link(self, name: str) -> None:
+        """Delete an interface with its addresses and routes."""
+        ...
+
+    def add_address(
+        self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
+    ) -> None:
+        """Give an interface an address like ``10.1.0.4/24``; with ``peer`` the prefix length is the peer's."""
+        ...
+
+    def del_address(self, dev: str, address: str) -> None:
+        """Take an address away from an interface."""
+        ...
+
+    def add_rule(self, rule: Rule) -> None:
+        """Add a policy rule."""
+        ...
+
+    def del_rule(self, rule: Rule) -> None:
+        """Delete a policy rule."""
+        ...

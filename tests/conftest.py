@@ -1,0 +1,119 @@
+"""What all tests share: a network namespace of their own, a guard around the host, hypothesis profiles.
+
+The whole test process moves into a private network namespace before anything is collected, and each test with the
+``kernel`` fixture into a fresh one. So no test can reach the host's routes by mistake, not even one without the
+``kernel`` mark. It has to be that early: without root a user namespace comes first, which only a single-threaded
+process can enter, and pytest-xdist starts its threads later (its workers are started from within, and make
+namespaces of their own as that namespace's root).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import settings
+
+from hostrouting.backends import _rtnetlink as rtnl
+from hostrouting.backends._namespaces import this_namespace
+from hostrouting.backends.namespace import NamespaceError, NamespaceKernel, enter_namespace
+from hostrouting.host import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# The host's network namespace, as the process that was started first has seen it; workers inherit the word.
+_HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
+
+REQUIRED = {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",") if word.strip()}
+
+settings.register_profile(
+    "default", derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=True
+)
+settings.register_profile(
+    "nightly", max_examples=5000, deadline=None, database=None, report_multiple_bugs=False, print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+_refused: str | None = None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _refused
+    os.environ.setdefault(_HOST, repr(this_namespace()))
+    try:
+        enter_namespace()
+    except NamespaceError as error:
+        _refused = str(error)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("kernel") is None or _refused is None:
+        return
+    if "kernel" in REQUIRED:
+        pytest.fail(f"HOSTROUTING_REQUIRE names kernel, but {_refused}", pytrace=False)
+    pytest.skip(_refused)
+
+
+@pytest.fixture
+def kernel() -> NamespaceKernel:
+    """A real kernel in a fresh network namespace: only ``lo`` is there."""
+    enter_namespace()
+    return NamespaceKernel()
+
+
+@pytest.fixture
+def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
+    """Gives up root's rights for a while; the kernel then refuses files and netlink writes alike."""
+
+    @contextmanager
+    def give_up() -> Iterator[None]:
+        before = os.geteuid()
+        if before == 0:
+            try:
+                os.seteuid(65534)
+            except OSError:
+                pytest.skip("root of a user namespace with one user can't become another")
+        try:
+            yield
+        finally:
+            os.seteuid(before)
+
+    return give_up
+
+
+# --- the host stays as it is ------------------------------------------------------------------------------------
+# One guard for each way to the host; a new one needs no more than its own wrapper here.
+
+
+@pytest.fixture(autouse=True)
+def _host_is_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    _guard_netlink(monkeypatch)
+    _guard_files(monkeypatch)
+
+
+def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to send a change in the host's network namespace."""
+    send = rtnl.Channel._exchange
+
+    def guarded(self: rtnl.Channel, request: rtnl.Request, note: object) -> object:
+        is_read = request.kind % 4 == 2  # RTM_NEW*, RTM_DEL*, RTM_GET* follow each other (rtnetlink.h)
+        if not is_read and repr(this_namespace()) == os.environ[_HOST]:
+            raise AssertionError(f"a test was about to change the host's network: {request}")
+        return send(self, request, note)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rtnl.Channel, "_exchange", guarded)
+
+
+def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse a ``Host`` whose files are those of this machine; a network namespace protects routes only."""
+    build = Host.__init__
+
+    def guarded(self: Host, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        if self.layout.is_this_host:
+            raise AssertionError("a test was about to work on this machine's files: give Host a temporary Layout")
+
+    monkeypatch.setattr(Host, "__init__", guarded)

@@ -1,0 +1,224 @@
+"""Scenarios in the words of ip(8), run on anything that meets ``Kernel``.
+
+A scenario is a text of one command a line; what comes after ``->`` is the expected outcome, an errno's name or an
+answer; without it the command has to succeed::
+
+    link add NAME [down]          link del NAME            link up|down NAME       cable in|out NAME
+    addr add A/LEN dev D [peer P] [metric N] [noprefixroute]                       addr del A/LEN dev D
+    rule add|del PREF [not] [from P] [to P] [fwmark N] [iif D] [oif D] [uidrange A-B] [ipproto N] [ports] [tos N]
+                 [suppress N] lookup T | goto PREF | nop | blackhole | unreachable | prohibit
+    route add|replace|del ROUTE   as ip-route(8) prints one
+    get ADDRESS -> ROUTE | ERRNO
+    has ROUTE                     exactly this line is in a table
+    lacks PREFIX                  no table has a route to it
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from hostrouting.errors import RouteError
+from hostrouting.model import NextHop, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from enum import IntEnum
+
+    from hostrouting.backends import Kernel
+
+
+class Surprise(Exception):
+    """A command whose outcome isn't the expected one."""
+
+
+def skip_without_other_users() -> None:
+    """Skip what needs a second user id: a user namespace made without root has but one."""
+    if "4294967295" not in Path("/proc/self/uid_map").read_text():
+        pytest.skip("root of a user namespace with one user can't name another")
+
+
+def play(kernel: Kernel, scenario: str) -> None:
+    """Run each command of a scenario.
+
+    Raises:
+        Surprise: the first outcome that differs, with the table's routes.
+    """
+    for line in filter(None, map(str.strip, scenario.splitlines())):
+        command, _, expected = map(str.strip, line.partition("->"))
+        outcome = _outcome(kernel, command)
+        if outcome != expected:
+            table = "\n  ".join(map(str, kernel.routes()))
+            raise Surprise(
+                f"{command}\n  expected: {expected or 'success'}\n  got: {outcome or 'success'}\n\n  {table}"
+            )
+
+
+def _outcome(kernel: Kernel, command: str) -> str:
+    subject, *words = command.split()
+    try:
+        return _COMMANDS[subject](kernel, words)
+    except RouteError as error:
+        if error.errno is None:
+            raise
+        return _errno_name(error.errno)
+
+
+def _errno_name(number: int) -> str:
+    return errnos.errorcode[number]
+
+
+def _link(kernel: Kernel, words: list[str]) -> str:
+    verb, name, *rest = words
+    if verb == "add":
+        kernel.add_link(name, up="down" not in rest)
+    elif verb == "del":
+        kernel.del_link(name)
+    else:
+        kernel.set_link(name, up={"up": True, "down": False}[verb])
+    return ""
+
+
+def _cable(kernel: Kernel, words: list[str]) -> str:
+    kernel.set_link(words[1], carrier={"in": True, "out": False}[words[0]])
+    return ""
+
+
+def _addr(kernel: Kernel, words: list[str]) -> str:
+    verb, address, *rest = words
+    options = _options(rest, flags=("noprefixroute",))
+    if verb == "add":
+        kernel.add_address(
+            options["dev"],
+            address,
+            peer=options.get("peer"),
+            metric=int(options.get("metric", "0")),
+            prefix_route="noprefixroute" not in options,
+        )
+    else:
+        kernel.del_address(options["dev"], address)
+    return ""
+
+
+def _options(words: list[str], flags: tuple[str, ...] = ()) -> dict[str, str]:
+    options: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        options[word] = word if word in flags else next(rest)
+    return options
+
+
+def _rule(kernel: Kernel, words: list[str]) -> str:
+    verb, *rest = words
+    {"add": kernel.add_rule, "del": kernel.del_rule}[verb](rule(" ".join(rest)))
+    return ""
+
+
+def rule(text: str) -> Rule:
+    """Read a rule in the words of a scenario."""
+    preference, *words = text.split()
+    flags = ("not", "ports", "nop", "blackhole", "unreachable", "prohibit")
+    options = _options(words, flags)
+    action = next((word for word in (*flags[2:], "goto") if word in options), "to_table")
+    uids = options.get("uidrange")
+    return Rule(
+        int(preference),
+        action=RuleAction[action.upper()],
+        table=_number(options.get("lookup", "main"), Table),
+        goto=int(options["goto"]) if "goto" in options else None,
+        source=_network(options["from"]) if "from" in options else None,
+        destination=_network(options["to"]) if "to" in options else None,
+        tos=int(options.get("tos", "0"), 0),
+        mark=int(options["fwmark"], 0) if "fwmark" in options else None,
+        iif=options.get("iif"),
+        oif=options.get("oif"),
+        uid_range=(int(uids.split("-")[0]), int(uids.split("-")[1])) if uids else None,
+        ip_protocol=int(options.get("ipproto", "0")),
+        has_ports="ports" in options,
+        suppress_prefix_length=int(options["suppress"]) if "suppress" in options else None,
+        is_inverted="not" in options,
+    )
+
+
+def _route(kernel: Kernel, words: list[str]) -> str:
+    verb, *rest = words
+    failures = {"add": kernel.add, "replace": kernel.replace, "del": kernel.delete}[verb]([route(" ".join(rest))])
+    return _errno_name(failures[0].errno) if failures else ""
+
+
+def _network(text: str) -> IPv4Network:
+    return IPv4Network("0.0.0.0/0" if text == "default" else text)
+
+
+def _number(text: str, known: type[IntEnum]) -> int:
+    return int(text) if text.isdigit() else known[text.upper()]
+
+
+def route(text: str) -> Route:
+    """Read a route in the words of ip-route(8)."""
+    words, *legs = [part.split() for part in text.split("nexthop")]
+    kind = RouteType.UNICAST
+    if words[0].upper() in RouteType.__members__:
+        kind = RouteType[words.pop(0).upper()]
+    destination = _network(words.pop(0))
+    hop, options = _hop(words)
+    several = tuple(_hop(leg)[0] for leg in legs)
+    return attrs.evolve(
+        _with_usual_scope(destination, kind, several or ((hop,) if hop != NextHop() else ()), options.get("scope")),
+        table=_number(options.get("table", "main"), Table),
+        protocol=_number(options.get("proto", "hostrouting"), Protocol),
+        metric=int(options.get("metric", "0")),
+        tos=int(options.get("tos", "0"), 0),
+        source=IPv4Address(options["src"]) if "src" in options else None,
+        mtu=int(options["mtu"]) if "mtu" in options else None,
+        nexthop_id=int(options["nhid"]) if "nhid" in options else None,
+    )
+
+
+def _with_usual_scope(destination: IPv4Network, kind: RouteType, hops: tuple[NextHop, ...], scope: str | None) -> Route:
+    if scope is None:
+        return Route(destination, hops, kind)
+    return Route(destination, hops, kind, scope=_number(scope, Scope))
+
+
+def _hop(words: list[str]) -> tuple[NextHop, dict[str, str]]:
+    options = _options([word for word in words if word != "inet6"], flags=("onlink", "dead", "linkdown"))
+    gateway = options.get("via")
+    hop = NextHop(
+        dev=options.get("dev"),
+        gateway=None if gateway is None else IPv6Address(gateway) if ":" in gateway else IPv4Address(gateway),
+        onlink="onlink" in options,
+        weight=int(options.get("weight", "1")),
+    )
+    return hop, options
+
+
+def _get(kernel: Kernel, words: list[str]) -> str:
+    (answer,) = kernel.lookup([IPv4Address(words[0])])
+    return str(answer.route) if answer.errno is None else _errno_name(answer.errno)
+
+
+def _has(kernel: Kernel, words: list[str]) -> str:
+    line = " ".join(words)
+    return "" if line in map(str, kernel.routes()) else "no such line"
+
+
+def _lacks(kernel: Kernel, words: list[str]) -> str:
+    return next((str(there) for there in kernel.routes() if there.destination == _network(words[0])), "")
+
+
+_COMMANDS: dict[str, Callable[[Kernel, list[str]], str]] = {
+    "link": _link,
+    "cable": _cable,
+    "addr": _addr,
+    "rule": _rule,
+    "route": _route,
+    "get": _get,
+    "has": _has,
+    "lacks": _lacks,
+}

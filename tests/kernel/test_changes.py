@@ -1,0 +1,216 @@
+"""wait_for_change on a real kernel: it returns on every kind of change, on an overrun, and never leaks."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import select
+import socket
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from scenario import play
+
+from hostrouting.backends._changes import ChangeSocket
+from hostrouting.backends.netlink import NetlinkBackend
+from hostrouting.model import NextHop, Route, Rule
+from phases import Cancelled, CancelScope, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hostrouting.backends.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+NODE = """
+    link add eth0
+    addr add 10.1.0.4/24 dev eth0
+    link add spare
+    route add 172.16.0.0/16 via 10.1.0.1 dev eth0
+    rule add 100 lookup 100
+"""
+
+
+@pytest.fixture
+def node(kernel: NamespaceKernel) -> NamespaceKernel:
+    play(kernel, NODE)
+    return kernel
+
+
+def returns(backend: NetlinkBackend) -> bool:
+    """Whether a wait returns by itself, within a time that no event needs."""
+    try:
+        backend.wait_for_change(CancelScope(timeout=0.05))
+    except TimedOut:
+        return False
+    return True
+
+
+def is_quiet(backend: NetlinkBackend) -> bool:
+    """Whether nothing is left to be told, after at most the one return that there may be for nothing."""
+    return not returns(backend) or not returns(backend)
+
+
+def test_the_first_call_returns_at_once_and_then_it_waits(node: NamespaceKernel) -> None:
+    assert returns(node)
+    assert is_quiet(node)
+
+
+CHANGES = {
+    "a route comes": "route add 172.17.0.0/16 via 10.1.0.1 dev eth0",
+    "a route goes": "route del 172.16.0.0/16 via 10.1.0.1 dev eth0",
+    "a route in another table": "route add unreachable 172.17.0.0/16 table 1000",
+    "a link comes": "link add ib0",
+    "a link goes down": "link down spare",
+    "a link goes": "link del spare",
+    "a cable comes out": "cable out spare",
+    "an address comes": "addr add 10.5.0.4/32 dev spare noprefixroute",
+    "an address goes": "addr del 10.1.0.4/24 dev eth0",
+    "a rule comes": "rule add 200 lookup 100",
+    "a rule goes": "rule del 100 lookup 100",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_it_returns_on(node: NamespaceKernel, change: str) -> None:
+    node.wait_for_change(CancelScope())
+    assert is_quiet(node)
+    play(node, change)
+    assert returns(node)
+    assert is_quiet(node)
+
+
+def test_it_returns_on_a_nexthop_object_that_goes_and_takes_routes_along_in_silence(node: NamespaceKernel) -> None:
+    subprocess.run(["ip", "nexthop", "add", "id", "7", "via", "10.1.0.1", "dev", "eth0"], check=True)
+    play(node, "route add 172.17.0.0/16 nhid 7")
+    node.wait_for_change(CancelScope())
+    assert is_quiet(node)
+    subprocess.run(["ip", "nexthop", "del", "id", "7"], check=True)
+    assert returns(node)
+    play(node, "lacks 172.17.0.0/16")
+
+
+def test_a_wait_that_has_begun_ends_with_the_change(node: NamespaceKernel) -> None:
+    started = threading.Event()
+
+    def wait() -> None:
+        node.wait_for_change(CancelScope())
+        started.set()
+        node.wait_for_change(CancelScope())
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        started.wait()
+        node.add_rule(Rule(300))
+        waiting.result(timeout=10)
+
+
+def test_a_cancel_ends_it_and_a_timeout_is_not_taken_for_an_error_of_the_socket(node: NamespaceKernel) -> None:
+    node.wait_for_change(CancelScope())
+    assert is_quiet(node)
+    cancelled = CancelScope()
+    cancelled.cancel("enough")
+    with pytest.raises(Cancelled, match="enough"):
+        node.wait_for_change(cancelled)
+    with pytest.raises(TimedOut):
+        node.wait_for_change(CancelScope(timeout=0.01))
+
+
+def test_each_thread_is_told_of_each_change(node: NamespaceKernel) -> None:
+    ready = threading.Barrier(4)
+
+    def wait() -> None:
+        node.wait_for_change(CancelScope())
+        ready.wait()
+        node.wait_for_change(CancelScope())
+
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(wait) for _ in range(3)]
+        ready.wait()
+        node.add_rule(Rule(300))
+        for wait_of_one in waiting:
+            wait_of_one.result(timeout=10)
+
+
+def changes_of(backend: NetlinkBackend) -> ChangeSocket:
+    changes = backend._local.changes
+    assert isinstance(changes, ChangeSocket)
+    return changes
+
+
+def test_an_overrun_counts_as_a_change_and_the_socket_goes_on(node: NamespaceKernel) -> None:
+    node.wait_for_change(CancelScope())
+    changes_of(node).setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    assert is_quiet(node)
+    routes = [Route(destination, (NextHop("eth0"),)) for destination in subnets(200)]
+    node.add(routes)
+    node.delete(routes)
+    assert is_overrun(changes_of(node))
+    node.add(routes)
+    assert returns(node)
+    assert is_quiet(node)
+    node.add_rule(Rule(300))
+    assert returns(node)
+
+
+def is_overrun(changes: ChangeSocket) -> bool:
+    try:
+        while changes.recv(1):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        return error.errno == errno.ENOBUFS
+    return False
+
+
+def subnets(count: int) -> list[IPv4Network]:
+    return [IPv4Network((int(IPv4Address("20.0.0.0")) + number * 256, 24)) for number in range(count)]
+
+
+def test_a_flood_is_one_change(node: NamespaceKernel) -> None:
+    node.wait_for_change(CancelScope())
+    node.add([Route(destination, (NextHop("eth0"),)) for destination in subnets(300)])
+    assert returns(node)
+    assert is_quiet(node)
+
+
+@contextmanager
+def no_file_left() -> Iterator[None]:
+    gc.collect()
+    before = set(Path("/proc/self/fd").iterdir())
+    yield
+    gc.collect()
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_its_socket_ends_with_the_backend(node: NamespaceKernel) -> None:
+    with no_file_left():
+        backend = NetlinkBackend()
+        backend.wait_for_change(CancelScope())
+        del backend
+
+
+def test_its_socket_ends_with_the_thread(node: NamespaceKernel) -> None:
+    def work() -> None:
+        node.wait_for_change(CancelScope())
+
+    with no_file_left():
+        for _ in range(3):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+
+
+def test_it_listens_to_nothing_but_what_the_port_reads(node: NamespaceKernel) -> None:
+    with ChangeSocket() as changes:
+        subprocess.run(["ip", "-6", "address", "add", "fd00::1/64", "dev", "eth0", "nodad"], check=True)
+        subprocess.run(["ip", "neighbour", "add", "10.1.0.9", "lladdr", "02:00:00:00:00:01", "dev", "eth0"], check=True)
+        assert select.select([changes], [], [], 0.05)[0] == []

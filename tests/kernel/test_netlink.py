@@ -1,0 +1,695 @@
+"""The real backend: what pyroute2 0.9 and rtnetlink do behind one's back, and that it isn't done here."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import gc
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from scenario import play, route, rule, skip_without_other_users
+
+from hostrouting.backends import _rtnetlink as rtnl
+from hostrouting.backends._link_messages import DUMP_ADDRESSES
+from hostrouting.backends._namespaces import in_thread
+from hostrouting.backends._route_messages import delete_route, is_entry, new_route
+from hostrouting.backends.netlink import NetlinkBackend
+from hostrouting.errors import RouteError
+from hostrouting.model import NextHop, Route, RouteType, Rule, RuleAction, Table
+from phases import CancelScope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeVar
+
+    from hostrouting.backends import RouteBackend
+    from hostrouting.backends.namespace import NamespaceKernel
+
+    T = TypeVar("T")
+
+pytestmark = pytest.mark.kernel
+
+ROOT = Path(__file__).parent.parent.parent
+GATEWAY = IPv4Address("10.1.0.1")
+BY_ETH0 = (NextHop("eth0", GATEWAY),)
+
+
+@pytest.fixture
+def node(kernel: NamespaceKernel) -> NamespaceKernel:
+    play(
+        kernel,
+        """
+        link add eth0
+        link add ib0
+        addr add 10.1.0.4/24 dev eth0
+        addr add 10.2.0.4/24 dev ib0
+        """,
+    )
+    return kernel
+
+
+def ip(*words: str) -> list[str]:
+    """What iproute2 prints, the hops of a route on its line."""
+    done = subprocess.run(["ip", "-4", *words], capture_output=True, text=True, check=True)
+    return [" ".join(line.split()) for line in done.stdout.replace("\n\t", " ").splitlines()]
+
+
+def nexthop(*words: str) -> None:
+    subprocess.run(["ip", "nexthop", "add", *words], check=True)
+
+
+def many(count: int, hops: tuple[NextHop, ...] = BY_ETH0) -> list[Route]:
+    return [Route(IPv4Network((0x14000000 + number * 256, 24)), hops) for number in range(count)]
+
+
+def ours(backend: RouteBackend) -> list[str]:
+    return [str(there) for there in backend.routes() if there.protocol == 217]
+
+
+# --- what is read ----------------------------------------------------------------------------------------------
+
+RICH = """
+    route add 172.16.0.0/16 via 192.0.2.1 dev eth0 onlink mtu 1400 metric 5 src 10.1.0.4
+    route add 172.17.0.0/16 nexthop via 192.0.2.1 dev eth0 onlink weight 4 nexthop via fe80::1 dev ib0 weight 256
+    route add 172.18.0.0/16 via fe80::1 dev ib0 table 100000 tos 0x10
+    route add 172.19.0.0/16 via fe80::1 dev ib0 onlink
+    route add 172.20.0.0/16 via 10.1.0.1
+    route add 172.21.0.0/16 dev ib0 table 255
+    route add default via 10.1.0.1 dev eth0 metric 4294967295
+    route add default dev ib0 table 4294967295
+    route add unreachable 1.0.0.0/8 metric 4000000000
+    route add prohibit 1.0.0.0/9 table default
+    route add blackhole 1.0.0.0/10 mtu 1280
+    route add throw 1.2.3.4/32 table 100 proto static
+    route add local 1.2.3.5/32 dev lo table local
+    route add broadcast 1.2.3.6/32 dev eth0 proto bird
+"""
+
+
+def test_every_route_reads_as_iproute2_prints_it(node: NamespaceKernel) -> None:
+    play(node, RICH + "\n cable out ib0")
+    assert [str(there).replace("hostrouting", "217") for there in node.routes()] == ip("route", "show", "table", "all")
+
+
+def test_what_is_written_is_read_back(node: NamespaceKernel) -> None:
+    written = [route(line.strip().removeprefix("route add ")) for line in RICH.strip().splitlines()]
+    play(node, RICH)
+    there = {entry.key: entry for entry in node.routes()}
+    for wanted in written:
+        hops = tuple(attrs.evolve(hop, dev=hop.dev or "eth0") for hop in wanted.hops)
+        assert there[wanted.key] == attrs.evolve(wanted, hops=hops)
+
+
+def test_a_table_is_filtered_and_a_missing_one_is_empty(node: NamespaceKernel) -> None:
+    play(node, RICH)
+    everything = node.routes()
+    for table in (100, 100_000, 2**32 - 1, Table.DEFAULT, Table.MAIN, Table.LOCAL):
+        assert node.routes(table) == tuple(there for there in everything if there.table == table) != ()
+    assert [node.routes(table) for table in (77, 2**32 - 2, 0, -1, 2**32)] == [(), (), (), (), ()]
+
+
+def test_only_entries_of_the_ipv4_fib_count() -> None:
+    class Message(dict[str, int]):
+        def get_attr(self, attribute: str, /) -> None:
+            return None
+
+    assert is_entry(Message(family=2, flags=0x10))
+    assert not is_entry(Message(family=2, flags=rtnl.RTM_F_CLONED))
+    assert not is_entry(Message(family=10, flags=0))
+
+
+def test_links_read_as_iproute2_prints_them(kernel: NamespaceKernel) -> None:
+    play(kernel, "link add eth0 \n link add eth1 down \n link add eth2 \n cable out eth2")
+    links = {link.name: link for link in kernel.links()}
+    assert [(link.name, link.is_up, link.has_carrier) for link in kernel.links()] == [
+        ("lo", True, True),
+        ("eth0", True, True),
+        ("eth1", False, False),
+        ("eth2", True, False),
+    ]
+    assert (links["lo"].kind, links["lo"].hardware, links["eth0"].kind) == (None, 772, "veth")
+    assert links["eth0"].index == socket.if_nametoindex("eth0")
+
+
+def has_bridge() -> bool:
+    return subprocess.run(["ip", "link", "add", "name", "br0", "type", "bridge"], capture_output=True).returncode == 0
+
+
+def test_a_port_names_its_master(kernel: NamespaceKernel) -> None:
+    kernel.add_link("eth0")
+    if not has_bridge():
+        pytest.skip("this kernel has no bridges")
+    ip("link", "set", "eth0", "master", "br0")
+    links = {link.name: link for link in kernel.links()}
+    assert (links["eth0"].master, links["br0"].kind, links["br0"].master) == ("br0", "bridge", None)
+
+
+def test_addresses_are_read_with_all_their_properties(kernel: NamespaceKernel) -> None:
+    play(
+        kernel,
+        """
+        link add eth0
+        addr add 10.1.0.4/24 dev eth0
+        addr add 10.1.0.5/24 dev eth0
+        addr add 10.2.0.4/32 dev eth0 peer 10.3.0.1
+        addr add 10.4.0.4/16 dev eth0 metric 77 noprefixroute
+        """,
+    )
+    shown = [attrs.astuple(address, filter=lambda a, _: a.name != "family") for address in kernel.addresses()]
+    assert shown == [
+        ("lo", IPv4Address("127.0.0.1"), 8, None, 0, False, True),
+        ("eth0", IPv4Address("10.1.0.4"), 24, None, 0, False, True),
+        ("eth0", IPv4Address("10.2.0.4"), 32, IPv4Address("10.3.0.1"), 0, False, True),
+        ("eth0", IPv4Address("10.4.0.4"), 16, None, 77, False, False),
+        ("eth0", IPv4Address("10.1.0.5"), 24, None, 0, True, True),
+    ]
+
+
+RULES = [
+    rule("100 lookup 100"),
+    rule("100 from 10.0.0.0/8 to 172.16.0.0/12 lookup 100000"),
+    rule("101 not from 10.1.0.4/32 lookup 4294967295"),
+    rule("102 fwmark 0xff iif lo oif eth0 lookup main"),
+    rule("103 fwmark 0 lookup main"),
+    Rule(104, mark=0x10, mark_mask=0xF0),
+    rule("105 uidrange 0-0 ipproto 6 ports lookup 100"),
+    rule("106 suppress 0 lookup main"),
+    Rule(107, suppress_group=3),
+    rule("108 tos 0x10 lookup 100"),
+    rule("109 goto 4000"),
+    rule("110 nop"),
+    rule("111 blackhole"),
+    rule("112 unreachable"),
+    rule("113 prohibit"),
+    Rule(114, protocol=217),
+    rule("4000 lookup default"),
+    rule("4294967295 lookup 100"),
+]
+
+
+def test_rules_are_read_back_in_the_order_in_which_they_are_asked(kernel: NamespaceKernel) -> None:
+    for wanted in reversed(RULES):
+        kernel.add_rule(wanted)
+    there = kernel.rules()
+    first, last = (Rule(pref, table=table, protocol=2) for pref, table in ((0, 255), (32766, 254)))
+    same_preference = [RULES[1], RULES[0]]  # the later behind the earlier
+    assert there[: len(RULES)] == (first, *same_preference, *RULES[2:-1])
+    assert there[len(RULES)] == last
+    assert there[-1] == RULES[-1]
+    assert [f"{one.preference}:" for one in there] == [line.split()[0] for line in ip("rule", "show")]
+    for wanted in RULES:
+        kernel.del_rule(wanted)
+    assert len(kernel.rules()) == 3
+
+
+def test_a_rule_for_a_vrf_has_no_table_of_its_own(kernel: NamespaceKernel) -> None:
+    wanted = Rule(1000, is_l3mdev=True)
+    try:
+        kernel.add_rule(wanted)
+    except RouteError:
+        pytest.skip("this kernel has no l3mdev rules")
+    assert wanted in kernel.rules()
+
+
+def test_an_action_that_the_kernel_stores_and_does_not_know_drops_packets(kernel: NamespaceKernel) -> None:
+    fields = {"family": 2, "action": 77}
+    kernel._ask("add a rule", rtnl.Request(rtnl.RTM_NEWRULE, rtnl.ADD, fields, (("FRA_PRIORITY", 100),)))
+    assert kernel.rules()[1].action is RuleAction.BLACKHOLE
+    assert kernel.lookup([GATEWAY])[0].discarded_by is RouteType.BLACKHOLE
+
+
+def test_a_rule_that_asks_for_a_dscp_is_not_taken_for_one_that_asks_for_nothing(kernel: NamespaceKernel) -> None:
+    plain = Rule(100)
+    fields = {"family": 2, "table": 254, "action": RuleAction.TO_TABLE}
+    attributes = (("FRA_PRIORITY", 100), ("FRA_TABLE", 254), ("FRA_PROTOCOL", 3), ("FRA_DSCP", 4))
+    try:
+        kernel._ask("add a rule", rtnl.Request(rtnl.RTM_NEWRULE, rtnl.ADD, fields, attributes))
+    except RouteError:
+        pytest.skip("this kernel has no rules for a DSCP")
+    assert kernel.rules()[1] == attrs.evolve(plain, tos=0x10)
+
+
+# --- nexthop objects, which pyroute2 doesn't know ---------------------------------------------------------------
+
+
+def test_a_nexthop_object_shows_its_number_and_hops(node: NamespaceKernel) -> None:
+    nexthop("id", "7", "via", "10.1.0.1", "dev", "eth0")
+    nexthop("id", "8", "via", "10.2.0.1", "dev", "ib0")
+    nexthop("id", "9", "group", "7,3/8")
+    nexthop("id", "10", "blackhole")
+    play(
+        node,
+        """
+        route add 172.16.0.0/16 nhid 7
+        route add 172.17.0.0/16 nhid 9
+        route add 172.18.0.0/16 nhid 10
+        has 172.16.0.0/16 nhid 7 via 10.1.0.1 dev eth0 proto hostrouting
+        has 172.17.0.0/16 nhid 9 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 3 nexthop via 10.2.0.1 dev ib0 weight 1
+        has blackhole 172.18.0.0/16 nhid 10 proto hostrouting
+        get 172.16.1.1 -> 172.16.0.0/16 nhid 7 via 10.1.0.1 dev eth0 proto hostrouting
+        """,
+    )
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
+    single, group, blackhole = (there for there in node.routes() if there.protocol == 217)
+    assert [(there.nexthop_id, there.hops) for there in (single, group, blackhole)] == [(7, ()), (9, ()), (10, ())]
+    assert node.delete([attrs.evolve(single, nexthop_id=8), attrs.evolve(single, nexthop_id=None)]) != ()
+    assert node.delete([single, group, blackhole]) == ()
+    assert ours(node) == []
+
+
+# --- look-ups --------------------------------------------------------------------------------------------------
+
+
+def test_thousands_of_addresses_are_looked_up_in_order(node: NamespaceKernel) -> None:
+    routes = many(1500)
+    node.add(routes)
+    answers = node.lookup([there.destination[9] for there in routes])
+    assert [answer.route for answer in answers] == [attrs.evolve(there) for there in routes]
+    assert node.lookup([]) == ()
+
+
+def as_uid(uid: int, function: Callable[[], T]) -> T:
+    """Call a function in a thread with another user id: the raw call changes that of its thread only."""
+
+    def call() -> T:
+        syscall = ctypes.CDLL(None, use_errno=True).syscall
+        assert syscall(SETRESUID, uid, uid, uid) == 0, os.strerror(ctypes.get_errno())
+        return function()
+
+    return in_thread(call)
+
+
+SETRESUID = {"x86_64": 117, "aarch64": 147}[os.uname().machine]
+
+
+def test_the_answer_is_roots_whoever_asks(node: NamespaceKernel) -> None:
+    skip_without_other_users()
+    play(
+        node,
+        """
+        route add default via 10.1.0.1 dev eth0
+        route add default via 10.2.0.1 dev ib0 table 100
+        rule add 100 uidrange 1000-65534 lookup 100
+        """,
+    )
+    address = IPv4Address("8.8.8.8")
+    (answer,) = as_uid(65534, lambda: node.lookup([address]))
+    assert str(answer.route) == "default via 10.1.0.1 dev eth0 proto hostrouting"
+    assert as_uid(65534, node.routes) == node.routes()
+
+
+def without_capabilities(function: Callable[[], T]) -> T:
+    """Call a function in a thread that may do nothing special: the raw call changes that thread only."""
+
+    def call() -> T:
+        version_3 = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        assert ctypes.CDLL(None).capset(version_3, (ctypes.c_uint32 * 6)()) == 0
+        return function()
+
+    return in_thread(call)
+
+
+def test_without_privileges_each_route_fails_and_is_named(node: NamespaceKernel) -> None:
+    routes = many(2)
+    failures = without_capabilities(lambda: node.add(routes))
+    assert [(failure.route, failure.errno) for failure in failures] == [(there, errno.EPERM) for there in routes]
+    node.add(routes)
+    assert [failure.errno for failure in without_capabilities(lambda: node.delete(routes))] == [errno.EPERM] * 2
+
+
+def test_reading_needs_no_privileges(node: NamespaceKernel) -> None:
+    def read() -> tuple[object, ...]:
+        return (node.links(), node.addresses(), node.rules(), node.routes(), node.lookup([GATEWAY]))
+
+    assert without_capabilities(read) == read()
+
+
+# --- what is written -------------------------------------------------------------------------------------------
+
+
+def test_every_request_names_what_would_otherwise_be_a_wildcard_or_the_default_route() -> None:
+    class AnyIndex(rtnl.Indexes):
+        def __missing__(self, name: str) -> int:
+            return 5
+
+    for destination in ("0.0.0.0/0", "172.16.0.0/16"):
+        wanted = Route(IPv4Network(destination), BY_ETH0)
+        for request in (new_route(rtnl.ADD, wanted, AnyIndex()), delete_route(wanted, AnyIndex())):
+            names = {"RTA_DST", "RTA_TABLE", "RTA_PRIORITY", "RTA_GATEWAY", "RTA_OIF"}
+            assert dict(request.attributes).keys() == names
+            assert {"family", "dst_len", "tos", "table", "proto", "scope", "type"} < request.fields.keys()
+            scope = {rtnl.RTM_NEWROUTE: 0, rtnl.RTM_DELROUTE: 255}[request.kind]
+            assert (request.fields["type"], request.fields["proto"], request.fields["scope"]) == (1, 217, scope)
+
+
+def test_no_write_ever_touches_the_default_route(node: NamespaceKernel) -> None:
+    node.add(many(20))
+    node.replace(many(30))
+    node.delete(many(20))
+    assert not [there for there in node.routes() if there.destination.prefixlen == 0]
+
+
+def test_the_one_bad_route_of_a_thousand_is_named_with_the_kernels_words(node: NamespaceKernel) -> None:
+    routes = many(1000)
+    routes[499] = attrs.evolve(routes[499], hops=(NextHop("eth0", IPv4Address("10.9.0.1")),))
+    (failure,) = node.add(routes)
+    assert (failure.route, failure.errno) == (routes[499], errno.ENETUNREACH)
+    assert failure.message == "Nexthop has invalid gateway"
+    assert len(ours(node)) == 999
+    assert [failure.errno for failure in node.delete(routes)] == [errno.ESRCH]
+    assert ours(node) == []
+
+
+def test_an_unknown_device_fails_its_own_route_only(node: NamespaceKernel) -> None:
+    good, bad, worse = many(3)
+    bad = attrs.evolve(bad, hops=(NextHop("ib7", GATEWAY),))
+    worse = attrs.evolve(worse, hops=(NextHop("eth0", GATEWAY), NextHop("a name that is far too long")))
+    failures = node.add([bad, good, worse])
+    assert [(failure.route, failure.errno) for failure in failures] == [(bad, errno.ENODEV), (worse, errno.ENODEV)]
+    assert "ib7" in failures[0].message
+    assert len(ours(node)) == 1
+
+
+def test_a_device_is_looked_up_anew_for_each_batch(node: NamespaceKernel) -> None:
+    (wanted,) = many(1, (NextHop("ib0"),))
+    assert node.add([wanted]) == ()
+    before = socket.if_nametoindex("ib0")
+    play(node, "link del ib0 \n link add spare \n link add ib0")
+    assert socket.if_nametoindex("ib0") != before
+    assert node.add([wanted]) == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"table": 0},
+        {"table": 2**32},
+        {"metric": -1},
+        {"metric": 2**32},
+        {"tos": 256},
+        {"protocol": 256},
+        {"nexthop_id": 2**32},
+        {"hops": (NextHop("eth0", GATEWAY, weight=0), NextHop("ib0"))},
+        {"hops": (NextHop("eth0", GATEWAY, weight=257), NextHop("ib0"))},
+    ],
+    ids=str,
+)
+def test_a_number_that_fits_into_no_message_fails_its_route(node: NamespaceKernel, change: dict[str, Any]) -> None:
+    good, bad = many(2)
+    bad = attrs.evolve(bad, **change)
+    for call in (node.add, node.replace, node.delete):
+        failures = call([bad, good])
+        assert (failures[0].route, failures[0].errno) == (bad, errno.EINVAL)
+        assert len(failures) == 1
+
+
+def test_an_mtu_that_fits_into_no_message_fails_its_route(node: NamespaceKernel) -> None:
+    good, bad = many(2)
+    bad = attrs.evolve(bad, mtu=2**32)
+    assert [(failure.route, failure.errno) for failure in node.add([bad, good])] == [(bad, errno.EINVAL)]
+
+
+def test_a_zone_of_an_ipv6_gateway_is_left_to_the_device(node: NamespaceKernel) -> None:
+    (wanted,) = many(1, (NextHop("eth0", IPv6Address("fe80::1%eth0")),))
+    assert node.add([wanted]) == ()
+    assert ours(node) == ["20.0.0.0/24 via inet6 fe80::1 dev eth0 proto hostrouting"]
+    assert node.delete(many(1, (NextHop("eth0", IPv6Address("fe80::1")),))) == ()
+
+
+def test_a_delete_with_metric_0_takes_no_other_metric(node: NamespaceKernel) -> None:
+    (wanted,) = many(1)
+    node.add([attrs.evolve(wanted, metric=100)])
+    assert [failure.errno for failure in node.delete([wanted])] == [errno.ESRCH]
+    node.add([wanted])
+    assert [failure.errno for failure in node.delete([wanted, wanted])] == [errno.ESRCH]
+    assert ours(node) == ["20.0.0.0/24 via 10.1.0.1 dev eth0 proto hostrouting metric 100"]
+
+
+def test_a_delete_asks_for_neither_scope_source_mtu_nor_later_hops(node: NamespaceKernel) -> None:
+    hops = (NextHop("eth0", GATEWAY), NextHop("ib0", IPv4Address("10.2.0.1")))
+    there = [attrs.evolve(many(1, hops)[0], mtu=1400, source=IPv4Address("10.1.0.4")), *many(2, (NextHop("ib0"),))[1:]]
+    assert node.add(there) == ()
+    asked = [attrs.evolve(many(1)[0], scope=253, mtu=9000), attrs.evolve(there[1], scope=0)]
+    assert node.delete(asked) == ()
+    assert ours(node) == []
+
+
+def test_replacing_a_route_by_itself_tells_nobody(node: NamespaceKernel) -> None:
+    routes = many(1)
+    node.add(routes)
+    with rtnl_events() as events:
+        assert node.replace(routes) == ()
+        assert events() == 0
+        node.replace([attrs.evolve(routes[0], mtu=1400)])
+        assert events() == 1
+
+
+@contextmanager
+def rtnl_events() -> Iterator[Callable[[], int]]:
+    """Count the messages on changes of IPv4 routes, which the kernel sends before it answers who changed them."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as listener:
+        listener.setblocking(False)
+        listener.bind((0, 0x40))
+
+        def count() -> int:
+            for number in itertools.count():
+                try:
+                    listener.recv(1)
+                except BlockingIOError:
+                    return number
+            raise AssertionError
+
+        yield count
+
+
+def test_nothing_to_do_opens_no_socket() -> None:
+    class Unconnected(NetlinkBackend):
+        def _open(self, attempt: str) -> Iterator[rtnl.Channel]:  # type: ignore[override]
+            raise AssertionError(attempt)
+
+    backend = Unconnected()
+    assert (backend.add([]), backend.replace([]), backend.delete([]), backend.lookup([])) == ((), (), (), ())
+
+
+# --- dumps that are interrupted ----------------------------------------------------------------------------------
+
+
+class Interrupted(NetlinkBackend):
+    """A kernel whose first ``times`` dumps were interrupted."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.left = times
+
+    @contextmanager
+    def _open(self, attempt: str) -> Iterator[rtnl.Channel]:
+        with super()._open(attempt) as channel:
+            whole = channel.dump
+
+            def dump(request: rtnl.Request) -> tuple[rtnl.Message, ...]:
+                if self.left:
+                    self.left -= 1
+                    raise rtnl.ChangedError
+                return whole(request)
+
+            channel.dump = dump  # type: ignore[method-assign]
+            yield channel
+
+
+def test_an_interrupted_dump_is_read_again_but_not_for_ever(node: NamespaceKernel) -> None:
+    assert Interrupted(5).addresses() == node.addresses()
+    assert Interrupted(5).links() == node.links()
+    assert Interrupted(5).rules() == node.rules()
+    assert Interrupted(5).routes() == node.routes()
+    with pytest.raises(RouteError, match=r"can't list the addresses: they changed .* 32 times"):
+        Interrupted(1000).addresses()
+
+
+@contextmanager
+def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
+    """Run actions over and over in another thread."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            for action in actions:
+                action()
+
+    with ThreadPoolExecutor(1) as pool:
+        worker = pool.submit(run)
+        try:
+            yield
+        finally:
+            stop.set()
+            worker.result()
+
+
+class Disturbed(NetlinkBackend):
+    """A kernel where something happens in the middle of the first dump."""
+
+    def __init__(self, disturb: Callable[[], None]) -> None:
+        super().__init__()
+        self._disturb: Callable[[], None] | None = disturb
+
+    @contextmanager
+    def _open(self, attempt: str) -> Iterator[rtnl.Channel]:
+        with super()._open(attempt) as channel:
+            exchange = channel._exchange
+
+            def exchange_disturbed(
+                request: rtnl.Request, note: Callable[[rtnl.Message], None] | None
+            ) -> tuple[rtnl.Message, ...]:
+                def noted(message: rtnl.Message) -> None:
+                    disturb, self._disturb = self._disturb, None
+                    if disturb is not None:
+                        in_thread(disturb)
+                    assert note is not None
+                    note(message)
+
+                return exchange(request, noted)
+
+            channel._exchange = exchange_disturbed  # type: ignore[method-assign]
+            yield channel
+
+
+def test_the_kernels_mark_on_an_interrupted_dump_is_seen_and_obeyed(node: NamespaceKernel) -> None:
+    """pyroute2 0.9 returns such a dump as if it were whole."""
+    first = IPv4Address("10.6.0.0")
+    lines = (f"address add {first + number}/32 dev eth0" for number in range(1500))
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.1/32"))
+    with backend._open("test") as channel, pytest.raises(rtnl.ChangedError):
+        channel.dump(DUMP_ADDRESSES)
+    backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.2/32"))
+    assert len({address.local for address in backend.addresses()}) == 1505
+
+
+# --- sockets, threads, loops, files ------------------------------------------------------------------------------
+
+
+def test_notifications_are_never_taken_for_answers(node: NamespaceKernel) -> None:
+    routes, noise = many(150), many(1, (NextHop("ib0"),))
+    node.wait_for_change(CancelScope())
+    churn = (lambda: node.replace([attrs.evolve(noise[0], mtu=1400)]), lambda: node.replace(noise))
+    with meanwhile(*churn):
+        assert node.add(routes[1:]) == ()
+        assert [failure.errno for failure in node.add(routes[1:])] == [errno.EEXIST] * 149
+        answers = node.lookup([there.destination[1] for there in routes[1:]])
+        assert [answer.route for answer in answers] == routes[1:]
+        assert node.delete(routes[1:]) == ()
+
+
+def test_threads_share_one_backend(node: NamespaceKernel) -> None:
+    def work(number: int) -> None:
+        routes = [attrs.evolve(there, table=1000 + number) for there in many(60)]
+        assert node.add(routes) == ()
+        assert list(node.routes(1000 + number)) == routes
+        assert node.delete(routes) == ()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+
+
+def test_in_a_running_event_loop_it_says_what_to_do(node: NamespaceKernel) -> None:
+    async def main() -> None:
+        calls: Sequence[Callable[[], object]] = (
+            node.links,
+            node.routes,
+            lambda: node.add(many(1)),
+            lambda: node.lookup([GATEWAY]),
+            lambda: NetlinkBackend().wait_for_change(CancelScope()),
+        )
+        for call in calls:
+            with pytest.raises(RouteError, match="asyncio.to_thread"):
+                call()
+        assert await asyncio.to_thread(node.add, many(1)) == ()
+
+    asyncio.run(main())
+    assert len(ours(node)) == 1
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_no_file_is_left_open(node: NamespaceKernel) -> None:
+    before = open_files()
+    bad = many(1, (NextHop("eth0", IPv4Address("10.9.0.1")),))
+    for _ in range(30):
+        node.links(), node.addresses(), node.rules(), node.routes(), node.routes(77)
+        node.lookup([GATEWAY, IPv4Address("8.8.8.8")])
+        node.add(many(3) + bad), node.replace(many(3)), node.delete(many(3) + bad)
+        with pytest.raises(RouteError):
+            node.del_link("nope")
+    assert open_files() == before
+
+
+FULL = """
+import gc, os, resource, sys
+from hostrouting.backends.netlink import NetlinkBackend
+from hostrouting.errors import RouteError
+# asyncio's own loop stumbles in __del__ when its constructor could open no pipe.
+sys.unraisablehook = lambda unraisable: None
+backend = NetlinkBackend()
+backend.routes()
+before = os.listdir("/proc/self/fd")
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+spare = min(set(range(len(before))) - set(map(int, before)), default=len(before) - 1)
+for allowed in range(6):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare + allowed, limits[1]))
+    try:
+        backend.routes()
+    except RouteError as error:
+        print(error.errno, error)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+gc.collect()  # what pyroute2 and asyncio had opened half is in cycles
+assert os.listdir("/proc/self/fd") == before
+"""
+
+
+def test_too_many_open_files_are_an_error_that_says_so_and_leaves_none_behind() -> None:
+    done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.splitlines()) == {
+        f"{errno.EMFILE} can't list the routes: no netlink socket: Too many open files"
+    }
+    assert len(done.stdout.splitlines()) > 3
+
+
+QUIET = """
+import sys
+from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+assert not {"pyroute2", "asyncio"} & set(sys.modules)
+from hostrouting.backends.netlink import NetlinkBackend
+NetlinkBackend()
+assert not {"pyroute2", "asyncio"} & set(sys.modules)
+enter_namespace()
+kernel = NamespaceKernel()
+kernel.add_link("eth0")
+kernel.links(), kernel.routes(), kernel.routes(77)
+class Scope:
+    def wait(self, what): return True
+kernel.wait_for_change(Scope())
+kernel.wait_for_change(Scope())
+assert "pyroute2" in sys.modules
+"""
+
+
+def test_pyroute2_is_loaded_on_first_use_and_nothing_is_warned_of() -> None:
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", QUIET]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
