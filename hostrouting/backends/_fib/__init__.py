@@ -1,0 +1,15 @@
+"""The kernel's IPv4 routing in memory, told in the kernel's own terms; ``FakeKernel`` is its face.
+
+::
+
+    net         struct net and what hangs on it: devices, addresses, tables, nexthop infos
+    trie        net/ipv4/fib_trie.c      look-up in a table, insert, delete, flush, dump
+    rules       net/core/fib_rules.c     policy rules; which table is asked
+    semantics   net/ipv4/fib_semantics.c what a route must be like; links that die and come back
+    frontend    net/ipv4/fib_frontend.c  the routes that follow addresses and links
+    devinet     net/ipv4/devinet.c       addresses, primary and secondary
+    output      net/ipv4/route.c         the answer to RTM_GETROUTE
+
+Each module imports only those above it. Functions are named after the kernel's, and do no more than what shows
+from outside in a namespace without VRFs, nexthop objects and lightweight tunnels.
+"""

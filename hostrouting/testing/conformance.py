@@ -1,0 +1,280 @@
+"""Does a kernel answer as Linux does? A state machine that asks it and ``FakeKernel`` the same, and compares.
+
+A kernel that can be changed (``hostrouting.backends.Kernel``) is given by a context manager that makes a fresh
+world for each example::
+
+    from contextlib import contextmanager
+
+    from hostrouting.testing.conformance import conformance_test
+
+    @contextmanager
+    def my_kernel():
+        with throw_away_machine() as machine:
+            yield MyKernel(machine)
+
+    TestMyKernel = conformance_test(my_kernel)
+
+That is a ``unittest.TestCase``, which pytest collects. A backend that only has routes to offer needs someone else
+to change its world; ``Pair`` makes a kernel of the two::
+
+    from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+    from hostrouting.testing.conformance import Pair, conformance_test
+
+    @contextmanager
+    def my_backend():
+        enter_namespace()
+        yield Pair(MyBackend(), world=NamespaceKernel())
+
+    TestMyBackend = conformance_test(my_backend)
+
+How many examples of how many steps are run is up to the Hypothesis profile in force when the class is made, or to
+``settings``. Compared are the refusals of every call (by errno), and after every step the links (without their
+numbers), addresses, rules, the dump of all tables in order with all flags, and the answers to look-ups.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from operator import methodcaller
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.errors import RouteError
+from hostrouting.testing.strategies import (
+    DESTINATIONS,
+    DEVICES,
+    NewAddress,
+    new_addresses,
+    policy_rules,
+    routes,
+    variants,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+    from unittest import TestCase
+
+    from hostrouting.backends import Kernel, RouteBackend
+    from hostrouting.model import Route, RouteFailure, Rule
+
+__all__ = ["ConformanceMachine", "DisagreementError", "Pair", "conformance_test"]
+
+_links = st.sampled_from(DEVICES)
+_devices = st.sampled_from((*DEVICES, *DEVICES, "lo"))
+_few_routes = st.lists(routes(), min_size=1, max_size=3)
+
+
+class DisagreementError(Exception):
+    """Two kernels gave different answers; the message shows both."""
+
+
+class Pair:
+    """A ``Kernel`` made of a backend and of a kernel of the same world, which changes it.
+
+    Args:
+        backend: is asked about and writes everything that a ``RouteBackend`` does.
+        world: changes links, addresses and rules.
+    """
+
+    def __init__(self, backend: RouteBackend, *, world: Kernel) -> None:
+        self.links = backend.links
+        self.addresses = backend.addresses
+        self.rules = backend.rules
+        self.routes = backend.routes
+        self.lookup = backend.lookup
+        self.add = backend.add
+        self.replace = backend.replace
+        self.delete = backend.delete
+        self.wait_for_change = backend.wait_for_change
+        self.add_link = world.add_link
+        self.set_link = world.set_link
+        self.del_link = world.del_link
+        self.add_address = world.add_address
+        self.del_address = world.del_address
+        self.add_rule = world.add_rule
+        self.del_rule = world.del_rule
+
+
+def conformance_test(
+    make_kernel: Callable[[], AbstractContextManager[Kernel]],
+    *,
+    make_reference: Callable[[], Kernel] = FakeKernel,
+    settings: hypothesis_settings | None = None,
+) -> type[TestCase]:
+    """A test case that holds a kernel to the answers of a reference.
+
+    Args:
+        make_kernel: a context manager that gives a kernel in a fresh world: ``lo`` up, and nothing else.
+        make_reference: gives what to compare with; a ``FakeKernel`` with other sysctls, for example.
+        settings: Hypothesis' settings; those of the profile in force, if not given.
+
+    Returns:
+        The class, to be assigned to a name in a test module.
+    """
+    kernel_maker, reference_maker = make_kernel, make_reference
+
+    class Machine(ConformanceMachine):
+        make_kernel = staticmethod(kernel_maker)
+        make_reference = staticmethod(reference_maker)
+
+    test_case: type[TestCase] = Machine.TestCase
+    test_case.settings = hypothesis_settings(  # type: ignore[attr-defined]
+        settings,
+        deadline=None,
+        report_multiple_bugs=False,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    return test_case
+
+
+class ConformanceMachine(RuleBasedStateMachine):
+    """The machine behind ``conformance_test``; derive from it to add steps."""
+
+    make_kernel: ClassVar[Callable[[], AbstractContextManager[Kernel]]]
+    make_reference: ClassVar[Callable[[], Kernel]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stack = ExitStack()
+        self.candidate = self._stack.enter_context(type(self).make_kernel())
+        self.reference = type(self).make_reference()
+
+    def teardown(self) -> None:
+        """Leave the candidate's world."""
+        self._stack.close()
+
+    # --- the steps ---------------------------------------------------------------------------------------------
+
+    @initialize(is_furnished=st.sampled_from((True, True, True, False)))
+    def furnish(self, is_furnished: bool) -> None:
+        """Start with three interfaces of which two have a subnet, or with none."""
+        if is_furnished:
+            for dev in DEVICES:
+                self._both(methodcaller("add_link", dev))
+            for dev, address in zip(DEVICES, ("10.0.0.1/24", "10.0.1.1/24"), strict=False):
+                self._both(methodcaller("add_address", dev, address))
+
+    @rule(routes=_few_routes)
+    def add(self, routes: list[Route]) -> None:
+        """Add routes."""
+        self._both(lambda kernel: _refusals(kernel.add(routes)))
+
+    @rule(routes=_few_routes)
+    def replace(self, routes: list[Route]) -> None:
+        """Replace routes."""
+        self._both(lambda kernel: _refusals(kernel.replace(routes)))
+
+    @rule(data=st.data(), name=st.sampled_from(("add", "replace", "delete", "delete")))
+    def write_present(self, data: st.DataObject, name: str) -> None:
+        """Write a route that is there, be it the kernel's own, or delete it."""
+        there = self.reference.routes()
+        if there:
+            route = data.draw(st.sampled_from(there))
+            self._both(lambda kernel: _refusals(methodcaller(name, [route])(kernel)))
+
+    @rule(data=st.data(), name=st.sampled_from(("add", "replace", "replace", "delete")))
+    def write_variant(self, data: st.DataObject, name: str) -> None:
+        """Write or delete one that differs in one or two respects from a route that is there."""
+        there = self.reference.routes()
+        if there:
+            route = data.draw(variants(st.sampled_from(there)))
+            self._both(lambda kernel: _refusals(methodcaller(name, [route])(kernel)))
+
+    @precondition(lambda self: len(self.reference.links()) <= len(DEVICES))
+    @rule(name=_links, up=st.sampled_from((True, True, False)))
+    def add_link(self, name: str, up: bool) -> None:
+        """Add an interface."""
+        self._both(lambda kernel: kernel.add_link(name, up=up))
+
+    @rule(name=_devices, up=st.sampled_from((True, True, False)))
+    def set_up(self, name: str, up: bool) -> None:
+        """Set an interface up or down."""
+        self._both(lambda kernel: kernel.set_link(name, up=up))
+
+    @rule(name=_links, carrier=st.booleans())
+    def set_carrier(self, name: str, carrier: bool) -> None:
+        """Plug a cable in or out."""
+        self._both(lambda kernel: kernel.set_link(name, carrier=carrier))
+
+    @rule(name=_links)
+    def del_link(self, name: str) -> None:
+        """Delete an interface."""
+        self._both(lambda kernel: kernel.del_link(name))
+
+    @rule(dev=_devices, new=new_addresses())
+    def add_address(self, dev: str, new: NewAddress) -> None:
+        """Give an interface an address."""
+        self._both(
+            lambda kernel: kernel.add_address(
+                dev, new.address, peer=new.peer, metric=new.metric, prefix_route=new.prefix_route
+            )
+        )
+
+    @rule(data=st.data())
+    def del_address(self, data: st.DataObject) -> None:
+        """Take an address away that is there."""
+        there = self.reference.addresses()
+        if there:
+            address = data.draw(st.sampled_from(there))
+            self._both(lambda kernel: kernel.del_address(address.dev, f"{address.local}/{address.prefix_length}"))
+
+    @rule(policy=policy_rules())
+    def add_rule(self, policy: Rule) -> None:
+        """Add a policy rule."""
+        self._both(lambda kernel: kernel.add_rule(policy))
+
+    @rule(data=st.data())
+    def del_rule(self, data: st.DataObject) -> None:
+        """Delete a policy rule, mostly one that is there."""
+        policy = data.draw(st.one_of(st.sampled_from(self.reference.rules() or (None,)), policy_rules()))
+        if policy is not None:
+            self._both(lambda kernel: kernel.del_rule(policy))
+
+    # --- the comparison ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def agrees(self) -> None:
+        """Compare all that shows."""
+        self._compare("links", lambda kernel: [attrs.evolve(link, index=0) for link in kernel.links()])
+        self._compare("addresses", lambda kernel: kernel.addresses())
+        self._compare("rules", lambda kernel: kernel.rules())
+        self._compare("routes", lambda kernel: kernel.routes())
+        self._compare("look-ups", lambda kernel: kernel.lookup(DESTINATIONS))
+
+    def _both(self, act: Callable[[Kernel], object]) -> None:
+        self._compare("refusals", lambda kernel: [_outcome(act, kernel)])
+
+    def _compare(self, what: str, ask: Callable[[Kernel], Sequence[object]]) -> None:
+        expected, answer = list(ask(self.reference)), list(ask(self.candidate))
+        if expected != answer:
+            raise DisagreementError(_difference(what, expected, answer))
+
+
+def _outcome(act: Callable[[Kernel], object], kernel: Kernel) -> object:
+    try:
+        return act(kernel)
+    except RouteError as error:
+        if error.errno is None:
+            raise
+        return f"errno {error.errno}"
+
+
+def _refusals(failures: tuple[RouteFailure, ...]) -> list[tuple[Route, int]]:
+    return [(failure.route, failure.errno) for failure in failures]
+
+
+def _difference(what: str, expected: list[object], answer: list[object]) -> str:
+    common = [each for each in expected if each in answer]
+    lines = [f"{what} differ:"]
+    lines += [f"  reference: {each!r}" for each in expected if each not in common]
+    lines += [f"  candidate: {each!r}" for each in answer if each not in common]
+    if len(lines) == 1:
+        lines += [f"  reference: {expected!r}", f"  candidate: {answer!r}"]
+    return "\n".join(lines)

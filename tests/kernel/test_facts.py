@@ -1,0 +1,487 @@
+"""The kernel's IPv4 FIB, row by row: what it answers is what the in-memory kernel answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from scenario import play, skip_without_other_users
+
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostrouting.backends import Kernel
+
+    MakeKernel = Callable[..., Kernel]
+
+# Two NICs as on a node with an InfiniBand fabric: eth0 is where the traffic should go.
+NODE = """
+    link add eth0
+    link add ib0
+    addr add 10.1.0.4/24 dev eth0
+    addr add 10.2.0.4/24 dev ib0
+"""
+
+
+def _in_a_namespace(**sysctls: bool) -> Kernel:
+    enter_namespace()
+    kernel = NamespaceKernel()  # refuses, if this weren't a namespace of our own
+    for name, value in sysctls.items():
+        for conf in ("all", "default"):
+            Path(f"/proc/sys/net/ipv4/conf/{conf}/{name}").write_text(str(int(value)))
+    return kernel
+
+
+@pytest.fixture(
+    params=[pytest.param(_in_a_namespace, marks=pytest.mark.kernel, id="linux"), pytest.param(FakeKernel, id="memory")]
+)
+def make_kernel(request: pytest.FixtureRequest) -> MakeKernel:
+    make: MakeKernel = request.param
+    return make
+
+
+LOOKUPS = {
+    "the first rule with an answer wins, however short its prefix": """
+        route add 172.16.5.1/32 via 10.1.0.1 dev eth0
+        route add 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100
+        rule add 100 lookup 100
+        get 172.16.5.1 -> 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100 proto hostrouting
+        rule del 100 lookup 100
+        get 172.16.5.1 -> 172.16.5.1 via 10.1.0.1 dev eth0 proto hostrouting
+    """,
+    "local and main are one trie until the first rule was added, even one that is gone": """
+        route add 127.5.0.0/16 via 10.1.0.1 dev eth0
+        get 127.5.0.1 -> 127.5.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
+        rule add 100 lookup 100
+        get 127.5.0.1 -> local 127.0.0.0/8 dev lo table local proto kernel scope host src 127.0.0.1
+        rule del 100 lookup 100
+        get 127.5.0.1 -> local 127.0.0.0/8 dev lo table local proto kernel scope host src 127.0.0.1
+    """,
+    "an own address and a broadcast address win as local both ways": """
+        route add 10.1.0.4/32 via 10.2.0.1 dev ib0
+        route add 10.1.0.255/32 via 10.2.0.1 dev ib0
+        get 10.1.0.4 -> local 10.1.0.4 dev eth0 proto kernel scope host src 10.1.0.4
+        get 10.1.0.255 -> broadcast 10.1.0.255 dev eth0 proto kernel scope link src 10.1.0.4
+        rule add 100 lookup 100
+        get 10.1.0.4 -> local 10.1.0.4 dev eth0 table local proto kernel scope host src 10.1.0.4
+        get 10.1.0.255 -> broadcast 10.1.0.255 dev eth0 table local proto kernel scope link src 10.1.0.4
+    """,
+    "the longest prefix beats the metric": """
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 900
+        route add 172.0.0.0/8 via 10.2.0.1 dev ib0
+        get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 900
+        get 172.17.1.1 -> 172.0.0.0/8 via 10.2.0.1 dev ib0 proto hostrouting
+    """,
+    "the lowest metric wins, in whatever order they came": """
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 20
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0 metric 10
+        get 172.16.1.1 -> 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting metric 10
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0
+        get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
+    """,
+    "a route for a tos doesn't serve tos 0": """
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0 tos 0x10
+        get 172.16.1.1 -> ENETUNREACH
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5
+        get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 5
+    """,
+    "throw ends its table and goes on with the next rule": """
+        route add throw 172.16.0.0/16 table 100
+        route add 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100
+        rule add 100 lookup 100
+        get 172.16.1.1 -> ENETUNREACH
+        get 172.17.1.1 -> 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100 proto hostrouting
+        route add default via 10.1.0.1 dev eth0
+        get 172.16.1.1 -> default via 10.1.0.1 dev eth0 proto hostrouting
+    """,
+    "the table default is asked last": """
+        route add default via 10.2.0.1 dev ib0 table default
+        get 8.8.8.8 -> default via 10.2.0.1 dev ib0 table default proto hostrouting
+        route add default via 10.1.0.1 dev eth0
+        get 8.8.8.8 -> default via 10.1.0.1 dev eth0 proto hostrouting
+    """,
+    "suppress_prefixlength 0 passes over the default route only": """
+        route add default via 10.1.0.1 dev eth0
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0
+        route add default via 10.2.0.1 dev ib0 table 100
+        rule add 100 suppress 0 lookup main
+        rule add 200 lookup 100
+        get 8.8.8.8 -> default via 10.2.0.1 dev ib0 table 100 proto hostrouting
+        get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
+    """,
+    "goto skips what lies between": """
+        route add default via 10.1.0.1 dev eth0
+        route add default via 10.2.0.1 dev ib0 table 100
+        rule add 200 lookup 100
+        get 8.8.8.8 -> default via 10.2.0.1 dev ib0 table 100 proto hostrouting
+        rule add 300 nop
+        rule add 100 goto 300
+        get 8.8.8.8 -> default via 10.1.0.1 dev eth0 proto hostrouting
+    """,
+}
+
+# Each in front of ``lookup 100``, where table 100 answers: does such a rule catch a packet of this host?
+SELECTORS = {
+    "": True,
+    "from 10.1.0.0/24": False,
+    "from 0.0.0.0/1": True,
+    "not from 10.1.0.0/24": True,
+    "to 8.8.8.0/24": True,
+    "to 9.0.0.0/8": False,
+    "not to 8.8.8.0/24": False,
+    "fwmark 5": False,
+    "fwmark 0": True,
+    "not fwmark 5": True,
+    "uidrange 0-0": True,
+    "uidrange 1000-2000": False,
+    "iif lo": True,
+    "iif eth0": False,
+    "oif eth0": False,
+    "ipproto 6": False,
+    "ports": False,
+    "tos 0x10": False,
+}
+
+DISCARDS = {
+    "no route": "get 8.8.8.8 -> ENETUNREACH",
+    "a route unreachable": "route add unreachable 8.0.0.0/8 \n get 8.8.8.8 -> EHOSTUNREACH",
+    "a route prohibit": "route add prohibit 8.0.0.0/8 \n get 8.8.8.8 -> EACCES",
+    "a route blackhole": "route add blackhole 8.0.0.0/8 \n get 8.8.8.8 -> EINVAL",
+    "a route throw": "route add throw 8.0.0.0/8 \n get 8.8.8.8 -> ENETUNREACH",
+    "a rule unreachable": "rule add 100 unreachable \n get 8.8.8.8 -> ENETUNREACH",
+    "a rule prohibit": "rule add 100 prohibit \n get 8.8.8.8 -> EACCES",
+    "a rule blackhole": "rule add 100 blackhole \n get 8.8.8.8 -> EINVAL",
+}
+
+DESTINATIONS = {
+    "own addresses": """
+        get 10.1.0.4 -> local 10.1.0.4 dev eth0 proto kernel scope host src 10.1.0.4
+        get 127.0.0.1 -> local 127.0.0.1 dev lo proto kernel scope host src 127.0.0.1
+        get 127.9.9.9 -> local 127.0.0.0/8 dev lo proto kernel scope host src 127.0.0.1
+    """,
+    "both ends of a subnet": """
+        get 10.1.0.255 -> broadcast 10.1.0.255 dev eth0 proto kernel scope link src 10.1.0.4
+        get 10.1.0.0 -> 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.4
+    """,
+    "special blocks without a default route": """
+        get 0.0.0.0 -> EHOSTUNREACH
+        get 0.1.2.3 -> ENETUNREACH
+        get 240.0.0.1 -> ENETUNREACH
+        get 169.254.1.1 -> ENETUNREACH
+        get 224.0.0.1 -> ENETUNREACH
+        get 255.255.255.255 -> ENETUNREACH
+    """,
+    "special blocks with a default route": """
+        route add default via 10.1.0.1 dev eth0
+        get 0.0.0.0 -> EHOSTUNREACH
+        get 0.1.2.3 -> default via 10.1.0.1 dev eth0 proto hostrouting
+        get 240.0.0.1 -> default via 10.1.0.1 dev eth0 proto hostrouting
+        get 169.254.1.1 -> default via 10.1.0.1 dev eth0 proto hostrouting
+        get 224.0.0.1 -> multicast default via 10.1.0.1 dev eth0 proto hostrouting
+        get 255.255.255.255 -> broadcast default via 10.1.0.1 dev eth0 proto hostrouting
+    """,
+    "special blocks are accepted as destinations": """
+        route add 0.0.0.0/8 via 10.1.0.1 dev eth0
+        route add 127.0.0.0/8 via 10.1.0.1 dev eth0
+        route add 224.0.0.0/4 via 10.1.0.1 dev eth0
+        route add 240.0.0.0/4 via 10.1.0.1 dev eth0
+        route add 255.255.255.255/32 via 10.1.0.1 dev eth0
+        route add 10.1.0.4/32 via 10.1.0.1 dev eth0
+    """,
+}
+
+WRITES = {
+    "same prefix, tos and metric: taken, whatever the gateway, device or type": """
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 -> EEXIST
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0 -> EEXIST
+        route add blackhole 172.16.0.0/16 -> EEXIST
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0 metric 5
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0 tos 0x10
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0 table 100
+    """,
+    "replace takes the place of the first with that key": """
+        route replace 172.16.0.0/16 via 10.1.0.1 dev eth0 mtu 1400
+        route replace 172.16.0.0/16 via 10.2.0.1 dev ib0
+        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
+        route replace 172.16.0.0/16 via 10.2.0.1 dev ib0
+        route replace 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5
+        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
+        has 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 5
+    """,
+    "replace takes even the place of a connected route": """
+        route replace 10.2.0.0/24 via 10.1.0.1 dev eth0
+        has 10.2.0.0/24 via 10.1.0.1 dev eth0 proto hostrouting
+    """,
+    "replace takes the place of a multipath route as a whole": """
+        route add 172.16.0.0/16 nexthop via 10.1.0.1 dev eth0 weight 2 nexthop via 10.2.0.1 dev ib0
+        has 172.16.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 2 nexthop via 10.2.0.1 dev ib0 weight 1
+        route replace 172.16.0.0/16 via 10.2.0.1 dev ib0
+        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
+    """,
+    "delete what isn't there": """
+        route del 172.16.0.0/16 via 10.1.0.1 dev eth0 -> ESRCH
+        route del 172.16.0.0/16 via 10.1.0.1 dev eth0 table 77 -> ESRCH
+    """,
+    "delete exactly what is meant": """
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5
+        route del 172.16.0.0/16 via 10.1.0.1 dev eth0 -> ESRCH
+        route del 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 6 -> ESRCH
+        route del 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5 tos 0x10 -> ESRCH
+        route del 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5 table 100 -> ESRCH
+        route del 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5 proto static -> ESRCH
+        route del 172.16.0.0/16 via 10.1.0.2 dev eth0 metric 5 -> ESRCH
+        route del 172.16.0.0/16 via 10.1.0.1 dev ib0 metric 5 -> ESRCH
+        route del 172.16.0.0/16 dev eth0 metric 5 -> ESRCH
+        route del blackhole 172.16.0.0/16 metric 5 -> ESRCH
+        route del 172.16.0.0/17 via 10.1.0.1 dev eth0 metric 5 -> ESRCH
+        route del 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5 scope link
+        lacks 172.16.0.0/16
+    """,
+    "delete a route on the link": """
+        route add 172.16.0.0/16 dev eth0
+        route del 172.16.0.0/16 dev eth0
+        lacks 172.16.0.0/16
+    """,
+    "delete a multipath route by its first hop": """
+        route add 172.16.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
+        route del 172.16.0.0/16 via 10.2.0.1 dev ib0 -> ESRCH
+        route del 172.16.0.0/16 via 10.1.0.1 dev eth0
+        lacks 172.16.0.0/16
+    """,
+    "gateways that can't be reached": """
+        route add 172.16.0.0/16 via 10.9.0.1 -> ENETUNREACH
+        route add 172.16.0.0/16 via 10.9.0.1 dev eth0 -> ENETUNREACH
+        route add 172.16.0.0/16 via 10.2.0.1 dev eth0 -> ENETUNREACH
+        route add 172.16.0.0/16 via 224.0.0.5 dev eth0 -> ENETUNREACH
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0
+        route add 172.17.0.0/16 via 172.16.0.1 dev eth0 -> ENETUNREACH
+    """,
+    "gateways on a link that is down": """
+        link down ib0
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0 -> ENETUNREACH
+        route add 172.16.0.0/16 via 10.2.0.1 -> ENETUNREACH
+    """,
+    "a gateway that is a broadcast address": """
+        route add 172.16.0.0/16 via 10.1.0.255 dev eth0 -> EINVAL
+        route add 172.16.0.0/16 via 10.1.0.255 dev eth0 onlink -> EINVAL
+        route add 172.16.0.0/16 via 10.1.0.4 dev eth0 onlink -> EINVAL
+    """,
+    "a gateway that is an own address": """
+        route add 172.16.0.0/16 via 10.1.0.4
+        route add 172.17.0.0/16 via 127.0.0.1
+    """,
+    "a gateway behind a discarding route of global scope": """
+        route add blackhole 10.1.0.1/32
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0
+    """,
+    "a gateway behind a blackhole of scope link": """
+        route add blackhole 10.1.0.1/32 scope link
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 -> EINVAL
+    """,
+    "a gateway behind an unreachable of scope link": """
+        route add unreachable 10.1.0.1/32 scope link
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 -> EHOSTUNREACH
+    """,
+    "a gateway behind a prohibit of scope link": """
+        route add prohibit 10.1.0.1/32 scope link
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 -> EACCES
+    """,
+    "a gateway behind a route on the link needs that to be of scope link": """
+        route add 192.0.2.1/32 dev eth0 scope universe
+        route add 172.16.0.0/16 via 192.0.2.1 dev eth0 -> ENETUNREACH
+        route del 192.0.2.1/32 dev eth0
+        route add 192.0.2.1/32 dev eth0
+        route add 172.16.0.0/16 via 192.0.2.1 dev eth0
+    """,
+    "onlink takes any gateway": """
+        route add 172.16.0.0/16 via 192.0.2.1 dev eth0 onlink
+        has 172.16.0.0/16 via 192.0.2.1 dev eth0 proto hostrouting onlink
+        route add 172.17.0.0/16 via 192.0.2.1 onlink -> ENODEV
+    """,
+    "a link that is down": """
+        link down ib0
+        route add 172.16.0.0/16 dev ib0 -> ENETDOWN
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0 onlink -> ENETDOWN
+    """,
+    "no device": """
+        route add 172.16.0.0/16 dev nope -> ENODEV
+        route add 172.16.0.0/16 -> ENODEV
+        route add 172.16.0.0/16 via 0.0.0.0 -> ENODEV
+    """,
+    "what the kernel calls invalid": """
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 src 10.9.9.9 -> EINVAL
+        route add blackhole 172.16.0.0/16 via 10.1.0.1 -> EINVAL
+        route add blackhole 172.16.0.0/16 dev eth0 -> EINVAL
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 scope host -> EINVAL
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 scope nowhere -> EINVAL
+    """,
+    "the source of a discarding route isn't looked at": "route add blackhole 172.16.0.0/16 src 10.9.9.9",
+    "a cable that is out doesn't matter": """
+        cable out ib0
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0
+        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting linkdown
+    """,
+    "gateways are looked at only when a route is added": """
+        route add 192.0.2.1/32 dev eth0
+        route add 172.16.0.0/16 via 192.0.2.1 dev eth0
+        route del 192.0.2.1/32 dev eth0
+        has 172.16.0.0/16 via 192.0.2.1 dev eth0 proto hostrouting
+        get 172.16.1.1 -> 172.16.0.0/16 via 192.0.2.1 dev eth0 proto hostrouting
+    """,
+}
+
+LIFE = {
+    "what an address brings": """
+        addr add 10.5.0.4/24 dev eth0
+        has local 10.5.0.4 dev eth0 table local proto kernel scope host src 10.5.0.4
+        has 10.5.0.0/24 dev eth0 proto kernel scope link src 10.5.0.4
+        has broadcast 10.5.0.255 dev eth0 table local proto kernel scope link src 10.5.0.4
+        addr add 10.6.0.4/31 dev eth0
+        has 10.6.0.4/31 dev eth0 proto kernel scope link src 10.6.0.4
+        lacks 10.6.0.5/32
+        addr add 10.7.0.4/32 dev eth0
+        has local 10.7.0.4 dev eth0 table local proto kernel scope host src 10.7.0.4
+        addr add 10.8.0.4/24 dev eth0 noprefixroute
+        lacks 10.8.0.0/24
+        addr add 10.9.0.4/24 dev eth0 metric 77
+        has 10.9.0.0/24 dev eth0 proto kernel scope link src 10.9.0.4 metric 77
+        addr add 10.10.0.4/32 dev eth0 peer 10.11.0.1
+        has 10.11.0.1 dev eth0 proto kernel scope link src 10.10.0.4
+        addr add 10.5.0.4/24 dev eth0 -> EEXIST
+        addr del 10.5.0.9/24 dev eth0 -> EADDRNOTAVAIL
+    """,
+    "one subnet on two links: the first wins": """
+        addr add 10.1.0.5/24 dev ib0
+        get 10.1.0.9 -> 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.4
+    """,
+    "one address of several goes: routes through its subnet stay": """
+        addr add 10.5.0.4/24 dev eth0
+        route add 172.16.0.0/16 via 10.5.0.1 dev eth0
+        route add 172.17.0.0/16 via 10.1.0.1 dev eth0 src 10.5.0.4
+        addr del 10.5.0.4/24 dev eth0
+        lacks 10.5.0.0/24
+        lacks 10.5.0.4/32
+        lacks 10.5.0.255/32
+        lacks 172.17.0.0/16
+        has 172.16.0.0/16 via 10.5.0.1 dev eth0 proto hostrouting
+    """,
+    "the primary goes and takes its secondaries along": """
+        addr add 10.1.0.5/24 dev eth0
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0
+        addr del 10.1.0.4/24 dev eth0
+        lacks 10.1.0.0/24
+        lacks 10.1.0.5/32
+        lacks 172.16.0.0/16
+    """,
+    "the last address goes and takes all routes of the link along": """
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0
+        route add 172.17.0.0/16 dev ib0 table 100
+        route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
+        addr del 10.2.0.4/24 dev ib0
+        lacks 10.2.0.0/24
+        lacks 172.16.0.0/16
+        lacks 172.17.0.0/16
+        has 172.18.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 1 nexthop via 10.2.0.1 dev ib0 weight 1 dead linkdown
+    """,
+    "a link goes down": """
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0
+        route add 172.17.0.0/16 dev ib0 table 100
+        route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
+        route add 172.19.0.0/16 via 10.1.0.1 dev eth0 src 10.2.0.4
+        link down ib0
+        lacks 10.2.0.0/24
+        lacks 172.16.0.0/16
+        lacks 172.17.0.0/16
+        has local 10.2.0.4 dev ib0 table local proto kernel scope host src 10.2.0.4
+        get 10.2.0.4 -> local 10.2.0.4 dev ib0 proto kernel scope host src 10.2.0.4
+        has 172.18.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 1 nexthop via 10.2.0.1 dev ib0 weight 1 dead linkdown
+        has 172.19.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting src 10.2.0.4
+        link down eth0
+        lacks 172.18.0.0/16
+    """,
+    "a link comes back up": """
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0
+        route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
+        link down ib0
+        link up ib0
+        has 10.2.0.0/24 dev ib0 proto kernel scope link src 10.2.0.4
+        has broadcast 10.2.0.255 dev ib0 table local proto kernel scope link src 10.2.0.4
+        lacks 172.16.0.0/16
+        has 172.18.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 1 nexthop via 10.2.0.1 dev ib0 weight 1
+    """,
+    "a cable comes out: the route stays chosen": """
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 10
+        cable out ib0
+        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting linkdown
+        get 172.16.1.1 -> 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting linkdown
+        cable in ib0
+        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
+    """,
+    "a link is deleted": """
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0
+        route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
+        link del ib0
+        lacks 10.2.0.0/24
+        lacks 10.2.0.4/32
+        lacks 172.16.0.0/16
+        lacks 172.18.0.0/16
+        link del ib0 -> ENODEV
+    """,
+    "lo is down": """
+        link down lo
+        get 10.1.0.4 -> local 10.1.0.4 dev eth0 proto kernel scope host src 10.1.0.4
+        route add 172.16.0.0/16 dev lo -> ENETDOWN
+    """,
+}
+
+
+def _rows(*tables: dict[str, str]) -> list[object]:
+    return [pytest.param(scenario, id=name) for table in tables for name, scenario in table.items()]
+
+
+@pytest.mark.parametrize("scenario", _rows(LOOKUPS, DISCARDS, DESTINATIONS, WRITES, LIFE))
+def test_row(make_kernel: MakeKernel, scenario: str) -> None:
+    play(make_kernel(), NODE + scenario)
+
+
+@pytest.mark.parametrize(("selector", "is_caught"), SELECTORS.items())
+def test_rule_selector(make_kernel: MakeKernel, selector: str, is_caught: bool) -> None:
+    kernel = make_kernel()
+    if "uidrange 1000" in selector and isinstance(kernel, NamespaceKernel):
+        skip_without_other_users()
+    way = "via 10.2.0.1 dev ib0 table 100" if is_caught else "via 10.1.0.1 dev eth0"
+    scenario = f"""
+        route add default via 10.1.0.1 dev eth0
+        route add default via 10.2.0.1 dev ib0 table 100
+        rule add 100 {selector} lookup 100
+        get 8.8.8.8 -> default {way} proto hostrouting
+    """
+    play(kernel, NODE + scenario)
+
+
+def test_promote_secondaries_keeps_them_and_the_routes(make_kernel: MakeKernel) -> None:
+    scenario = """
+        addr add 10.1.0.5/24 dev eth0
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0
+        addr del 10.1.0.4/24 dev eth0
+        has 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.5
+        has 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
+    """
+    play(make_kernel(promote_secondaries=True), NODE + scenario)
+
+
+def test_ignore_routes_with_linkdown_passes_over_them(make_kernel: MakeKernel) -> None:
+    scenario = """
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0
+        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 10
+        cable out ib0
+        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting dead linkdown
+        get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 10
+    """
+    play(make_kernel(ignore_routes_with_linkdown=True), NODE + scenario)
