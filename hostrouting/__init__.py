@@ -1,0 +1,88 @@
+"""Phase tasks that give a node's traffic the right interface, and prove it.
+
+This module *is* the API; everything else may move. The layers, each importing only those above it (a test holds it):
+
+    errors, netaddr, model                          values
+    config, layout, the ports (backends, systemd)   what is asked, where, of whom
+    rules, resolve, plan, overlap                   pure: what has to change, what is wrong
+    backends/*, systemd/*, files, host              adapters: the kernel, systemd, the file system
+    install, verify, wait, check                    the host is changed and asked
+    tasks, report                                   what a bootstrap program runs
+    cli, demo, testing                              fronts
+
+Names are looked up when they are first used (PEP 562): naming a config class loads no netlink.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hostrouting.backends import RouteBackend
+    from hostrouting.backends.netlink import NetlinkBackend
+    from hostrouting.config import Config, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
+    from hostrouting.errors import ConfigError, HostRoutingError, RouteError, RouteOverlapError, UnitError
+    from hostrouting.host import Host
+    from hostrouting.layout import Layout
+    from hostrouting.overlap import Finding, Note, OverlapReport
+    from hostrouting.plan import RoutesReport
+    from hostrouting.systemd import UnitManager
+    from hostrouting.tasks import CheckRouteOverlap, Configure, ConfigureStaticRoutes, RemoveHostRouting
+
+__all__ = [
+    "CheckRouteOverlap",
+    "Config",
+    "ConfigError",
+    "Configure",
+    "ConfigureStaticRoutes",
+    "Finding",
+    "Host",
+    "HostRoutingError",
+    "Layout",
+    "NetlinkBackend",
+    "Note",
+    "OverlapMode",
+    "OverlapReport",
+    "RemoveHostRouting",
+    "RouteBackend",
+    "RouteError",
+    "RouteOverlap",
+    "RouteOverlapError",
+    "RoutesReport",
+    "StaticRoute",
+    "StaticRoutes",
+    "UnitError",
+    "UnitManager",
+    "__version__",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "backends": ("RouteBackend",),
+    "backends.netlink": ("NetlinkBackend",),
+    "config": ("Config", "OverlapMode", "RouteOverlap", "StaticRoute", "StaticRoutes"),
+    "errors": ("ConfigError", "HostRoutingError", "RouteError", "RouteOverlapError", "UnitError"),
+    "host": ("Host",),
+    "layout": ("Layout",),
+    "overlap": ("Finding", "Note", "OverlapReport"),
+    "plan": ("RoutesReport",),
+    "systemd": ("UnitManager",),
+    "tasks": ("CheckRouteOverlap", "Configure", "ConfigureStaticRoutes", "RemoveHostRouting"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        home = _HOME_OF[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

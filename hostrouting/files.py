@@ -1,0 +1,150 @@
+"""Files that are whole or not there: atomic and durable writes, and the lock."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hostrouting.errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from phases import CancelScope
+
+__all__ = ["LOCK_WAIT_SECONDS", "locked", "read_text", "remove", "write_if_changed"]
+
+LOCK_WAIT_SECONDS = 60
+_LOCK_POLL_SECONDS = 0.05
+
+
+def read_text(path: Path) -> str | None:
+    """The content of a file; None if there is none.
+
+    Raises:
+        FileError: it is there and can't be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FileError.of(f"read {path}", error) from error
+
+
+def write_if_changed(path: Path, text: str, *, mode: int = 0o644) -> bool:
+    """Give a file this content and mode: a reader, or a crash at any point, sees the old content or the new.
+
+    Nothing is touched if it is like that already. rename(2) is atomic; the folder is synced, for without that a
+    power cut may undo the rename (fsync(2)).
+
+    Args:
+        path: the file; missing folders above it are made.
+        text: its content, UTF-8.
+        mode: its permission bits.
+
+    Returns:
+        Whether anything was written.
+
+    Raises:
+        FileError: it can't be written; the old content is still there.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if path.read_bytes() == text.encode() and path.stat().st_mode & 0o7777 == mode:
+                return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(text.encode())
+                os.fchmod(file.fileno(), mode)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync(path.parent)
+    except OSError as error:
+        raise FileError.of(f"write {path}", error) from error
+    return True
+
+
+def remove(path: Path) -> bool:
+    """Remove a file.
+
+    Returns:
+        Whether it was there.
+
+    Raises:
+        FileError: it is there and can't be removed.
+    """
+    try:
+        path.unlink()
+        _sync(path.parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise FileError.of(f"remove {path}", error) from error
+    return True
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: Path, scope: CancelScope) -> Iterator[None]:
+    """Hold the lock that every run that writes takes (flock(2), so the boot scripts' ``flock`` honours it too).
+
+    The file stays when the lock is let go: removing it would let two runs hold two locks of the same name.
+
+    Args:
+        path: the lock file; it and its folder are made if missing.
+        scope: ends the wait for another holder.
+
+    Raises:
+        FileError: the file can't be opened, or another run holds it for more than ``LOCK_WAIT_SECONDS``.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise FileError.of(f"open the lock {path}", error) from error
+    try:
+        _acquire(descriptor, path, scope)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path, scope: CancelScope) -> None:
+    deadline = scope.clock.monotonic() + LOCK_WAIT_SECONDS
+    is_waiting = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if scope.clock.monotonic() >= deadline:
+                raise FileError(
+                    f"can't take the lock {path}: another run has held it for {LOCK_WAIT_SECONDS} s; "
+                    f"see who with: fuser -v {path}"
+                ) from None
+            if not is_waiting:
+                scope.progress("waiting for another hostrouting run to end")
+                is_waiting = True
+            scope.wait(_LOCK_POLL_SECONDS)
+        except OSError as error:
+            raise FileError.of(f"take the lock {path}", error) from error
+        else:
+            return

@@ -1,0 +1,117 @@
+"""Reports as text for people, as JSON, and as the markers that other programs look for."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from hostrouting.files import remove, write_if_changed
+from hostrouting.overlap import NO_DEFAULT_ROUTE, OverlapReport, Verdict
+from hostrouting.styled import bad, clean, dim, good, head
+
+if TYPE_CHECKING:
+    from hostrouting.layout import Layout
+    from hostrouting.model import Route
+    from hostrouting.plan import RoutePlan, RoutesReport
+
+__all__ = ["marker_text", "overlap_text", "plan_text", "routes_text", "summary", "to_json_text", "write_markers"]
+
+
+def to_json_text(document: object) -> str:
+    """A JSON document as it is printed and written: indented, with a newline at its end."""
+    return json.dumps(document, indent=2) + "\n"
+
+
+def summary(report: OverlapReport) -> str:
+    """A line a failure; the reason where nothing could be judged; one line if all is well."""
+    if report.verdict is Verdict.UNKNOWN:
+        return f"the check couldn't judge anything: {report.reason}"
+    if report.findings:
+        return "\n".join(finding.message for finding in report.findings)
+    return f"every expected CIDR leaves by {','.join(report.default_devs)}"
+
+
+def marker_text(report: OverlapReport) -> str:
+    """What ``route-overlap.detected`` holds: a line a failure, ``no-default-route``, or ``check-failed: REASON``."""
+    if report.verdict is not Verdict.UNKNOWN:
+        return "".join(f"{finding.message}\n" for finding in report.findings)
+    reason = " ".join((report.reason or "").split())
+    return f"{NO_DEFAULT_ROUTE}\n" if reason.startswith(NO_DEFAULT_ROUTE) else f"{reason}\n"
+
+
+def routes_text(report: RoutesReport) -> str:
+    """What became of the routes, a line each; one line if nothing changed."""
+    lines = _route_lines(report.changes, "added", "replaced", "removed", "unchanged")
+    if report.changes.is_empty:
+        lines.append("nothing to change")
+    return "\n".join(lines)
+
+
+def plan_text(plan: RoutePlan, missing: str | None, *, wait_seconds: int) -> str:
+    """What would become of the routes, a line each."""
+    if missing is not None:
+        return f"would wait up to {wait_seconds} s for {clean(missing)}"
+    lines = _route_lines(plan, "+", "~", "-", "=")
+    if plan.is_empty:
+        lines.append("nothing to change")
+    return "\n".join(lines)
+
+
+def _route_lines(plan: RoutePlan, add: str, replace: str, remove: str, unchanged: str) -> list[str]:
+    width = max(map(len, (add, replace, remove, unchanged)))
+
+    def line(word: str, route: Route, tail: str = "") -> str:
+        return f"{word:{width}} {clean(str(route))}{tail}"
+
+    return [
+        *(good(line(add, route)) for route in plan.add),
+        *(line(replace, item.new, dim(f"  was: {clean(str(item.old))}")) for item in plan.replace),
+        *(bad(line(remove, route)) for route in plan.remove),
+        *(dim(line(unchanged, route)) for route in plan.unchanged),
+        *(dim(line(unchanged, route, "  (somebody else's, already there)")) for route in plan.foreign),
+    ]
+
+
+def overlap_text(report: OverlapReport) -> str:
+    """A check for people: a line a CIDR, then the notes."""
+    if report.verdict is Verdict.UNKNOWN:
+        return f"{bad('unknown')}  {clean(summary(report))}"
+    if not report.cidrs:
+        return "no CIDRs are expected: nothing to check; name some with --cidr or as routeOverlap.expectedCidrs"
+    failing = {finding.cidr: finding for finding in report.findings}
+    noted = {note.cidr: note for note in report.notes if note.cidr is not None}
+    cidrs = list(dict.fromkeys(report.cidrs))
+    width = max(len(str(cidr)) for cidr in cidrs)
+    lines = [head(f"expected interface: {','.join(report.default_devs)}")]
+    for cidr in cidrs:
+        if (finding := failing.get(cidr)) is not None:
+            what, _, by = clean(finding.message).partition("; by ")
+            lines.append(f"{bad('✗')} {cidr!s:{width}}  {bad(what)}")
+            if by:
+                lines.append(f"  {'':{width}}  {dim(f'by {by}')}")
+        elif (note := noted.get(cidr)) is not None:
+            lines.append(f"{dim('·')} {cidr!s:{width}}  {dim(f'{note.kind}: {clean(note.message)}')}")
+        else:
+            lines.append(f"{good('✓')} {cidr!s:{width}}  by {','.join(report.default_devs)}")
+    lines += [dim(f"note: {clean(note.message)}") for note in report.notes if note.cidr is None]
+    return "\n".join(lines)
+
+
+def write_markers(layout: Layout, report: OverlapReport) -> None:
+    """Leave exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report beside it.
+
+    Args:
+        layout: where.
+        report: what was found.
+
+    Raises:
+        FileError: one can't be written.
+    """
+    is_ok = report.verdict is Verdict.OK
+    marker, other = layout.marker_ok, layout.marker_detected
+    if not is_ok:
+        marker, other = other, marker
+    write_if_changed(layout.report, to_json_text(report.to_json()))
+    # The stale one goes first: a reader never sees both, and none is never taken for "ok".
+    remove(other)
+    write_if_changed(marker, "" if is_ok else marker_text(report))

@@ -1,0 +1,292 @@
+"""The phase tasks: config in, a host that is as asked or an error that says why not.
+
+The way of the data: read the host -> resolve -> plan (both pure) -> install -> verify -> report.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from hostrouting import report
+from hostrouting.check import check_overlap, utc_now
+from hostrouting.config import OverlapMode
+from hostrouting.errors import RouteError, RouteOverlapError
+from hostrouting.files import locked, remove
+from hostrouting.host import Host
+from hostrouting.install import Undo, apply_routes, has_files, install_files, uninstall_files
+from hostrouting.model import Table
+from hostrouting.overlap import OverlapReport, Verdict
+from hostrouting.plan import RoutePlan, RoutesReport, plan_routes
+from hostrouting.resolve import describe_missing, resolve
+from hostrouting.verify import verify_routes
+from hostrouting.wait import look_until
+from phases import Serial
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Callable
+
+    from hostrouting.backends import RouteBackend
+    from hostrouting.config import Config
+    from hostrouting.model import Route
+    from phases import CancelScope
+
+__all__ = [
+    "CheckRouteOverlap",
+    "Configure",
+    "ConfigureStaticRoutes",
+    "InstallRoutes",
+    "RemoveHostRouting",
+    "plan_now",
+]
+
+
+def _this_host(host: Host | None) -> Host:
+    return Host() if host is None else host
+
+
+# --- routes ------------------------------------------------------------------------------------------------------
+
+
+def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | None]:
+    """Plan for the host as it is at this moment, changing nothing.
+
+    Args:
+        config: what is wanted.
+        backend: the kernel.
+
+    Returns:
+        The plan, and what is still missing in words; then the plan is empty.
+
+    Raises:
+        RouteError: a route can't ever be installed like that, or the kernel can't be asked.
+    """
+    main = backend.routes(Table.MAIN)
+    wanted = config.static_routes.routes
+    if not wanted:
+        return plan_routes((), main), None
+    resolution = resolve(wanted, backend.links(), backend.addresses(), main)
+    if resolution.missing:
+        return RoutePlan(), describe_missing(resolution.missing)
+    return plan_routes(resolution.routes, main), None
+
+
+def _carry_out(config: Config, host: Host, scope: CancelScope, *, with_files: bool) -> RoutesReport:
+    def look() -> tuple[RoutesReport, str | None]:
+        with locked(host.layout.lock, scope):
+            plan, missing = plan_now(config, host.routes)
+            if missing is None:
+                _commit(plan, host, scope, with_files=with_files)
+            return RoutesReport(plan), missing
+
+    result, missing = look_until(host.routes, scope, config.wait_seconds, look)
+    if missing is not None:
+        raise RouteError(
+            f"can't install the static routes: waited {config.wait_seconds} s and still missing is {missing}; "
+            "bring it up, name another gateway or dev, or raise waitSeconds"
+        )
+    return result
+
+
+def _commit(plan: RoutePlan, host: Host, scope: CancelScope, *, with_files: bool) -> None:
+    """Change the host as planned and prove it, or put back what was changed."""
+    undo = Undo()
+    try:
+        if with_files:
+            install_files(host.layout, undo)
+        apply_routes(plan, host.routes, scope, undo)
+        verify_routes(plan.wanted, host.routes)
+    except BaseException as error:
+        with scope.shield():
+            problems = undo.roll_back()
+        for problem in problems:
+            error.add_note(f"while putting things back: {problem}")
+        raise
+
+
+@attrs.frozen
+class InstallRoutes:
+    """Give the kernel the static routes, all of them or none, and nothing else: no file but the lock is written.
+
+    Args:
+        config: what is wanted.
+        host: where; None: this host.
+    """
+
+    name: ClassVar[str] = "install-routes"
+
+    config: Config
+    host: Host | None = attrs.field(default=None, kw_only=True)
+
+    def do(self, scope: CancelScope) -> RoutesReport:
+        """Do it.
+
+        Raises:
+            RouteError: a route can't be installed or doesn't win; the table is as before.
+            FileError: the lock can't be taken.
+        """
+        return _carry_out(self.config, _this_host(self.host), scope, with_files=False)
+
+
+@attrs.frozen
+class ConfigureStaticRoutes:
+    """Install the static routes of a config, so that longest-prefix match beats a shadowing route.
+
+    Ours of an earlier run that are no longer wanted are removed; nothing of anybody else's is ever changed.
+
+    Args:
+        config: what is wanted.
+        host: where; None: this host.
+    """
+
+    name: ClassVar[str] = "configure-static-routes"
+
+    config: Config
+    host: Host | None = attrs.field(default=None, kw_only=True)
+
+    def do(self, scope: CancelScope) -> RoutesReport:
+        """Do it.
+
+        Returns:
+            What was added, replaced, removed, and left alone.
+
+        Raises:
+            RouteError: a route can't be installed or doesn't win; everything is as before.
+            FileError: a file can't be written, or the lock can't be taken; everything is as before.
+        """
+        host = _this_host(self.host)
+        if self.config.static_routes.routes:
+            return _carry_out(self.config, host, scope, with_files=True)
+        return _remove_routes(host, scope)
+
+
+def _remove_routes(host: Host, scope: CancelScope) -> RoutesReport:
+    """Take back what an earlier run installed; touch nothing if none did."""
+    if not has_files(host.layout) and not _ours(host.routes):
+        return RoutesReport()
+    with locked(host.layout.lock, scope):
+        plan = RoutePlan(remove=_ours(host.routes))
+        _commit(plan, host, scope, with_files=False)
+        uninstall_files(host.layout)
+    return RoutesReport(plan)
+
+
+def _ours(backend: RouteBackend) -> tuple[Route, ...]:
+    return tuple(route for route in backend.routes(Table.MAIN) if route.is_ours)
+
+
+# --- the check ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class CheckRouteOverlap:
+    """Prove that every expected CIDR leaves by the default route's interface, and leave a marker that says so.
+
+    Args:
+        config: the expected CIDRs, and what a failure means.
+        host: where; None: this host.
+        now: the time of day, for the report.
+    """
+
+    name: ClassVar[str] = "check-route-overlap"
+
+    config: Config
+    host: Host | None = attrs.field(default=None, kw_only=True)
+    now: Callable[[], datetime.datetime] = attrs.field(default=utc_now, kw_only=True, repr=False)
+
+    def do(self, scope: CancelScope) -> OverlapReport:
+        """Do it.
+
+        Returns:
+            The report; in WARN mode also where something fails.
+
+        Raises:
+            RouteOverlapError: in STRICT mode, if something fails or nothing could be judged. The markers are written
+                first, and nothing is undone.
+            FileError: a marker can't be written.
+        """
+        host = _this_host(self.host)
+        if not self.config.route_overlap.expected_cidrs:
+            _remove_markers(host)
+            return check_overlap(self.config, host, scope, now=self.now)
+        result = check_overlap(self.config, host, scope, now=self.now)
+        report.write_markers(host.layout, result)
+        if is_held_back(result.mode, result.verdict):
+            raise RouteOverlapError(report.summary(result), findings=result.findings, reason=result.reason)
+        return result
+
+
+def is_held_back(mode: OverlapMode, verdict: Verdict) -> bool:
+    """Whether a node must not start on this verdict."""
+    return mode is OverlapMode.STRICT and verdict is not Verdict.OK
+
+
+def _remove_markers(host: Host) -> None:
+    for path in (host.layout.marker_ok, host.layout.marker_detected, host.layout.report):
+        remove(path)
+
+
+# --- both, and back ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Configure:
+    """Install the static routes, then prove that every expected CIDR leaves by the default route's interface.
+
+    Args:
+        config: what is wanted.
+        host: where; None: this host.
+    """
+
+    name: ClassVar[str] = "configure"
+
+    config: Config
+    host: Host | None = attrs.field(default=None, kw_only=True)
+
+    @property
+    def tasks(self) -> tuple[ConfigureStaticRoutes, CheckRouteOverlap]:
+        """The two tasks that this one is made of, in order."""
+        host = _this_host(self.host)
+        return (ConfigureStaticRoutes(self.config, host=host), CheckRouteOverlap(self.config, host=host))
+
+    def do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
+        """Do both.
+
+        Returns:
+            Both reports.
+
+        Raises:
+            HostRoutingError: what either of them raises; the check doesn't run after a failed installation.
+        """
+        routes, overlap = Serial[RoutesReport | OverlapReport](*self.tasks, name=self.name).do(scope)
+        return routes, overlap  # type: ignore[return-value]
+
+
+@attrs.frozen
+class RemoveHostRouting:
+    """Take back everything that was ever installed, without the config that asked for it.
+
+    Args:
+        host: where; None: this host.
+    """
+
+    name: ClassVar[str] = "remove-host-routing"
+
+    host: Host | None = attrs.field(default=None, kw_only=True)
+
+    def do(self, scope: CancelScope) -> RoutesReport:
+        """Do it.
+
+        Returns:
+            The routes that were removed.
+
+        Raises:
+            RouteError: a route can't be removed; the table is as before.
+            FileError: a file can't be removed; a later run goes on from there.
+        """
+        host = _this_host(self.host)
+        result = _remove_routes(host, scope)
+        _remove_markers(host)
+        return result

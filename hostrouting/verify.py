@@ -1,0 +1,66 @@
+"""Afterwards: is every route seen to win?"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hostrouting.errors import RouteError
+from hostrouting.model import Table
+from hostrouting.netaddr import own_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostrouting.backends import RouteBackend
+    from hostrouting.model import Lookup, Route
+
+__all__ = ["verify_routes"]
+
+_NAMED_MAX = 5
+
+
+def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
+    """Ask the kernel for one address of each route that no longer prefix covers.
+
+    Args:
+        wanted: routes of table main that must win.
+        backend: the kernel.
+
+    Raises:
+        RouteError: one doesn't: it is in the table, but a rule, a lower metric or longer prefixes beat it. The
+            error names the winner.
+    """
+    if not wanted:
+        return
+    table = (*backend.routes(Table.MAIN), *backend.routes(Table.LOCAL))
+    own = own_addresses(route.destination for route in (*table, *wanted))
+    probes = {route: address for route in wanted if (address := own[route.destination]) is not None}
+    answers = backend.lookup(tuple(probes.values()))
+    losers = [_beaten(*pair) for pair in zip(probes, answers, strict=True) if not _wins(*pair)]
+    for route in wanted:
+        if route not in probes:
+            losers += _covered(route, table)
+    if losers:
+        rest = len(losers) - _NAMED_MAX
+        raise RouteError("\n".join([*losers[:_NAMED_MAX], *([f"and {rest} more"] if rest > 0 else [])]))
+
+
+def _wins(route: Route, answer: Lookup) -> bool:
+    winner = answer.route
+    return winner is not None and winner.key == route.key and winner.has_same_next_hops(route)
+
+
+def _beaten(route: Route, answer: Lookup) -> str:
+    winner = f"by {answer.route}" if answer.route is not None else f"nowhere ({os.strerror(answer.errno or 0)})"
+    advice = "look at: ip -4 rule; ip -4 route show table all"
+    return f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}; {advice}"
+
+
+def _covered(route: Route, table: Sequence[Route]) -> list[str]:
+    """A route whose every address belongs to longer prefixes; fine as long as those are all ours."""
+    inside = [r for r in table if r.destination != route.destination and r.destination.subnet_of(route.destination)]
+    others = [str(r) for r in inside if not r.is_ours]
+    if not others:
+        return []
+    return [f"{route} is in the table but never wins: longer prefixes cover all of it, for example {others[0]}"]

@@ -1,0 +1,170 @@
+"""Files are whole or not there; the lock keeps two runs apart."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import phases
+from hostrouting.errors import FileError
+from hostrouting.files import locked, read_text, remove, write_if_changed
+from phases import Cancelled, CancelScope
+from phases.testing import FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_is_written_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    before = os.umask(0o077)
+    try:
+        assert write_if_changed(path, "text\n", mode=0o755)
+    finally:
+        os.umask(before)
+    assert path.read_text() == "text\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_an_equal_file_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_if_changed(path, "text")
+    before = path.stat()
+    assert not write_if_changed(path, "text")
+    assert path.stat() == before
+
+
+def test_another_mode_or_content_is_a_change_and_the_name_never_goes_missing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_if_changed(path, "old")
+    with path.open() as reader:
+        assert write_if_changed(path, "new")
+        assert reader.read() == "old"
+    path.chmod(0o600)
+    assert write_if_changed(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_if_changed(path, "old")
+    blocked = tmp_path / "folder"
+    blocked.mkdir()
+    with pytest.raises(FileError, match=f"can't write {blocked}"):
+        write_if_changed(blocked, "x")
+    with pytest.raises(FileError, match=f"can't write {path}/below") as caught:
+        write_if_changed(path / "below", "x")
+    assert caught.value.errno == errno.ENOTDIR
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE stands in for the full disk: the write itself fails, after the file was made."""
+    program = (
+        "import resource, signal, sys, pathlib\n"
+        "from hostrouting.errors import FileError\n"
+        "from hostrouting.files import write_if_changed\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "try:\n"
+        "    write_if_changed(path, 'x' * 10000)\n"
+        "except FileError as error:\n"
+        "    print(error)\n"
+    )
+    path = tmp_path / "file"
+    path.write_text("old")
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    assert f"can't write {path}: File too large" in done.stdout
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "old")]
+
+
+def test_reading_and_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+    assert read_text(tmp_path / "none") is None
+    assert not remove(tmp_path / "none")
+    assert not remove(tmp_path / "no" / "folder")
+    with pytest.raises(FileError, match="can't read"):
+        read_text(tmp_path)
+    with pytest.raises(FileError, match="can't remove"):
+        remove(tmp_path)
+
+
+def test_two_holders_of_the_lock_come_one_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "lock"
+    order: list[str] = []
+    is_held = threading.Event()
+    may_go = threading.Event()
+
+    def first() -> None:
+        with locked(path, CancelScope()):
+            is_held.set()
+            may_go.wait(10)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    is_held.wait(10)
+
+    @phases.task("second")
+    def second(scope: CancelScope) -> None:
+        with locked(path, scope):
+            order.append("second")
+
+    phases.run(second, observer=Releasing(may_go))
+    thread.join()
+    assert order == ["first", "second"]
+    assert path.exists()
+
+
+class Releasing:
+    """Lets the first holder go as soon as the second says that it waits."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self.event = event
+
+    def started(self, path: str) -> None: ...
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        assert "waiting for another hostrouting run" in message
+        self.event.set()
+
+    def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None: ...
+
+
+def test_the_lock_is_the_one_that_flock_of_util_linux_takes(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path, CancelScope()):
+        assert subprocess.run(["flock", "-n", path, "true"], check=False).returncode == 1
+    assert subprocess.run(["flock", "-n", path, "true"], check=False).returncode == 0
+
+
+def test_the_wait_for_the_lock_ends_with_an_error_that_says_who_to_ask(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with (
+        locked(path, CancelScope()),
+        pytest.raises(FileError, match="held it for 60 s.*fuser"),
+        locked(path, CancelScope(clock=FakeClock())),
+    ):
+        raise AssertionError("both hold the lock")
+
+
+def test_a_cancel_ends_the_wait_for_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    scope = CancelScope()
+    scope.cancel("enough")
+    with locked(path, CancelScope()), pytest.raises(Cancelled), locked(path, scope):
+        raise AssertionError("both hold the lock")
+
+
+def test_a_lock_that_can_not_be_made_is_a_file_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="can't open the lock"), locked(tmp_path / "file" / "lock", CancelScope()):
+        raise AssertionError("held")

@@ -1,0 +1,80 @@
+"""The node that the promises are tried on, and a proof that packets arrive."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hostrouting.backends import Kernel
+    from hostrouting.backends.namespace import NamespaceKernel
+
+GATEWAY = IPv4Address("10.1.0.1")
+SECOND_GATEWAY = IPv4Address("10.2.0.1")
+OWN = IPv4Address("10.1.0.4")
+API_SERVER = IPv4Address("172.16.1.9")
+PORT = 6443
+PATIENCE_SECONDS = 5.0
+LOST_AFTER_SECONDS = 0.2
+
+
+def default_route(*hops: NextHop, **more: Any) -> Route:
+    fields: dict[str, Any] = {"protocol": Protocol.DHCP, "metric": 100} | more
+    return Route(DEFAULT_DESTINATION, hops or (NextHop("eth0", GATEWAY),), **fields)
+
+
+def build_links(kernel: Kernel) -> None:
+    """Two NICs, and an InfiniBand interface whose connected route shadows 172.16.0.0/16."""
+    for dev, address in (("eth0", f"{OWN}/24"), ("eth1", "10.2.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+
+
+def build_node(kernel: Kernel, default: Route | None = None) -> None:
+    build_links(kernel)
+    assert kernel.add([default or default_route()]) == ()
+
+
+def build_fabric(kernel: NamespaceKernel) -> None:
+    """The routers at the far ends of both NICs' cables."""
+
+    def there() -> None:
+        kernel.add_address("eth0", f"{GATEWAY}/24")
+        kernel.add_address("eth1", f"{SECOND_GATEWAY}/24")
+
+    kernel.in_fabric(there)
+
+
+@contextmanager
+def listening(kernel: NamespaceKernel, *devs: str) -> Iterator[list[socket.socket]]:
+    """The API server behind these cables, and only these; it answers ARP for its address on each of them."""
+
+    def listen(dev: str) -> socket.socket:
+        kernel.add_address(dev, f"{API_SERVER}/32")
+        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, dev.encode())
+        server.bind((str(API_SERVER), PORT))
+        return server
+
+    servers = [kernel.in_fabric(lambda dev=dev: listen(dev)) for dev in devs]  # type: ignore[misc]
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            server.close()
+
+
+def hears(servers: list[socket.socket], *, patience: float = PATIENCE_SECONDS) -> bool:
+    """Whether a datagram of this node to the API server arrives at one of its sockets."""
+    import select
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.sendto(b"hello", (str(API_SERVER), PORT))
+        ready, _, _ = select.select(servers, [], [], patience)
+        return any(server.recv(16) == b"hello" for server in ready)

@@ -1,0 +1,616 @@
+"""Section 5's promises, each on a real kernel in a namespace and on the one in memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
+
+import phases
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    Host,
+    Layout,
+    RemoveHostRouting,
+    RouteError,
+    RouteOverlapError,
+    RoutesReport,
+)
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+from hostrouting.errors import FileError
+from hostrouting.files import locked
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Rule, Table
+from hostrouting.tasks import InstallRoutes
+from hostrouting.testing import FailingBackend, FakeSystemd, RecordingBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from hostrouting.backends import Kernel
+
+DESTINATION = IPv4Network("172.16.1.0/24")
+
+
+def _linux() -> Kernel:
+    enter_namespace()
+    return NamespaceKernel()
+
+
+@pytest.fixture(
+    params=[pytest.param(_linux, marks=pytest.mark.kernel, id="linux"), pytest.param(FakeKernel, id="memory")]
+)
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    made: Kernel = request.param()
+    return made
+
+
+@pytest.fixture
+def node(kernel: Kernel) -> Kernel:
+    build_node(kernel)
+    return kernel
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path)
+
+
+def config(*routes: dict[str, Any], wait: int = 0, cidrs: Sequence[str] = (), mode: str = "STRICT") -> Config:
+    return Config.from_mapping(
+        {
+            "hostRouting": {
+                "staticRoutes": {"enabled": True, "routes": list(routes) or [{"destination": str(DESTINATION)}]},
+                "routeOverlap": {"expectedCidrs": list(cidrs), "mode": mode},
+                "waitSeconds": wait,
+            }
+        }
+    )
+
+
+NOTHING = Config.from_mapping({"hostRouting": {"staticRoutes": {"enabled": True}}})
+
+
+def host_of(kernel: object, layout: Layout) -> Host:
+    return Host(routes=kernel, units=FakeSystemd(), layout=layout)  # type: ignore[arg-type]
+
+
+def configure(kernel: object, layout: Layout, wanted: Config | None = None) -> RoutesReport:
+    return phases.run(ConfigureStaticRoutes(wanted or config(), host=host_of(kernel, layout)))
+
+
+def table(kernel: Kernel) -> list[str]:
+    return [str(route) for route in kernel.routes()]
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file below a folder, but for what lives in /run."""
+    return {
+        str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "run" not in path.relative_to(root).parts[:1]
+    }
+
+
+def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
+    (route,) = [r for r in kernel.routes(Table.MAIN) if r.destination == IPv4Network(destination)]
+    return route
+
+
+# --- 5.1 to 5.3: resolved, added, replaced, left alone, refused ----------------------------------------------------
+
+
+def test_a_route_is_added_with_the_inherited_next_hop_and_wins(node: Kernel, layout: Layout) -> None:
+    report = configure(node, layout)
+    route = route_of(node)
+    assert report.added == (route,)
+    assert route.hops == (NextHop("eth0", GATEWAY),)
+    assert route.protocol == 217
+    (answer,) = node.lookup([DESTINATION.network_address])
+    assert answer.route == route
+
+
+def test_a_second_run_makes_no_write_and_touches_no_file(node: Kernel, layout: Layout) -> None:
+    configure(node, layout)
+    before, files = table(node), snapshot(layout.root)
+    recording = RecordingBackend(node)
+    report = configure(recording, layout)
+    assert recording.written == []
+    assert report.changes.is_empty
+    assert (table(node), snapshot(layout.root)) == (before, files)
+
+
+def test_a_changed_config_adds_replaces_and_removes_without_a_gap(node: Kernel, layout: Layout) -> None:
+    configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}))
+    recording = RecordingBackend(node)
+    report = configure(
+        recording,
+        layout,
+        config(
+            {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}, {"destination": "172.16.3.0/24"}
+        ),
+    )
+    assert [name for name, _ in recording.written] == ["add", "replace", "delete"]
+    assert [str(r.destination) for r in (*report.added, *report.replaced, *report.removed)] == [
+        "172.16.3.0/24",
+        "172.16.1.0/24",
+        "172.16.2.0/24",
+    ]
+    assert route_of(node).devs == ("eth1",)
+
+
+def test_routes_emptied_in_the_config_are_removed(node: Kernel, layout: Layout) -> None:
+    before = table(node)
+    configure(node, layout)
+    assert len(configure(node, layout, NOTHING).removed) == 1
+    assert table(node) == before
+    assert snapshot(layout.root) == {}
+
+
+def test_nothing_wanted_and_nothing_ever_installed_does_nothing_at_all(node: Kernel, layout: Layout) -> None:
+    recording = RecordingBackend(node)
+    assert configure(recording, layout, NOTHING) == RoutesReport()
+    assert phases.run(RemoveHostRouting(host=host_of(recording, layout))) == RoutesReport()
+    assert recording.written == []
+    assert list(layout.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT])
+def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
+    node: Kernel, layout: Layout, protocol: int
+) -> None:
+    """Section 10.7: ``ip route replace`` takes over a DHCP route of the same destination and metric, silently."""
+    same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
+    other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
+    assert node.add([same, other]) == ()
+    before = table(node)
+    report = configure(node, layout)
+    assert report.foreign == (same,)
+    assert report.changes.is_empty
+    with pytest.raises(RouteError, match=r"can't install 172\.16\.2\.0/24 .*172\.16\.2\.0/24 via 10\.2\.0\.1 dev eth1"):
+        configure(node, layout, config({"destination": "172.16.2.0/24"}))
+    assert table(node) == before
+
+
+def test_10_7_a_connected_route_of_the_same_destination_is_refused_and_stays(node: Kernel, layout: Layout) -> None:
+    """Section 10.7: the reference replaces ib0's own 172.16.0.0/16, and InfiniBand is cut off."""
+    before = table(node)
+    with pytest.raises(RouteError, match=r"connected network of ib0.*172\.16\.0\.0/17 and 172\.16\.128\.0/17"):
+        configure(node, layout, config({"destination": "172.16.0.0/16"}))
+    assert table(node) == before
+    configure(node, layout, config({"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}))
+    assert set(before) < set(table(node))
+    assert node.lookup([IPv4Address("172.16.200.1")])[0].route == route_of(node, "172.16.128.0/17")
+
+
+def test_10_9_our_routes_carry_protocol_217_and_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
+    """Section 10.9: nothing marks the reference's routes as its own."""
+    before = table(node)
+    configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24", "metric": 9}))
+    assert {route.protocol for route in node.routes(Table.MAIN) if str(route) not in before} == {217}
+    removed = phases.run(RemoveHostRouting(host=host_of(node, layout))).removed
+    assert [str(route.destination) for route in removed] == ["172.16.1.0/24", "172.16.2.0/24"]
+    assert table(node) == before
+    assert snapshot(layout.root) == {}
+
+
+def test_our_protocol_in_another_table_is_not_ours_to_remove(node: Kernel, layout: Layout) -> None:
+    elsewhere = Route(DESTINATION, (NextHop("eth0", GATEWAY),), table=100)
+    assert node.add([elsewhere]) == ()
+    configure(node, layout)
+    phases.run(RemoveHostRouting(host=host_of(node, layout)))
+    assert node.routes(100) == (elsewhere,)
+
+
+# --- 5.5: all or nothing -----------------------------------------------------------------------------------------
+
+
+def many(count: int, bad: int | None = None) -> Config:
+    """Routes of which one has a gateway that only the kernel refuses: the broadcast address of its subnet."""
+    entries: list[dict[str, Any]] = [
+        {
+            "destination": f"172.17.{number // 64}.{number % 64 * 4}/30",
+            "dev": "eth0",
+            "gateway": "10.1.0.255" if number == bad else str(GATEWAY),
+        }
+        for number in range(count)
+    ]
+    return config(*entries)
+
+
+def test_the_500th_of_1000_routes_fails_and_the_table_is_as_before(node: Kernel, layout: Layout) -> None:
+    configure(node, layout, config({"destination": "172.16.2.0/24"}, {"destination": "172.16.3.0/24"}))
+    before, files = table(node), snapshot(layout.root)
+    with pytest.raises(RouteError) as caught:
+        configure(node, layout, many(1000, bad=499))
+    bad = many(1000).static_routes.routes[499].destination
+    assert f"can't add {bad} via 10.1.0.255 dev eth0" in str(caught.value)
+    assert "kernel: Nexthop has invalid gateway" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert (table(node), snapshot(layout.root)) == (before, files)
+
+
+class Interrupting:
+    """A backend during whose Nth bulk of additions this process gets a SIGTERM."""
+
+    def __init__(self, inner: Kernel, at: int) -> None:
+        self.inner, self.at, self.bulks = inner, at, 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        self.bulks += 1
+        if self.bulks == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return self.inner.add(routes)
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_sigterm_in_the_middle_puts_everything_back(node: Kernel, layout: Layout, at: int) -> None:
+    configure(node, layout, config({"destination": "172.16.2.0/24"}))
+    before, files = table(node), snapshot(layout.root)
+    scope = phases.CancelScope()
+    old = signal.signal(signal.SIGTERM, lambda *_: scope.cancel("SIGTERM"))
+    try:
+        with pytest.raises(phases.Cancelled, match="SIGTERM"):
+            phases.run(
+                ConfigureStaticRoutes(many(1000), host=host_of(Interrupting(node, at), layout)),
+                scope=scope,
+            )
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert (table(node), snapshot(layout.root)) == (before, files)
+
+
+@pytest.mark.parametrize(("call", "number"), [("add", 1), ("add", 2), ("replace", 1), ("delete", 1)])
+def test_a_failure_of_any_step_puts_all_of_them_back(node: Kernel, layout: Layout, call: str, number: int) -> None:
+    configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}))
+    before, files = table(node), snapshot(layout.root)
+    changed = config(
+        {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"},
+        {"destination": "172.16.3.0/24"},
+        {"destination": "172.16.4.0/24"},
+    )
+    with pytest.raises(RouteError, match="can't (add|replace|remove) 172.*no memory"):
+        configure(FailingBackend(node, {call: {number: errno.ENOMEM}}), layout, changed)
+    assert (sorted(table(node)), snapshot(layout.root)) == (sorted(before), files)
+    configure(node, layout, changed)
+
+
+def test_what_can_not_be_put_back_is_said(node: Kernel, layout: Layout) -> None:
+    failing = FailingBackend(node, {"add": {2: errno.ENOMEM}, "delete": {1: errno.ENOMEM}})
+    with pytest.raises(RouteError) as caught:
+        configure(failing, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}))
+    assert any("while putting things back: can't take back 172.16.1.0/24" in note for note in caught.value.__notes__)
+
+
+# --- 5.6: seen to win --------------------------------------------------------------------------------------------
+
+
+def test_a_route_that_a_rule_beats_is_an_error_that_names_the_winner_and_is_taken_back(
+    node: Kernel, layout: Layout
+) -> None:
+    winner = Route(IPv4Network("172.0.0.0/8"), (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
+    assert node.add([winner]) == ()
+    node.add_rule(Rule(5270, table=52))
+    before = table(node)
+    with pytest.raises(RouteError, match=r"doesn't win.*172\.0\.0\.0/8 dev ib0 table 52"):
+        configure(node, layout)
+    assert table(node) == before
+
+
+def test_a_route_that_a_lower_metric_beats_is_an_error_that_names_the_winner(node: Kernel, layout: Layout) -> None:
+    assert node.add([Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.STATIC)]) == ()
+    with pytest.raises(RouteError, match=r"doesn't win.*172\.16\.1\.0/24 via 10\.2\.0\.1 dev eth1 proto static"):
+        configure(node, layout, config({"destination": str(DESTINATION), "metric": 5}))
+
+
+def test_a_route_to_an_own_address_is_an_error_since_table_local_is_asked_first(node: Kernel, layout: Layout) -> None:
+    with pytest.raises(RouteError, match=r"doesn't win.*local 172\.16\.0\.10"):
+        configure(node, layout, config({"destination": "172.16.0.10/32"}))
+
+
+def test_longer_prefixes_inside_a_wanted_one_do_not_confuse_the_proof(node: Kernel, layout: Layout) -> None:
+    assert node.add([Route(IPv4Network("172.16.1.0/25"), (NextHop("ib0"),), protocol=Protocol.STATIC)]) == ()
+    configure(node, layout, config({"destination": str(DESTINATION)}, {"destination": "172.16.0.0/20"}))
+
+
+def test_a_route_that_longer_prefixes_of_others_cover_wholly_is_an_error(node: Kernel, layout: Layout) -> None:
+    halves = [Route(half, (NextHop("ib0"),), protocol=Protocol.STATIC) for half in DESTINATION.subnets()]
+    assert node.add(halves) == ()
+    with pytest.raises(RouteError, match=r"never wins: longer prefixes cover all of it, for example 172\.16\.1\.0/25"):
+        configure(node, layout)
+
+
+def test_a_route_that_our_own_longer_prefixes_cover_wholly_is_fine(node: Kernel, layout: Layout) -> None:
+    configure(
+        node,
+        layout,
+        config({"destination": "172.16.1.0/24"}, {"destination": "172.16.1.0/25"}, {"destination": "172.16.1.128/25"}),
+    )
+
+
+# --- 5.8 and two at once -----------------------------------------------------------------------------------------
+
+
+def test_two_runs_at_once_come_one_after_the_other_with_the_same_end(node: Kernel, layout: Layout) -> None:
+    host = host_of(node, layout)
+    reports = phases.run(
+        phases.Parallel[RoutesReport](*(ConfigureStaticRoutes(many(300), host=host) for _ in range(2)))
+    )
+    assert sorted(len(report.added) for report in reports) == [0, 300]
+    assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
+
+
+def test_a_run_takes_the_lock_from_reading_to_proof_and_not_while_it_waits(kernel: Kernel, layout: Layout) -> None:
+    build_links(kernel)
+    lock_states: dict[str, set[bool]] = {}
+
+    class Watching:
+        """Says for each call whether the lock is held during it."""
+
+        def __getattr__(self, name: str) -> object:
+            lock_states.setdefault(name, set()).add(is_locked(layout))
+            return getattr(kernel, name)
+
+    wanted = ConfigureStaticRoutes(config(wait=60), host=host_of(Watching(), layout))
+    phases.run(wanted, observer=OnProgress(lambda: kernel.add([default_route()])))
+    assert lock_states.pop("wait_for_change") == {False}
+    assert set(lock_states) == {"routes", "links", "addresses", "add", "delete", "lookup"}
+    assert all(states == {True} for states in lock_states.values())
+
+
+class OnProgress:
+    """Does something as soon as a task says that it waits, and keeps what it says."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+        self.messages: list[str] = []
+
+    def started(self, path: str) -> None: ...
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        self.messages.append(message)
+        if len(self.messages) == 1:
+            self.act()
+
+    def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None: ...
+
+
+def is_locked(layout: Layout) -> bool:
+    scope = phases.CancelScope(timeout=0)
+    try:
+        with locked(layout.lock, scope):
+            return False
+    except phases.TimedOut:
+        return True
+
+
+def test_a_lock_that_can_not_be_taken_changes_nothing(node: Kernel, layout: Layout) -> None:
+    layout.run_dir.parent.mkdir()
+    layout.run_dir.write_text("in the way")
+    before = table(node)
+    with pytest.raises(FileError, match="can't open the lock"):
+        configure(node, layout)
+    assert table(node) == before
+
+
+# --- the check and both together -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def markers(layout: Layout) -> Callable[[], dict[str, str]]:
+    def read() -> dict[str, str]:
+        return {path.name: path.read_text() for path in layout.run_dir.glob("route-overlap.[od]*")}
+
+    return read
+
+
+def test_configure_installs_then_checks_and_leaves_one_marker(
+    node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
+) -> None:
+    routes, overlap = phases.run(Configure(config(cidrs=["172.16.1.0/24", "10.96.0.0/12"]), host=host_of(node, layout)))
+    assert len(routes.added) == 1
+    assert (overlap.verdict, overlap.default_devs) == ("ok", ("eth0",))
+    assert markers() == {"route-overlap.ok": ""}
+    assert layout.report.exists()
+
+
+def test_strict_raises_after_everything_is_installed_and_undoes_nothing(
+    node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
+) -> None:
+    with pytest.raises(RouteOverlapError) as caught:
+        phases.run(Configure(config(cidrs=["172.16.1.0/24", "172.16.2.0/24"]), host=host_of(node, layout)))
+    (finding,) = caught.value.findings
+    assert finding.devs == ("ib0",)
+    assert markers() == {"route-overlap.detected": finding.message + "\n"}
+    assert route_of(node).protocol == 217
+
+
+def test_warn_reports_and_returns_and_the_next_run_replaces_the_marker(
+    node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
+) -> None:
+    host = host_of(node, layout)
+    report = phases.run(CheckRouteOverlap(config(cidrs=["172.16.2.0/24"], mode="WARN"), host=host))
+    assert report.verdict == "overlap"
+    assert list(markers()) == ["route-overlap.detected"]
+    phases.run(CheckRouteOverlap(config(cidrs=["10.96.0.0/12"], mode="WARN"), host=host))
+    assert list(markers()) == ["route-overlap.ok"]
+    phases.run(CheckRouteOverlap(config(), host=host))
+    assert markers() == {}
+    assert not layout.report.exists()
+
+
+@pytest.mark.parametrize("mode", ["WARN", "STRICT"])
+def test_no_default_route_is_unknown_and_names_another_table_that_has_one(
+    kernel: Kernel, layout: Layout, markers: Callable[[], dict[str, str]], mode: str
+) -> None:
+    build_links(kernel)
+    assert (
+        kernel.add(
+            [
+                default_route(table=100),
+                Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, protocol=Protocol.BOOT, metric=4278198272),
+            ]
+        )
+        == ()
+    )
+    check = CheckRouteOverlap(config(cidrs=["172.16.1.0/24"], mode=mode), host=host_of(kernel, layout))
+    if mode == "WARN":
+        report = phases.run(check)
+        assert report.verdict == "unknown"
+        reason = report.reason
+    else:
+        with pytest.raises(RouteOverlapError) as caught:
+            phases.run(check)
+        assert caught.value.findings == ()
+        reason = caught.value.reason
+    assert reason is not None
+    assert "table 100" in reason
+    assert markers() == {"route-overlap.detected": "no-default-route\n"}
+
+
+def test_a_check_that_can_not_ask_is_unknown_with_the_reason(
+    node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
+) -> None:
+    class Mute:
+        def __getattr__(self, name: str) -> object:
+            return getattr(node, name)
+
+        def lookup(self, addresses: Sequence[IPv4Address]) -> None:
+            raise RouteError("can't look up addresses: no buffer space")
+
+    report = phases.run(CheckRouteOverlap(config(cidrs=["172.16.1.0/24"], mode="WARN"), host=host_of(Mute(), layout)))
+    assert (report.verdict, report.reason) == ("unknown", "check-failed: can't look up addresses: no buffer space")
+    assert markers() == {"route-overlap.detected": f"{report.reason}\n"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.BLACKHOLE, protocol=Protocol.STATIC), "BLACKHOLE"),
+        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC), "BLACKHOLE"),
+        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.PROHIBIT, protocol=Protocol.STATIC), "BLACKHOLE"),
+        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.THROW, protocol=Protocol.STATIC), "NO-ROUTE"),
+        (Route(IPv4Network("10.96.0.0/12"), (NextHop("eth1", SECOND_GATEWAY),)), "OVERLAP"),
+    ],
+)
+def test_each_way_of_failing_is_told_from_the_others(node: Kernel, layout: Layout, answer: Route, kind: str) -> None:
+    assert node.add([answer]) == ()
+    wanted = config(cidrs=["10.96.0.0/12"], mode="WARN")
+    (finding,) = phases.run(CheckRouteOverlap(wanted, host=host_of(node, layout))).findings
+    assert finding.kind == kind
+    assert finding.route == (None if kind == "NO-ROUTE" else answer)
+
+
+def test_own_and_broadcast_addresses_are_notes(node: Kernel, layout: Layout) -> None:
+    wanted = config(cidrs=["172.16.0.10/32", "172.16.255.255/32", f"{OWN}/32"])
+    report = phases.run(CheckRouteOverlap(wanted, host=host_of(node, layout)))
+    assert report.verdict == "ok"
+    assert [(note.kind, note.devs) for note in report.notes] == [
+        ("LOCAL", ("ib0",)),
+        ("BROADCAST", ("ib0",)),
+        ("LOCAL", ("eth0",)),
+    ]
+
+
+def test_routes_only_writes_no_file_but_the_lock(node: Kernel, layout: Layout) -> None:
+    phases.run(InstallRoutes(config(cidrs=["172.16.1.0/24"]), host=host_of(node, layout)))
+    assert [str(p.relative_to(layout.root)) for p in layout.root.rglob("*") if p.is_file()] == [
+        "run/aks-flex-node/lock"
+    ]
+    assert route_of(node).protocol == 217
+
+
+def test_files_are_named_in_the_manifest_and_removal_leaves_what_others_put_beside_them(
+    node: Kernel, layout: Layout
+) -> None:
+    layout.manifest.parent.mkdir(parents=True)
+    layout.config.write_text("{}")
+    configure(node, layout)
+    assert layout.protocol_names.read_text().splitlines()[-1] == "217\thostrouting"
+    beside = layout.protocol_names.with_name("other.conf")
+    beside.write_text("# somebody else's\n")
+    phases.run(RemoveHostRouting(host=host_of(node, layout)))
+    assert set(snapshot(layout.root)) == {"etc/aks-flex-node/config.json", "etc/iproute2/rt_protos.d/other.conf"}
+
+
+def test_a_manifest_can_not_make_us_remove_somebody_elses_file(node: Kernel, layout: Layout) -> None:
+    victim = layout.root / "etc" / "passwd"
+    victim.parent.mkdir()
+    victim.write_text("root")
+    layout.manifest.parent.mkdir()
+    layout.manifest.write_text('{"schema": 1, "files": ["/etc/passwd", "/../../etc/passwd"], "folders": ["/etc", "/"]}')
+    phases.run(RemoveHostRouting(host=host_of(node, layout)))
+    assert victim.read_text() == "root"
+    assert not layout.manifest.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"files": 3}', "null"])
+def test_a_broken_manifest_is_an_error_that_says_what_to_do(node: Kernel, layout: Layout, text: str) -> None:
+    layout.manifest.parent.mkdir(parents=True)
+    layout.manifest.write_text(text)
+    before = table(node)
+    with pytest.raises(FileError, match="can't read the manifest.*mend it"):
+        configure(node, layout)
+    assert table(node) == before
+
+
+def test_waiting_is_reported_and_the_error_names_what_was_missing_and_for_which_route(
+    kernel: Kernel, layout: Layout
+) -> None:
+    build_links(kernel)
+    before = table(kernel)
+    with pytest.raises(RouteError, match=r"waited 0 s and still missing is the default route .*for 172\.16\.1\.0/24"):
+        configure(kernel, layout)
+    with pytest.raises(
+        RouteError, match=r"device ib9 \(there is no such interface\), for 172\.16\.1\.0/24 onlink dev ib9"
+    ):
+        configure(kernel, layout, config({"destination": "172.16.1.0/24", "gateway": "onlink", "dev": "ib9"}))
+    assert table(kernel) == before
+
+
+def test_a_wait_ends_as_soon_as_what_is_missing_comes(kernel: Kernel, layout: Layout) -> None:
+    """10.5 too: it is waited for once for the whole run, not anew for each route."""
+    build_links(kernel)
+    observer = OnProgress(lambda: kernel.add([default_route()]))
+    wanted = config(*({"destination": f"172.16.{n}.0/24"} for n in range(1, 50)), wait=60)
+    report = phases.run(ConfigureStaticRoutes(wanted, host=host_of(kernel, layout)), observer=observer)
+    assert len(report.added) == 49
+    assert observer.messages[0].startswith("waiting up to 60 s for the default route")
+
+
+def test_a_cancel_during_the_wait_changes_nothing(kernel: Kernel, layout: Layout) -> None:
+    build_links(kernel)
+    before = table(kernel)
+    scope = phases.CancelScope()
+    observer = OnProgress(lambda: scope.cancel("enough"))
+    with pytest.raises(phases.Cancelled, match="enough"):
+        phases.run(
+            ConfigureStaticRoutes(config(wait=600), host=host_of(kernel, layout)), scope=scope, observer=observer
+        )
+    assert (table(kernel), snapshot(layout.root)) == (before, {})
+
+
+def test_the_outer_deadline_is_the_callers_and_passes_through(kernel: Kernel, layout: Layout) -> None:
+    build_links(kernel)
+    with pytest.raises(phases.TimedOut):
+        phases.run(phases.Timeout(0.05, ConfigureStaticRoutes(config(wait=600), host=host_of(kernel, layout))))
+
+
+def test_a_route_whose_metric_changes_is_added_before_the_old_one_goes(node: Kernel, layout: Layout) -> None:
+    configure(node, layout)
+    report = configure(node, layout, config({"destination": str(DESTINATION), "metric": 7}))
+    assert (len(report.added), len(report.removed)) == (1, 1)
+    assert attrs.evolve(route_of(node), metric=0) == report.removed[0]

@@ -1,0 +1,126 @@
+"""Whatever the table and the config: all or nothing, nobody else's, and twice is once."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from ipaddress import IPv4Address, IPv4Network
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import phases
+from hostrouting import (
+    Config,
+    ConfigureStaticRoutes,
+    Host,
+    HostRoutingError,
+    Layout,
+    RemoveHostRouting,
+    StaticRoute,
+    StaticRoutes,
+)
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.testing import FailingBackend, FakeSystemd, RecordingBackend
+
+PREFIXES = ["172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.9/32", "172.16.0.10/32",
+            "10.1.0.0/24", "10.1.0.128/25", "10.96.0.0/12", "172.16.255.255/32"]  # fmt: skip
+GATEWAYS = [IPv4Address(f"10.{subnet}.0.{host}") for subnet in (1, 2) for host in (1, 9)]
+
+static_routes = st.builds(
+    StaticRoute,
+    destination=st.sampled_from(PREFIXES),
+    gateway=st.sampled_from([None, None, "onlink", *map(str, GATEWAYS), "10.1.0.255"]),
+    dev=st.sampled_from([None, None, "eth0", "eth1", "ib0", "none0"]),
+    metric=st.sampled_from([0, 0, 5]),
+)
+configs = st.builds(
+    lambda routes: Config(StaticRoutes(True, routes), wait_seconds=0),
+    st.lists(static_routes, max_size=4, unique_by=lambda route: (route.destination, route.metric)),
+)
+hops = st.one_of(
+    st.builds(NextHop, st.just("eth0"), st.sampled_from(GATEWAYS[:2])),
+    st.builds(NextHop, st.just("eth1"), st.sampled_from(GATEWAYS[2:])),
+    st.builds(NextHop, st.sampled_from(["eth0", "eth1", "ib0"])),
+)
+there = st.builds(
+    lambda prefix, hop, type_, **more: Route(
+        IPv4Network(prefix), () if type_.is_discard else (hop,), type=type_, **more
+    ),
+    st.sampled_from([*PREFIXES, "0.0.0.0/0"]),
+    hops,
+    st.sampled_from([RouteType.UNICAST, RouteType.UNICAST, RouteType.UNICAST, RouteType.BLACKHOLE]),
+    protocol=st.sampled_from([Protocol.HOSTROUTING, Protocol.HOSTROUTING, Protocol.DHCP, Protocol.STATIC]),
+    metric=st.sampled_from([0, 0, 5, 9]),
+    table=st.sampled_from([Table.MAIN, Table.MAIN, Table.MAIN, 100]),
+)
+tables = st.lists(there, max_size=6)
+
+
+def node(table: list[Route]) -> FakeKernel:
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("eth1", "10.2.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAYS[0]),), protocol=Protocol.DHCP, metric=100)
+    kernel.add([default, *table])
+    return kernel
+
+
+def foreign(kernel: FakeKernel) -> list[Route]:
+    return [route for route in kernel.routes() if not route.is_ours]
+
+
+def configure(kernel: object, config: Config, root: str) -> bool:
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))  # type: ignore[arg-type]
+    try:
+        phases.run(ConfigureStaticRoutes(config, host=host))
+    except HostRoutingError:
+        return False
+    return True
+
+
+@given(tables, configs)
+def test_it_is_all_or_nothing_and_twice_is_once_and_removal_takes_all_of_ours(
+    table: list[Route], config: Config
+) -> None:
+    kernel = node(table)
+    before, others = kernel.routes(), foreign(kernel)
+    with tempfile.TemporaryDirectory() as root:
+        if configure(kernel, config, root):
+            after = kernel.routes()
+            again = RecordingBackend(kernel)
+            assert configure(again, config, root)
+            assert again.written == []
+            assert kernel.routes() == after
+        else:
+            assert sorted(map(str, kernel.routes())) == sorted(map(str, before))
+        assert foreign(kernel) == others
+        phases.run(RemoveHostRouting(host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))))
+        assert list(kernel.routes()) == others
+
+
+@given(tables, configs, st.sampled_from(["add", "replace", "delete"]), st.integers(1, 4))
+@example([], Config(StaticRoutes(True, [StaticRoute("172.16.1.0/24"), StaticRoute("10.96.0.0/12")])), "add", 2)
+@example([], Config(StaticRoutes(True, [StaticRoute("172.16.0.10/32")]), wait_seconds=0), "delete", 1)
+def test_a_refusal_anywhere_puts_everything_back_or_says_what_it_could_not(
+    table: list[Route], config: Config, call: str, number: int
+) -> None:
+    kernel = node(table)
+    before = kernel.routes()
+    with tempfile.TemporaryDirectory() as root:
+        host = Host(
+            routes=FailingBackend(kernel, {call: {number: errno.ENOMEM}}), units=FakeSystemd(), layout=Layout(root)
+        )
+        try:
+            phases.run(ConfigureStaticRoutes(config, host=host))
+        except HostRoutingError as error:
+            # The refusal may hit the way back itself, of a route that doesn't win; then the error says so.
+            if not any("while putting things back" in note for note in error.__notes__):
+                assert sorted(map(str, kernel.routes())) == sorted(map(str, before))
+
+
+@given(configs)
+def test_a_config_reads_back_as_itself(config: Config) -> None:
+    assert Config.from_mapping(config.to_mapping()) == config

@@ -1,0 +1,68 @@
+"""Only type-checked: what a user writes is accepted, and results have the types that the docs say."""
+
+from __future__ import annotations
+
+import asyncio
+from ipaddress import IPv4Address, IPv4Network
+from typing import assert_type
+
+import phases
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    Finding,
+    Host,
+    Layout,
+    NetlinkBackend,
+    OverlapMode,
+    OverlapReport,
+    RemoveHostRouting,
+    RouteBackend,
+    RouteOverlap,
+    RoutesReport,
+    StaticRoute,
+    StaticRoutes,
+    UnitManager,
+)
+from hostrouting.backends import Kernel
+from hostrouting.backends.namespace import NamespaceKernel
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+config = Config(
+    static_routes=StaticRoutes(True, [StaticRoute("172.16.1.0/24", "10.1.0.1", "eth0", metric=5)]),
+    route_overlap=RouteOverlap(["172.16.0.0/16", IPv4Network("10.0.0.0/8")], "strict", allowed_devs=["wg*"]),
+)
+StaticRoute(IPv4Network("10.0.0.0/8"), gateway=IPv4Address("10.1.0.1"))
+StaticRoute("10.0.0.0/8", "onlink", dev=None)
+RouteOverlap((), OverlapMode.WARN)
+Config(static_routes={"enabled": False}, route_overlap=None)  # type: ignore[arg-type]
+
+routes: RouteBackend = FakeKernel()
+real: RouteBackend = NetlinkBackend()
+kernel: Kernel = FakeKernel()
+namespace: Kernel = NamespaceKernel()
+units: UnitManager = FakeSystemd()
+host = Host(routes=routes, units=units, layout=Layout("/tmp/x"))
+
+assert_type(phases.run(ConfigureStaticRoutes(config, host=host)), RoutesReport)
+assert_type(phases.run(CheckRouteOverlap(config)), OverlapReport)
+assert_type(phases.run(Configure(config)), tuple[RoutesReport, OverlapReport])
+assert_type(phases.run(RemoveHostRouting(host=host)), RoutesReport)
+assert_type(phases.run(CheckRouteOverlap(config)).findings, tuple[Finding, ...])
+
+
+@phases.task("own-task")
+def own_task(scope: phases.CancelScope) -> int:
+    scope.check()
+    return 3
+
+
+assert_type(phases.run(own_task), int)
+assert_type(phases.run(phases.Serial(own_task, own_task)), tuple[int, ...])
+assert_type(phases.run(phases.Timeout(3, own_task)), int)
+
+
+async def from_asyncio() -> RoutesReport:
+    return await asyncio.to_thread(phases.run, ConfigureStaticRoutes(config))
