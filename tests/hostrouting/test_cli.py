@@ -1,0 +1,390 @@
+"""The command line: exit codes, words, and that it changes nothing it wasn't asked to."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hostrouting import Host, Layout, __version__, cli
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CONFIG = {
+    "hostRouting": {
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "10.96.0.0/12"], "mode": "STRICT"},
+        "waitSeconds": 0,
+    }
+}
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
+    assert kernel.add([default]) == ()
+    return kernel
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, tmp_path: Path) -> Host:
+    return Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "given.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+@pytest.fixture
+def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words], host=host)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+# --- usage -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["frobnicate"],
+        ["check", "--frobnicate"],
+        ["check", "--cidr"],
+        ["check", "--cidr", "10.0.0.0"],
+        ["check", "--cidr", "::/0"],
+        ["check", "--output", "yaml"],
+        ["check", "--out", "json"],
+        ["check", "a", "b"],
+        ["demo", "--output", "json"],
+        ["remove", "CONFIG"],
+    ],
+)
+def test_wrong_usage_is_64_with_a_hint_on_stderr(run: Any, words: list[str]) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (64, "")
+    assert "--help" in err or "10.0.0.0/32" in err or "IPv4-only" in err
+
+
+def test_apply_without_routes_only_is_a_usage_error_that_says_so(run: Any, config: Path, kernel: FakeKernel) -> None:
+    before = kernel.routes()
+    code, _, err = run("apply", config)
+    assert code == 64
+    assert "--routes-only" in err
+    assert kernel.routes() == before
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], *([name, "--help"] for name in ("demo", "apply", "plan", "check", "remove"))]
+)
+def test_help_teaches(run: Any, words: list[str]) -> None:
+    code, out, _ = run(*words)
+    assert code == 0
+    assert "usage: hostrouting" in out
+    assert len(out.splitlines()) > 8
+
+
+def test_the_version_is_the_packages(run: Any) -> None:
+    assert run("--version") == (0, f"hostrouting {__version__}\n", "")
+
+
+# --- configs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["apply", "--routes-only"], ["plan"], ["check"]])
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"hostRouting": 3}', '{"hostRouting": {"x": 1}}'])
+def test_a_bad_or_missing_config_is_78_and_changes_nothing(
+    run: Any, tmp_path: Path, kernel: FakeKernel, command: list[str], content: str | None
+) -> None:
+    path = tmp_path / "bad.json"
+    if content is not None:
+        path.write_text(content)
+    before = kernel.routes()
+    code, out, err = run(*command, path)
+    assert (code, out) == (78, "")
+    assert err.startswith("hostrouting: ")
+    assert kernel.routes() == before
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["apply", "--routes-only"], ["plan"], ["check"]])
+def test_a_directory_as_config_is_78_and_says_so(run: Any, tmp_path: Path, command: list[str]) -> None:
+    code, _, err = run(*command, tmp_path)
+    assert code == 78
+    assert "is a directory" in err
+
+
+def test_every_problem_of_a_config_is_a_line(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    entries = [{"destination": f"10.0.0.{n}/24"} for n in range(1, 11)]
+    path.write_text(json.dumps({"hostRouting": {"staticRoutes": {"enabled": True, "routes": entries}}}))
+    code, _, err = run("plan", path)
+    assert code == 78
+    assert len(err.splitlines()) == 10
+    assert err.splitlines()[9].startswith("hostrouting: hostRouting.staticRoutes.routes[9].destination: '10.0.0.10/24'")
+
+
+def test_the_config_of_the_layout_is_read_if_none_is_named(run: Any, host: Host) -> None:
+    assert run("plan")[0] == 78
+    host.layout.config.parent.mkdir(parents=True)
+    host.layout.config.write_text(json.dumps(CONFIG))
+    assert run("plan")[0] == 2
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that everybody may read; pytest's own are root's alone."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def test_an_unreadable_config_is_77(run: Any, config: Path, as_ordinary_user: Any) -> None:
+    config.chmod(0)
+    with as_ordinary_user():
+        code, _, err = run("plan", config)
+    assert code == 77
+    assert "Permission denied; run as root" in err
+
+
+def test_not_root_is_77_with_the_reason_and_changes_nothing(
+    kernel: FakeKernel, open_folder: Path, as_ordinary_user: Any, capsys: Any
+) -> None:
+    config = open_folder / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(open_folder))
+    before = kernel.routes()
+    with as_ordinary_user():
+        assert cli.main(["check", str(config)], host=host) == 1
+        capsys.readouterr()
+        code = cli.main(["apply", "--routes-only", str(config)], host=host)
+    err = capsys.readouterr().err
+    assert code == 77
+    assert "can't open the lock" in err
+    assert "run as root" in err
+    assert kernel.routes() == before
+
+
+# --- apply, plan, remove -----------------------------------------------------------------------------------------
+
+
+def test_plan_shows_what_apply_does_and_changes_nothing(run: Any, config: Path, kernel: FakeKernel, host: Host) -> None:
+    before = kernel.routes()
+    assert run("plan", config) == (2, "+ 172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n", "")
+    assert kernel.routes() == before
+    assert not host.layout.run_dir.exists()
+    code, out, _ = run("apply", "--routes-only", config)
+    assert (code, out) == (0, "added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
+    assert run("plan", config)[:2] == (
+        0,
+        "= 172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\nnothing to change\n",
+    )
+
+
+def test_plan_shows_replacements_removals_and_what_is_somebody_elses(
+    run: Any, config: Path, kernel: FakeKernel
+) -> None:
+    hop = (NextHop("eth0", IPv4Address("10.1.0.1")),)
+    foreign = Route(IPv4Network("172.16.3.0/24"), hop, protocol=Protocol.DHCP)
+    assert (
+        kernel.add(
+            [foreign, Route(IPv4Network("172.16.1.0/24"), hop, mtu=1300), Route(IPv4Network("172.16.2.0/24"), hop)]
+        )
+        == ()
+    )
+    document = json.loads(json.dumps(CONFIG))
+    document["hostRouting"]["staticRoutes"]["routes"].append({"destination": "172.16.3.0/24"})
+    config.write_text(json.dumps(document))
+    code, out, _ = run("plan", config)
+    assert code == 2
+    assert [line[0] for line in out.splitlines()] == ["~", "-", "="]
+    assert "was: 172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting mtu 1300" in out
+    assert "proto dhcp  (somebody else's, already there)" in out
+
+
+def test_plan_says_what_apply_would_wait_for(run: Any, config: Path, kernel: FakeKernel) -> None:
+    default = [route for route in kernel.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
+    assert kernel.delete(default) == ()
+    code, out, _ = run("plan", config)
+    assert code == 2
+    assert out.startswith("would wait up to 0 s for the default route")
+    assert json.loads(run("plan", config, "--output", "json")[1])["missing"].startswith("the default route")
+
+
+def test_json_of_apply_and_plan_is_for_programs(run: Any, config: Path) -> None:
+    line = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
+    plan = json.loads(run("plan", config, "--output", "json")[1])
+    assert plan == {
+        "schema": 1,
+        "add": [line],
+        "replace": [],
+        "remove": [],
+        "unchanged": [],
+        "foreign": [],
+        "missing": None,
+    }
+    applied = json.loads(run("apply", "--routes-only", config, "--output", "json")[1])
+    assert applied == {"schema": 1, "added": [line], "replaced": [], "removed": [], "unchanged": [], "foreign": []}
+
+
+def test_a_failed_apply_is_1_and_changes_nothing(run: Any, config: Path, kernel: FakeKernel) -> None:
+    config.write_text(json.dumps(CONFIG).replace("172.16.1.0/24", "172.16.0.0/16"))
+    before = kernel.routes()
+    code, out, err = run("apply", "--routes-only", config)
+    assert (code, out) == (1, "")
+    assert "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17" in err
+    assert kernel.routes() == before
+
+
+def test_remove_takes_back_and_needs_no_config(run: Any, config: Path, kernel: FakeKernel) -> None:
+    before = kernel.routes()
+    run("apply", "--routes-only", config)
+    assert run("remove")[:2] == (0, "removed   172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
+    assert kernel.routes() == before
+    assert run("remove")[:2] == (0, "nothing to change\n")
+
+
+def test_sigterm_ends_a_wait_with_1_and_leaves_nothing(
+    config: Path, kernel: FakeKernel, host: Host, capsys: Any
+) -> None:
+    default = [route for route in kernel.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
+    assert kernel.delete(default) == ()
+    config.write_text(json.dumps(CONFIG).replace('"waitSeconds": 0', '"waitSeconds": 600'))
+
+    class Killing:
+        def __getattr__(self, name: str) -> object:
+            if name == "wait_for_change":
+                os.kill(os.getpid(), signal.SIGTERM)
+            return getattr(kernel, name)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    killing = Host(routes=Killing(), units=FakeSystemd(), layout=host.layout)  # type: ignore[arg-type]
+    assert cli.main(["apply", "--routes-only", str(config)], host=killing) == 1
+    err = capsys.readouterr().err
+    assert "waiting up to 600 s for the default route" in err
+    assert "hostrouting: stopped: SIGTERM; nothing is left half-done" in err
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+# --- check -------------------------------------------------------------------------------------------------------
+
+
+def test_check_is_1_while_something_fails_in_either_mode_and_0_after_the_mend(
+    run: Any, config: Path, host: Host
+) -> None:
+    code, out, _ = run("check", config)
+    assert code == 1
+    assert out == (
+        "expected interface: eth0\n"
+        "✗ 172.16.1.0/24  OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.1) routes via ib0, expected eth0\n"
+        "                 by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10\n"
+        "✓ 10.96.0.0/12   by eth0\n"
+    )
+    config.write_text(json.dumps(CONFIG).replace("STRICT", "WARN"))
+    assert run("check", config)[0] == 1
+    run("apply", "--routes-only", config)
+    assert run("check", config)[0] == 0
+    assert [path.name for path in host.layout.run_dir.iterdir()] == ["lock"]
+
+
+def test_check_with_cidrs_reads_no_file_and_with_both_adds_them(run: Any, config: Path) -> None:
+    assert run("check", "--cidr", "10.96.0.0/12", "--cidr", "192.168.0.0/16")[0] == 0
+    document = json.loads(run("check", config, "--cidr", "172.16.9.9/24", "--output", "json")[1])
+    assert [finding["cidr"] for finding in document["findings"]] == ["172.16.1.0/24", "172.16.9.0/24"]
+
+
+def test_check_that_can_not_judge_is_2(run: Any, kernel: FakeKernel, config: Path) -> None:
+    default = [route for route in kernel.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
+    assert kernel.delete(default) == ()
+    code, out, _ = run("check", config)
+    assert code == 2
+    assert out.startswith("unknown  the check couldn't judge anything: no-default-route")
+
+
+def test_check_without_cidrs_says_that_there_is_nothing_to_check(run: Any, config: Path) -> None:
+    config.write_text("{}")
+    code, out, _ = run("check", config)
+    assert code == 0
+    assert "name some with --cidr" in out
+
+
+def test_the_json_of_a_check_has_the_documented_shape(run: Any, config: Path) -> None:
+    document = json.loads(run("check", config, "--output", "json")[1])
+    assert list(document) == [
+        "schema", "verdict", "mode", "coverage", "defaultDevs", "findings", "notes", "reason", "time",
+    ]  # fmt: skip
+    assert (document["schema"], document["verdict"], document["mode"]) == (1, "overlap", "STRICT")
+    assert document["defaultDevs"] == ["eth0"]
+    assert list(document["findings"][0]) == [
+        "kind", "cidr", "probe", "devs", "expectedDevs", "ranges", "route", "fix", "message",
+    ]  # fmt: skip
+    assert len(document["time"]) == len("2026-11-20T09:00:00Z")
+
+
+# --- terminals ---------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_for_terminals_that_want_them(host: Host, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    coloured, plain = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", coloured)
+    cli.main(["check", str(config)], host=host)
+    assert "\x1b[31m✗\x1b[0m" in coloured.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", plain)
+    cli.main(["check", str(config)], host=host)
+    assert "\x1b" not in plain.getvalue()
+
+
+def test_output_that_an_old_encoding_can_not_hold_is_replaced_not_fatal(
+    host: Host, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="latin-1"))
+    assert cli.main(["check", str(config)], host=host) == 1
+    assert b"? 172.16.1.0/24" in raw.getvalue()
+
+
+def test_a_closed_pipe_is_no_traceback(config: Path) -> None:
+    program = f"{sys.executable} -m hostrouting --help | true; {sys.executable} -m hostrouting --help | head -c 1"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_verbose_logs_a_wide_record_for_each_task(run: Any, config: Path) -> None:
+    _, _, err = run("apply", "-v", "--routes-only", config)
+    assert "phases.path=install-routes" in err
+    assert "phases.status=ok" in err
+    _, _, err = run("-v", "apply", "--routes-only", config)
+    assert "phases.path=install-routes" in err

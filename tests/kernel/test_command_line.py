@@ -1,0 +1,154 @@
+"""The real command line: in network and mount namespaces of its own, with a /run and an /etc that are thrown away."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.kernel
+
+# /etc/aks-flex-node needn't exist on this machine, so /etc is overlaid as a whole; nothing below leaves the namespaces.
+SETUP = r"""
+set -eu
+mount -t tmpfs none "$SCRATCH"
+mkdir "$SCRATCH/upper" "$SCRATCH/work"
+mount -t overlay none -o "lowerdir=/etc,upperdir=$SCRATCH/upper,workdir=$SCRATCH/work" /etc
+mount -t tmpfs none /run
+mkdir -p /etc/aks-flex-node
+ip link set lo up
+ip link add eth0 type veth peer name peer0
+ip link add ib0 type veth peer name peer1
+for link in eth0 ib0 peer0 peer1; do ip link set "$link" up; done
+ip addr add 10.1.0.4/24 dev eth0
+ip addr add 172.16.0.10/16 dev ib0
+ip route add default via 10.1.0.1 proto dhcp metric 100
+hostrouting() { "$PYTHON" -m hostrouting "$@"; }
+"""
+
+CONFIG = {
+    "hostRouting": {
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+        "waitSeconds": 0,
+    }
+}
+
+
+def on_a_host(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run bash on a throw-away host."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return subprocess.run(
+        ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + script],
+        env=os.environ | {"SCRATCH": str(scratch), "PYTHON": sys.executable, "CONFIG": str(tmp_path / "config.json")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_story_of_a_host_check_plan_apply_check_remove(tmp_path: Path) -> None:
+    done = on_a_host(
+        tmp_path,
+        r"""
+        before=$(ip -4 route show table all)
+        cp "$CONFIG" /etc/aks-flex-node/config.json
+        hostrouting check > "$SCRATCH/out" || echo "check: $?"
+        hostrouting plan || echo "plan: $?"
+        hostrouting apply --routes-only
+        ip route get 172.16.1.1 | head -n 1
+        ls /etc/aks-flex-node /run/aks-flex-node
+        hostrouting check
+        hostrouting plan || echo "plan: $?"
+        hostrouting remove
+        [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
+        """,
+    )
+    assert done.stderr == ""
+    line = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
+    assert [text.strip() for text in done.stdout.splitlines()] == [
+        "check: 1",
+        f"+ {line}",
+        "plan: 2",
+        f"added     {line}",
+        "172.16.1.1 via 10.1.0.1 dev eth0 src 10.1.0.4 uid 0",
+        "/etc/aks-flex-node:",
+        "config.json",
+        "",
+        "/run/aks-flex-node:",
+        "lock",
+        "expected interface: eth0",
+        "✓ 172.16.1.0/24  by eth0",
+        f"= {line}",
+        "nothing to change",
+        f"removed   {line}",
+        "as-before",
+    ]
+
+
+def test_without_cap_net_admin_apply_is_77_and_check_works(tmp_path: Path) -> None:
+    done = on_a_host(
+        tmp_path,
+        r"""
+        before=$(ip -4 route show table all)
+        hostrouting() { setpriv --bounding-set=-net_admin --inh-caps=-all "$PYTHON" -m hostrouting "$@"; }
+        hostrouting apply --routes-only "$CONFIG" || echo "apply: $?"
+        hostrouting check --cidr 10.96.0.0/12
+        [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
+        """,
+    )
+    assert done.stdout.splitlines() == ["apply: 77", "expected interface: eth0", "✓ 10.96.0.0/12  by eth0", "as-before"]
+    assert "can't add 172.16.1.0/24" in done.stderr
+    assert "not permitted (kernel: Operation not permitted); run as root (CAP_NET_ADMIN)" in done.stderr
+
+
+def test_sigterm_of_a_waiting_apply_ends_it_at_once_with_1(tmp_path: Path) -> None:
+    done = on_a_host(
+        tmp_path,
+        r"""
+        sed -i 's/"waitSeconds": 0/"waitSeconds": 600/' "$CONFIG"
+        ip route del default
+        before=$(ip -4 route show table all)
+        mkfifo "$SCRATCH/progress"
+        "$PYTHON" -m hostrouting apply --routes-only "$CONFIG" 2> "$SCRATCH/progress" &
+        { read -r line; echo "$line"; kill -TERM $!; cat; } < "$SCRATCH/progress"
+        wait $! || echo "apply: $?"
+        [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
+        """,
+    )
+    assert done.stdout.splitlines()[1:] == [
+        "hostrouting: stopped: SIGTERM; nothing is left half-done",
+        "apply: 1",
+        "as-before",
+    ]
+    assert done.stdout.startswith("waiting up to 600 s for the default route")
+
+
+def test_two_processes_at_once_come_one_after_the_other_with_the_same_end(tmp_path: Path) -> None:
+    done = on_a_host(
+        tmp_path,
+        r"""
+        hostrouting apply --routes-only "$CONFIG" > "$SCRATCH/1" & first=$!
+        hostrouting apply --routes-only "$CONFIG" > "$SCRATCH/2" & second=$!
+        wait $first; wait $second
+        sort "$SCRATCH/1" "$SCRATCH/2"
+        ip -N route show proto 217
+        """,
+    )
+    line = "172.16.1.0/24 via 10.1.0.1 dev eth0"
+    assert [text.strip() for text in done.stdout.splitlines()] == [
+        f"added     {line} proto hostrouting",
+        "nothing to change",
+        f"unchanged {line} proto hostrouting",
+        line,
+    ]

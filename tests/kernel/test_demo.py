@@ -1,0 +1,115 @@
+"""The demo tells the whole story, on the real kernel or, where that is refused, in memory, and says which."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from hostrouting import HostRoutingError, demo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PICTURE = Path(__file__).parents[2] / "docs" / "demo.svg"
+
+# seccomp can't be asked for without a library; a limit of zero namespaces is refused just the same.
+NO_NAMESPACES = "echo 0 > /proc/sys/user/max_net_namespaces && exec"
+
+
+def run() -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hostrouting", "demo"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def check_story(output: str) -> None:
+    told = re.findall(r"OVERLAP|added|unchanged|removed|by ib0|by eth0 |✓", output)
+    assert told.count("OVERLAP") == 2
+    assert [told.count(word) for word in ("added", "unchanged", "removed")] == [2, 2, 2]
+    assert output.index("by ib0") < output.index("OVERLAP") < output.index("added") < output.index("by eth0  ")
+    assert output.rstrip().endswith("✓ every route that was there before is untouched")
+
+
+@pytest.mark.kernel
+def test_the_demo_tells_the_story_on_the_real_kernel() -> None:
+    done = run()
+    assert (done.returncode, done.stderr) == (0, "")
+    version = ".".join(os.uname().release.split(".")[:2])
+    assert done.stdout.splitlines()[0] == f"kernel: Linux {version} (network namespace)"
+    check_story(done.stdout)
+    assert done.stdout.index("is lost") < done.stdout.index("arrives")
+
+
+# An ordinary user needn't be able to read root's Python: import first, then become one. The kernel takes /proc/self
+# away from a process that changes its user, until it says that it may be looked at (PR_SET_DUMPABLE, prctl(2)).
+AS_NOBODY = """
+import ctypes, os, sys
+import hostrouting.demo, pyroute2
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+os.environ["TMPDIR"] = sys.argv.pop()
+sys.exit(hostrouting.demo.main())
+"""
+
+
+@pytest.mark.kernel
+def test_the_demo_needs_no_root_where_user_namespaces_are_allowed() -> None:
+    if Path("/proc/self/uid_map").read_text().split() == ["0", str(os.getuid()), "1"]:
+        pytest.skip("root of a user namespace with one user can't become another; the test above was no root either")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        done = subprocess.run([sys.executable, "-c", AS_NOBODY, folder], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0].endswith("(network namespace)")
+    check_story(done.stdout)
+    assert done.stdout.index("is lost") < done.stdout.index("arrives")
+
+
+@pytest.mark.kernel
+def test_without_namespaces_the_demo_says_so_and_tells_the_same_in_memory() -> None:
+    """In a user namespace of its own: the limit counts there and below."""
+    program = f"{NO_NAMESPACES} {sys.executable} -m hostrouting demo"
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "bash", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.match(r"kernel: in memory \(can't make a network namespace: .+\)\n", done.stdout)
+    check_story(done.stdout)
+    assert "datagram" not in done.stdout
+
+
+def without_kernel(text: str) -> list[str]:
+    root = ET.fromstring(text)
+    lines = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert lines[0].startswith("kernel: Linux")
+    return lines[1:]
+
+
+@pytest.mark.kernel
+def test_the_readmes_picture_is_what_the_demo_draws() -> None:
+    """After a change: ./run demo --output svg > docs/demo.svg."""
+    drawn = subprocess.run(
+        [sys.executable, "-m", "hostrouting", "demo", "--output", "svg"], capture_output=True, text=True, check=True
+    )
+    assert without_kernel(drawn.stdout) == without_kernel(PICTURE.read_text())
+
+
+def test_a_demo_that_goes_wrong_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> Iterator[str]:
+        yield "a line"
+        raise HostRoutingError("the table isn't what it was before")
+
+    monkeypatch.setattr(demo, "story", fail)
+    monkeypatch.setattr(sys, "argv", ["demo"])
+    assert demo.main() == 1
+    assert capsys.readouterr().err == "hostrouting demo: the table isn't what it was before\n"
