@@ -1,0 +1,62 @@
+"""The README says what is: its code compiles, its config loads, its tables name every key and command."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import attrs
+import pytest
+
+from hostrouting import Config, RouteOverlap, StaticRoute, StaticRoutes, cli
+from hostrouting.demo import CONFIG
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_its_python_compiles_and_imports_what_there_is(code: str) -> None:
+    tree = ast.parse(code)
+    tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    exec(compile(tree, "README.md", "exec"), {})
+
+
+def test_its_config_loads() -> None:
+    (document,) = blocks("json")
+    assert len(Config.from_mapping(json.loads(document)).static_routes.routes) == 2
+
+
+def test_its_table_names_every_key() -> None:
+    for cls in (StaticRoute, StaticRoutes, RouteOverlap, Config):
+        for field in attrs.fields(cls):
+            if not attrs.has(type(field.default)):
+                assert re.search(rf"^\| `[^`]*{field.metadata['key']}(\[\])?", README, re.MULTILINE), field.metadata[
+                    "key"
+                ]
+
+
+def test_its_table_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    commands = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert commands == re.findall(
+        r"^\| `(\w+)[^`]*` \| .* \| .*\d \|?", README.partition("## The command line")[2], re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/design.md", "CHANGELOG.md"])
+def test_its_links_lead_somewhere(document: str) -> None:
+    text = (ROOT / document).read_text()
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+        assert ((ROOT / document).parent / target).exists(), target
+
+
+def test_the_demos_config_is_one_that_the_readme_tells_of() -> None:
+    assert CONFIG.route_overlap.mode == "STRICT"
+    assert "172.16.1.0/24" in README
