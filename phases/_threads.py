@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-import time
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
@@ -40,35 +41,40 @@ def run_threads(
     """
     claims: dict[int, bool] = {}
     done: set[int] = set()
+    # Waited on instead of the threads: Thread.join can't bear to be interrupted (_wait_for_tstate_lock in 3.11).
+    news: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def do(index: int) -> None:
-        if claims.setdefault(index, True):
-            works[index][1]()
-        done.add(index)
+        try:
+            if claims.setdefault(index, True):
+                works[index][1]()
+        finally:
+            done.add(index)
+            news.put(index)
 
     threads = [
         threading.Thread(target=copy_context().run, args=(do, index), name=name)
         for index, (name, _) in enumerate(works)
     ]
-    starting, ending = threads, list(range(len(threads)))
+    starting, ending = threads, set(range(len(threads)))
     first: BaseException | None = None
     while True:
         try:
             for thread in starting:
                 thread.start()
-            for index in ending:
-                while index not in done:
-                    threads[index].join(longest_wait())
-                    # An interrupted join takes the thread for ended (Thread._wait_for_tstate_lock in 3.11).
-                    if index not in done and not threads[index].is_alive():
-                        time.sleep(POLL_SECONDS)
-                threads[index].join()
+            while not done.issuperset(ending):
+                with suppress(queue.Empty):
+                    news.get(timeout=longest_wait())
         except BaseException as error:  # noqa: BLE001 - given back
             first = error if first is None else first
             on_interrupt(error)
             # Nobody knows whether a thread whose start was interrupted runs or ever will: so whoever claims
             # its work first, we or the thread, decides whether it is done and has to be waited for.
             starting = []
-            ending = [index for index in range(len(threads)) if claims.setdefault(index, False)]
+            ending = {index for index in ending if claims.setdefault(index, False)}
         else:
-            return first
+            break
+    if first is None:
+        for thread in threads:
+            thread.join()
+    return first

@@ -16,22 +16,20 @@ and the cached type of a multicast destination below a prefix of its own that sh
 
 from __future__ import annotations
 
-import errno as errnos
 import threading
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import IPv4Address, IPv4Interface
 from typing import TYPE_CHECKING
 
-import attrs
-
 from hostrouting.backends._fib import devinet
-from hostrouting.backends._fib.frontend import fib_new_route
-from hostrouting.backends._fib.net import Device, InAddress, RefusedError
+from hostrouting.backends._fib.device import Device, InAddress, RefusedError
 from hostrouting.backends._fib.output import get_route
+from hostrouting.backends._fib.requests import delete_route, new_route
 from hostrouting.backends._fib.rules import fib_delrule, fib_newrule
-from hostrouting.backends._fib.trie import Insert, fib_table_delete, fib_tables_dump
+from hostrouting.backends._fib.trie import Insert, fib_tables_dump
 from hostrouting.errors import RouteError
-from hostrouting.model import Hardware, RouteFailure, Scope
+from hostrouting.model import Hardware, RouteFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,9 +39,6 @@ if TYPE_CHECKING:
     from phases import CancelScope
 
 __all__ = ["FakeKernel"]
-
-_UINT32 = 2**32 - 1
-_ECN = 0x03
 
 
 class FakeKernel:
@@ -102,25 +97,24 @@ class FakeKernel:
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST."""
-        return self._write(routes, lambda net, route: _new_route(net, route, Insert.EXCLUSIVE))
+        return self._write(routes, partial(new_route, how=Insert.EXCLUSIVE))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes or put them in the place of the first with the same ``key``.
 
         The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
         """
-        return self._write(routes, lambda net, route: _new_route(net, route, Insert.REPLACE))
+        return self._write(routes, partial(new_route, how=Insert.REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH."""
-        return self._write(routes, _delete_route)
+        return self._write(routes, delete_route)
 
     def _write(self, routes: Sequence[Route], write: Callable[[Net, Route], None]) -> tuple[RouteFailure, ...]:
         failures = []
         with self._changing() as net:
             for route in routes:
                 try:
-                    _check_request(net, route, write is _delete_route)
                     write(net, route)
                 except RefusedError as refusal:
                     failures.append(RouteFailure(route, refusal.errno, refusal.message))
@@ -278,63 +272,3 @@ class FakeKernel:
                 yield net
             except RefusedError as refusal:
                 raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
-
-
-def _check_request(net: Net, route: Route, is_deletion: bool) -> None:
-    """What is refused before the kernel is asked: numbers that don't fit, and names of no interface.
-
-    Raises:
-        RefusedError: EINVAL, ENODEV.
-    """
-    numbers = (
-        ("table", route.table, 1, _UINT32),
-        ("metric", route.metric, 0, _UINT32),
-        ("mtu", route.mtu or 0, 0, _UINT32),
-        ("protocol", route.protocol, 0, 255),
-        ("scope", route.scope, 0, 255),
-        ("tos", route.tos, 0, 255),
-        *(("weight", hop.weight, 1, 256) for hop in route.hops),
-    )
-    for name, number, least, most in numbers:
-        if not least <= number <= most:
-            raise RefusedError(errnos.EINVAL, f"{name} {number} is not in {least}-{most}")
-    if route.nexthop_id is None:
-        for hop in route.hops[:1] if is_deletion else route.hops:
-            if hop.dev is not None:
-                net.device(hop.dev)
-
-
-def _new_route(net: Net, route: Route, how: Insert) -> None:
-    if route.tos & _ECN:
-        raise RefusedError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
-    fib_new_route(net, route, how)
-
-
-def _delete_route(net: Net, route: Route) -> None:
-    # The kernel's own match is looser than the port's: a metric of 0 is any, no gateway is any.
-    if not _is_present(net, route):
-        raise RefusedError(errnos.ESRCH, "no such route")
-    fib_table_delete(net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None))
-
-
-def _is_present(net: Net, route: Route) -> bool:
-    table = net.tables.get(route.table)
-    if table is None or route.nexthop_id is not None:
-        return False
-    for alias in table.aliases(route.destination):
-        entry = alias.show(ignores_linkdown=net.ignores_linkdown)
-        if (
-            entry.key == route.key
-            and entry.type is route.type
-            and entry.protocol == route.protocol
-            and _has_first_hop(entry, route)
-        ):
-            return True
-    return False
-
-
-def _has_first_hop(entry: Route, route: Route) -> bool:
-    if not entry.hops or not route.hops:
-        return not entry.hops and not route.hops
-    there, meant = entry.hops[0], route.hops[0]
-    return there.gateway == meant.gateway and meant.dev in (None, there.dev)

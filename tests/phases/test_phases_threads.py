@@ -4,9 +4,8 @@ import threading
 
 import pytest
 
-from phases import CancelScope, Parallel, run
+from phases import CancelScope, Parallel, Task, run, task
 from phases._threads import longest_wait, run_threads
-from phases.testing import Returning
 
 
 def test_only_the_main_thread_wakes_up_for_signals() -> None:
@@ -20,9 +19,25 @@ def test_when_no_more_threads_can_start_those_that_run_are_waited_for(
 ) -> None:
     start = threading.Thread.start
     started: list[threading.Thread] = []
+    ended: list[str] = []
+
+    def work(name: str) -> Task[None]:
+        @task(name)
+        def wait(scope: CancelScope) -> None:
+            begun.release()
+            try:
+                scope.wait(1000)
+            finally:
+                ended.append(name)
+
+        return wait
+
+    begun = threading.Semaphore(0)
 
     def limited(thread: threading.Thread) -> None:
         if len(started) == 2:
+            begun.acquire()
+            begun.acquire()
             raise RuntimeError("can't start new thread")
         started.append(thread)
         start(thread)
@@ -30,6 +45,6 @@ def test_when_no_more_threads_can_start_those_that_run_are_waited_for(
     monkeypatch.setattr(threading.Thread, "start", limited)
     scope = CancelScope()
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        run(Parallel(*(Returning(f"t{number}", number) for number in range(4))), scope=scope)
-    assert not any(thread.is_alive() for thread in started)
+        run(Parallel(*(work(f"t{number}") for number in range(4))), scope=scope)
+    assert sorted(ended) == ["t0", "t1"]
     assert not scope.is_cancelled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno as errnos
 
+from hostrouting.backends._fib.device import LOOPBACK, Device, InAddress, RefusedError
 from hostrouting.backends._fib.frontend import (
     fib_add_ifaddr,
     fib_addr_added,
@@ -12,7 +13,7 @@ from hostrouting.backends._fib.frontend import (
     fib_del_ifaddr,
     fib_disable_ip,
 )
-from hostrouting.backends._fib.net import LOOPBACK, Device, InAddress, Net, RefusedError
+from hostrouting.backends._fib.net import Net
 from hostrouting.backends._fib.semantics import Event, fib_sync_down_dev, fib_sync_up
 from hostrouting.model import Hardware, Scope
 

@@ -6,7 +6,7 @@ import contextlib
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
-from hostrouting.backends._fib.net import Device, InAddress, Net, RefusedError
+from hostrouting.backends._fib.device import Device, InAddress, RefusedError
 from hostrouting.backends._fib.semantics import (
     Event,
     fib_create_info,
@@ -20,6 +20,8 @@ from hostrouting.model import NextHop, Protocol, Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hostrouting.backends._fib.net import Net
 
 __all__ = [
     "fib_add_ifaddr",

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.backends._fib.net import Device, Flow, Found, Net
+from hostrouting.backends._fib.net import Flow, Found, Net
 from hostrouting.backends._fib.rules import fib_lookup
 from hostrouting.model import Lookup, RouteType, Scope
 
 if TYPE_CHECKING:
+    from hostrouting.backends._fib.device import Device
     from hostrouting.backends._fib.net import Hop
 
 __all__ = ["get_route"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.backends._fib.net import LOOPBACK, MASKS, Answer, Flow, Found, Net, RefusedError
+from hostrouting.backends._fib.device import LOOPBACK, MASKS, RefusedError
+from hostrouting.backends._fib.net import Answer, Flow, Found, Net
 from hostrouting.backends._fib.trie import fib_table_lookup
 from hostrouting.model import Rule, RuleAction, Table
 

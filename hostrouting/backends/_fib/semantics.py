@@ -7,7 +7,8 @@ from enum import Enum, auto
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
-from hostrouting.backends._fib.net import Device, FibInfo, Flow, Found, Gateway, Hop, Net, RefusedError
+from hostrouting.backends._fib.device import Device, RefusedError
+from hostrouting.backends._fib.net import FibInfo, Flow, Found, Gateway, Hop, Net
 from hostrouting.backends._fib.rules import fib_lookup
 from hostrouting.backends._fib.trie import fib_table_lookup
 from hostrouting.model import NextHop, Route, RouteType, Scope, Table

@@ -6,7 +6,8 @@ import errno as errnos
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from hostrouting.backends._fib.net import MASKS, Alias, Answer, FibInfo, FibTable, Flow, Found, Hop, Net, RefusedError
+from hostrouting.backends._fib.device import MASKS, RefusedError
+from hostrouting.backends._fib.net import Alias, Answer, FibInfo, FibTable, Flow, Found, Hop, Net
 from hostrouting.model import Scope
 
 if TYPE_CHECKING:
