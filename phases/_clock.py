@@ -9,40 +9,28 @@ import select
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from phases._threads import POLL_SECONDS, longest_wait
+from phases._threads import POLL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from threading import Event
+    from collections.abc import Callable
 
 
 class Clock(Protocol):
-    """Tells the time and waits for it, for events and for file descriptors."""
+    """Tells the time and waits for it, and for what may happen meanwhile."""
 
     def monotonic(self) -> float:
         """Give seconds since some fixed moment; called from signal handlers, so it must not block."""
 
-    def wait_event(self, event: Event, fds: Sequence[int], seconds: float | None) -> bool:
-        """Wait until the event is set, one of the fds is readable or the time is over.
+    def wait(self, happened: Callable[[float], bool], seconds: float | None, stopped: Callable[[], bool]) -> bool:
+        """Wait until something happens, the time is over or the wait is stopped.
 
         Args:
-            event: what is waited for.
-            fds: file descriptors that end the wait.
+            happened: waits at most so many real seconds for it, and tells whether it happened.
             seconds: the longest wait; None: no end.
+            stopped: tells whether the wait is to end; to be asked at least every 50 ms.
 
         Returns:
-            Whether the event is set.
-        """
-
-    def wait_readable(self, fds: Sequence[int], seconds: float | None) -> list[int]:
-        """Wait until one of the fds is readable or the time is over.
-
-        Args:
-            fds: open file descriptors.
-            seconds: the longest wait; None: no end.
-
-        Returns:
-            The readable ones; none if the time is over.
+            Whether it happened.
         """
 
 
@@ -53,47 +41,42 @@ class SystemClock:
         """Give the seconds of CLOCK_MONOTONIC, clock_gettime(2)."""
         return time.monotonic()
 
-    def wait_event(self, event: Event, fds: Sequence[int], seconds: float | None) -> bool:
-        """Wait for the event in slices of `POLL_SECONDS`, as no fd can wake a thread out of it."""
+    def wait(self, happened: Callable[[float], bool], seconds: float | None, stopped: Callable[[], bool]) -> bool:
+        """Wait in slices of `POLL_SECONDS`."""
         end = math.inf if seconds is None else time.monotonic() + seconds
         while True:
             left = max(0.0, end - time.monotonic())
-            if event.wait(min(left, POLL_SECONDS)):
+            if happened(min(left, POLL_SECONDS)):
                 return True
-            if left == 0 or readable(fds):
-                return event.is_set()
-
-    def wait_readable(self, fds: Sequence[int], seconds: float | None) -> list[int]:
-        """Wait in poll(2)."""
-        end = math.inf if seconds is None else time.monotonic() + seconds
-        while True:
-            left = max(0.0, end - time.monotonic())
-            found = readable(fds, min(left, longest_wait()))
-            if found or left == 0:
-                return found
+            if left == 0 or stopped():
+                return False
 
 
 SYSTEM_CLOCK = SystemClock()
 
 
-def readable(fds: Sequence[int], seconds: float = 0.0) -> list[int]:
-    """Give those file descriptors that a read wouldn't block on: data, end of file or an error.
+def sleep(seconds: float) -> bool:
+    """Sleep, while nothing is waited for."""
+    time.sleep(seconds)
+    return False
+
+
+def is_readable(fd: int, seconds: float) -> bool:
+    """Tell whether a read of a file wouldn't block: there is data, the end of the file or an error.
 
     Args:
-        fds: open file descriptors.
-        seconds: the longest wait for the first one.
+        fd: its file descriptor.
+        seconds: how long to wait for that.
 
     Raises:
-        OSError: one of them is closed (EBADF).
+        OSError: it is closed (EBADF).
     """
     poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    found = poll.poll(math.ceil(seconds * 1000))
-    for fd, event in found:
-        if event & select.POLLNVAL:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), f"fd {fd}")
-    return [fd for fd, _ in found]
+    poll.register(fd, select.POLLIN)
+    events = [event for _, event in poll.poll(math.ceil(seconds * 1000))]
+    if any(event & select.POLLNVAL for event in events):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), f"fd {fd}")
+    return bool(events)
 
 
 def seconds_or_never(seconds: float | None) -> float | None:

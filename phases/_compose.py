@@ -89,6 +89,7 @@ class Parallel(Generic[T_co]):
         results: dict[int, T_co] = {}
         errors: dict[int, BaseException] = {}
         cancelled: dict[int, Cancelled] = {}
+        interrupts: list[BaseException] = []
 
         def work(index: int, task: Task[T_co]) -> None:
             try:
@@ -100,18 +101,17 @@ class Parallel(Generic[T_co]):
                     errors[index] = error
                     inner.cancel(f"{task.name} ended with {type(error).__name__}")
 
-        interrupt = run_threads(
+        def interrupt(error: BaseException) -> None:
+            interrupts.append(error)
+            inner.cancel(f"interrupted by {type(error).__name__}")
+
+        run_threads(
             [(task.name, partial(work, index, task)) for index, task in enumerate(self.tasks)],
-            on_interrupt=lambda error: inner.cancel(f"interrupted by {type(error).__name__}"),
+            on_interrupt=interrupt,
         )
-        if interrupt is None and len(results) == len(self.tasks):
+        if len(results) == len(self.tasks) and not interrupts:
             return tuple(results[index] for index in range(len(self.tasks)))
-        try:
-            raise _outcome(scope, interrupt, [errors[index] for index in sorted(errors)], [*cancelled.values()])
-        finally:
-            # Tracebacks hold these dictionaries: with the exceptions in them that were a cycle.
-            errors.clear()
-            cancelled.clear()
+        raise _outcome(scope, interrupts, [errors[index] for index in sorted(errors)], [*cancelled.values()])
 
 
 @frozen(init=False)
@@ -184,14 +184,13 @@ def _manner(task: Task[object]) -> str:
 
 def _outcome(
     scope: CancelScope,
-    interrupt: BaseException | None,
+    interrupts: Sequence[BaseException],
     errors: Sequence[BaseException],
     cancelled: Sequence[Cancelled],
 ) -> BaseException:
     """Choose what to raise: an interrupt, else the scope's own end, else the failures."""
     failures = [error for error in errors if isinstance(error, Exception)]
-    interrupts = [] if interrupt is None else [interrupt]
-    interrupts += [error for error in errors if not isinstance(error, Exception)]
+    interrupts = [*interrupts, *(error for error in errors if not isinstance(error, Exception))]
     if interrupts:
         return _with_notes(interrupts[0], [*interrupts[1:], *failures])
     if stop := scope.verdict():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import selectors
 import signal
@@ -12,10 +13,10 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from phases._threads import longest_wait, run_threads
+from phases._threads import POLL_SECONDS, run_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 # A cancelled call ends within 100 ms: what is left of that is for the kernel to end and reap the process.
 TERM_SECONDS = 0.05
@@ -31,7 +32,7 @@ def run_process(
     env: Mapping[str, str] | None,
     cwd: str | os.PathLike[str] | None,
     seconds: float | None,
-    wakes: Sequence[int],
+    stopped: Callable[[], bool],
 ) -> subprocess.CompletedProcess[str] | None:
     """Run a program in a session of its own; ends its process group if that takes too long.
 
@@ -41,7 +42,7 @@ def run_process(
         env: its whole environment; None: ours.
         cwd: its working directory; None: ours.
         seconds: how long it may take; None: no end.
-        wakes: file descriptors that end it as soon as they are readable.
+        stopped: tells whether it is to be ended.
 
     Returns:
         What came of it; None if it was ended.
@@ -51,7 +52,7 @@ def run_process(
     """
     data = b"" if input is None else input.encode()
     started: list[_Running] = []
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
 
     def start() -> None:
         try:
@@ -69,14 +70,12 @@ def run_process(
             errors.append(error)
 
     try:
-        # In a thread, where no signal handler can raise after the fork and before we know of the process.
-        interrupt = run_threads([("start-process", start)], on_interrupt=lambda _error: None)
-        if interrupt is not None:
-            raise interrupt
+        # Aside, as a signal handler might raise after the fork and before we know of the process.
+        run_aside(start, on_interrupt=errors.append)
         if errors:
-            raise errors.pop()
+            raise errors[0]
         running = started[0]
-        if not running.pump(seconds, wakes):
+        if not running.pump(seconds, stopped):
             return None
         running.drain()
         return running.completed()
@@ -101,21 +100,14 @@ class _Running:
             self.close()
             raise
 
-    def pump(self, seconds: float | None, wakes: Sequence[int]) -> bool:
+    def pump(self, seconds: float | None, stopped: Callable[[], bool]) -> bool:
         """Move input and output until the process has exited (True), or is to be ended (False)."""
-        end = None if seconds is None else time.monotonic() + seconds
-        for fd in wakes:
-            self._selector.register(fd, selectors.EVENT_READ)
-        try:
-            while not self._has_exited:
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                if not self._step(left).isdisjoint(wakes):
-                    return self._has_exited
-        finally:
-            for fd in wakes:
-                self._selector.unregister(fd)
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while not self._has_exited:
+            left = end - time.monotonic()
+            if left <= 0 or stopped():
+                return False
+            self._step(left)
         return True
 
     def drain(self) -> None:
@@ -160,14 +152,10 @@ class _Running:
                 self._process.stdin, selectors.EVENT_WRITE, partial(self._send, self._process.stdin)
             )
 
-    def _step(self, seconds: float | None) -> set[int]:
-        """Wait for something to happen and serve it; gives the fds at which it did."""
-        longest = longest_wait()
-        ready = [key for key, _ in self._selector.select(longest if seconds is None else min(seconds, longest))]
-        for key in ready:
-            if key.data is not None:
-                key.data()
-        return {key.fd for key in ready}
+    def _step(self, seconds: float) -> None:
+        """Wait, but no longer than `POLL_SECONDS`, for something to happen, and serve it."""
+        for key, _ in self._selector.select(min(seconds, POLL_SECONDS)):
+            key.data()
 
     def _note_exit(self) -> None:
         self._has_exited = True

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self
 
 from attrs import frozen
 
-from phases._clock import SYSTEM_CLOCK, Clock, seconds_or_never
+from phases._clock import SYSTEM_CLOCK, Clock, is_readable, seconds_or_never, sleep
 from phases._errors import Cancelled, TimedOut, add_note
 from phases._observe import Context
 from phases._process import run_process
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
 
-    from phases._state import End, Wake
+    from phases._state import End
 
 
 class HasFileno(Protocol):
@@ -80,7 +81,7 @@ class CancelScope:
             reason: why, in words.
         """
         if not self._state.cancels:
-            self._state.cancel(self.clock.monotonic(), reason)
+            self._state.cancels.append((self.clock.monotonic(), reason))
 
     def child(self, *, timeout: float | None = None) -> CancelScope:
         """Make a scope that ends with this one, or before it; this one keeps no reference to it.
@@ -110,10 +111,8 @@ class CancelScope:
             Cancelled: the scope, or one above it, was cancelled; or a deadline of one above passed.
             TimedOut: the scope's own deadline passed.
         """
-        # Raised without a name: a local one would make a cycle with the traceback, and keep the scopes of
-        # all its frames, with their file descriptors, until some garbage collection.
-        if end := self._end():
-            raise end.error_in(self._state)
+        if error := self.verdict():
+            raise error
 
     def remaining(self) -> float | None:
         """Give the seconds to the nearest deadline, its own or one above; None if there is none."""
@@ -148,15 +147,13 @@ class CancelScope:
         if isinstance(what, (int, float)):
             span = seconds_or_never(what)
             shorter = _shortest(span, limit)
-            self._until(self._sleep, shorter)
+            self._until(sleep, shorter)
             return shorter == span
         if isinstance(what, threading.Event):
-            event = what
-            return self._until(lambda wakes, left: self.clock.wait_event(event, wakes, left), limit)
+            return self._until(what.wait, limit)
         if not hasattr(what, "fileno"):
             raise TypeError(f"can wait for seconds, an Event or a file, not for {what!r}")
-        fd = what.fileno()
-        return self._until(lambda wakes, left: fd in self.clock.wait_readable([fd, *wakes], left), limit)
+        return self._until(partial(is_readable, what.fileno()), limit)
 
     def run(
         self,
@@ -189,12 +186,10 @@ class CancelScope:
             TimedOut: likewise the timeout, or the scope's own deadline.
             OSError: it can't be started.
         """
-        wakes = self._wakes()
         self.check()
         limit, left = seconds_or_never(timeout), self.remaining()
         seconds = _shortest(limit, left)
-        fds = [wake.fd for wake in wakes]
-        done = run_process(argv, input=input, env=env, cwd=cwd, seconds=seconds, wakes=fds)
+        done = run_process(argv, input=input, env=env, cwd=cwd, seconds=seconds, stopped=lambda: self.is_cancelled)
         if done is None:
             raise add_note(self._late(limit if limit == seconds else None), f"while it ran {shlex.join(argv)}")
         return done
@@ -218,21 +213,12 @@ class CancelScope:
         end = self._end() or (None if deadline is None else self._state.end(deadline))
         return TimedOut(limit or 0.0) if end is None else end.error_in(self._state)
 
-    def _wakes(self) -> list[Wake]:
-        return [state.wake() for state in self._state.line]
-
-    def _sleep(self, wakes: Sequence[int], seconds: float | None) -> bool:
-        self.clock.wait_readable(wakes, seconds)
-        return False
-
-    def _until(self, happened: Callable[[Sequence[int], float | None], bool], seconds: float | None) -> bool:
-        wakes = self._wakes()
-        fds = [wake.fd for wake in wakes]
+    def _until(self, happened: Callable[[float], bool], seconds: float | None) -> bool:
         end = None if seconds is None else self.clock.monotonic() + seconds
         while True:
             self.check()
             left = None if end is None else max(0.0, end - self.clock.monotonic())
-            if happened(fds, _shortest(left, self.remaining())):
+            if self.clock.wait(happened, _shortest(left, self.remaining()), lambda: self.is_cancelled):
                 return True
             if end is not None and self.clock.monotonic() >= end:
                 self.check()

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
 from attrs import field, frozen
 
-from phases._clock import readable
 from phases._task import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from phases._observe import Status
     from phases._scope import CancelScope
@@ -62,25 +61,17 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass, with the calls scheduled for them, as if somebody had slept."""
-        self._wait(lambda: False, seconds)
+        self.wait(lambda _seconds: False, seconds, lambda: False)
 
-    def wait_event(self, event: threading.Event, fds: Sequence[int], seconds: float | None) -> bool:
-        """Wait as `Clock.wait_event` promises."""
-        self._wait(lambda: event.is_set() or bool(readable(fds)), seconds)
-        return event.is_set()
-
-    def wait_readable(self, fds: Sequence[int], seconds: float | None) -> list[int]:
-        """Wait as `Clock.wait_readable` promises."""
-        self._wait(lambda: bool(readable(fds)), seconds)
-        return readable(fds)
-
-    def _wait(self, happened: Callable[[], bool], seconds: float | None) -> None:
+    def wait(self, happened: Callable[[float], bool], seconds: float | None, stopped: Callable[[], bool]) -> bool:
+        """Wait as `Clock.wait` promises."""
         end = None if seconds is None else self._now + seconds
-        while not happened():
-            if end is not None and self._now >= end:
-                return
+        while not happened(0):
+            if stopped() or (end is not None and self._now >= end):
+                return False
             if not self._jump(end):
-                self._wait_for_others(happened)
+                self._wait_for_others(lambda: happened(0) or stopped())
+        return True
 
     def _jump(self, end: float | None) -> bool:
         """Go to the next call or to the end, whichever is first; False if there is neither."""

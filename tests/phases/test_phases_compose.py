@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -53,10 +51,6 @@ def cancelling(name: str, cancel: Callable[[], object]) -> Task[None]:
         cancel()
 
     return do
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # Serial
@@ -324,28 +318,6 @@ def test_threads_have_ended_when_parallel_returns() -> None:
     with pytest.raises(ParallelError):
         run(Parallel(Blocking("b"), Raising("r", ValueError("no"))))
     assert set(threading.enumerate()) == before
-
-
-def test_a_failed_parallel_leaves_no_file_open_even_without_garbage_collection() -> None:
-    @task("fail-at-once")
-    def fail_at_once(scope: CancelScope) -> None:
-        raise ValueError("no")
-
-    def fail() -> None:
-        with pytest.raises(ParallelError):
-            # Without a run: its log records, which pytest keeps, hold the tracebacks.
-            Parallel(Blocking("b"), Blocking("c"), fail_at_once).do(CancelScope())
-
-    fail()
-    gc.collect()
-    before = open_files()
-    gc.disable()
-    try:
-        for _ in range(5):
-            fail()
-        assert open_files() == before
-    finally:
-        gc.enable()
 
 
 def test_tasks_see_the_context_variables_of_the_caller() -> None:

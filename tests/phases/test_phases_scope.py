@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 import os
 import signal
@@ -11,7 +10,6 @@ import time
 import weakref
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +19,7 @@ from phases._clock import SystemClock
 from phases.testing import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 
 class AnnouncingClock(SystemClock):
@@ -30,13 +28,9 @@ class AnnouncingClock(SystemClock):
     def __init__(self) -> None:
         self.waits = threading.Event()
 
-    def wait_event(self, event: threading.Event, fds: Sequence[int], seconds: float | None) -> bool:
+    def wait(self, happened: Callable[[float], bool], seconds: float | None, stopped: Callable[[], bool]) -> bool:
         self.waits.set()
-        return super().wait_event(event, fds, seconds)
-
-    def wait_readable(self, fds: Sequence[int], seconds: float | None) -> list[int]:
-        self.waits.set()
-        return super().wait_readable(fds, seconds)
+        return super().wait(happened, seconds, stopped)
 
 
 @contextmanager
@@ -70,10 +64,6 @@ def handler(number: signal.Signals, action: Callable[[], object]) -> Iterator[No
         yield
     finally:
         signal.signal(number, before)
-
-
-def open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 # cancel, check
@@ -125,24 +115,6 @@ def test_a_parent_keeps_no_child_alive() -> None:
     assert seen() is None
 
 
-def test_waits_that_are_cancelled_leave_no_file_open_even_without_garbage_collection() -> None:
-    scope = CancelScope()
-    scope.wait(0)
-    before = open_files()
-    gc.disable()
-    try:
-        for _ in range(5):
-            child = scope.child().child(timeout=0)
-            with pytest.raises(TimedOut):
-                child.wait(10)
-            with pytest.raises(TimedOut), child:
-                child.child().wait(10)
-        del child
-        assert open_files() == before
-    finally:
-        gc.enable()
-
-
 def test_of_many_threads_that_cancel_one_gives_the_reason_and_all_waiters_see_it() -> None:
     scope = CancelScope()
     children = [scope.child(), scope.child(timeout=60), scope.child().child()] * 4
@@ -173,7 +145,7 @@ def test_a_cancel_at_any_moment_of_the_start_of_a_wait_ends_it() -> None:
         start.wait()
         scope.cancel("now")
 
-    for _ in range(300):
+    for _ in range(20):
         scope = CancelScope()
         with meanwhile(partial(cancel, scope)):
             start.wait()
