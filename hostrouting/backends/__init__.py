@@ -47,7 +47,13 @@ class RouteBackend(Protocol):
         ...
 
     def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
-        """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound)."""
+        """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
+
+        What the FIB says instead of an entry is an answer, a ``Lookup`` with that errno: ENETUNREACH (nothing
+        matches), EHOSTUNREACH (unreachable), EACCES (prohibit), EINVAL (blackhole). Any other errno (ENOMEM,
+        EMFILE...) means that the question went unanswered: a ``RouteError``. So EACCES is never one about
+        privileges here.
+        """
         ...
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -61,7 +67,12 @@ class RouteBackend(Protocol):
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH.
 
-        Destination, table, tos, metric, type, protocol and the first hop must match; scope doesn't count.
+        Destination, table, tos, metric, type, protocol and the first hop must match; scope, source, MTU and later
+        hops don't count. A first hop with ``dev=None`` matches any device. A first hop with a device that doesn't
+        exist is ENODEV, not ESRCH, as no such route could be asked for.
+
+        The kernel's own match is looser, so what is there may have to be read first, once for each call: many
+        calls of a few routes each cost more than one of many.
         """
         ...
 
@@ -70,6 +81,9 @@ class RouteBackend(Protocol):
 
         The first call returns at once, so that a loop of wait, look, decide misses nothing. A return is only a
         reason to look: it may be for nothing, and some losses of routes send no event.
+
+        A backend that can't listen by itself may leave this to another one of the same network namespace
+        (``NetlinkBackend().wait_for_change``), kept as long as itself.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended first.

@@ -19,7 +19,7 @@ def get_link(index: int) -> rtnl.Request:
 
 def decode_links(messages: tuple[rtnl.Message, ...]) -> tuple[Link, ...]:
     """All links of a dump, by index."""
-    names = {message["index"]: message.get_attr("IFLA_IFNAME") for message in messages}
+    names = {message["index"]: rtnl.decode_name(message.get_attr("IFLA_IFNAME")) for message in messages}
     links = []
     for message in messages:
         info = message.get_attr("IFLA_LINKINFO")

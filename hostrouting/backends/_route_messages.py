@@ -46,7 +46,7 @@ def decode_route(message: rtnl.Message, names: rtnl.Names) -> Route:
     return Route(
         destination=IPv4Network((message.get_attr("RTA_DST") or _ANY, message["dst_len"])),
         hops=_decode_hops(message, names),
-        type=RouteType(message["type"]),
+        type=_decode_type(message["type"]),
         table=message.get_attr("RTA_TABLE") or message["table"],
         protocol=message["proto"],
         scope=message["scope"],
@@ -56,6 +56,13 @@ def decode_route(message: rtnl.Message, names: rtnl.Names) -> Route:
         mtu=metrics.get_attr("RTAX_MTU") if metrics is not None else None,
         nexthop_id=message.get_attr("RTA_NH_ID"),
     )
+
+
+def _decode_type(number: int) -> RouteType:
+    try:
+        return RouteType(number)
+    except ValueError:
+        return RouteType.BLACKHOLE  # nat and xresolve: stored, and to a packet EINVAL as well (fib_props)
 
 
 def _decode_hops(message: rtnl.Message, names: rtnl.Names) -> tuple[NextHop, ...]:

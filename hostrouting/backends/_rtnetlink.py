@@ -15,7 +15,7 @@ import errno as errnos
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import attrs
 
@@ -102,6 +102,20 @@ class RefusedError(Exception):
 
 class ChangedError(Exception):
     """What was read changed meanwhile: read it again. Never leaves the backend."""
+
+
+@overload
+def decode_name(name: str | bytes) -> str: ...
+@overload
+def decode_name(name: str | bytes | None) -> str | None: ...
+def decode_name(name: str | bytes | None) -> str | None:
+    """An interface name of a message as ``socket.if_indextoname`` and ``Names`` would give it.
+
+    Any bytes make a name to the kernel; pyroute2 decodes those that are UTF-8 and leaves others as they are.
+    """
+    if name is None:
+        return None
+    return os.fsdecode(name.encode() if isinstance(name, str) else name)
 
 
 class Names(dict[int, str]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from ipaddress import IPv4Network
 
@@ -32,8 +33,8 @@ def decode_rule(message: rtnl.Message) -> Rule:
         # fib_nl_fill_rule leaves a mark of zero out but shows its mask.
         mark=(message.get_attr("FRA_FWMARK") or 0) if mask is not None else None,
         mark_mask=mask if mask is not None else _UNSET,
-        iif=message.get_attr("FRA_IIFNAME"),
-        oif=message.get_attr("FRA_OIFNAME"),
+        iif=rtnl.decode_name(message.get_attr("FRA_IIFNAME")),
+        oif=rtnl.decode_name(message.get_attr("FRA_OIFNAME")),
         uid_range=_range(message.get_attr("FRA_UID_RANGE")),
         ip_protocol=message.get_attr("FRA_IP_PROTO") or 0,
         has_ports=message.get_attr("FRA_SPORT_RANGE") is not None or message.get_attr("FRA_DPORT_RANGE") is not None,
@@ -54,7 +55,8 @@ def _decode_action(number: int) -> RuleAction:
 
 def _selector(message: rtnl.Message, attribute: str, length: str) -> IPv4Network | None:
     address = message.get_attr(attribute)
-    return None if address is None else IPv4Network((address, message[length]))
+    # The kernel keeps the host bits that it is told, and compares none of them (fib4_rule_match).
+    return None if address is None else IPv4Network((address, message[length]), strict=False)
 
 
 def _range(text: str | None) -> tuple[int, int] | None:
@@ -91,8 +93,8 @@ def encode_rule(kind: int, flags: int, rule: Rule) -> rtnl.Request:
         ("FRA_DST", str(rule.destination.network_address) if rule.destination is not None else None),
         ("FRA_FWMARK", rule.mark),
         ("FRA_FWMASK", rule.mark_mask if rule.mark is not None else None),
-        ("FRA_IIFNAME", rule.iif),
-        ("FRA_OIFNAME", rule.oif),
+        ("FRA_IIFNAME", os.fsencode(rule.iif) if rule.iif is not None else None),
+        ("FRA_OIFNAME", os.fsencode(rule.oif) if rule.oif is not None else None),
         ("FRA_UID_RANGE", f"{rule.uid_range[0]}:{rule.uid_range[1]}" if rule.uid_range is not None else None),
         ("FRA_IP_PROTO", rule.ip_protocol or None),
         ("FRA_DPORT_RANGE", "1:65534" if rule.has_ports else None),

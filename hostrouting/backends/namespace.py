@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from contextlib import contextmanager
@@ -99,10 +100,11 @@ class NamespaceKernel(NetlinkBackend):
         Raises:
             RouteError: the kernel refused; EEXIST if there is one of that name.
         """
-        peer = {"attrs": [("IFLA_IFNAME", name), ("IFLA_NET_NS_FD", self._other_side().fd)]}
+        raw_name = os.fsencode(name)
+        peer = {"attrs": [("IFLA_IFNAME", raw_name), ("IFLA_NET_NS_FD", self._other_side().fd)]}
         veth = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]})]}
         self._change(
-            f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", name), ("IFLA_LINKINFO", veth)
+            f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", raw_name), ("IFLA_LINKINFO", veth)
         )
         # Not in the same request: veth_open refuses an end that isn't paired yet (ENOTCONN).
         self.set_link(name, carrier=True)

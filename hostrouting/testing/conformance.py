@@ -29,7 +29,8 @@ to change its world; ``Pair`` makes a kernel of the two::
 
 How many examples of how many steps are run is up to the Hypothesis profile in force when the class is made, or to
 ``settings``. Compared are the refusals of every call (by errno), and after every step the links (without their
-numbers), addresses, rules, the dump of all tables in order with all flags, and the answers to look-ups.
+numbers), addresses, rules, the dump of all tables in order with all flags, that of some tables by themselves (one
+of which never exists), and the answers to look-ups.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hostrouting.backends.memory import FakeKernel
 from hostrouting.errors import RouteError
+from hostrouting.model import Table
 from hostrouting.testing.strategies import (
     DESTINATIONS,
     DEVICES,
@@ -68,11 +70,13 @@ __all__ = ["ConformanceMachine", "DisagreementError", "Pair", "conformance_test"
 
 _links = st.sampled_from(DEVICES)
 _devices = st.sampled_from((*DEVICES, *DEVICES, "lo"))
+# The last never exists.
+_TABLES = (Table.MAIN, 100, 4242)
 _few_routes = st.lists(routes(), min_size=1, max_size=3)
 
 
 class DisagreementError(Exception):
-    """Two kernels gave different answers; the message shows both."""
+    """Two kernels gave different answers; the message shows what differs."""
 
 
 class Pair:
@@ -246,24 +250,26 @@ class ConformanceMachine(RuleBasedStateMachine):
         self._compare("addresses", lambda kernel: kernel.addresses())
         self._compare("rules", lambda kernel: kernel.rules())
         self._compare("routes", lambda kernel: kernel.routes())
+        for table in _TABLES:
+            self._compare(f"routes of table {table}", methodcaller("routes", table))
         self._compare("look-ups", lambda kernel: kernel.lookup(DESTINATIONS))
 
-    def _both(self, act: Callable[[Kernel], object]) -> None:
-        self._compare("refusals", lambda kernel: [_outcome(act, kernel)])
+    def _both(self, act: Callable[[Kernel], Sequence[object] | None]) -> None:
+        self._compare("refusals", act)
 
-    def _compare(self, what: str, ask: Callable[[Kernel], Sequence[object]]) -> None:
-        expected, answer = list(ask(self.reference)), list(ask(self.candidate))
+    def _compare(self, what: str, ask: Callable[[Kernel], Sequence[object] | None]) -> None:
+        expected, answer = _outcome(ask, self.reference), _outcome(ask, self.candidate)
         if expected != answer:
             raise DisagreementError(_difference(what, expected, answer))
 
 
-def _outcome(act: Callable[[Kernel], object], kernel: Kernel) -> object:
+def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -> list[object]:
     try:
-        return act(kernel)
+        return list(ask(kernel) or ())
     except RouteError as error:
         if error.errno is None:
             raise
-        return f"errno {error.errno}"
+        return [f"errno {error.errno}"]
 
 
 def _refusals(failures: tuple[RouteFailure, ...]) -> list[tuple[Route, int]]:
@@ -271,10 +277,22 @@ def _refusals(failures: tuple[RouteFailure, ...]) -> list[tuple[Route, int]]:
 
 
 def _difference(what: str, expected: list[object], answer: list[object]) -> str:
-    common = [each for each in expected if each in answer]
+    lacking, surplus = _without(expected, answer), _without(answer, expected)
+    if not lacking and not surplus:
+        return f"{what} differ in their order:\n  reference: {expected!r}\n  candidate: {answer!r}"
     lines = [f"{what} differ:"]
-    lines += [f"  reference: {each!r}" for each in expected if each not in common]
-    lines += [f"  candidate: {each!r}" for each in answer if each not in common]
-    if len(lines) == 1:
-        lines += [f"  reference: {expected!r}", f"  candidate: {answer!r}"]
+    lines += [f"  reference: {each!r}" for each in lacking]
+    lines += [f"  candidate: {each!r}" for each in surplus]
     return "\n".join(lines)
+
+
+def _without(items: list[object], others: list[object]) -> list[object]:
+    """The items that the others lack, each as often as it is lacking."""
+    left = list(others)
+    lacking = []
+    for item in items:
+        if item in left:
+            left.remove(item)
+        else:
+            lacking.append(item)
+    return lacking

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import contextmanager
+import unittest
+from contextlib import contextmanager, nullcontext
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +15,20 @@ from hypothesis import settings
 
 from hostrouting.backends.memory import FakeKernel
 from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.testing.conformance import conformance_test
+from hostrouting.errors import RouteError
+from hostrouting.model import Route
+from hostrouting.testing.conformance import (
+    ConformanceMachine,
+    DisagreementError,
+    _difference,
+    _refusals,
+    conformance_test,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from hostrouting.model import RouteFailure
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(stateful_step_count=40 if _IS_NIGHTLY else 15)
@@ -55,3 +68,58 @@ TestLinuxThatPromotesSecondaries = conformance_test(
 TestLinuxThatIgnoresLinkdown = conformance_test(
     _linkdown_ignoring_linux, make_reference=lambda: FakeKernel(ignore_routes_with_linkdown=True), settings=_FEWER
 )
+
+
+# --- the machine itself ------------------------------------------------------------------------------------------
+
+
+class _FirmKernel(FakeKernel):
+    """A backend that takes a table that doesn't exist for an error."""
+
+    def routes(self, table: int | None = None) -> tuple[Route, ...]:
+        entries = super().routes(table)
+        if table is not None and not entries:
+            raise RouteError(f"there is no table {table}", errno=errno.ENOENT)
+        return entries
+
+
+class _LaxKernel(FakeKernel):
+    """A backend that shows every table, whichever it is asked for."""
+
+    def routes(self, table: int | None = None) -> tuple[Route, ...]:
+        return super().routes()
+
+
+@pytest.mark.parametrize("kernel_class", [_FirmKernel, _LaxKernel])
+def test_it_asks_for_single_tables_too(kernel_class: type[FakeKernel]) -> None:
+    test_case = conformance_test(lambda: nullcontext(kernel_class()), settings=settings(max_examples=1))
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
+    assert "DisagreementError: routes of table" in result.errors[0][1]
+
+
+class _ForgetfulKernel(FakeKernel):
+    """A backend that leaves out what isn't EINVAL."""
+
+    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        return tuple(failure for failure in super().delete(routes) if failure.errno == errno.EINVAL)
+
+
+def test_of_many_refusals_only_those_that_differ_are_told() -> None:
+    class Machine(ConformanceMachine):
+        make_kernel = staticmethod(lambda: nullcontext(_ForgetfulKernel()))
+        make_reference = FakeKernel
+
+    machine = Machine()
+    same, differing = (Route(IPv4Network("10.9.0.0/16"), metric=metric) for metric in (-1, 7))
+    with pytest.raises(DisagreementError) as caught:
+        machine._both(lambda kernel: _refusals(kernel.delete([same, differing, same])))
+    assert str(caught.value) == f"refusals differ:\n  reference: {(differing, errno.ESRCH)!r}"
+    machine.teardown()
+
+
+def test_answers_that_differ_in_number_or_order_only_are_told_too() -> None:
+    assert _difference("routes", ["a", "b", "b"], ["b", "a"]) == "routes differ:\n  reference: 'b'"
+    assert _difference("routes", ["a", "b"], ["b", "a"]) == (
+        "routes differ in their order:\n  reference: ['a', 'b']\n  candidate: ['b', 'a']"
+    )

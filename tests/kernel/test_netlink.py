@@ -242,6 +242,43 @@ def test_a_rule_that_asks_for_a_dscp_is_not_taken_for_one_that_asks_for_nothing(
     assert kernel.rules()[1] == attrs.evolve(plain, tos=0x10)
 
 
+def test_a_selector_of_a_rule_may_have_host_bits_which_count_for_nothing(kernel: NamespaceKernel) -> None:
+    ip("rule", "add", "pref", "100", "from", "10.9.0.5/24", "to", "10.8.7.6/16", "lookup", "100")
+    there = kernel.rules()[1]
+    assert (there.source, there.destination) == (IPv4Network("10.9.0.0/24"), IPv4Network("10.8.0.0/16"))
+
+
+@pytest.mark.parametrize("kind", ["xresolve", "nat"])
+def test_a_type_that_the_kernel_stores_and_does_not_know_drops_packets(node: NamespaceKernel, kind: str) -> None:
+    ip("route", "add", kind, "198.51.101.0/24", "scope", "nowhere")
+    (there,) = (one for one in node.routes() if str(one.destination) == "198.51.101.0/24")
+    assert (there.type, there.hops) == (RouteType.BLACKHOLE, ())
+    (answer,) = node.lookup([IPv4Address("198.51.101.1")])
+    assert (answer.route, answer.errno, answer.discarded_by) == (None, errno.EINVAL, RouteType.BLACKHOLE)
+    assert [failure.errno for failure in node.delete([there])] == [errno.ESRCH]
+
+
+@pytest.mark.parametrize("name", ["ib\udcff", "ibé"], ids=["latin-1", "utf-8"])
+def test_a_name_of_an_interface_is_the_same_string_everywhere(node: NamespaceKernel, name: str) -> None:
+    node.add_link(name)
+    node.add_address(name, "10.3.0.4/24")
+    policies = Rule(100, iif=name, table=100), Rule(101, oif=name, table=100)
+    for policy in policies:
+        node.add_rule(policy)
+    (wanted,) = many(1, (NextHop(name, IPv4Address("10.3.0.1")),))
+    assert node.add([wanted]) == ()
+    assert name in {link.name for link in node.links()}
+    assert name in {address.dev for address in node.addresses()}
+    assert node.rules()[1:3] == policies
+    assert wanted in node.routes()
+    assert node.lookup([wanted.destination[1]])[0].route == wanted
+    assert node.delete([wanted]) == ()
+    if has_bridge():
+        subprocess.run(["ip", "link", "set", "br0", "name", os.fsencode(f"{name}br")], check=True)
+        ip("link", "set", "eth0", "master", f"{name}br")
+        assert {link.name: link.master for link in node.links()}["eth0"] == f"{name}br"
+
+
 # --- nexthop objects, which pyroute2 doesn't know ---------------------------------------------------------------
 
 
@@ -373,6 +410,26 @@ def test_the_one_bad_route_of_a_thousand_is_named_with_the_kernels_words(node: N
     assert ours(node) == []
 
 
+@pytest.mark.parametrize(
+    ("cover", "reason"), [("prohibit", errno.EACCES), ("unreachable", errno.EHOSTUNREACH), ("blackhole", errno.EINVAL)]
+)
+def test_a_refusal_for_what_covers_the_gateway_is_the_fibs_errno(
+    node: NamespaceKernel, cover: str, reason: int
+) -> None:
+    ip("route", "add", cover, "10.1.0.1/32", "scope", "link")
+    (wanted,) = many(1)
+    (failure,) = node.add([wanted])
+    assert (failure.route, failure.errno, failure.message) == (wanted, reason, "Nexthop has invalid gateway")
+
+
+def test_a_delete_reads_the_routes_once_however_many_they_are(node: NamespaceKernel) -> None:
+    routes = many(300)
+    node.add(routes)
+    counted = Interrupted(0)
+    assert counted.delete(routes) == ()
+    assert counted.dumps == 1
+
+
 def test_an_unknown_device_fails_its_own_route_only(node: NamespaceKernel) -> None:
     good, bad, worse = many(3)
     bad = attrs.evolve(bad, hops=(NextHop("ib7", GATEWAY),))
@@ -493,6 +550,7 @@ class Interrupted(NetlinkBackend):
     def __init__(self, times: int) -> None:
         super().__init__()
         self.left = times
+        self.dumps = 0
 
     @contextmanager
     def _open(self, attempt: str) -> Iterator[rtnl.Channel]:
@@ -500,6 +558,7 @@ class Interrupted(NetlinkBackend):
             whole = channel.dump
 
             def dump(request: rtnl.Request) -> tuple[rtnl.Message, ...]:
+                self.dumps += 1
                 if self.left:
                     self.left -= 1
                     raise rtnl.ChangedError
