@@ -55,9 +55,9 @@ def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
     ]
 
 
-def raise_invalid(instance: attrs.AttrsInstance) -> None:
-    """Raise one ``ConfigError`` with the problems of all fields, if there are any."""
-    problems: list[Problem] = []
+def raise_invalid(instance: attrs.AttrsInstance, *, more: Iterable[Problem] = ()) -> None:
+    """Raise one ``ConfigError`` with the problems of all fields and some more, if there are any."""
+    problems: list[Problem] = list(more)
     for field in attrs.fields(type(instance)):
         value = getattr(instance, field.name)
         if isinstance(value, Invalid):

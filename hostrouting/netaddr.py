@@ -36,6 +36,8 @@ RESERVED = {
     IPv4Network("240.0.0.0/4"): "240.0.0.0/4, which is reserved",
 }
 
+_ABOVE_UNICAST = IPv4Network("224.0.0.0/3")
+
 _OCTET = r"(?:0|[1-9][0-9]{0,2})"
 _ADDRESS = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
 _PREFIX = re.compile(rf"({_OCTET}(?:\.{_OCTET}){{3}})/(0|[1-9][0-9]?)")
@@ -63,6 +65,8 @@ def reserved_block(network: IPv4Network) -> str | None:
     for block, words in RESERVED.items():
         if network.subnet_of(block):
             return words
+    if network == _ABOVE_UNICAST:
+        return "224.0.0.0/4 and 240.0.0.0/4, which are multicast and reserved"
     return None
 
 
@@ -79,7 +83,7 @@ def parse_address(value: object) -> IPv4Address:
         ValueError: it is anything else, with the reason in words.
     """
     if isinstance(value, IPv4Address):
-        return value
+        return IPv4Address(int(value))  # an IPv4Interface is one too, and prints its prefix length
     text = _text(value, "an IPv4 address")
     if ":" in text:
         raise ValueError(f"{shown(text)} is not an IPv4 address; {_IPV4_ONLY}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.model import Hardware, Lookup, Protocol, Route, RouteType
-from hostrouting.rules import discarding_route, is_about_other_packets
+from hostrouting.rules import RouteIndex, discarding_route, is_about_other_packets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -219,7 +220,8 @@ def judge(overlap: RouteOverlap, scene: Scene) -> tuple[tuple[Finding, ...], tup
     Returns:
         The failures in the order of the config, and the notes.
     """
-    judged = [_judge_cidr(cidr, overlap, scene) for cidr in dict.fromkeys(overlap.expected_cidrs)]
+    discards = _Discards(RouteIndex.of(scene.routes), _container_networks(overlap, scene))
+    judged = [_judge_cidr(cidr, overlap, scene, discards) for cidr in dict.fromkeys(overlap.expected_cidrs)]
     findings = tuple(item for item in judged if isinstance(item, Finding))
     notes = [item for item in judged if isinstance(item, Note)]
     for dev in pending_devs(scene.links, scene.addresses, scene.default.devs):
@@ -236,11 +238,33 @@ def judge(overlap: RouteOverlap, scene: Scene) -> tuple[tuple[Finding, ...], tup
     return findings, tuple(notes)
 
 
-def _judge_cidr(cidr: IPv4Network, overlap: RouteOverlap, scene: Scene) -> Finding | Note | None:
+@attrs.frozen
+class _Discards:
+    """What telling a CNI's own discard takes, made once for all CIDRs.
+
+    Args:
+        index: of all entries.
+        containers: for each table the networks of its routes to container interfaces, sorted by their first address.
+    """
+
+    index: RouteIndex
+    containers: dict[int, list[tuple[int, int]]]
+
+
+def _container_networks(overlap: RouteOverlap, scene: Scene) -> dict[int, list[tuple[int, int]]]:
+    networks: dict[int, list[tuple[int, int]]] = {}
+    for route in scene.routes:
+        if any(_is_like(dev, overlap.container_devs) and dev not in scene.default.devs for dev in route.devs):
+            destination = route.destination
+            networks.setdefault(route.table, []).append((int(destination.network_address), destination.prefixlen))
+    return {table: sorted(found) for table, found in networks.items()}
+
+
+def _judge_cidr(cidr: IPv4Network, overlap: RouteOverlap, scene: Scene, discards: _Discards) -> Finding | Note | None:
     address = probe(cidr)
     answer = scene.answers[address]
     if answer.route is None:
-        return _judge_discard(cidr, answer, overlap, scene)
+        return _judge_discard(cidr, answer, scene, discards)
     expected = scene.default.devs
     devs = answer.route.devs
     if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
@@ -281,7 +305,7 @@ def _note_unroutable(cidr: IPv4Network, address: IPv4Address, route: Route, expe
     return Note(kind, message, cidr, route.devs, (IPv4Network(address),))
 
 
-def _judge_discard(cidr: IPv4Network, answer: Lookup, overlap: RouteOverlap, scene: Scene) -> Finding | Note:
+def _judge_discard(cidr: IPv4Network, answer: Lookup, scene: Scene, discards: _Discards) -> Finding | Note:
     expected = scene.default.devs
     asked = f"expected CIDR {cidr} (probe {answer.address})"
     via = f"expected via {','.join(expected)}"
@@ -290,20 +314,24 @@ def _judge_discard(cidr: IPv4Network, answer: Lookup, overlap: RouteOverlap, sce
     if discarded_by is None:
         message = f"NO-ROUTE: {asked} has no IPv4 route; {via}"
         return Finding(FindingKind.NO_ROUTE, cidr, answer.address, (), expected, whole, None, message)
-    route = discarding_route(answer, scene.rules, scene.routes)
-    if route is not None and _is_of_cni(route, overlap, scene):
+    route = discarding_route(answer, scene.rules, discards.index)
+    if route is not None and _is_of_cni(route, discards):
         return Note(NoteKind.CNI_DISCARD, f"{asked} is discarded by {route}, a CNI's own block", cidr, (), whole)
     message = f"BLACKHOLE: {asked} is discarded by {discarded_by.name.lower()}; {via}"
     message += f"; by {route}" if route is not None else "; by a policy rule"
     return Finding(FindingKind.BLACKHOLE, cidr, answer.address, (), expected, whole, route, message)
 
 
-def _is_of_cni(discard: Route, overlap: RouteOverlap, scene: Scene) -> bool:
-    """CNIs blackhole their own block, with the routes to their pods inside it or beside it."""
+def _is_of_cni(discard: Route, discards: _Discards) -> bool:
+    """CNIs blackhole their own block, with the routes to their pods inside it, in the same table.
+
+    A discarded default is nobody's block.
+    """
+    block = discard.destination
+    if block.prefixlen == 0:
+        return False
     if discard.protocol in _CNI_PROTOCOLS:
         return True
-    return any(
-        route.destination.subnet_of(discard.destination)
-        and any(_is_like(dev, overlap.container_devs) and dev not in scene.default.devs for dev in route.devs)
-        for route in scene.routes
-    )
+    containers = discards.containers.get(discard.table, [])
+    position = bisect_left(containers, (int(block.network_address), block.prefixlen))
+    return position < len(containers) and containers[position][0] <= int(block.broadcast_address)

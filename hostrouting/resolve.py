@@ -13,10 +13,11 @@ from hostrouting.model import DEFAULT_DESTINATION, NextHop, Route, RouteType, Sc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from ipaddress import IPv4Network
 
     from hostrouting.model import Address, Link
 
-__all__ = ["Missing", "Resolution", "default_route", "describe_missing", "resolve"]
+__all__ = ["Missing", "Resolution", "default_route", "describe_missing", "missing_default_route", "resolve"]
 
 _NAMED_ROUTES_MAX = 3
 
@@ -55,18 +56,43 @@ def default_route(routes: Iterable[Route], dev: str | None = None) -> Route | No
         dev: take only default routes with a live hop on this interface.
 
     Returns:
-        The route, or None. Dead hops are left out of consideration, but are still in the route.
+        The route; None if there is none with a live hop. Its dead hops, if any, are still in it.
     """
-    candidates = [
+    candidates = [route for route in _default_routes(routes) if (dev in route.devs if dev else route.devs)]
+    return min(candidates, key=lambda route: route.metric, default=None)
+
+
+def missing_default_route(routes: Iterable[Route], dev: str | None = None) -> str:
+    """Why ``default_route`` finds none, in words.
+
+    Args:
+        routes: as for ``default_route``.
+        dev: likewise.
+
+    Returns:
+        What is missing, with what is there instead.
+    """
+    on = "" if dev is None else f" on {dev}"
+    dead = [route for route in _default_routes(routes) if dev is None or any(hop.dev == dev for hop in route.hops)]
+    if not dead:
+        return f"the default route{on} (table main has no unicast 0.0.0.0/0{on})"
+    if not dead[0].hops:
+        return (
+            f"the next hops of the default route ({dead[0]}), which the kernel doesn't show "
+            "(set the sysctl net.ipv4.nexthop_compat_mode to 1)"
+        )
+    return f"a live default route{on} (all hops are dead of {dead[0]})"
+
+
+def _default_routes(routes: Iterable[Route]) -> list[Route]:
+    return [
         route
         for route in routes
         if route.destination == DEFAULT_DESTINATION
         and route.table == Table.MAIN
         and route.type is RouteType.UNICAST
         and route.tos == 0
-        and (dev is None or dev in route.devs)
     ]
-    return min(candidates, key=lambda route: route.metric, default=None)
 
 
 def resolve(
@@ -91,7 +117,12 @@ def resolve(
         RouteError: waiting can't help: a device is a port of another, a gateway is this host itself, or the
             default route has several interfaces and a device must be named. All such routes are named.
     """
-    resolver = _Resolver({link.name: link for link in links}, addresses, main, wanted)
+    resolver = _Resolver(
+        links={link.name: link for link in links},
+        own={address.local for address in addresses},
+        defaults=_default_routes(main),
+        on_link=_on_link(main, wanted),
+    )
     routes: list[Route] = []
     missing: dict[str, Missing] = {}
     refusals: list[str] = []
@@ -126,32 +157,46 @@ class _Refused(Exception):
     """It can't be, whatever comes."""
 
 
+def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> dict[int, dict[int, set[str | None]]]:
+    """The prefixes that a gateway may lie in: by prefix length and network, the interfaces that reach it.
+
+    The kernel looks a gateway up among routes of scope link or nearer only (fib_check_nh_v4_gw). Our own that are
+    there count only if they are wanted: what this run removes must not carry what it adds. None: the default's.
+    """
+    found: dict[int, dict[int, set[str | None]]] = {}
+
+    def add(network: IPv4Network, devs: Iterable[str | None]) -> None:
+        found.setdefault(network.prefixlen, {}).setdefault(int(network.network_address), set()).update(devs)
+
+    for route in main:
+        if route.type is RouteType.UNICAST and route.scope >= Scope.LINK and not route.is_ours:
+            add(route.destination, route.devs)
+    for static in wanted:
+        if static.gateway == ONLINK:
+            add(static.destination, (static.dev,))
+    return found
+
+
 @attrs.frozen
 class _Resolver:
     links: dict[str, Link]
-    addresses: Sequence[Address]
-    main: Sequence[Route]
-    wanted: Sequence[StaticRoute]
+    own: set[IPv4Address]
+    defaults: list[Route]
+    on_link: dict[int, dict[int, set[str | None]]]
 
     def resolve(self, static: StaticRoute) -> Route:
         if static.dev is not None:
             self._check_device(static.dev)
         if static.dev is not None and static.gateway is not None:
             return self._route(static, (self._named_hop(static, static.dev),))
-        default = default_route(self.main, static.dev)
+        default = default_route(self.defaults, static.dev)
         if default is None:
-            on = "" if static.dev is None else f" on {static.dev}"
-            raise _NotThere(f"the default route{on} (table main has no unicast 0.0.0.0/0{on})")
+            raise _NotThere(missing_default_route(self.defaults, static.dev))
         hops = tuple(
             attrs.evolve(hop, is_linkdown=False)
             for hop in default.hops
             if not hop.is_dead and (static.dev is None or hop.dev == static.dev)
         )
-        if not hops:
-            raise _Refused(
-                f"the kernel doesn't show the next hops of the default route ({default}); "
-                "set the sysctl net.ipv4.nexthop_compat_mode to 1, or name a gateway and a dev"
-            )
         if static.gateway is not None:
             hops = (self._named_hop(static, self._default_device(static, hops), hops),)
         elif len(hops) == 1:
@@ -171,7 +216,7 @@ class _Resolver:
         if static.gateway == ONLINK or not isinstance(static.gateway, IPv4Address):
             return NextHop(dev)
         gateway = static.gateway
-        if any(address.local == gateway for address in self.addresses):
+        if gateway in self.own:
             # The kernel accepts it (fib_check_nh takes a local address), and the packets go nowhere.
             raise _Refused(f"the gateway {gateway} is an address of this host")
         if any(hop.gateway == gateway and hop.dev == dev and hop.onlink for hop in inherited):
@@ -200,15 +245,12 @@ class _Resolver:
             raise _NotThere(f"device {dev} (it is down)")
 
     def _is_reachable(self, gateway: IPv4Address, dev: str) -> bool:
-        """Whether the kernel's look-up of a gateway would succeed: it sees only routes of scope link or nearer."""
-        on_link = any(
-            gateway in route.destination
-            and route.type is RouteType.UNICAST
-            and route.scope >= Scope.LINK
-            and dev in route.devs
-            for route in self.main
-        )
-        return on_link or any(
-            gateway in static.destination and static.gateway == ONLINK and static.dev in (dev, None)
-            for static in self.wanted
+        """Whether the kernel's look-up of a gateway would succeed."""
+        default = default_route(self.defaults)
+        is_default = default is not None and dev in default.devs
+        number = int(gateway)
+        return any(
+            dev in devs or (is_default and None in devs)
+            for length, networks in self.on_link.items()
+            if (devs := networks.get(number >> (32 - length) << (32 - length))) is not None
         )

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno as errnos
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
+
+import attrs
 
 from hostrouting.model import Route, RouteType, Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from ipaddress import IPv4Address
 
     from hostrouting.model import Lookup
 
-__all__ = ["discarding_route", "is_about_other_packets"]
+__all__ = ["RouteIndex", "discarding_route", "is_about_other_packets"]
+
+# A look-up that names no transport protocol counts as one of a UDP packet (inet_rtm_getroute in net/ipv4/route.c).
+_UDP = 17
 
 _ERRNO_OF_TYPE = {
     RouteType.BLACKHOLE: errnos.EINVAL,
@@ -23,12 +28,11 @@ _ERRNO_OF_TYPE = {
 
 
 def is_about_other_packets(rule: Rule) -> bool:
-    """Whether a rule selects by what the packet asked about leaves open.
+    """Whether a rule doesn't decide about the packet asked about, but may about another one to the same address.
 
-    That packet has mark 0, tos 0, uid 0, no source or device chosen, and no transport protocol or ports. A rule
-    that selects by any of those may treat other packets to the same address otherwise.
+    That packet has mark 0, tos 0, uid 0, no source or device chosen, and counts as UDP without ports.
     """
-    return (
+    selects = (
         rule.mark is not None
         or rule.source is not None
         or rule.oif is not None
@@ -38,6 +42,10 @@ def is_about_other_packets(rule: Rule) -> bool:
         or rule.ip_protocol != 0
         or rule.has_ports
     )
+    if rule.ip_protocol != 0:
+        return True  # it treats TCP and UDP differently, whichever of them it names
+    anywhere = rule.destination.network_address if rule.destination is not None else IPv4Address(0)
+    return selects and not _matches(rule, anywhere)
 
 
 def _matches(rule: Rule, address: IPv4Address) -> bool:
@@ -50,29 +58,59 @@ def _matches(rule: Rule, address: IPv4Address) -> bool:
         and rule.iif in (None, "lo")
         and (rule.uid_range is None or rule.uid_range[0] == 0)
         and rule.tos == 0
-        and rule.ip_protocol == 0
+        and rule.ip_protocol in (0, _UDP)
         and not rule.has_ports
     )
     return is_match != rule.is_inverted
 
 
-def discarding_route(answer: Lookup, rules: Sequence[Rule], routes: Iterable[Route]) -> Route | None:
+@attrs.frozen
+class RouteIndex:
+    """The entries of all tables, to find by longest-prefix match: a dictionary for each table and prefix length.
+
+    Args:
+        routes: in the kernel's order; those for a tos don't count.
+    """
+
+    _by_length: dict[int, dict[int, dict[int, Route]]] = attrs.field(init=False, factory=dict)
+
+    @classmethod
+    def of(cls, routes: Iterable[Route]) -> RouteIndex:
+        """The index of some entries; of several with the same key the first counts, of several metrics the lowest."""
+        index = cls()
+        for route in routes:
+            if route.tos == 0:
+                networks = index._by_length.setdefault(route.table, {}).setdefault(route.destination.prefixlen, {})
+                there = networks.setdefault(int(route.destination.network_address), route)
+                if route.metric < there.metric:
+                    networks[int(route.destination.network_address)] = route
+        return index
+
+    def longest_match(self, table: int, address: IPv4Address) -> Route | None:
+        """The entry of a table with the longest prefix around an address."""
+        number = int(address)
+        lengths = self._by_length.get(table, {})
+        for length in sorted(lengths, reverse=True):
+            if (found := lengths[length].get(number >> (32 - length) << (32 - length))) is not None:
+                return found
+        return None
+
+
+def discarding_route(answer: Lookup, rules: Sequence[Rule], index: RouteIndex) -> Route | None:
     """The entry that discards packets to an address, which the kernel's answer doesn't show.
 
     Args:
         answer: a failed look-up; its errno tells the type.
         rules: in the order in which the kernel asks them.
-        routes: the entries of every table.
+        index: of the entries of every table.
 
     Returns:
         The entry; None if a rule discards, or nothing matches.
     """
-    covering = [route for route in routes if route.tos == 0 and answer.address in route.destination]
     for rule in rules:
         if rule.action is not RuleAction.TO_TABLE or not _matches(rule, answer.address):
             continue
-        table = [route for route in covering if route.table == rule.table]
-        best = max(table, key=lambda route: (route.destination.prefixlen, -route.metric), default=None)
+        best = index.longest_match(rule.table, answer.address)
         if best is not None and _ERRNO_OF_TYPE.get(best.type) == answer.errno:
             return best
     return None

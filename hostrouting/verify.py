@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from hostrouting.errors import RouteError
@@ -11,6 +13,7 @@ from hostrouting.netaddr import own_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from ipaddress import IPv4Network
 
     from hostrouting.backends import RouteBackend
     from hostrouting.model import Lookup, Route
@@ -37,10 +40,14 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
     own = own_addresses(route.destination for route in (*table, *wanted))
     probes = {route: address for route in wanted if (address := own[route.destination]) is not None}
     answers = backend.lookup(tuple(probes.values()))
-    losers = [_beaten(*pair) for pair in zip(probes, answers, strict=True) if not _wins(*pair)]
-    for route in wanted:
-        if route not in probes:
-            losers += _covered(route, table)
+    # Of several wanted metrics of a destination the lowest carries the packets; the others stand by.
+    keys = {route.key for route in wanted}
+    losers = [
+        _beaten(route, answer)
+        for route, answer in zip(probes, answers, strict=True)
+        if not _wins(route, answer) and not _stands_by(route, answer, keys)
+    ]
+    losers += _covered([route for route in wanted if route not in probes], table)
     if losers:
         rest = len(losers) - _NAMED_MAX
         raise RouteError("\n".join([*losers[:_NAMED_MAX], *([f"and {rest} more"] if rest > 0 else [])]))
@@ -57,10 +64,29 @@ def _beaten(route: Route, answer: Lookup) -> str:
     return f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}; {advice}"
 
 
-def _covered(route: Route, table: Sequence[Route]) -> list[str]:
-    """A route whose every address belongs to longer prefixes; fine as long as those are all ours."""
-    inside = [r for r in table if r.destination != route.destination and r.destination.subnet_of(route.destination)]
-    others = [str(r) for r in inside if not r.is_ours]
-    if not others:
+def _stands_by(route: Route, answer: Lookup, wanted: set[tuple[int, IPv4Network, int, int]]) -> bool:
+    winner = answer.route
+    return (
+        winner is not None
+        and winner.key in wanted
+        and winner.destination == route.destination
+        and winner.metric < route.metric
+    )
+
+
+def _covered(routes: Sequence[Route], table: Sequence[Route]) -> list[str]:
+    """Routes whose every address belongs to longer prefixes; fine as long as those are all ours."""
+    if not routes:
         return []
-    return [f"{route} is in the table but never wins: longer prefixes cover all of it, for example {others[0]}"]
+    others = sorted((r for r in table if not r.is_ours), key=lambda r: (r.destination.network_address, r.destination))
+    firsts = [r.destination.network_address for r in others]
+    losers: list[str] = []
+    for route in routes:
+        inside = others[bisect_left(firsts, route.destination.network_address) :]
+        within = takewhile(lambda r, d=route.destination: r.destination.network_address in d, inside)  # type: ignore[misc]
+        other = next((r for r in within if r.destination.prefixlen > route.destination.prefixlen), None)
+        if other is not None:
+            losers.append(
+                f"{route} is in the table but never wins: longer prefixes cover all of it, for example {other}"
+            )
+    return losers

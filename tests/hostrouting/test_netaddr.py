@@ -37,7 +37,8 @@ def test_halves_cover_a_network_and_a_single_address_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "is_reserved"), [("0.0.0.0/7", False), ("0.0.0.0/8", True), ("239.1.2.3/32", True)]
+    ("network", "is_reserved"),
+    [("0.0.0.0/7", False), ("0.0.0.0/8", True), ("239.1.2.3/32", True), ("224.0.0.0/3", True), ("192.0.0.0/2", False)],
 )
 def test_only_what_lies_wholly_in_a_special_block_is_reserved(network: str, is_reserved: bool) -> None:
     assert (reserved_block(IPv4Network(network)) is not None) == is_reserved

@@ -190,6 +190,15 @@ def test_a_blackhole_that_holds_a_route_to_a_container_is_a_note() -> None:
     assert note(errnos.EINVAL, routes=(DEFAULT, route, pod)).kind is NoteKind.CNI_DISCARD
     elsewhere = attrs.evolve(pod, destination=IPv4Network("10.0.0.9/32"))
     assert finding(errnos.EINVAL, routes=(DEFAULT, route, elsewhere)).kind is FindingKind.BLACKHOLE
+    other_table = attrs.evolve(pod, table=100)
+    assert finding(errnos.EINVAL, routes=(DEFAULT, route, other_table)).kind is FindingKind.BLACKHOLE
+
+
+def test_a_discarded_default_is_no_cnis_block() -> None:
+    route = Route(DEFAULT_DESTINATION, type=RouteType.BLACKHOLE, protocol=Protocol.BIRD, table=100)
+    rules = (*RULES[:1], Rule(100, table=100), *RULES[1:])
+    pod = Route(IPv4Network("172.16.0.9/32"), (NextHop("cali1"),), protocol=Protocol.BOOT, table=100)
+    assert finding(errnos.EINVAL, rules=rules, routes=(DEFAULT, route, pod)).kind is FindingKind.BLACKHOLE
 
 
 def test_an_infiniband_interface_without_an_address_is_pending() -> None:
@@ -208,9 +217,8 @@ def test_an_infiniband_interface_without_an_address_is_pending() -> None:
     "selector",
     [
         {"mark": 1},
-        {"mark": 0x4000, "is_inverted": True},
         {"source": IPv4Network("10.0.0.0/8")},
-        {"uid_range": (0, 5)},
+        {"uid_range": (1, 5)},
         {"iif": "eth1"},
         {"oif": "eth1"},
         {"tos": 8},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
@@ -21,6 +21,9 @@ from hostrouting.model import (
     Table,
 )
 from hostrouting.resolve import Resolution, default_route, describe_missing, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 GATEWAY = IPv4Address("10.1.0.1")
 ETH0, ETH1, IB0 = Link(2, "eth0"), Link(3, "eth1"), Link(4, "ib0")
@@ -191,10 +194,52 @@ def test_an_own_address_as_gateway_is_refused_although_the_kernel_takes_it() -> 
         resolution_of(StaticRoute("172.16.1.0/24", "10.1.0.4", "eth0"))
 
 
-def test_a_default_route_whose_hops_the_kernel_hides_is_refused_with_the_sysctl() -> None:
-    hidden = default(nexthop_id=7)
-    with pytest.raises(RouteError, match="nexthop_compat_mode"):
-        resolution_of(StaticRoute("172.16.1.0/24"), hidden)
+def test_a_default_route_whose_hops_the_kernel_hides_is_missing_with_the_sysctl() -> None:
+    assert "nexthop_compat_mode to 1" in missing(StaticRoute("172.16.1.0/24"), default(nexthop_id=7))
+
+
+def test_a_dead_default_route_is_waited_for_and_a_live_one_of_a_higher_metric_counts() -> None:
+    dead = default(NextHop("eth0", GATEWAY, is_dead=True, is_linkdown=True), metric=100)
+    assert "a live default route (all hops are dead of default via 10.1.0.1 dev eth0" in missing(
+        StaticRoute("172.16.1.0/24"), dead
+    )
+    live = default(NextHop("eth1", IPv4Address("10.2.0.1")), metric=200)
+    assert resolved(StaticRoute("172.16.1.0/24"), dead, live).hops == live.hops
+
+
+def test_what_this_run_removes_carries_no_gateway_of_what_it_adds() -> None:
+    """Otherwise this run would succeed and the next one, and the next boot, couldn't."""
+    ours = Route(IPv4Network("10.9.0.0/24"), (NextHop("eth1"),))
+    assert "gateway 10.9.0.1" in missing(StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), ours)
+
+
+def test_an_onlink_route_without_a_device_reaches_by_the_defaults_only() -> None:
+    wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.0/24", "onlink")]
+    assert resolve(wanted, LINKS, ADDRESSES, [DEFAULT]).missing
+    assert not resolve([attrs.evolve(wanted[0], dev="eth0"), wanted[1]], LINKS, ADDRESSES, [DEFAULT]).missing
+
+
+class Counting(list[Route]):
+    """A table that counts how often it is gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Route]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_the_table_is_gone_through_a_constant_number_of_times_whatever_the_number_of_routes() -> None:
+    def passes(count: int) -> int:
+        table = Counting([CONNECTED, CONNECTED_1, DEFAULT])
+        wanted = [
+            StaticRoute(f"172.{16 + n // 256}.{n % 256}.0/24", *(("10.1.0.1", "eth0") if n % 2 else ()))
+            for n in range(count)
+        ]
+        assert not resolve(wanted, LINKS, ADDRESSES, table).missing
+        return table.passes
+
+    assert passes(2) == passes(500)
 
 
 def test_all_refusals_are_named_at_once() -> None:
