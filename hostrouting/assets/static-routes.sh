@@ -1,0 +1,1286 @@
+#!/bin/bash
+{
+# Gives the kernel the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
+#
+#   static-routes.sh         the oneshot at boot: waits for the network as long as the config says
+#   static-routes.sh gate    before the machine starts: waits 5 s at most, and looks again for 3 s before it fails
+#
+# Needs bash, coreutils, flock, iproute2 5.15 and any POSIX awk. The number of processes doesn't depend on the
+# number of routes: awk plans, one ip writes them and looks them up. Everything stands in one group: bash runs none
+# of a file that is cut off.
+
+set -u
+export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
+# bash puts here-documents that are too long for a pipe into a file; /run is writable long before /tmp is.
+export TMPDIR=/run
+umask 022
+
+readonly WAIT_SECONDS=@WAIT_SECONDS@
+readonly RUN_DIR=/run/aks-flex-node
+readonly LOCK=$RUN_DIR/lock
+readonly GATE_OFF=/etc/aks-flex-node/gate.off
+
+# At the gate the long wait is over: it was the oneshot's.
+readonly GATE_SECONDS=5
+# systemd gives up for good after 5 starts in 10 s: a gate that holds this long is tried for ever.
+readonly HOLD_SECONDS=3
+# As long as a task waits for it.
+readonly LOCK_SECONDS=60
+# Some changes send no event (a sysctl, a nexthop group), so look now and then without one.
+readonly LOOK_SECONDS=1
+# Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
+readonly ATTEMPTS=32
+
+# --- what there is to say ------------------------------------------------------------------------------------------
+
+say() { printf '%s\n' "$@"; }
+complain() { printf '%s\n' "$@" >&2; }
+
+finish() {
+  end_children
+  exit "$1"
+}
+
+# The monitor would live on in the control group of the machine.
+end_children() {
+  # shellcheck disable=SC2086 # several
+  [ -z "$CHILDREN" ] || kill $CHILDREN 2>/dev/null
+}
+
+# Sets NOW, in hundredths of a second. /proc/uptime, as the clock may be set while this waits.
+look_at_time() {
+  local up
+  read -r up _ </proc/uptime
+  NOW=$((10#${up/./}))
+}
+
+# --- the kernel and awk --------------------------------------------------------------------------------------------
+
+# ask [-force] <COMMANDS: the kernel's answer, a line each; then "==errors" and what ip said on stderr.
+# The errors come last, whole: on one pipe with the answers they could fall into the middle of a line.
+# -N: an rt_protos file may give 217 any name. -o: a multipath route is one line.
+ask() {
+  local errors
+  { errors=$(ip -4 -N -o "$@" -batch - 2>&1 >&3 3>&-); } 3>&1
+  printf '==errors\n%s\n' "$errors"
+}
+
+# think STEP <SECTIONS: all that needs arithmetic. The program and the routes are here-documents, quoted: nothing
+# in them is expanded.
+think() {
+  awk -v step="$1" -f /dev/fd/3 section=config /dev/fd/4 section=input -
+} 3<<'AWK' 4<<'ROUTES'
+# Portable awk: mawk prints integers from 2^31 on as 2.14748e+09 wherever it makes text of them, so addresses become
+# text in parts, and numbers that only pass through stay text.
+
+# --- routes as ip prints them --------------------------------------------------------------------------------------
+# A route is kept as its line of `ip -N -o route show`; parse() takes one apart into the variables that it sets.
+
+function name_numbers(list, name_of, number_of,    count, word, i) {
+  count = split(list, word, " ")
+  for (i = 1; i < count; i += 2) {
+    name_of[word[i]] = word[i + 1]
+    number_of[word[i]] = number_of[word[i + 1]] = word[i]
+  }
+}
+
+BEGIN {
+  name_numbers("1 unicast 2 local 3 broadcast 4 anycast 5 multicast 6 blackhole 7 unreachable 8 prohibit 9 throw", type_name, type_number)
+  name_numbers("0 unspec 1 redirect 2 kernel 3 boot 4 static 9 ra 11 zebra 12 bird 16 dhcp 18 keepalived 186 bgp 188 ospf 217 hostrouting", proto_name)
+  name_numbers("253 default 254 main 255 local", table_name)
+  name_numbers("200 site 253 link 254 host 255 nowhere", scope_name)
+  size[32] = 1
+  for (i = 31; i >= 0; i--)
+    size[i] = size[i + 1] * 2
+}
+
+function parse(line,    word, count, i, w, h, several) {
+  count = split(line, word, " ")
+  i = 1
+  type = 1
+  if (word[1] in type_number) {
+    type = type_number[word[1]] + 0
+    i = 2
+  }
+  destination = word[i]
+  if (destination == "default")
+    destination = "0.0.0.0/0"
+  else if (!index(destination, "/"))
+    destination = destination "/32"
+  table = "254"
+  proto = "3"
+  scope = tos = metric = "0"
+  source = mtu = nhid = ""
+  h = 1
+  several = 0
+  clear_hop(1)
+  while (++i <= count) {
+    w = word[i]
+    if (w == "dev")
+      dev[h] = word[++i]
+    else if (w == "via") {
+      w = word[++i]
+      via[h] = w == "inet6" || w == "inet" ? word[++i] : w
+    }
+    else if (w == "proto")
+      proto = word[++i]
+    else if (w == "scope")
+      scope = word[++i]
+    else if (w == "metric")
+      metric = word[++i]
+    else if (w == "src")
+      source = word[++i]
+    else if (w == "table")
+      table = word[++i]
+    else if (w == "nexthop") {
+      h = several ? h + 1 : 1
+      several = 1
+      clear_hop(h)
+    }
+    else if (w == "weight")
+      weight[h] = word[++i]
+    else if (w == "onlink")
+      onlink[h] = 1
+    else if (w == "dead")
+      dead[h] = 1
+    else if (w == "linkdown")
+      linkdown[h] = 1
+    else if (w == "tos")
+      tos = word[++i]
+    else if (w == "nhid")
+      nhid = word[++i]
+    else if (w == "mtu") {
+      if (word[++i] == "lock")
+        i++
+      mtu = word[i]
+    }
+    else if (w == "encap")
+      while (i < count && word[i + 1] !~ /^(via|dev|table|proto|nexthop)$/)
+        i++
+    else if (w != "\\" && w !~ /^(pervasive|offload|trap|notify|unresolved|(rt_)?(offload|trap|offload_failed))$/)
+      # Any other word has a value, as "advmss 1400".
+      i += word[i + 1] == "lock" ? 2 : 1
+  }
+  hops = h
+  # A blackhole of a nexthop object shows lo, which no packet sees.
+  if (!several && (type >= 6 || (dev[1] == "" && via[1] == "")))
+    hops = 0
+}
+
+function clear_hop(h) {
+  via[h] = dev[h] = ""
+  weight[h] = "1"
+  onlink[h] = dead[h] = linkdown[h] = 0
+}
+
+function hop_words(h) {
+  return (via[h] == "" ? "" : " via " (index(via[h], ":") ? "inet6 " : "") via[h]) (dev[h] == "" ? "" : " dev " dev[h])
+}
+
+function flag_words(h) {
+  return (dead[h] ? " dead" : "") (onlink[h] ? " onlink" : "") (linkdown[h] ? " linkdown" : "")
+}
+
+function named(code, name_of) {
+  return code in name_of ? name_of[code] : code
+}
+
+# The route as `ip route show` would print it with names, and nothing that doesn't matter here.
+function words(line,    out, h) {
+  parse(line)
+  out = destination == "0.0.0.0/0" ? "default" : destination
+  sub(/\/32$/, "", out)
+  if (type != 1)
+    out = named(type, type_name) " " out
+  out = out (tos == "0" ? "" : " tos " tos) (nhid == "" ? "" : " nhid " nhid) (hops == 1 ? hop_words(1) : "")
+  out = out (table == "254" ? "" : " table " named(table, table_name)) " proto " named(proto, proto_name)
+  out = out (scope == "0" ? "" : " scope " named(scope, scope_name)) (source == "" ? "" : " src " source)
+  out = out (metric == "0" ? "" : " metric " metric) (hops == 1 ? flag_words(1) : "") (mtu == "" ? "" : " mtu " mtu)
+  if (hops > 1)
+    for (h = 1; h <= hops; h++)
+      out = out " nexthop" hop_words(h) " weight " weight[h] flag_words(h)
+  return out
+}
+
+function as_number(address,    part) {
+  split(address, part, ".")
+  return ((part[1] * 256 + part[2]) * 256 + part[3]) * 256 + part[4]
+}
+
+function dotted(n) {
+  return int(n / 16777216) "." (int(n / 65536) % 256) "." (int(n / 256) % 256) "." (n % 256)
+}
+
+function length_of(prefix) {
+  return substr(prefix, index(prefix, "/") + 1) + 0
+}
+
+# --- the end of the part that both scripts share -------------------------------------------------------------------
+
+# What the kernel tells routes apart by (fib_find_alias), of the route that parse() took apart last.
+function key() {
+  return table " " destination " " tos " " metric
+}
+
+function is_ours() {
+  return proto == "217" && table == "254" && destination != "0.0.0.0/0"
+}
+
+# The hops as asked for, without the state that the kernel reports; in their order, or sorted.
+function paths(sorted,    path, h, i, out) {
+  for (h = 1; h <= hops; h++) {
+    out = dev[h] " " via[h] " " onlink[h] " " weight[h]
+    for (i = h; sorted && i > 1 && (path[i - 1] "") > out; i--)
+      path[i] = path[i - 1]
+    path[i] = out
+  }
+  out = type
+  for (h = 1; h <= hops; h++)
+    out = out "|" path[h]
+  return out
+}
+
+function same_next_hops(one, other,    found) {
+  parse(one)
+  found = paths(1)
+  parse(other)
+  return found == paths(1)
+}
+
+function substance(line) {
+  parse(line)
+  return paths(0) "|" scope "|" source "|" mtu "|" nhid
+}
+
+# A command for ip -batch that names all of a route: to the kernel a missing metric is any, and ip takes some types
+# to be meant for table local.
+function command(verb, line,    out, h, deletes) {
+  parse(line)
+  deletes = verb == "del"
+  out = "route " verb " " (type == 1 || (deletes && nhid != "") ? "" : type_name[type] " ") destination
+  out = out (tos == "0" ? "" : " tos " tos) (metric == "0" ? "" : " metric " metric) " table " table " proto " proto
+  out = out " scope " (deletes ? "255" : scope)
+  if (!deletes)
+    out = out (source == "" ? "" : " src " source) (mtu == "" ? "" : " mtu " mtu)
+  if (nhid != "")
+    return out " nhid " nhid
+  if (hops == 1 || (hops && deletes))
+    return out hop_words(1) (onlink[1] && !deletes ? " onlink" : "")
+  for (h = 1; h <= hops; h++)
+    out = out " nexthop" hop_words(h) " weight " weight[h] (onlink[h] ? " onlink" : "")
+  return out
+}
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+section == "config" {
+  if (!NF)
+    next
+  wanted++
+  wanted_destination[wanted] = $1
+  wanted_gateway[wanted] = $2
+  wanted_dev[wanted] = $3
+  wanted_metric[wanted] = $4
+  if ($2 == "onlink")
+    onlinks[++onlink_count] = wanted
+  next
+}
+
+/^==/ {
+  section = substr($1, 3)
+  # The errors that follow are of a batch that began behind this line of the whole.
+  if (section == "offset")
+    offset = $2
+  next
+}
+
+section == "errors" {
+  if (/Dump was interrupted/)
+    interrupted = 1
+  else if (/^Command failed /)
+    failed[offset + substr($0, index($0, ":") + 1)] = last_error
+  else if ($0 != "" && !/^Warning: /)
+    last_error = $0
+  if ($0 != "")
+    errors = 1
+  next
+}
+
+section == "input" && $1 ~ /:$/ {
+  if ($3 == "inet") {
+    local = $4
+    sub(/\/.*/, "", local)
+    own_address[local] = 1
+  }
+  else
+    read_link()
+  next
+}
+
+section == "input" {
+  read_route()
+  next
+}
+
+section == "plan" {
+  plan[++plans] = $0
+  next
+}
+
+section == "answers" {
+  answer[++answers] = $0
+  next
+}
+
+function read_link(    name, i) {
+  name = $2
+  sub(/[@:].*/, "", name)
+  # Those of type vrf are listed by themselves, and then with all.
+  if ($1 in is_listed)
+    is_vrf[name] = 1
+  is_listed[$1] = 1
+  link_state[name] = $3 ~ /[<,]UP[,>]/ ? "up" : "down"
+  for (i = 4; i < NF && $i != "\\"; i++)
+    if ($i == "master")
+      link_master[name] = $(i + 1)
+}
+
+function read_route(    first, bits) {
+  parse($0)
+  if (table != "254" && table != "255")
+    return
+  lines++
+  line[lines] = $0
+  sub(/ +$/, "", line[lines])
+  place[lines] = destination
+  line_ours[lines] = is_ours()
+  first = as_number(destination)
+  bits = length_of(destination)
+  from[lines] = first
+  length_at[lines] = bits
+  is_main[lines] = table == "254"
+  if (!is_main[lines])
+    return
+  if (!(key() in at))
+    at[key()] = lines
+  if (type != 1)
+    return
+  if (proto == "2" && scope == "253" && !(destination in connected))
+    connected[destination] = lines
+  if (scope >= 253) {
+    reaches++
+    reach_first[reaches] = first
+    reach_last[reaches] = first + size[bits] - 1
+    reach_devs[reaches] = live_devs(" ")
+  }
+  if (bits == 0 && tos == "0")
+    defaults[++default_count] = lines
+}
+
+# The interfaces of the hops that the kernel uses, with the separator around each.
+function live_devs(separator,    h, out) {
+  out = separator
+  for (h = 1; h <= hops; h++)
+    if (!dead[h] && dev[h] != "" && !index(out, separator dev[h] separator))
+      out = out dev[h] separator
+  return out
+}
+
+# --- resolving: what is left open is filled in from the default route ----------------------------------------------
+
+# The lowest-metric unicast default route of table main with a live hop on dev; any, if that is "*".
+function default_for(dev_wanted,    i, best, best_metric) {
+  if (dev_wanted in default_of)
+    return default_of[dev_wanted]
+  best = ""
+  for (i = 1; i <= default_count; i++) {
+    parse(line[defaults[i]])
+    if (dev_wanted != "*" && !index(live_devs(" "), " " dev_wanted " "))
+      continue
+    if (best == "" || metric + 0 < best_metric) {
+      best = line[defaults[i]]
+      best_metric = metric + 0
+    }
+  }
+  return default_of[dev_wanted] = best
+}
+
+function static_words(i,    gateway) {
+  gateway = wanted_gateway[i]
+  return wanted_destination[i] (gateway == "*" ? "" : gateway == "onlink" ? " onlink" : " via " gateway) \
+    (wanted_dev[i] == "*" ? "" : " dev " wanted_dev[i]) (wanted_metric[i] == "0" ? "" : " metric " wanted_metric[i])
+}
+
+# Each of these sets refusal (it can't be, whatever comes) or lacking (it may still come), or neither.
+
+function check_device(name) {
+  if (!(name in link_state))
+    lacking = "device " name " (there is no such interface)"
+  else if (name in link_master && !(link_master[name] in is_vrf))
+    refusal = name " is a port of " link_master[name] ", which takes its packets; name " link_master[name] " as dev"
+  else if (link_state[name] != "up")
+    lacking = "device " name " (it is down)"
+}
+
+# Whether the kernel's look-up of a gateway would succeed: it sees only routes of scope link or nearer.
+function is_reachable(gateway, name,    n, i, static) {
+  if ((gateway, name) in reachable)
+    return reachable[gateway, name]
+  n = as_number(gateway)
+  for (i = 1; i <= reaches; i++)
+    if (n >= reach_first[i] && n <= reach_last[i] && index(reach_devs[i], " " name " "))
+      return reachable[gateway, name] = 1
+  for (i = 1; i <= onlink_count; i++) {
+    static = onlinks[i]
+    if ((wanted_dev[static] == name || wanted_dev[static] == "*") && is_inside(n, wanted_destination[static]))
+      return reachable[gateway, name] = 1
+  }
+  return reachable[gateway, name] = 0
+}
+
+function is_inside(n, prefix,    first) {
+  first = as_number(prefix)
+  return n >= first && n < first + size[length_of(prefix)]
+}
+
+# Sets hop to the words of the hop that is named; inherited is the default route whose hops may have it onlink.
+function named_hop(gateway, name, inherited,    h) {
+  tail = ""
+  if (gateway == "onlink") {
+    hop = " dev " name
+    is_onlink_hop = 1
+    return
+  }
+  is_onlink_hop = 0
+  hop = " via " gateway " dev " name
+  if (gateway in own_address) {
+    refusal = "the gateway " gateway " is an address of this host"
+    return
+  }
+  if (inherited != "") {
+    parse(inherited)
+    for (h = 1; h <= hops; h++)
+      if (!dead[h] && via[h] == gateway && dev[h] == name && onlink[h]) {
+        tail = " onlink"
+        return
+      }
+  }
+  if (!is_reachable(gateway, name))
+    lacking = "gateway " gateway " (no route of scope link reaches it on " name ")"
+}
+
+# The one interface of the default route that a route with a gateway, or with none, goes by.
+function default_device(gateway, inherited,    list, count, i, name, left, rest) {
+  parse(inherited)
+  count = sorted_devs(list)
+  rest = 0
+  if (count > 1 && gateway != "onlink")
+    for (i = 1; i <= count; i++)
+      if (is_reachable(gateway, list[i]))
+        left[++rest] = list[i]
+  if (rest == 1)
+    return left[1]
+  if (count == 1)
+    return list[1]
+  name = ""
+  for (i = 1; i <= (rest ? rest : count); i++)
+    name = name (i > 1 ? " and " : "") (rest ? left[i] : list[i])
+  refusal = "the default route leaves by " name "; name the one meant as dev"
+  return ""
+}
+
+function sorted_devs(list,    count, part, i, j, name) {
+  name = live_devs(" ")
+  count = split(name, part, " ")
+  for (i = 1; i <= count; i++) {
+    for (j = i; j > 1 && (list[j - 1] "") > (part[i] ""); j--)
+      list[j] = list[j - 1]
+    list[j] = part[i]
+  }
+  return count
+}
+
+# The words behind the destination, in two parts (the metric goes between them), for one gateway and one device.
+function resolve(gateway, name,    inherited, h, live, chosen, on, attributes, legs, single, flags) {
+  refusal = lacking = ""
+  on = name == "*" ? "" : " on " name
+  if (name != "*")
+    check_device(name)
+  if (refusal != "" || lacking != "")
+    return
+  if (name != "*" && gateway != "*") {
+    named_hop(gateway, name, "")
+    head = hop " proto 217" (is_onlink_hop ? " scope 253" : "")
+    return
+  }
+  inherited = default_for(name)
+  if (inherited == "") {
+    lacking = "the default route" on " (table main has no unicast 0.0.0.0/0" on ")"
+    return
+  }
+  parse(inherited)
+  live = 0
+  legs = ""
+  for (h = 1; h <= hops; h++)
+    if (!dead[h] && (name == "*" || dev[h] == name)) {
+      live++
+      single = hop_words(h)
+      flags = onlink[h] ? " onlink" : ""
+      chosen = h
+      legs = legs " \\ nexthop" single " weight " weight[h] flags
+      if (dev[h] ~ /["\047#\\]/)
+        refusal = "the default route leaves by " dev[h] ", a name that ip -batch can't read; name another as dev"
+    }
+  attributes = source == "" ? "" : " src " source
+  legs = (mtu == "" ? "" : " mtu " mtu) legs
+  if (!live) {
+    refusal = "the kernel doesn\047t show the next hops of the default route (" words(inherited) "); set the sysctl net.ipv4.nexthop_compat_mode to 1, or name a gateway and a dev"
+    return
+  }
+  if (refusal != "")
+    return
+  if (gateway != "*") {
+    name = default_device(gateway, inherited)
+    if (refusal != "")
+      return
+    named_hop(gateway, name, inherited)
+    parse(inherited)
+    head = hop " proto 217" (is_onlink_hop ? " scope 253" : "") attributes
+    tail = tail (mtu == "" ? "" : " mtu " mtu)
+  }
+  else if (live == 1) {
+    head = single " proto 217" (via[chosen] == "" ? " scope 253" : "") attributes
+    tail = flags (mtu == "" ? "" : " mtu " mtu)
+  }
+  else {
+    head = " proto 217" attributes
+    tail = legs
+  }
+}
+
+function resolve_all(    i, id, text) {
+  for (i = 1; i <= wanted; i++) {
+    id = wanted_gateway[i] " " wanted_dev[i]
+    if (!(id in resolved)) {
+      head = tail = ""
+      resolve(wanted_gateway[i], wanted_dev[i])
+      resolved[id] = 1
+      heads[id] = head
+      tails[id] = tail
+      refused[id] = refusal
+      lacked[id] = lacking
+    }
+    if (refused[id] != "")
+      out_refusals[++refusals] = "can\047t install " static_words(i) ": " refused[id]
+    else if (lacked[id] != "") {
+      if (!(lacked[id] in missed)) {
+        missed[lacked[id]] = 1
+        out_missing[++missing] = lacked[id] ", for " static_words(i)
+      }
+    }
+    else {
+      text = wanted_destination[i]
+      sub(/\/32$/, "", text)
+      wanted_line[i] = text heads[id] (wanted_metric[i] == "0" ? "" : " metric " wanted_metric[i]) tails[id]
+      is_link_scope[i] = heads[id] ~ / scope 253/
+    }
+  }
+}
+
+# --- planning ------------------------------------------------------------------------------------------------------
+
+function plan_all(    i, pass) {
+  # A gateway may be reachable only by another of these routes, which must then be there first.
+  for (pass = 1; pass >= 0; pass--)
+    for (i = 1; i <= wanted; i++)
+      if (is_link_scope[i] == pass)
+        plan_one(i)
+  for (i = 1; i <= lines; i++)
+    if (line_ours[i]) {
+      parse(line[i])
+      if (!(key() in is_wanted))
+        removals[++removed] = i
+    }
+}
+
+function plan_one(i,    id, there) {
+  id = "254 " wanted_destination[i] " 0 " wanted_metric[i]
+  is_wanted[id] = 1
+  there = id in at ? at[id] : 0
+  if (wanted_destination[i] in connected)
+    refuse_connected(i, line[connected[wanted_destination[i]]])
+  else if (!there)
+    additions[++added] = i
+  else if (line_ours[there]) {
+    if (line[there] == wanted_line[i] || substance(line[there]) == substance(wanted_line[i]))
+      keeps[++kept] = there
+    else {
+      replacements[++replaced] = i
+      replaced_line[replaced] = there
+    }
+  }
+  else if (same_next_hops(line[there], wanted_line[i]))
+    others[++foreign] = there
+  else
+    out_refusals[++refusals] = "can\047t install " words(wanted_line[i]) ": somebody else\047s route has its destination and metric (" words(line[there]) "); choose another metric or destination, or have its owner remove it"
+}
+
+function refuse_connected(i, there,    bits, first, advice, devs, list, count, j, shown) {
+  shown = words(there)
+  count = sorted_devs(list)
+  for (j = 1; j <= count; j++)
+    devs = devs (j > 1 ? "," : "") list[j]
+  bits = length_of(wanted_destination[i])
+  first = as_number(wanted_destination[i])
+  advice = "leave it out"
+  if (bits < 32)
+    advice = "name its halves instead, " dotted(first) "/" (bits + 1) " and " dotted(first + size[bits + 1]) "/" (bits + 1) ", which win as the longer prefixes"
+  out_refusals[++refusals] = "can\047t install " wanted_destination[i] ": it is the connected network of " devs " (" shown "); another route of that destination would cut the interface off or be ambiguous; " advice
+}
+
+# --- what proves that a route wins: one address that no longer prefix covers ---------------------------------------
+
+function cover(first, bits) {
+  covers[int(first / 65536), first % 65536, bits] = 1
+  has_length[bits] = 1
+}
+
+function cover_all(    i, gone) {
+  for (i = 1; i <= removed; i++)
+    gone[removals[i]] = 1
+  for (i = 1; i <= lines; i++)
+    if (!(i in gone))
+      cover(from[i], length_at[i])
+  for (i = 1; i <= wanted; i++)
+    cover(as_number(wanted_destination[i]), length_of(wanted_destination[i]))
+  for (i = 0; i <= 32; i++)
+    if (i in has_length)
+      lengths[++length_count] = i
+}
+
+# The first address of a prefix that no longer one covers; -1 if they cover it all.
+function own_address_of(first, bits,    address, end, i, network, hit, start) {
+  end = first + size[bits]
+  for (start = 1; start <= length_count && lengths[start] <= bits; start++)
+    ;
+  for (address = first; address < end; ) {
+    hit = 0
+    for (i = start; i <= length_count && !hit; i++) {
+      network = address - address % size[lengths[i]]
+      if ((int(network / 65536), network % 65536, lengths[i]) in covers) {
+        address = network + size[lengths[i]]
+        hit = 1
+      }
+    }
+    if (!hit)
+      return address
+  }
+  return -1
+}
+
+function expect(route,    prefix, address) {
+  prefix = route
+  sub(/^[0-9]+ /, "", prefix)
+  sub(/ .*/, "", prefix)
+  if (!index(prefix, "/"))
+    prefix = prefix "/32"
+  address = own_address_of(as_number(prefix), length_of(prefix))
+  if (address < 0)
+    check_covered(route, as_number(prefix), length_of(prefix))
+  else {
+    address = dotted(address)
+    print_lookup[++lookups] = "route get fibmatch " address " uid 0"
+    print_expected[lookups] = address " " route
+  }
+}
+
+# A route whose every address belongs to longer prefixes; fine as long as those are all ours.
+function check_covered(route, first, bits,    i, table_wanted) {
+  for (table_wanted = 1; table_wanted >= 0; table_wanted--)
+    for (i = 1; i <= lines; i++)
+      if (is_main[i] == table_wanted && !line_ours[i] && length_at[i] > bits && from[i] >= first && from[i] < first + size[bits]) {
+        print_covered[++covered] = words(route) " is in the table but never wins: longer prefixes cover all of it, for example " words(line[i])
+        return
+      }
+}
+
+# --- the steps -----------------------------------------------------------------------------------------------------
+
+function print_plan(    i) {
+  if (interrupted) {
+    print "again"
+    return
+  }
+  if (errors) {
+    print "failed"
+    print "can\047t read the routes: " reason_text(last_error)
+    return
+  }
+  resolve_all()
+  if (!refusals && !missing)
+    plan_all()
+  if (refusals) {
+    print "refused"
+    for (i = 1; i <= refusals; i++)
+      print out_refusals[i]
+    return
+  }
+  if (missing) {
+    print "missing"
+    for (i = 1; i <= missing && i <= 3; i++)
+      printf "%s", (i > 1 ? "; " : "") out_missing[i]
+    print (missing > 3 ? "; and " (missing - 3) " more" : "")
+    return
+  }
+  cover_all()
+  for (i = 1; i <= added; i++)
+    expect(wanted_line[additions[i]])
+  for (i = 1; i <= replaced; i++)
+    expect(wanted_line[replacements[i]])
+  for (i = 1; i <= kept; i++)
+    expect(line[keeps[i]])
+  for (i = 1; i <= foreign; i++)
+    expect(line[others[i]])
+  print "plan", added + 0, replaced + 0, removed + 0, lookups + 0, covered + 0, kept + 0, foreign + 0
+  for (i = 1; i <= added; i++)
+    print command("add", wanted_line[additions[i]])
+  for (i = 1; i <= replaced; i++)
+    print command("replace", wanted_line[replacements[i]])
+  for (i = 1; i <= removed; i++)
+    print command("del", line[removals[i]])
+  for (i = 1; i <= lookups; i++)
+    print print_lookup[i]
+  for (i = 1; i <= lookups; i++)
+    print print_expected[i]
+  for (i = 1; i <= covered; i++)
+    print print_covered[i]
+  for (i = 1; i <= replaced; i++)
+    print line[replaced_line[i]]
+  for (i = 1; i <= removed; i++)
+    print line[removals[i]]
+  print_summary()
+}
+
+function print_summary(    i) {
+  for (i = 1; i <= added && i <= 50; i++)
+    print "added     " words(wanted_line[additions[i]])
+  print_rest(added)
+  for (i = 1; i <= replaced && i <= 50; i++)
+    print "replaced  " words(wanted_line[replacements[i]]) "  was: " words(line[replaced_line[i]])
+  print_rest(replaced)
+  for (i = 1; i <= removed && i <= 50; i++)
+    print "removed   " words(line[removals[i]])
+  print_rest(removed)
+  for (i = 1; i <= foreign && i <= 50; i++)
+    print "unchanged " words(line[others[i]]) "  (somebody else\047s, already there)"
+  print_rest(foreign)
+  if (!added && !replaced && !removed)
+    print "nothing to change"
+}
+
+function print_rest(count) {
+  if (count > 50)
+    print "and " (count - 50) " more"
+}
+
+# The sections of a plan, as the other steps get it back.
+function read_plan(    part) {
+  split(plan[1], part, " ")
+  added = part[2]
+  replaced = part[3]
+  removed = part[4]
+  lookups = part[5]
+  covered = part[6]
+  writes = added + replaced + removed
+  expected_at = 1 + writes + lookups
+  covered_at = expected_at + lookups
+  old_at = covered_at + covered
+}
+
+function verb_of(k) {
+  return k <= added ? "add" : k <= added + replaced ? "replace" : "remove"
+}
+
+# The route that a write was about; a deletion's command names only what identifies it.
+function written(k,    text) {
+  if (k > added + replaced)
+    return plan[old_at + k - added]
+  text = plan[1 + k]
+  sub(/^route [a-z]+ /, "", text)
+  return text
+}
+
+# The last write of the same kind that is tried where one fails, so that the error names more than the first.
+function bulk_end(k,    start, end, last) {
+  start = k <= added ? 0 : k <= added + replaced ? added : added + replaced
+  last = k <= added ? added : k <= added + replaced ? added + replaced : writes
+  end = start + (int((k - start - 1) / 256) + 1) * 256
+  return end < last ? end : last
+}
+
+# Whether somebody else removed what was to be removed.
+function is_gone(k) {
+  return verb_of(k) == "remove" && failed[k] ~ /No such process/
+}
+
+function judge(    k, first, lost, i, text, expected, address, given, winner) {
+  first = 0
+  for (k in failed)
+    if (!first || k + 0 < first)
+      first = k + 0
+  if (first && step == "judge") {
+    if (first > writes)
+      print "unreached"
+    else if (is_gone(first))
+      print "gone", first
+    else
+      print "failed", first, bulk_end(first), failed[first]
+    return
+  }
+  given = 0
+  lost = 0
+  for (i = 1; i <= lookups; i++) {
+    expected = plan[expected_at + i]
+    address = substr(expected, 1, index(expected, " ") - 1)
+    expected = substr(expected, index(expected, " ") + 1)
+    if (i in failed)
+      winner = "nowhere (" reason_text(failed[i]) ")"
+    else {
+      text = answer[++given]
+      sub(/ +$/, "", text)
+      if (text == expected || is_winner(expected, text))
+        continue
+      winner = text == "" ? "nobody knows where" : "by " words(text)
+    }
+    out_lost[++lost] = words(expected) " is in the table but doesn\047t win: packets to " address " go " winner "; look at: ip -4 rule; ip -4 route show table all"
+  }
+  for (i = 1; i <= covered; i++)
+    out_lost[++lost] = plan[covered_at + i]
+  print (lost ? "lost" : "won")
+  print_some(out_lost, lost)
+}
+
+function is_winner(expected, text,    id) {
+  if (text == "")
+    return 0
+  parse(expected)
+  id = key()
+  parse(text)
+  return id == key() && same_next_hops(expected, text)
+}
+
+function print_some(list, count,    i) {
+  for (i = 1; i <= count && i <= 5; i++)
+    print list[i]
+  if (count > 5)
+    print "and " (count - 5) " more"
+}
+
+# ip's words for a refusal: the kernel's own sentence (ext-ACK) hides its errno, so that is told from the sentence.
+function reason_text(error,    name) {
+  if (sub(/^RTNETLINK answers: /, "", error))
+    return error
+  if (sub(/^Error: /, "", error)) {
+    sub(/\.$/, "", error)
+    return error
+  }
+  if (error ~ /^Cannot find device /) {
+    split(error, name, "\"")
+    return "no interface is named \047" name[2] "\047"
+  }
+  return error
+}
+
+function explain(verb, route, error,    text, reason, advice, shown) {
+  shown = words(route)
+  text = reason_text(error)
+  if (text == "File exists") {
+    reason = "another route has its destination and metric"
+    advice = "look at: ip -4 route show " destination
+  }
+  else if (text == "Network is unreachable" || (text ~ /invalid gateway/ && !(via[1] in is_broadcast))) {
+    reason = "its gateway can\047t be reached"
+    advice = "look at: ip -4 route get " (via[1] == "" ? "GATEWAY" : via[1])
+  }
+  else if (text == "No such device" || text ~ /^no interface is named /) {
+    reason = "there is no such device"
+    advice = "look at: ip link"
+  }
+  else if (text == "Network is down" || text ~ /(is not up|is down)$/) {
+    reason = "its device is down"
+    advice = "set it up: ip link set " (dev[1] == "" ? "None" : dev[1]) " up"
+  }
+  else if (text == "Operation not permitted") {
+    reason = "not permitted"
+    advice = "run as root (CAP_NET_ADMIN)"
+  }
+  else if (text == "No such process" || text == "FIB table does not exist") {
+    reason = "there is no such route"
+    advice = "look at: ip -4 route show " destination
+  }
+  else if (text == "Cannot allocate memory") {
+    reason = "the kernel has no memory for it"
+    advice = "free some and run again"
+  }
+  else if (text == "Invalid argument" || error ~ /^Error: /) {
+    reason = "the kernel takes it to be invalid"
+    advice = "check its gateway and source"
+  }
+  else {
+    reason = tolower(text)
+    advice = "look at: dmesg"
+  }
+  return "can\047t " verb " " shown ": " reason " (kernel: " text "); " advice
+}
+
+# What went wrong, and the commands that put back what is not as before: read from the table, as nobody knows how
+# far a writer came that was stopped.
+function print_undo(    k, i, count, undone, old, new, id) {
+  if (interrupted) {
+    print "again"
+    return
+  }
+  for (i = 1; i <= lines; i++)
+    if (!is_main[i]) {
+      parse(line[i])
+      if (type == 3)
+        is_broadcast[substr(destination, 1, index(destination, "/") - 1)] = 1
+    }
+  for (k = 1; k <= writes; k++)
+    if (k in failed && !is_gone(k))
+      out_failed[++count] = explain(verb_of(k), written(k), failed[k])
+  for (k = writes; k >= 1; k--) {
+    new = written(k)
+    parse(new)
+    id = key()
+    old = k > added ? plan[old_at + k - added] : ""
+    if (k <= added) {
+      if (id in at && line_ours[at[id]] && same_next_hops(line[at[id]], new))
+        out_undo[++undone] = command("del", line[at[id]])
+    }
+    else if (!(id in at))
+      out_undo[++undone] = command("add", old)
+    else if (k <= added + replaced && line_ours[at[id]] && substance(line[at[id]]) != substance(old))
+      out_undo[++undone] = command("replace", old)
+  }
+  print "undo", undone + 0
+  for (i = 1; i <= undone; i++)
+    print out_undo[i]
+  print_some(out_failed, count)
+}
+
+# What couldn't be put back.
+function print_problems(    k, text, verb) {
+  for (k = 1; k <= plans; k++)
+    if (k in failed) {
+      text = plan[k]
+      verb = text ~ /^route del / ? "take back" : "put back"
+      sub(/^route [a-z]+ /, "", text)
+      out_failed[k] = "while putting things back: " explain(verb, text, failed[k])
+      print out_failed[k]
+    }
+}
+
+END {
+  if (step == "plan")
+    print_plan()
+  else if (step == "problems")
+    print_problems()
+  else {
+    read_plan()
+    if (step == "undo")
+      print_undo()
+    else
+      judge()
+  }
+}
+AWK
+@ROUTES@
+ROUTES
+
+# --- one attempt ---------------------------------------------------------------------------------------------------
+
+take_lock() {
+  local reason status
+  if ! [ -d "$RUN_DIR" ] && ! reason=$(mkdir -p "$RUN_DIR" 2>&1); then
+    MESSAGE="can't open the lock $LOCK: ${reason##*: }"
+    return 1
+  fi
+  umask 077 # whoever can open it can hold it
+  { exec 9>>"$LOCK"; } 2>/dev/null
+  status=$?
+  umask 022
+  if [ "$status" -ne 0 ]; then
+    reason=$({ : >>"$LOCK"; } 2>&1)
+    MESSAGE="can't open the lock $LOCK: ${reason##*: }"
+    return 1
+  fi
+  # In the background, for a signal would have to wait for the end of a command in the foreground.
+  flock -w "$LOCK_LIMIT" 9 &
+  CHILDREN="$MONITOR $!"
+  wait "$!"
+  status=$?
+  CHILDREN=$MONITOR
+  [ "$status" -eq 0 ] && return
+  exec 9>&-
+  MESSAGE="can't take the lock $LOCK: another run has held it for $LOCK_LIMIT s; see who with: fuser -v $LOCK"
+  return 1
+}
+
+# Sets PLAN: a line that says what it is, and what belongs to it.
+look() {
+  local text left
+  for ((left = ATTEMPTS; left; left--)); do
+    text=$(
+      ask <<'COMMANDS' | think plan
+link show type vrf
+link show
+address show
+route show table all
+COMMANDS
+    )
+    [ "$text" = again ] || break
+  done
+  mapfile -t PLAN <<<"$text"
+}
+
+# Writes what PLAN asks for and looks each route up, or puts back what was changed and sets MESSAGE.
+commit() {
+  local from=0 count text verdict at end error
+  while :; do
+    text=$(
+      # systemd sends its signals to all processes of a unit: half a batch would be worse than a late end.
+      trap '' HUP INT TERM
+      {
+        printf '%s\n' ==plan "${PLAN[@]}" "==offset $from" ==answers
+        count=$((WRITES + LOOKUPS - from))
+        [ "$count" -eq 0 ] || printf '%s\n' "${PLAN[@]:1+from:count}" | ask
+      } | think judge
+    )
+    read -r verdict at end error <<<"$text"
+    # Somebody else has removed what was to be removed: on behind it.
+    [ "$verdict" = gone ] || break
+    from=$at
+  done
+  if [ "$verdict" = unreached ]; then
+    text=$(
+      trap '' HUP INT TERM
+      {
+        printf '%s\n' ==plan "${PLAN[@]}" ==answers
+        printf '%s\n' "${PLAN[@]:1+WRITES:LOOKUPS}" | ask -force
+      } | think final
+    )
+    verdict=${text%%$'\n'*}
+  fi
+  [ "$verdict" != won ] || [ -n "$STOPPED" ] || return 0
+  case $verdict in
+    lost) MESSAGE=${text#*$'\n'} ;;
+    failed) try_rest "$at" "$end" "$error" ;;
+    won) ;;
+    *) MESSAGE="can't install the static routes: ip or awk ended without an answer" ;;
+  esac
+  [ "$WRITES" -eq 0 ] || put_back
+  return 1
+}
+
+# Tries the routes of the bulk behind one that failed, so that the error names all that is wrong with it.
+try_rest() {
+  local at=$1 end=$2 error=$3
+  ERRORS=$(
+    trap '' HUP INT TERM
+    printf '%s\n' "==offset $((at - 1))" ==errors "$error" "Command failed -:1" "==offset $at"
+    [ "$at" -eq "$end" ] || printf '%s\n' "${PLAN[@]:1+at:end-at}" | ask -force
+  )
+}
+
+# Puts back what isn't as before, by the table as it is now. Adds to MESSAGE what failed and what can't be put back.
+put_back() {
+  local text left steps count
+  trap '' HUP INT TERM
+  for ((left = ATTEMPTS; left; left--)); do
+    text=$(
+      {
+        printf '%s\n' ==plan "${PLAN[@]}" "$ERRORS" ==input
+        ask <<<'route show table all'
+      } | think undo
+    )
+    [ "$text" = again ] || break
+  done
+  mapfile -t steps <<<"$text"
+  count=${steps[0]#undo }
+  add_message "${steps[@]:1+count}"
+  if [ "$count" -gt 0 ]; then
+    text=$(
+      {
+        printf '%s\n' ==plan "${steps[@]:1:count}"
+        printf '%s\n' "${steps[@]:1:count}" | ask -force
+      } | think problems
+    )
+    add_message "$text"
+  fi
+  watch_signals
+}
+
+add_message() {
+  local line
+  for line in "$@"; do
+    [ -z "$line" ] || MESSAGE=${MESSAGE:+$MESSAGE$'\n'}$line
+  done
+}
+
+# Sets OUTCOME: installed, missing, failed or locked; and MESSAGE.
+attempt() {
+  local state added replaced removed lookups covered
+  OUTCOME=failed MESSAGE='' ERRORS=''
+  if ! take_lock; then
+    OUTCOME=locked
+    return
+  fi
+  look
+  read -r state added replaced removed lookups covered _ <<<"${PLAN[0]}"
+  case $state in
+    plan)
+      WRITES=$((added + replaced + removed)) LOOKUPS=$lookups
+      IN_COMMIT=1
+      commit && OUTCOME=installed
+      IN_COMMIT=''
+      [ -z "$STOPPED" ] || stop
+      SUMMARY=("${PLAN[@]:1+WRITES+2*lookups+covered+replaced+removed}")
+      ;;
+    missing) OUTCOME=missing MESSAGE=${PLAN[1]} ;;
+    refused | failed) add_message "${PLAN[@]:1}" ;;
+    again) MESSAGE="can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later" ;;
+    *) MESSAGE="can't plan the static routes: awk ended without an answer" ;;
+  esac
+  exec 9>&-
+}
+
+# --- waiting -------------------------------------------------------------------------------------------------------
+
+# Returns at the next change of links, addresses or routes, and after some time at the latest.
+nap() {
+  local hundredths=$1 events=0 limit
+  [ "$hundredths" -lt $((LOOK_SECONDS * 100)) ] || hundredths=$((LOOK_SECONDS * 100))
+  if [ -z "$MONITOR" ]; then
+    exec 8< <(exec ip -4 monitor link address route 2>/dev/null 9>&-)
+    MONITOR=$!
+    CHILDREN=$MONITOR
+    # It says nothing when it begins to listen; what happened until then is seen by looking again soon.
+    hundredths=5
+  fi
+  printf -v limit '%d.%02d' $((hundredths / 100)) $((hundredths % 100))
+  if read -r -t "$limit" -u 8 _; then
+    # One look for a burst. A bound, so that a flood that never ends can't keep this from looking.
+    while [ $((events += 1)) -le 10000 ] && read -r -t 0 -u 8 && read -r -t 1 -u 8 _; do :; done
+  elif [ $? -le 128 ]; then
+    pause "$limit" # the monitor is gone
+  fi
+}
+
+pause() {
+  sleep "$1" &
+  CHILDREN="$MONITOR $!"
+  wait "$!"
+  CHILDREN=$MONITOR
+}
+
+watch_signals() {
+  local signal
+  for signal in HUP INT TERM; do
+    # shellcheck disable=SC2064 # which signal it is is known now
+    trap "on_signal SIG$signal" "$signal"
+  done
+}
+
+# A change is put back first, then the run ends.
+# shellcheck disable=SC2317,SC2329 # called by a trap
+on_signal() {
+  STOPPED=$1
+  [ -n "$IN_COMMIT" ] || stop
+}
+
+stop() {
+  [ -z "$MESSAGE" ] || complain "$MESSAGE"
+  complain "stopped: $STOPPED; nothing is left half-done"
+  finish 1
+}
+
+# --- the gate ------------------------------------------------------------------------------------------------------
+
+# Whether somebody has broken the glass; sets WHY.
+is_gate_off() {
+  local words
+  if [ -e "$GATE_OFF" ]; then
+    WHY="the file $GATE_OFF is there"
+    return
+  fi
+  read -r words </proc/cmdline
+  WHY='the kernel was started with hostrouting.gate=off'
+  [[ " $words " == *' hostrouting.gate=off '* ]]
+}
+
+prepare_gate() {
+  if is_gate_off; then
+    complain "GATE OFF: $WHY; the start is admitted and no static route was looked at"
+    finish 0
+  fi
+  if ! [ -e /proc/1/ns/net ]; then
+    complain "can't tell whether this is the host's network namespace: /proc/1/ns/net can't be read; run as root"
+    finish 1
+  fi
+  if ! [ /proc/self/ns/net -ef /proc/1/ns/net ]; then
+    say "this unit has a network namespace of its own; the static routes are the host's: nothing was changed"
+    finish 0
+  fi
+}
+
+# --- the run -------------------------------------------------------------------------------------------------------
+
+STOPPED='' IN_COMMIT='' MONITOR='' CHILDREN='' MESSAGE='' REPORTED=''
+LIMIT=$WAIT_SECONDS LOCK_LIMIT=$LOCK_SECONDS HOLD=0
+case $#:${1-} in
+  0:) ;;
+  1:gate)
+    prepare_gate
+    [ "$LIMIT" -le "$GATE_SECONDS" ] || LIMIT=$GATE_SECONDS
+    [ "$LIMIT" -ge "$HOLD_SECONDS" ] || LIMIT=$HOLD_SECONDS
+    LOCK_LIMIT=$GATE_SECONDS HOLD=$HOLD_SECONDS
+    ;;
+  *)
+    complain "usage: ${0##*/} [gate]"
+    exit 64
+    ;;
+esac
+watch_signals
+look_at_time
+WAIT_UNTIL=$((NOW + LIMIT * 100)) HOLD_UNTIL=''
+while :; do
+  attempt
+  look_at_time
+  case $OUTCOME in
+    installed)
+      say "${SUMMARY[@]}"
+      finish 0
+      ;;
+    missing)
+      [ "$NOW" -lt "$WAIT_UNTIL" ] || break
+      [ "$MESSAGE" = "$REPORTED" ] || say "waiting up to $LIMIT s for $MESSAGE"
+      REPORTED=$MESSAGE
+      nap $((WAIT_UNTIL - NOW))
+      ;;
+    failed)
+      : "${HOLD_UNTIL:=$((NOW + HOLD * 100))}"
+      [ "$NOW" -lt "$HOLD_UNTIL" ] || break
+      # Not by events: what was written and put back makes some.
+      pause "$LOOK_SECONDS"
+      ;;
+    locked) break ;;
+  esac
+done
+if [ "$OUTCOME" = missing ]; then
+  MESSAGE="can't install the static routes: waited $LIMIT s and still missing is $MESSAGE; bring it up, name another gateway or dev, or raise waitSeconds"
+fi
+complain "$MESSAGE"
+end_children
+exit 1
+}
