@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hostrouting.errors import RouteError
 from hostrouting.model import Table
 from hostrouting.overlap import NO_DEFAULT_ROUTE, OverlapReport, Scene, Verdict, judge, pending_devs, probe
-from hostrouting.resolve import default_route
+from hostrouting.resolve import default_route, missing_default_route
 from hostrouting.wait import look_until
 
 if TYPE_CHECKING:
@@ -49,11 +49,12 @@ def check_overlap(
 
     def look() -> tuple[tuple[Route, ...], str | None]:
         main = host.routes.routes(Table.MAIN)
+        waited = scope.clock.monotonic() - start
         default = default_route(main)
-        if default is None or not default.devs:
-            return main, "the default route"
+        if default is None:
+            return main, missing_default_route(main) if waited < config.wait_seconds else None
         pending = pending_devs(host.routes.links(), host.routes.addresses(), default.devs)
-        if pending and scope.clock.monotonic() - start < overlap.settle_seconds:
+        if pending and waited < overlap.settle_seconds:
             return main, f"an address on {', '.join(pending)}"
         return main, None
 
@@ -63,10 +64,12 @@ def check_overlap(
 
     if not overlap.expected_cidrs:
         return report_of(Verdict.OK)
+    if host.is_image:
+        return report_of(Verdict.UNKNOWN, reason="an image has no kernel to ask; it is checked at its first boot")
     try:
         main, _ = look_until(host.routes, scope, max(config.wait_seconds, overlap.settle_seconds), look)
         default = default_route(main)
-        if default is None or not default.devs:
+        if default is None:
             return report_of(Verdict.UNKNOWN, reason=_no_default_route(host.routes.routes()))
         findings, notes = judge(overlap, _scene(overlap.expected_cidrs, default, host.routes))
     except RouteError as error:
@@ -90,4 +93,4 @@ def _scene(cidrs: Sequence[IPv4Network], default: Route, backend: RouteBackend) 
 def _no_default_route(routes: Sequence[Route]) -> str:
     elsewhere = [str(r) for r in routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
     hint = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
-    return f"{NO_DEFAULT_ROUTE}: table main has no unicast 0.0.0.0/0 to compare with{hint}"
+    return f"{NO_DEFAULT_ROUTE}: missing is {missing_default_route(routes)}{hint}"

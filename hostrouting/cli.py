@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -33,7 +32,7 @@ Command = Callable[[argparse.Namespace, "Host | None"], int]
 T = TypeVar("T")
 
 # sysexits.h
-EXIT_USAGE, EXIT_NOT_PERMITTED, EXIT_CONFIG = 64, 77, 78
+EXIT_USAGE, EXIT_OUTPUT, EXIT_NOT_PERMITTED, EXIT_CONFIG = 64, 74, 77, 78
 EXIT_FAILURE = 1
 EXIT_CHECK_UNKNOWN = 2
 EXIT_PLAN_CHANGES = 2
@@ -46,7 +45,7 @@ checks by the kernel's own answers that every expected CIDR leaves by the defaul
 """
 
 _EPILOG = """\
-exit codes: 0 done; 1 failed; 64 usage; 77 not permitted; 78 bad config
+exit codes: 0 done; 1 failed; 64 usage; 74 done, but the output could not be written; 77 not permitted; 78 bad config
             check: 0 ok, 1 overlap, 2 couldn't judge;  plan: 0 nothing to change, 2 changes
 
 see it happen, on a throw-away copy of the kernel's tables:   hostrouting demo
@@ -72,45 +71,36 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     Returns:
         The exit code.
     """
+    failed = EXIT_FAILURE
     try:
         options = _parser().parse_args(argv)
+        failed = options.failed
         with _logging(options.verbose):
-            return _finish(options.run(options, host))
+            code: int = options.run(options, host)
+            return code
     except _UsageError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        styled.complain(str(error))
         return EXIT_USAGE
     except ConfigError as error:
         return _fail(error, EXIT_CONFIG)
     except HostRoutingError as error:
-        failed: int = options.failed
         return _fail(error, EXIT_NOT_PERMITTED if error.is_not_permitted else failed)
     except phases.Cancelled as error:
-        return _fail(error, options.failed)
-    except BrokenPipeError:
-        # The reader has gone; without this the interpreter complains once more as it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILURE
+        return _fail(error, failed)
+    except OSError as error:
+        # Ours are HostRoutingErrors by now: this is standard output, and what was asked for has been done.
+        styled.complain(f"hostrouting: done, but can't write the output: {error.strerror}")
+        return EXIT_OUTPUT
     except SystemExit as end:  # --help, --version
         return end.code if isinstance(end.code, int) else EXIT_USAGE
-
-
-def _finish(code: int) -> int:
-    sys.stdout.flush()
-    return code
 
 
 def _fail(error: BaseException, code: int) -> int:
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
     what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
     for line in "\n".join([what, *notes]).splitlines():
-        print(f"{styled.to_terminal(styled.bad('hostrouting:'), sys.stderr)} {styled.clean(line)}", file=sys.stderr)  # noqa: T201
+        styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(line)}")
     return code
-
-
-def _say(text: str) -> None:
-    encoding = sys.stdout.encoding or "utf-8"
-    text = styled.to_terminal(text, sys.stdout).encode(encoding, "replace").decode(encoding)
-    print(text)  # noqa: T201
 
 
 # --- the arguments -----------------------------------------------------------------------------------------------
@@ -149,14 +139,20 @@ def _parser() -> argparse.ArgumentParser:
     demo = command("demo", _demo, "show the whole story in a throw-away network namespace", more=_DEMO_MORE)
     demo.add_argument("--output", choices=("text", "svg"), default="text", help="text, or a picture of it")
 
-    apply = command("apply", _apply, "install the static routes of CONFIG on this host", more=_APPLY_MORE)
+    apply = command("apply", _apply, "install routes, check and gate of CONFIG, and check now", more=_APPLY_MORE)
     _add_config(apply)
-    apply.add_argument("--routes-only", action="store_true", help="the kernel's routes alone: no files, no units")
+    where = apply.add_mutually_exclusive_group()
+    where.add_argument("--root", metavar="DIR", help="into an image mounted at DIR: files and enablement only")
+    where.add_argument("--routes-only", action="store_true", help="the kernel's routes alone: no files, units or check")
     _add_output(apply)
 
     plan = command("plan", _plan, "show what apply would change, and change nothing", more=_PLAN_MORE)
     _add_config(plan)
     _add_output(plan)
+
+    render = command("render", _render, "write the files that apply would install into a folder", more=_RENDER_MORE)
+    _add_config(render)
+    render.add_argument("--out", metavar="DIR", required=True, help="the folder; it stands for /")
 
     check = command(
         "check",
@@ -182,19 +178,26 @@ Where namespaces are refused, the same on a kernel in memory.
 """
 _APPLY_MORE = """
 
-All of the routes or none: on a failure, a signal or a route that doesn't win, the table is as it was. Routes of
-an earlier run that are no longer wanted are removed; nothing of anybody else's is ever changed.
+Now: the static routes, all of them or none, then the check. For every boot: scripts, units, and the gate, a
+drop-in that holds the consumer back (systemd-nspawn@.service, or what CONFIG names) until both have passed; never
+stops or restarts a running machine. What an earlier run installed and CONFIG no longer asks for is taken back.
 
-  hostrouting apply --routes-only /etc/aks-flex-node/config.json
+  hostrouting apply /etc/aks-flex-node/config.json
+  hostrouting apply --root /mnt/image config.json        holds from the image's first boot
 """
 _PLAN_MORE = """
 
-A line a route: + is added, ~ is replaced, - is removed, = is there already. Exits with 2 if there is anything to
-change, with 0 if not.
+Routes: + is added, ~ is replaced, - is removed, = is there already. Files as diffs. Last, whether the next start
+of the consumer would be let through. Exits with 2 if there is anything to change, with 0 if not.
+"""
+_RENDER_MORE = """
+
+For a look, or for a tool that installs files by itself: the units must then be enabled there too.
 """
 _CHECK_MORE = """
 
-Asks the kernel about one address of each CIDR. Writes no marker. Exits with 0 if all is well, with 1 if a CIDR
+Asks the kernel about one address of each CIDR. Waits for a default route, waitSeconds at most (30 without a
+CONFIG). Writes no marker. Exits with 0 if all is well, with 1 if a CIDR
 is shadowed, has no route or is discarded, with 2 if nothing could be judged.
 
   hostrouting check                                        the CIDRs of /etc/aks-flex-node/config.json
@@ -217,14 +220,28 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def _load(options: argparse.Namespace, host: Host | None) -> Config:
     layout = Layout() if host is None else host.layout
-    return Config.load(options.config or layout.config)
-
-
-def _cidr(text: str) -> IPv4Network:
+    path = layout.config if options.config is None else options.config
+    if path == "":
+        raise _UsageError("hostrouting: CONFIG is empty; is a shell variable unset?")
     try:
-        return parse_cidr(text)
-    except ValueError as error:
-        raise _UsageError(f"hostrouting check: --cidr {error}") from None
+        return Config.load(path)
+    except ConfigError as error:
+        if not any(where == str(path) for where, _ in error.problems):
+            styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(str(path))} breaks the rules:")
+        raise
+
+
+def _cidrs(texts: Sequence[str]) -> tuple[IPv4Network, ...]:
+    cidrs: list[IPv4Network] = []
+    problems: list[str] = []
+    for text in texts:
+        try:
+            cidrs.append(parse_cidr(text))
+        except ValueError as error:
+            problems.append(f"hostrouting check: --cidr {error}")
+    if problems:
+        raise _UsageError("\n".join(problems))
+    return tuple(cidrs)
 
 
 # --- the commands ------------------------------------------------------------------------------------------------
@@ -238,34 +255,60 @@ def _demo(options: argparse.Namespace, host: Host | None) -> int:
 
 
 def _apply(options: argparse.Namespace, host: Host | None) -> int:
-    if not options.routes_only:
-        raise _UsageError(
-            "hostrouting apply: installs only the kernel's routes so far: say --routes-only; "
-            "files and units for the next boot, and the gate, are not built yet"
-        )
     from hostrouting import report
-    from hostrouting.tasks import InstallRoutes
+    from hostrouting.host import Host
+    from hostrouting.tasks import Configure, InstallRoutes
 
-    result = _run(InstallRoutes(_load(options, host), host=host))
-    if options.output == "json":
-        _say(report.to_json_text(result.to_json()).rstrip())
+    config = _load(options, host)
+    if options.routes_only:
+        routes, overlap = _run(InstallRoutes(config, host=host)), None
     else:
-        _say(report.routes_text(result))
+        if options.root is not None:
+            host = Host.image(options.root)
+        routes, overlap = _run(Configure(config, host=host))
+    if options.output == "json":
+        document = routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()}
+        styled.say(report.to_json_text(document).rstrip())
+    elif options.root is not None:
+        styled.say(f"installed into {options.root}; it holds from the first boot")
+    else:
+        styled.say(report.routes_text(routes))
+        if overlap is not None and overlap.cidrs:
+            styled.say(report.overlap_text(overlap))
     return 0
 
 
 def _plan(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting import report
+    from hostrouting.boot import plan_boot
     from hostrouting.host import Host
-    from hostrouting.tasks import plan_now
+    from hostrouting.tasks import plan_now, will_start
 
     config = _load(options, host)
-    plan, missing = plan_now(config, (host or Host()).routes)
+    on = host or Host()
+    plan, missing = plan_now(config, on.routes)
+    boot = plan_boot(config, on)
+    next_start = will_start(config, on, plan, missing)
     if options.output == "json":
-        _say(report.to_json_text({"schema": 1, **plan.to_json(), "missing": missing}).rstrip())
+        document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": boot.to_json()}
+        styled.say(report.to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
     else:
-        _say(report.plan_text(plan, missing, wait_seconds=config.wait_seconds))
-    return 0 if plan.is_empty and missing is None else EXIT_PLAN_CHANGES
+        styled.say(report.plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds))
+    return 0 if plan.is_empty and missing is None and boot.is_empty else EXIT_PLAN_CHANGES
+
+
+def _render(options: argparse.Namespace, host: Host | None) -> int:
+    from hostrouting.files import write_if_changed
+    from hostrouting.parts import Manifest, wanted_files, wanted_parts
+
+    config = _load(options, host)
+    layout = Layout(options.out)
+    parts = wanted_parts(config, layout)
+    manifest = Manifest(config.consumer, {part.name: part.is_blocking for part in parts})
+    for file in wanted_files(layout, manifest, parts) if parts else ():
+        write_if_changed(file.path, file.text, mode=file.mode)
+        styled.say(str(file.path))
+    return 0
 
 
 def _check(options: argparse.Namespace, host: Host | None) -> int:
@@ -274,16 +317,16 @@ def _check(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.host import Host
     from hostrouting.overlap import Verdict
 
-    given = [_cidr(text) for text in options.cidr]
+    given = _cidrs(options.cidr)
     config = Config() if given and options.config is None else _load(options, host)
     expected = (*config.route_overlap.expected_cidrs, *given)
     config = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
     on = host or Host()
     result = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
     if options.output == "json":
-        _say(report.to_json_text(result.to_json()).rstrip())
+        styled.say(report.to_json_text(result.to_json()).rstrip())
     else:
-        _say(report.overlap_text(result))
+        styled.say(report.overlap_text(result))
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
 
@@ -292,7 +335,7 @@ def _remove(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting import report
     from hostrouting.tasks import RemoveHostRouting
 
-    _say(report.routes_text(_run(RemoveHostRouting(host=host))))
+    styled.say(report.routes_text(_run(RemoveHostRouting(host=host))))
     return 0
 
 
@@ -307,14 +350,14 @@ def _run(task: phases.Task[Any]) -> Any:
 
 @contextmanager
 def _signals(scope: phases.CancelScope) -> Iterator[None]:
-    """SIGINT and SIGTERM cancel the scope, so that what was begun is put back; only the main thread can say so."""
+    """SIGINT, SIGTERM and SIGHUP cancel the scope, so that what was begun is put back."""
 
     def cancel(number: int, _frame: object) -> None:
         scope.cancel(signal.Signals(number).name)
 
     before: dict[signal.Signals, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             before[number] = signal.signal(number, cancel)
     except ValueError:  # in another thread: whoever runs us there cancels the scope by other means
         before.clear()
@@ -350,4 +393,6 @@ class _ExtraFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        return " ".join([line, *(f"{key}={value}" for key, value in record.__dict__.items() if "." in key)])
+        return " ".join(
+            [line, *(f"{key}={value}" for key, value in record.__dict__.items() if "." in key and value is not None)]
+        )

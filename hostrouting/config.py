@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -33,6 +32,7 @@ SECTION = "hostRouting"
 ONLINK: Literal["onlink"] = "onlink"
 METRIC_MAX = 2**32 - 1
 WAIT_SECONDS_MAX = 600
+CONFIG_BYTES_MAX = 64 << 20
 
 # Interfaces of pods and of the overlays that carry them. Docker's, libvirt's and VPNs' are missing on purpose:
 # their networks really shadow the cluster's.
@@ -44,6 +44,8 @@ CONTAINER_DEVS = (
 )
 # fmt: on
 
+# systemd.unit(5); no path can hide in it.
+_CONSUMER = re.compile(r"[A-Za-z0-9:_.-]+@?[A-Za-z0-9:_.-]*\.service")
 _PATTERN = re.compile(r"[][A-Za-z0-9_.*?-]+")
 
 Gateway = IPv4Address | Literal["onlink"] | None
@@ -88,11 +90,20 @@ def _parse_boolean(value: object) -> bool:
 
 
 def _parse_mode(value: object) -> OverlapMode:
-    if isinstance(value, str):
+    if isinstance(value, str) and value.isascii():  # upper() makes ASCII of some letters that aren't
         word = value.upper() or OverlapMode.WARN
         if word in OverlapMode.__members__:
             return OverlapMode[word]
     raise ValueError(f"{shown(value)} is not a mode; expected WARN or STRICT")
+
+
+def _parse_consumer(value: object) -> str:
+    if not isinstance(value, str) or not _CONSUMER.fullmatch(value):
+        raise ValueError(
+            f"{shown(value)} is not the name of a service; expected for example systemd-nspawn@.service, "
+            "systemd-nspawn@kube1.service or kubelet.service"
+        )
+    return value
 
 
 def _parse_pattern(value: object) -> str:
@@ -102,17 +113,20 @@ def _parse_pattern(value: object) -> str:
 
 
 def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
-    routes = each(value, lambda item: item if isinstance(item, StaticRoute) else read(StaticRoute, item))
     first: dict[tuple[IPv4Network, int], int] = {}
-    problems: list[tuple[str, str]] = []
-    for position, route in enumerate(routes):
+    position = -1
+
+    def parse(item: object) -> StaticRoute:
+        nonlocal position
+        position += 1
+        route = item if isinstance(item, StaticRoute) else read(StaticRoute, item)
         earlier = first.setdefault((route.destination, route.metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
-            problems.append((f"[{position}]", f"{twin}; the kernel holds one route of a destination and metric"))
-    if problems:
-        raise ConfigError(problems)
-    return routes
+            raise ValueError(f"{twin}; the kernel holds one route of a destination and metric")
+        return route
+
+    return each(value, parse)
 
 
 # --- converters: named functions, since type checkers read the constructor's types off them -----------------------
@@ -136,6 +150,10 @@ def _metric(value: int) -> int:
 
 def _seconds(value: int) -> int:
     return attempt(lambda given: _parse_integer(given, WAIT_SECONDS_MAX), value)
+
+
+def _consumer(value: str) -> str:
+    return attempt(_parse_consumer, value)
 
 
 def _enabled(value: bool) -> bool:
@@ -224,9 +242,9 @@ class StaticRoutes:
     routes: tuple[StaticRoute, ...] = attrs.field(default=(), converter=_routes, metadata={"key": "routes"})
 
     def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
-        if self.routes and not self.enabled:
-            raise ConfigError([("enabled", "must be true where routes are given (explicit opt-in)")])
+        opt_in = [("enabled", "must be true where routes are given (explicit opt-in)")]
+        # Routes that are wrong were given too.
+        raise_invalid(self, more=opt_in if self.enabled is False and self.routes else ())
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that reads back as these routes."""
@@ -275,6 +293,7 @@ class Config:
         static_routes: the routes to install.
         route_overlap: the CIDRs to check.
         wait_seconds: 0-600; how long to wait for the default route, devices and gateways, once for a whole run.
+        consumer: the unit that must not start before the routes are proven: a template stands for every instance.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -287,6 +306,7 @@ class Config:
         default=RouteOverlap(), converter=_route_overlap, metadata={"key": "routeOverlap"}
     )
     wait_seconds: int = attrs.field(default=30, converter=_seconds, metadata={"key": "waitSeconds"})
+    consumer: str = attrs.field(default="systemd-nspawn@.service", converter=_consumer, metadata={"key": "consumer"})
 
     def __attrs_post_init__(self) -> None:
         raise_invalid(self)
@@ -308,6 +328,9 @@ class Config:
             raise ConfigError([("", f"expected an object with the key {SECTION}, not {kind(mapping)}")])
         if SECTION in getattr(mapping, "duplicates", ()):
             raise ConfigError([(SECTION, "this key is given twice")])
+        for key in mapping:
+            if key != SECTION and str(key).lower() == SECTION.lower():
+                raise ConfigError([(str(key), f"unknown key; did you mean {SECTION}?")])
         if mapping.get(SECTION) is None:
             return cls()
         try:
@@ -330,7 +353,8 @@ class Config:
             FileError: it can't be read.
         """
         try:
-            raw = Path(path).read_bytes()
+            with open(path, "rb") as file:
+                raw = file.read(CONFIG_BYTES_MAX + 1)
         except (FileNotFoundError, NotADirectoryError):
             raise ConfigError([(str(path), "there is no such file")]) from None
         except IsADirectoryError:
@@ -339,6 +363,8 @@ class Config:
             raise FileError.of(f"read the config {path}", error) from error
         except ValueError as error:  # a NUL in the path
             raise ConfigError([(repr(str(path)), f"is not a path: {error}")]) from None
+        if len(raw) > CONFIG_BYTES_MAX:
+            raise ConfigError([(str(path), f"is no config: it is larger than {CONFIG_BYTES_MAX >> 20} MiB")])
         try:
             document = json.loads(raw, object_pairs_hook=JsonObject)
         except RecursionError:

@@ -69,7 +69,6 @@ def run_apart(*, output: str = "text") -> int:
     Returns:
         The child's exit code.
     """
-    sys.stdout.flush()
     return subprocess.run([sys.executable, "-m", "hostrouting.demo", "--output", output], check=False).returncode
 
 
@@ -83,16 +82,12 @@ def main() -> int:
         for line in story():
             lines.append(line)
             if options.output == "text":
-                print(styled.to_terminal(line, sys.stdout), flush=True)  # noqa: T201
+                styled.say(line)
     except HostRoutingError as error:
-        print(f"hostrouting demo: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    except BrokenPipeError:
-        # The reader has seen enough; without this the interpreter complains once more as it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        styled.complain(f"hostrouting demo: {error}")
         return 1
     if options.output == "svg":
-        print(styled.to_svg("\n".join(lines), title="The output of hostrouting demo"), end="")  # noqa: T201
+        styled.say(styled.to_svg("\n".join(lines), title="The output of hostrouting demo").rstrip())
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import tempfile
@@ -16,7 +17,18 @@ if TYPE_CHECKING:
 
     from phases import CancelScope
 
-__all__ = ["LOCK_WAIT_SECONDS", "locked", "read_text", "remove", "write_if_changed"]
+__all__ = [
+    "LOCK_WAIT_SECONDS",
+    "link",
+    "locked",
+    "read_state",
+    "read_text",
+    "remove",
+    "remove_empty_folder",
+    "remove_litter",
+    "target",
+    "write_if_changed",
+]
 
 LOCK_WAIT_SECONDS = 60
 _LOCK_POLL_SECONDS = 0.05
@@ -36,7 +48,21 @@ def read_text(path: Path) -> str | None:
         raise FileError.of(f"read {path}", error) from error
 
 
-def write_if_changed(path: Path, text: str, *, mode: int = 0o644) -> bool:
+def read_state(path: Path) -> tuple[bytes, int] | None:
+    """Content and permission bits of a file, to put it back as it was; None if there is none.
+
+    Raises:
+        FileError: it is there and can't be read.
+    """
+    try:
+        return path.read_bytes(), path.stat().st_mode & 0o7777
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FileError.of(f"read {path}", error) from error
+
+
+def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
     """Give a file this content and mode: a reader, or a crash at any point, sees the old content or the new.
 
     Nothing is touched if it is like that already. rename(2) is atomic; the folder is synced, for without that a
@@ -44,7 +70,7 @@ def write_if_changed(path: Path, text: str, *, mode: int = 0o644) -> bool:
 
     Args:
         path: the file; missing folders above it are made.
-        text: its content, UTF-8.
+        text: its content; a string is written as UTF-8, undecodable bytes of names as they were.
         mode: its permission bits.
 
     Returns:
@@ -53,16 +79,17 @@ def write_if_changed(path: Path, text: str, *, mode: int = 0o644) -> bool:
     Raises:
         FileError: it can't be written; the old content is still there.
     """
+    content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     try:
         with contextlib.suppress(FileNotFoundError):
-            if path.read_bytes() == text.encode() and path.stat().st_mode & 0o7777 == mode:
+            if path.read_bytes() == content and path.stat().st_mode & 0o7777 == mode:
                 return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
         temporary = Path(name)
         try:
             with open(descriptor, "wb") as file:
-                file.write(text.encode())
+                file.write(content)
                 os.fchmod(file.fileno(), mode)
                 file.flush()
                 os.fsync(file.fileno())
@@ -74,6 +101,20 @@ def write_if_changed(path: Path, text: str, *, mode: int = 0o644) -> bool:
     except OSError as error:
         raise FileError.of(f"write {path}", error) from error
     return True
+
+
+def remove_litter(path: Path) -> None:
+    """Remove what a killed ``write_if_changed`` of this file has left beside it; only for who holds the lock.
+
+    Raises:
+        FileError: it can't be removed.
+    """
+    for litter in path.parent.glob(f"{_temporary_prefix(path)}*"):
+        remove(litter)
+
+
+def _temporary_prefix(path: Path) -> str:
+    return f".{path.name}.hostrouting-"
 
 
 def remove(path: Path) -> bool:
@@ -93,6 +134,49 @@ def remove(path: Path) -> bool:
     except OSError as error:
         raise FileError.of(f"remove {path}", error) from error
     return True
+
+
+def remove_empty_folder(path: Path) -> bool:
+    """Remove a folder that nothing is in.
+
+    Returns:
+        Whether it went: not if something is in it, or if there is none.
+
+    Raises:
+        FileError: it is empty and can't be removed.
+    """
+    try:
+        path.rmdir()
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
+            return False
+        raise FileError.of(f"remove the folder {path}", error) from error
+    return True
+
+
+def target(path: Path) -> str:
+    """What a symbolic link points to, as it says.
+
+    Raises:
+        FileError: it can't be read.
+    """
+    try:
+        return os.readlink(path)  # noqa: PTH115 - Path would tidy it
+    except OSError as error:
+        raise FileError.of(f"read the link {path}", error) from error
+
+
+def link(path: Path, to: str) -> None:
+    """Make a symbolic link; missing folders above it are made.
+
+    Raises:
+        FileError: it can't be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(to)
+    except OSError as error:
+        raise FileError.of(f"make the link {path}", error) from error
 
 
 def _sync(folder: Path) -> None:

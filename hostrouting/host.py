@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.errors import ConfigError
+from hostrouting.errors import ConfigError, RouteError
 from hostrouting.layout import Layout
+from hostrouting.systemd.systemctl import Systemctl
 
 if TYPE_CHECKING:
+    import os
+
     from hostrouting.backends import RouteBackend
     from hostrouting.systemd import UnitManager
 
@@ -22,7 +25,7 @@ class Host:
 
     Args:
         routes: the routes backend; omitted: the kernel's, by netlink.
-        units: the service manager. Nothing is installed into systemd yet; omitted, there is none.
+        units: the service manager; omitted: the running systemd, by systemctl.
         layout: where files are. Below another root ``routes`` and ``units`` must be given: files of an image
             beside routes of the running kernel are hardly ever meant.
 
@@ -30,8 +33,8 @@ class Host:
         ConfigError: a layout of another root, and something omitted beside it.
     """
 
-    routes: RouteBackend
-    units: UnitManager | None
+    backend: RouteBackend | None
+    units: UnitManager
     layout: Layout
 
     def __init__(
@@ -49,4 +52,40 @@ class Host:
             from hostrouting.backends.netlink import NetlinkBackend
 
             routes = NetlinkBackend()
-        self.__attrs_init__(routes=routes, units=units, layout=layout)
+        self.__attrs_init__(backend=routes, units=units or Systemctl(), layout=layout)
+
+    @classmethod
+    def image(cls, root: str | os.PathLike[str]) -> Host:
+        """A host that isn't running: its files and which units start at boot, no routes and no check.
+
+        Args:
+            root: the folder where its file system is mounted.
+
+        Returns:
+            The host; what is installed into it holds from its first boot.
+
+        Raises:
+            ConfigError: the folder is this host's own root.
+        """
+        layout = Layout(root)
+        if layout.is_this_host:
+            raise ConfigError([("root", "is this host's own; leave it out to work on this host")])
+        image = cls.__new__(cls)
+        image.__attrs_init__(backend=None, units=Systemctl(layout.root), layout=layout)
+        return image
+
+    @property
+    def is_image(self) -> bool:
+        """Whether there is no kernel to ask."""
+        return self.backend is None
+
+    @property
+    def routes(self) -> RouteBackend:
+        """The routes backend.
+
+        Raises:
+            RouteError: an image has none.
+        """
+        if self.backend is None:
+            raise RouteError(f"the image {self.layout.root} has no kernel to ask")
+        return self.backend

@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno as errnos
-import json
 import os
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import attrs
-
-from hostrouting import files
-from hostrouting.errors import FileError, HostRoutingError, RouteError
-from hostrouting.model import NextHop, Protocol
+from hostrouting.errors import RouteError
+from hostrouting.model import NextHop, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from hostrouting.backends import RouteBackend
-    from hostrouting.layout import Layout
     from hostrouting.model import Route, RouteFailure
     from hostrouting.plan import RoutePlan
     from phases import CancelScope
 
-__all__ = ["Undo", "apply_routes", "has_files", "install_files", "uninstall_files"]
+    _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
+
+__all__ = ["Undo", "all_or_nothing", "apply_routes"]
 
 T = TypeVar("T")
 
 # One bulk call can't be interrupted: small enough that a cancel is seen soon, large enough to be fast.
 BULK_ROUTES = 256
 
-_NAMED_FAILURES_MAX = 5
+_DELETIONS_MAX = 4
 
-PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOSTROUTING)}\thostrouting\n"
+_NAMED_FAILURES_MAX = 5
 
 _REASONS = {
     errnos.EEXIST: ("another route has its destination and metric", "look at: ip -4 route show {destination}"),
     errnos.ENETUNREACH: ("its gateway can't be reached", "look at: ip -4 route get {gateway}"),
     errnos.ENODEV: ("there is no such device", "look at: ip link"),
     errnos.ENETDOWN: ("its device is down", "set it up: ip link set {dev} up"),
+    errnos.EHOSTUNREACH: ("its gateway can't be reached", "look at: ip -4 route get {gateway}"),
+    errnos.EACCES: ("a prohibit route or rule covers its gateway", "look at: ip -4 route get {gateway}"),
     errnos.EPERM: ("not permitted", "run as root (CAP_NET_ADMIN)"),
     errnos.ESRCH: ("there is no such route", "look at: ip -4 route show {destination}"),
     errnos.EINVAL: ("the kernel takes it to be invalid", "check its gateway and source"),
@@ -62,18 +60,43 @@ class Undo:
         self._steps.append(step)
 
     def roll_back(self) -> list[str]:
-        """Take every step, also after one has failed.
+        """Take every step, also after one has failed or was interrupted.
 
         Returns:
             What couldn't be put back, in words.
         """
         problems: list[str] = []
         while self._steps:
+            step = self._steps.pop()
             try:
-                self._steps.pop()()
-            except HostRoutingError as error:
-                problems.append(str(error))
+                step()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps must be taken
+                problems.append(str(error) or repr(error))
+            except BaseException as error:  # noqa: BLE001 - an interrupt: once more, then on
+                problems.append(f"interrupted by {error!r}, tried again")
+                self._again(step, problems)
         return problems
+
+    @staticmethod
+    def _again(step: Callable[[], None], problems: list[str]) -> None:
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001 - the second interrupt of one step means it
+            problems.append(str(error) or repr(error))
+
+
+@contextmanager
+def all_or_nothing(scope: CancelScope) -> Iterator[Undo]:
+    """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error."""
+    undo = Undo()
+    try:
+        yield undo
+    except BaseException as error:
+        with scope.shield():
+            problems = undo.roll_back()
+        for problem in problems:
+            error.add_note(f"while putting things back: {problem}")
+        raise
 
 
 # --- routes ------------------------------------------------------------------------------------------------------
@@ -91,25 +114,50 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
     Raises:
         RouteError: the kernel refused; what was changed until then is for ``undo``.
     """
+    # A route may have its gateway in another of ours: such a one comes after it and goes before it.
+    remove_last_first = sorted(plan.remove, key=_is_on_link)
+    added: list[Route] = []
+    undo.push(partial(_take_back, backend.delete, added))
     for add in _bulks(plan.add, scope):
-        undo.push(partial(_write, backend.delete, add, "take back", fine=errnos.ESRCH))
+        added += add
         _write(backend.add, add, "add")
     for replace in _bulks(plan.replace, scope):
+        _see_unchanged([item.old for item in replace], backend)
         undo.push(partial(_write, backend.replace, [item.old for item in replace], "put back"))
         _write(backend.replace, [item.new for item in replace], "replace")
-    for remove in _bulks(plan.remove, scope):
-        undo.push(partial(_write, backend.add, remove, "put back", fine=errnos.EEXIST))
+    # Each delete reads all our routes first: no more than a few calls, or the time grows with the square.
+    for remove in _bulks(remove_last_first, scope, max(BULK_ROUTES, -(-len(remove_last_first) // _DELETIONS_MAX))):
+        undo.push(partial(_write, backend.add, remove[::-1], "put back", fine=errnos.EEXIST))
         _write(backend.delete, remove, "remove", fine=errnos.ESRCH)
 
 
-def _bulks(items: Sequence[T], scope: CancelScope) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), BULK_ROUTES):
+def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
+    """NLM_F_REPLACE knows no owner: what somebody has put in our route's place since it was read must not go."""
+    there: dict[object, Route] = {}
+    for route in backend.routes(Table.MAIN):
+        there.setdefault(route.key, route)
+    for route in routes:
+        now = there.get(route.key)
+        if now is not None and not now.is_ours:
+            raise RouteError(f"can't replace {route}: meanwhile somebody else has put {now} in its place; run again")
+
+
+def _take_back(delete: _BulkCall, added: list[Route]) -> None:
+    _write(delete, added[::-1], "take back", fine=errnos.ESRCH)
+
+
+def _is_on_link(route: Route) -> bool:
+    return route.scope == Scope.LINK
+
+
+def _bulks(items: Sequence[T], scope: CancelScope, size: int = BULK_ROUTES) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
         scope.check()
-        yield items[start : start + BULK_ROUTES]
+        yield items[start : start + size]
 
 
 def _write(
-    call: Callable[[Sequence[Route]], tuple[RouteFailure, ...]],
+    call: _BulkCall,
     routes: Sequence[Route],
     verb: str,
     *,
@@ -121,7 +169,9 @@ def _write(
     lines = [_explain(verb, failure) for failure in failures[:_NAMED_FAILURES_MAX]]
     if len(failures) > len(lines):
         lines.append(f"and {len(failures) - len(lines)} more")
-    raise RouteError("\n".join(lines), errno=failures[0].errno)
+    # EACCES is the FIB's word for prohibit, not one about us.
+    errno = failures[0].errno
+    raise RouteError("\n".join(lines), errno=None if errno == errnos.EACCES else errno)
 
 
 def _explain(verb: str, failure: RouteFailure) -> str:
@@ -129,113 +179,3 @@ def _explain(verb: str, failure: RouteFailure) -> str:
     hop = failure.route.hops[0] if failure.route.hops else NextHop()
     advice = advice.format(destination=failure.route.destination, gateway=hop.gateway or "GATEWAY", dev=hop.dev)
     return f"can't {verb} {failure.route}: {reason} (kernel: {failure.message}); {advice}"
-
-
-# --- files -------------------------------------------------------------------------------------------------------
-
-
-def install_files(layout: Layout, undo: Undo) -> None:
-    """Write the files that go with our routes, and the manifest that names them, where they differ.
-
-    The manifest comes first: whatever a crash leaves behind is named in it.
-
-    Args:
-        layout: where.
-        undo: gets the way back.
-
-    Raises:
-        FileError: one can't be written.
-    """
-    wanted = {layout.protocol_names: PROTOCOL_NAMES}
-    manifest = Manifest.load(layout)
-    paths = [layout.manifest, *wanted]
-    manifest = Manifest(
-        files=tuple(sorted({*manifest.files, *(layout.relative(path) for path in wanted)})),
-        folders=tuple(sorted({*manifest.folders, *_missing_folders(layout, paths)})),
-    )
-    for path, text in {layout.manifest: manifest.to_text(), **wanted}.items():
-        before = files.read_text(path)
-        undo.push(partial(_restore, layout, manifest, path, before))
-        files.write_if_changed(path, text)
-
-
-def uninstall_files(layout: Layout) -> tuple[str, ...]:
-    """Take back every file that the manifest names, the folders that were made for them, then the manifest.
-
-    Args:
-        layout: where. A path that this layout doesn't know is left alone, whatever the manifest says.
-
-    Returns:
-        The paths that were removed, as the running system sees them.
-
-    Raises:
-        FileError: one can't be removed, or the manifest can't be read; a later run goes on from there.
-    """
-    manifest = Manifest.load(layout)
-    removed = [
-        layout.relative(path)
-        for path in (layout.protocol_names, layout.manifest)
-        if (path == layout.manifest or layout.relative(path) in manifest.files) and files.remove(path)
-    ]
-    _remove_folders(layout, manifest)
-    return tuple(removed)
-
-
-def has_files(layout: Layout) -> bool:
-    """Whether an earlier run installed any file."""
-    return files.read_text(layout.manifest) is not None
-
-
-@attrs.frozen
-class Manifest:
-    """What was installed: absolute paths as the running system sees them.
-
-    Args:
-        files: that were written, besides the manifest itself.
-        folders: that were made for them.
-    """
-
-    files: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
-
-    @classmethod
-    def load(cls, layout: Layout) -> Manifest:
-        """The manifest of a layout; an empty one if nothing was installed."""
-        text = files.read_text(layout.manifest)
-        if text is None:
-            return cls()
-        try:
-            document = json.loads(text)
-            return cls(files=tuple(map(str, document["files"])), folders=tuple(map(str, document["folders"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileError(
-                f"can't read the manifest {layout.manifest}: {error!r}; it names what to take back: mend it, or remove "
-                "it to forget what was installed"
-            ) from error
-
-    def to_text(self) -> str:
-        """The file's content."""
-        document = {"schema": 1, "files": list(self.files), "folders": list(self.folders)}
-        return json.dumps(document, indent=2) + "\n"
-
-
-def _missing_folders(layout: Layout, paths: Sequence[Path]) -> list[str]:
-    folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(layout.root)}
-    return [layout.relative(folder) for folder in sorted(folders) if not folder.exists()]
-
-
-def _remove_folders(layout: Layout, manifest: Manifest) -> None:
-    """Remove the folders that were made, innermost first, unless somebody has put something into them."""
-    ours = {folder for path in (layout.protocol_names, layout.manifest) for folder in path.parents}
-    for name in sorted(manifest.folders, reverse=True):
-        folder = layout.root / name.lstrip("/")
-        if folder in ours and folder != layout.root:
-            with contextlib.suppress(OSError):  # ENOTEMPTY: somebody else uses it now
-                folder.rmdir()
-
-
-def _restore(layout: Layout, manifest: Manifest, path: Path, before: str | None) -> None:
-    if before is not None:
-        files.write_if_changed(path, before)
-    elif files.remove(path):
-        _remove_folders(layout, manifest)

@@ -10,6 +10,7 @@ import attrs
 __all__ = ["Layout"]
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
+UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
 
 
@@ -41,6 +42,27 @@ class Layout:
     def manifest(self) -> Path:
         """What was installed, so that it can be taken back without the config that asked for it."""
         return self.root / CONFIG_DIR / "hostrouting.installed.json"
+
+    def script(self, part: str) -> Path:
+        """What runs at boot and at the gate; ``part`` is ``static-routes`` or ``check-route-overlap``."""
+        return self.root / CONFIG_DIR / f"{part}.sh"
+
+    def unit(self, part: str) -> Path:
+        """The oneshot that runs a script at boot."""
+        return self.root / UNIT_DIR / f"{part}.service"
+
+    def enablement(self, part: str) -> Path:
+        """The link by which a oneshot is started at every boot."""
+        return self.root / UNIT_DIR / "multi-user.target.wants" / f"{part}.service"
+
+    def gate(self, consumer: str) -> Path:
+        """The drop-in that holds a consumer back; ``zz``, to come after an override that empties the list."""
+        return self.root / UNIT_DIR / f"{consumer}.d" / "zz-hostrouting.conf"
+
+    @property
+    def units(self) -> Path:
+        """The folder of the administrator's units."""
+        return self.root / UNIT_DIR
 
     @property
     def protocol_names(self) -> Path:

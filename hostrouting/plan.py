@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hostrouting.model import Route
 
-__all__ = ["Replacement", "RoutePlan", "RoutesReport", "plan_routes"]
+__all__ = ["NextStart", "Replacement", "RoutePlan", "RoutesReport", "plan_routes"]
 
 
 @attrs.frozen
@@ -109,6 +109,25 @@ class RoutesReport:
             "unchanged": [str(route) for route in self.unchanged],
             "foreign": [str(route) for route in self.foreign],
         }
+
+
+@attrs.frozen
+class NextStart:
+    """Whether the gate would let the consumer start.
+
+    Args:
+        consumer: the unit.
+        is_admitted: whether it would.
+        reason: why, in words.
+    """
+
+    consumer: str
+    is_admitted: bool
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON."""
+        return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
 
 
 def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,10 @@ from hostrouting.overlap import NO_DEFAULT_ROUTE, OverlapReport, Verdict
 from hostrouting.styled import bad, clean, dim, good, head
 
 if TYPE_CHECKING:
+    from hostrouting.boot import BootPlan, FileChange
     from hostrouting.layout import Layout
     from hostrouting.model import Route
-    from hostrouting.plan import RoutePlan, RoutesReport
+    from hostrouting.plan import NextStart, RoutePlan, RoutesReport
 
 __all__ = ["marker_text", "overlap_text", "plan_text", "routes_text", "summary", "to_json_text", "write_markers"]
 
@@ -47,14 +49,30 @@ def routes_text(report: RoutesReport) -> str:
     return "\n".join(lines)
 
 
-def plan_text(plan: RoutePlan, missing: str | None, *, wait_seconds: int) -> str:
-    """What would become of the routes, a line each."""
-    if missing is not None:
-        return f"would wait up to {wait_seconds} s for {clean(missing)}"
+def plan_text(plan: RoutePlan, missing: str | None, boot: BootPlan, next_start: NextStart, *, wait_seconds: int) -> str:
+    """What would become of routes, files and units, and of the consumer's next start."""
     lines = _route_lines(plan, "+", "~", "-", "=")
-    if plan.is_empty:
+    if missing is not None:
+        lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
+    lines += [line for change in boot.files for line in _diff(change)]
+    lines += [good(f"enable {unit}") for unit in boot.enable]
+    lines += [bad(f"disable {unit}") for unit in boot.disable]
+    if plan.is_empty and missing is None and boot.is_empty:
         lines.append("nothing to change")
+    verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
+    lines.append(f"the next start of {next_start.consumer} {verdict}: {clean(next_start.reason)}")
     return "\n".join(lines)
+
+
+def _diff(change: FileChange) -> list[str]:
+    before, after = (change.before or "").splitlines(), (change.after or "").splitlines()
+    old, new = (change.path if text is not None else "/dev/null" for text in (change.before, change.after))
+    paint = {"+": good, "-": bad, "@": dim}
+    return [
+        paint.get(line[0], str)(clean(line))
+        for line in difflib.unified_diff(before, after, old, new, n=1, lineterm="")
+        if line
+    ]
 
 
 def _route_lines(plan: RoutePlan, add: str, replace: str, remove: str, unchanged: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import unicodedata
 from typing import TYPE_CHECKING, TextIO
 from xml.sax.saxutils import escape
@@ -11,7 +12,7 @@ from xml.sax.saxutils import escape
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["bad", "clean", "dim", "good", "head", "is_colourful", "to_svg", "to_terminal"]
+__all__ = ["bad", "clean", "complain", "dim", "good", "head", "is_colourful", "say", "to_svg", "to_terminal"]
 
 _SGR = {"good": "32", "bad": "31", "dim": "2", "head": "1"}
 _ROLE_OF = {code: role for role, code in _SGR.items()}
@@ -52,9 +53,38 @@ def is_colourful(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+_PLAIN = str.maketrans({"✓": "ok", "✗": "!!", "·": "-", "…": "..."})
+
+
 def to_terminal(text: str, stream: TextIO) -> str:
-    """Styled text as a stream can show it."""
+    """Styled text as a stream can show it: without colours or signs that it has no way to show."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
     return text if is_colourful(stream) else _SPAN.sub(r"\2", text)
+
+
+def say(text: str) -> None:
+    """Print to standard output; a reader that has gone, or that never was, is no failure of what was done.
+
+    Raises:
+        OSError: it can't be written for any other reason, for example a full disk.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        print(to_terminal(text, sys.stdout), flush=True)  # noqa: T201
+    except BrokenPipeError:
+        # Without this the interpreter complains once more as it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def complain(text: str) -> None:
+    """Print to standard error, if there is one."""
+    if sys.stderr is not None:
+        print(to_terminal(text, sys.stderr), file=sys.stderr)  # noqa: T201
 
 
 _CSS = (

@@ -5,33 +5,37 @@ The way of the data: read the host -> resolve -> plan (both pure) -> install -> 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from hostrouting import report
+from hostrouting.boot import install_part, remove_part
 from hostrouting.check import check_overlap, utc_now
 from hostrouting.config import OverlapMode
 from hostrouting.errors import RouteError, RouteOverlapError
 from hostrouting.files import locked, remove
+from hostrouting.gate import CHECK, ROUTES
 from hostrouting.host import Host
-from hostrouting.install import Undo, apply_routes, has_files, install_files, uninstall_files
+from hostrouting.install import all_or_nothing, apply_routes
 from hostrouting.model import Table
 from hostrouting.overlap import OverlapReport, Verdict
-from hostrouting.plan import RoutePlan, RoutesReport, plan_routes
+from hostrouting.parts import Manifest, check_part, routes_part
+from hostrouting.plan import NextStart, RoutePlan, RoutesReport, plan_routes
 from hostrouting.resolve import describe_missing, resolve
 from hostrouting.verify import verify_routes
 from hostrouting.wait import look_until
-from phases import Serial
+from phases import CancelScope, Serial
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hostrouting.backends import RouteBackend
     from hostrouting.config import Config
     from hostrouting.model import Route
-    from phases import CancelScope
+    from hostrouting.overlap import Finding
 
 __all__ = [
     "CheckRouteOverlap",
@@ -40,6 +44,7 @@ __all__ = [
     "InstallRoutes",
     "RemoveHostRouting",
     "plan_now",
+    "will_start",
 ]
 
 
@@ -73,12 +78,55 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
     return plan_routes(resolution.routes, main), None
 
 
+def will_start(config: Config, host: Host, plan: RoutePlan, missing: str | None) -> NextStart:
+    """Whether the gate would let the consumer start if the plan were carried out now.
+
+    The kernel's answers are taken as they are, but for addresses to which a planned route is longer than the winner.
+
+    Args:
+        config: what is wanted.
+        host: whose kernel to ask.
+        plan: of its routes.
+        missing: what they wait for.
+
+    Returns:
+        The answer with its reason.
+    """
+    consumer = config.consumer
+    if missing is not None:
+        return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
+    result = check_overlap(attrs.evolve(config, wait_seconds=0), host, CancelScope())
+    new = (*plan.add, *(item.new for item in plan.replace))
+    failing = [finding for finding in result.findings if not _is_mended(finding, new, result.default_devs)]
+    if result.verdict is Verdict.UNKNOWN:
+        reason = f"the check can't judge: {result.reason}"
+    elif failing:
+        reason = "; ".join(finding.message for finding in failing)
+    else:
+        return NextStart(consumer, True, "every route is installed, and nothing that is expected is shadowed")
+    is_held = config.route_overlap.mode is OverlapMode.STRICT
+    return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
+
+
+def _is_mended(finding: Finding, new: Sequence[Route], default_devs: Sequence[str]) -> bool:
+    covering = [route for route in new if finding.probe in route.destination and set(route.devs) <= set(default_devs)]
+    beaten = -1 if finding.route is None else finding.route.destination.prefixlen
+    is_in_main = finding.route is None or finding.route.table == Table.MAIN
+    return is_in_main and any(route.destination.prefixlen > beaten for route in covering)
+
+
 def _carry_out(config: Config, host: Host, scope: CancelScope, *, with_files: bool) -> RoutesReport:
+    """Change the host as planned and prove it, or put back what was changed."""
+
     def look() -> tuple[RoutesReport, str | None]:
         with locked(host.layout.lock, scope):
             plan, missing = plan_now(config, host.routes)
             if missing is None:
-                _commit(plan, host, scope, with_files=with_files)
+                with all_or_nothing(scope) as undo:
+                    if with_files:
+                        install_part(host, config.consumer, routes_part(config, host.layout), undo)
+                    apply_routes(plan, host.routes, scope, undo)
+                    verify_routes(plan.wanted, host.routes)
             return RoutesReport(plan), missing
 
     result, missing = look_until(host.routes, scope, config.wait_seconds, look)
@@ -88,22 +136,6 @@ def _carry_out(config: Config, host: Host, scope: CancelScope, *, with_files: bo
             "bring it up, name another gateway or dev, or raise waitSeconds"
         )
     return result
-
-
-def _commit(plan: RoutePlan, host: Host, scope: CancelScope, *, with_files: bool) -> None:
-    """Change the host as planned and prove it, or put back what was changed."""
-    undo = Undo()
-    try:
-        if with_files:
-            install_files(host.layout, undo)
-        apply_routes(plan, host.routes, scope, undo)
-        verify_routes(plan.wanted, host.routes)
-    except BaseException as error:
-        with scope.shield():
-            problems = undo.roll_back()
-        for problem in problems:
-            error.add_note(f"while putting things back: {problem}")
-        raise
 
 
 @attrs.frozen
@@ -157,24 +189,41 @@ class ConfigureStaticRoutes:
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
         host = _this_host(self.host)
-        if self.config.static_routes.routes:
-            return _carry_out(self.config, host, scope, with_files=True)
-        return _remove_routes(host, scope)
+        if not self.config.static_routes.routes:
+            return _remove_routes(host, scope)
+        if host.is_image:
+            with all_or_nothing(scope) as undo:
+                install_part(host, self.config.consumer, routes_part(self.config, host.layout), undo)
+            return RoutesReport()
+        return _carry_out(self.config, host, scope, with_files=True)
 
 
 def _remove_routes(host: Host, scope: CancelScope) -> RoutesReport:
     """Take back what an earlier run installed; touch nothing if none did."""
-    if not has_files(host.layout) and not _ours(host.routes):
+    if not _is_installed(host, ROUTES) and not _ours(host):
         return RoutesReport()
-    with locked(host.layout.lock, scope):
-        plan = RoutePlan(remove=_ours(host.routes))
-        _commit(plan, host, scope, with_files=False)
-        uninstall_files(host.layout)
+    with _exclusive(host, scope):
+        plan = RoutePlan(remove=_ours(host))
+        if not plan.is_empty:
+            with all_or_nothing(scope) as undo:
+                apply_routes(plan, host.routes, scope, undo)
+        remove_part(host, ROUTES)
     return RoutesReport(plan)
 
 
-def _ours(backend: RouteBackend) -> tuple[Route, ...]:
-    return tuple(route for route in backend.routes(Table.MAIN) if route.is_ours)
+def _ours(host: Host) -> tuple[Route, ...]:
+    if host.is_image:
+        return ()
+    return tuple(route for route in host.routes.routes(Table.MAIN) if route.is_ours)
+
+
+def _is_installed(host: Host, part: str) -> bool:
+    return part in Manifest.load(host.layout).parts
+
+
+def _exclusive(host: Host, scope: CancelScope) -> AbstractContextManager[None]:
+    """The lock of a running host; an image has no other runs, and no /run to leave a file in."""
+    return nullcontext() if host.is_image else locked(host.layout.lock, scope)
 
 
 # --- the check ---------------------------------------------------------------------------------------------------
@@ -209,9 +258,13 @@ class CheckRouteOverlap:
         """
         host = _this_host(self.host)
         if not self.config.route_overlap.expected_cidrs:
-            _remove_markers(host)
+            _remove_check(host, scope)
             return check_overlap(self.config, host, scope, now=self.now)
+        with _exclusive(host, scope), all_or_nothing(scope) as undo:
+            install_part(host, self.config.consumer, check_part(self.config, host.layout), undo)
         result = check_overlap(self.config, host, scope, now=self.now)
+        if host.is_image:
+            return result
         report.write_markers(host.layout, result)
         if is_held_back(result.mode, result.verdict):
             raise RouteOverlapError(report.summary(result), findings=result.findings, reason=result.reason)
@@ -223,7 +276,10 @@ def is_held_back(mode: OverlapMode, verdict: Verdict) -> bool:
     return mode is OverlapMode.STRICT and verdict is not Verdict.OK
 
 
-def _remove_markers(host: Host) -> None:
+def _remove_check(host: Host, scope: CancelScope) -> None:
+    if _is_installed(host, CHECK):
+        with _exclusive(host, scope):
+            remove_part(host, CHECK)
     for path in (host.layout.marker_ok, host.layout.marker_detected, host.layout.report):
         remove(path)
 
@@ -288,5 +344,5 @@ class RemoveHostRouting:
         """
         host = _this_host(self.host)
         result = _remove_routes(host, scope)
-        _remove_markers(host)
+        _remove_check(host, scope)
         return result

@@ -1,7 +1,7 @@
 """The systemd port: what hostrouting asks of a service manager.
 
-``FakeSystemd`` (memory.py) is the one in memory. Nothing is installed into systemd yet: the port is the seam at
-which the units and the gate come in.
+``Systemctl`` (systemctl.py) is the real one, of the running system or of an image; ``FakeSystemd`` (memory.py)
+the one in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class UnitManager(Protocol):
     """A systemd, running or not. Every call raises ``UnitError`` if it can't be done."""
 
     def reload(self) -> None:
-        """Read the unit files again (``systemctl daemon-reload``)."""
+        """Have the unit files read again (``systemctl daemon-reload``); does nothing for an image."""
         ...
 
     def enable(self, unit: str) -> None:
@@ -26,10 +26,21 @@ class UnitManager(Protocol):
         """Undo ``enable``; a unit that isn't enabled is fine."""
         ...
 
-    def start(self, unit: str) -> None:
-        """Start a unit and wait until it is up, or for a oneshot until it is done."""
+    def is_enabled(self, unit: str) -> bool:
+        """Whether a unit starts at every boot."""
         ...
 
-    def show(self, unit: str, name: str) -> str:
-        """A property of a unit as ``systemctl show --property`` prints it; empty if it isn't set."""
+    def instances(self, consumer: str) -> tuple[str, ...]:
+        """The units whose settings can be read back that a consumer stands for.
+
+        Args:
+            consumer: a service; a template stands for all its instances.
+
+        Returns:
+            Their names, sorted; none for an image.
+        """
+        ...
+
+    def show(self, unit: str, *names: str) -> dict[str, str]:
+        """Properties of a unit as ``systemctl show`` prints them; empty where one isn't set."""
         ...

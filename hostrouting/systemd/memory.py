@@ -2,54 +2,124 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hostrouting.errors import UnitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hostrouting.layout import Layout
 
 __all__ = ["FakeSystemd"]
 
 
 class FakeSystemd:
-    """A ``UnitManager`` that remembers what it was told.
+    """A ``UnitManager`` that knows the unit files below a layout as of its last reload.
 
     Args:
-        units: the units that there are, each with its properties as ``show`` returns them.
-        failing: the units whose start fails.
+        layout: where unit files and drop-ins are; None: there are none to read back.
+        running: the units that are loaded, for example ``systemd-nspawn@kube1.service``.
     """
 
-    def __init__(
-        self, units: dict[str, dict[str, str]] | None = None, *, failing: frozenset[str] = frozenset()
-    ) -> None:
-        self.units = dict(units or {})
-        self.failing = failing
+    def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
+        self._layout = layout
+        self._running = tuple(running)
+        self._loaded: dict[str, dict[str, list[str]]] = {}
         self.enabled: set[str] = set()
-        self.started: list[str] = []
         self.reloads = 0
+        self._load()
 
     def reload(self) -> None:
-        """Count it."""
+        """Read the unit files again."""
         self.reloads += 1
+        self._load()
 
     def enable(self, unit: str) -> None:
-        """Remember it."""
-        self._find(unit, "enable")
+        """Make the link, as the [Install] section of all our units says."""
         self.enabled.add(unit)
+        link = self._link(unit)
+        if link is None or link.is_symlink():
+            return
+        try:
+            link.parent.parent.joinpath(unit).stat()
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(f"/etc/systemd/system/{unit}")
+        except OSError as error:
+            raise UnitError(f"`systemctl enable {unit}` failed: {error}", errno=error.errno) from error
 
     def disable(self, unit: str) -> None:
-        """Forget it."""
+        """Remove the link."""
         self.enabled.discard(unit)
-
-    def start(self, unit: str) -> None:
-        """Remember it; fail if told so."""
-        self._find(unit, "start")
-        if unit in self.failing:
-            raise UnitError(f"can't start {unit}: its process failed; see journalctl -u {unit}")
-        self.started.append(unit)
-
-    def show(self, unit: str, name: str) -> str:
-        """The property it was made with; empty if there is none, as systemctl(1) has it."""
-        return self.units.get(unit, {}).get(name, "")
-
-    def _find(self, unit: str, verb: str) -> dict[str, str]:
+        link = self._link(unit)
         try:
-            return self.units[unit]
-        except KeyError:
-            raise UnitError(f"can't {verb} {unit}: there is no such unit") from None
+            if link is not None:
+                link.unlink(missing_ok=True)
+        except OSError as error:
+            raise UnitError(f"`systemctl disable {unit}` failed: {error}", errno=error.errno) from error
+
+    def is_enabled(self, unit: str) -> bool:
+        """Whether the link is there."""
+        link = self._link(unit)
+        return unit in self.enabled if link is None else link.is_symlink()
+
+    def instances(self, consumer: str) -> tuple[str, ...]:
+        """The running units that a consumer stands for; none without a layout."""
+        if self._layout is None:
+            return ()
+        prefix, at, suffix = consumer.partition("@.")
+        return tuple(
+            name
+            for name in self._running
+            if name == consumer or (at and name.startswith(f"{prefix}@") and name.endswith(f".{suffix}"))
+        )
+
+    def show(self, unit: str, *names: str) -> dict[str, str]:
+        """``ExecStartPreEx``, ``Requires``, ``Wants``, ``After``, and ``NeedDaemonReload``, as of the last reload."""
+        loaded = self._loaded.get(unit) or {}
+        properties = {
+            "ExecStartPreEx": "\n".join(map(_exec_words, loaded.get("ExecStartPre", ()))),
+            "NeedDaemonReload": "yes" if unit in self._loaded and loaded != self._read(unit) else "no",
+        }
+        return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}
+
+    # --- unit files ----------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        self._loaded = {unit: self._read(unit) for unit in self._running}
+
+    def _link(self, unit: str) -> Path | None:
+        return None if self._layout is None else self._layout.units / "multi-user.target.wants" / unit
+
+    def _read(self, unit: str) -> dict[str, list[str]]:
+        """The lists of a unit's drop-ins, the template's first by name, an empty value emptying the list."""
+        if self._layout is None:
+            return {}
+        prefix, at, rest = unit.partition("@")
+        template = f"{prefix}@.{rest.rpartition('.')[2]}" if at else unit
+        folders = dict.fromkeys((template, unit))
+        found = [path for name in folders for path in (self._layout.units / f"{name}.d").glob("*.conf")]
+        drop_ins = {path.name: path for path in found if path.is_file()}
+        lists: dict[str, list[str]] = {}
+        for name in sorted(drop_ins):
+            for key, value in _settings(drop_ins[name].read_text()):
+                lists[key] = [*lists.get(key, ()), value] if value else []
+        for name in folders:
+            for key in ("requires", "wants"):
+                links = sorted(path.name for path in (self._layout.units / f"{name}.{key}").glob("*"))
+                lists.setdefault(key.capitalize(), []).extend(links)
+        return lists
+
+
+def _settings(text: str) -> Iterable[tuple[str, str]]:
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith(("#", ";", "[")):
+            yield key.strip(), value.strip()
+
+
+def _exec_words(line: str) -> str:
+    argv = line.lstrip("-+")
+    flags = [word for mark, word in (("-", "ignore-failure"), ("+", "privileged")) if mark in line[: -len(argv)]]
+    return f"{{ path={argv.split()[0]} ; argv[]={argv} ; flags={' '.join(flags)} ; start_time=[n/a] }}"

@@ -80,6 +80,8 @@ def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[i
         ["check", "a", "b"],
         ["demo", "--output", "json"],
         ["remove", "CONFIG"],
+        ["render"],
+        ["apply", "--root", "x", "--routes-only"],
     ],
 )
 def test_wrong_usage_is_64_with_a_hint_on_stderr(run: Any, words: list[str]) -> None:
@@ -88,16 +90,8 @@ def test_wrong_usage_is_64_with_a_hint_on_stderr(run: Any, words: list[str]) -> 
     assert "--help" in err or "10.0.0.0/32" in err or "IPv4-only" in err
 
 
-def test_apply_without_routes_only_is_a_usage_error_that_says_so(run: Any, config: Path, kernel: FakeKernel) -> None:
-    before = kernel.routes()
-    code, _, err = run("apply", config)
-    assert code == 64
-    assert "--routes-only" in err
-    assert kernel.routes() == before
-
-
 @pytest.mark.parametrize(
-    "words", [["--help"], *([name, "--help"] for name in ("demo", "apply", "plan", "check", "remove"))]
+    "words", [["--help"], *([name, "--help"] for name in ("demo", "apply", "plan", "check", "render", "remove"))]
 )
 def test_help_teaches(run: Any, words: list[str]) -> None:
     code, out, _ = run(*words)
@@ -142,8 +136,11 @@ def test_every_problem_of_a_config_is_a_line(run: Any, tmp_path: Path) -> None:
     path.write_text(json.dumps({"hostRouting": {"staticRoutes": {"enabled": True, "routes": entries}}}))
     code, _, err = run("plan", path)
     assert code == 78
-    assert len(err.splitlines()) == 10
-    assert err.splitlines()[9].startswith("hostrouting: hostRouting.staticRoutes.routes[9].destination: '10.0.0.10/24'")
+    assert len(err.splitlines()) == 11
+    assert err.splitlines()[0] == f"hostrouting: {path} breaks the rules:"
+    assert err.splitlines()[10].startswith(
+        "hostrouting: hostRouting.staticRoutes.routes[9].destination: '10.0.0.10/24'"
+    )
 
 
 def test_the_config_of_the_layout_is_read_if_none_is_named(run: Any, host: Host) -> None:
@@ -191,17 +188,44 @@ def test_not_root_is_77_with_the_reason_and_changes_nothing(
 # --- apply, plan, remove -----------------------------------------------------------------------------------------
 
 
+LINE = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
+
+
 def test_plan_shows_what_apply_does_and_changes_nothing(run: Any, config: Path, kernel: FakeKernel, host: Host) -> None:
-    before = kernel.routes()
-    assert run("plan", config) == (2, "+ 172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n", "")
-    assert kernel.routes() == before
-    assert not host.layout.run_dir.exists()
-    code, out, _ = run("apply", "--routes-only", config)
-    assert (code, out) == (0, "added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
-    assert run("plan", config)[:2] == (
-        0,
-        "= 172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\nnothing to change\n",
-    )
+    before, files = kernel.routes(), sorted(host.layout.root.rglob("*"))
+    code, out, err = run("plan", config)
+    assert (code, err) == (2, "")
+    lines = out.splitlines()
+    assert lines[0] == f"+ {LINE}"
+    assert "+++ /etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf" in lines
+    assert lines[-3:] == [
+        "enable static-routes.service",
+        "enable check-route-overlap.service",
+        (
+            "the next start of systemd-nspawn@.service would be let through: "
+            "every route is installed, and nothing that is expected is shadowed"
+        ),
+    ]
+    assert (kernel.routes(), sorted(host.layout.root.rglob("*"))) == (before, files)
+    code, out, _ = run("apply", config)
+    assert (code, out.splitlines()[0]) == (0, f"added     {LINE}")
+    assert out.splitlines()[-2:] == ["✓ 172.16.1.0/24  by eth0", "✓ 10.96.0.0/12   by eth0"]
+    code, out, _ = run("plan", config)
+    assert (code, out.splitlines()[:2]) == (0, [f"= {LINE}", "nothing to change"])
+
+
+def test_plan_tells_that_the_next_start_would_be_held_back(run: Any, config: Path) -> None:
+    config.write_text(json.dumps(CONFIG).replace('"10.96.0.0/12"', '"172.16.2.0/24"'))
+    code, out, _ = run("plan", config)
+    assert code == 2
+    assert "would be held back: OVERLAP: expected CIDR 172.16.2.0/24" in out.splitlines()[-1]
+    config.write_text(config.read_text().replace("STRICT", "WARN"))
+    assert "would be let through: the mode is WARN, although OVERLAP" in run("plan", config)[1].splitlines()[-1]
+
+
+def test_routes_only_installs_no_file(run: Any, config: Path, host: Host) -> None:
+    assert run("apply", "--routes-only", config)[:2] == (0, f"added     {LINE}\n")
+    assert not host.layout.units.exists()
 
 
 def test_plan_shows_replacements_removals_and_what_is_somebody_elses(
@@ -220,9 +244,21 @@ def test_plan_shows_replacements_removals_and_what_is_somebody_elses(
     config.write_text(json.dumps(document))
     code, out, _ = run("plan", config)
     assert code == 2
-    assert [line[0] for line in out.splitlines()] == ["~", "-", "="]
-    assert "was: 172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting mtu 1300" in out
+    assert [line[0] for line in out.splitlines()[:3]] == ["~", "-", "="]
+    assert f"was: {LINE} mtu 1300" in out
     assert "proto dhcp  (somebody else's, already there)" in out
+
+
+def test_render_writes_what_apply_installs_and_nothing_else(run: Any, config: Path, host: Host, tmp_path: Path) -> None:
+    code, out, _ = run("render", config, "--out", tmp_path / "out")
+    assert code == 0
+    run("apply", config)
+    rendered = {path.relative_to(tmp_path / "out"): path for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert len(rendered) == 6
+    assert set(out.splitlines()) == set(map(str, rendered.values()))
+    for name, path in rendered.items():
+        installed = host.layout.root / name
+        assert (installed.read_bytes(), installed.stat().st_mode) == (path.read_bytes(), path.stat().st_mode)
 
 
 def test_plan_says_what_apply_would_wait_for(run: Any, config: Path, kernel: FakeKernel) -> None:
@@ -231,23 +267,28 @@ def test_plan_says_what_apply_would_wait_for(run: Any, config: Path, kernel: Fak
     code, out, _ = run("plan", config)
     assert code == 2
     assert out.startswith("would wait up to 0 s for the default route")
+    assert "would be held back: the static routes can't be installed without the default route" in out.splitlines()[-1]
     assert json.loads(run("plan", config, "--output", "json")[1])["missing"].startswith("the default route")
 
 
 def test_json_of_apply_and_plan_is_for_programs(run: Any, config: Path) -> None:
-    line = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
     plan = json.loads(run("plan", config, "--output", "json")[1])
+    boot, next_start = plan.pop("boot"), plan.pop("nextStart")
     assert plan == {
         "schema": 1,
-        "add": [line],
+        "add": [LINE],
         "replace": [],
         "remove": [],
         "unchanged": [],
         "foreign": [],
         "missing": None,
     }
-    applied = json.loads(run("apply", "--routes-only", config, "--output", "json")[1])
-    assert applied == {"schema": 1, "added": [line], "replaced": [], "removed": [], "unchanged": [], "foreign": []}
+    assert (len(boot["files"]), boot["disable"]) == (6, [])
+    assert (next_start["consumer"], next_start["admitted"]) == ("systemd-nspawn@.service", True)
+    applied = json.loads(run("apply", config, "--output", "json")[1])
+    overlap = applied.pop("overlap")
+    assert applied == {"schema": 1, "added": [LINE], "replaced": [], "removed": [], "unchanged": [], "foreign": []}
+    assert (overlap["verdict"], overlap["schema"]) == ("ok", 1)
 
 
 def test_a_failed_apply_is_1_and_changes_nothing(run: Any, config: Path, kernel: FakeKernel) -> None:
@@ -373,13 +414,50 @@ def test_output_that_an_old_encoding_can_not_hold_is_replaced_not_fatal(
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="latin-1"))
     assert cli.main(["check", str(config)], host=host) == 1
-    assert b"? 172.16.1.0/24" in raw.getvalue()
+    assert b"!! 172.16.1.0/24" in raw.getvalue()
 
 
 def test_a_closed_pipe_is_no_traceback(config: Path) -> None:
     program = f"{sys.executable} -m hostrouting --help | true; {sys.executable} -m hostrouting --help | head -c 1"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("redirection", [">&-", "| true", ">/dev/null"])
+def test_what_was_done_decides_the_exit_code_not_who_reads_it(tmp_path: Path, redirection: str) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    command = f"{sys.executable} -m hostrouting"
+    script = "; ".join(
+        f"{command} {words} 2>/dev/null {redirection}; echo ${{PIPESTATUS[0]}} >&2"
+        for words in ("--version", f"plan {bad}")
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["0", "78"]
+
+
+def test_an_output_that_can_not_be_written_is_said_and_is_no_overlap(
+    host: Host, config: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(["check", str(config)], host=host) == 74
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="No space left"):
+            full.close()
+    assert "done, but can't write the output: No space left on device" in capsys.readouterr().err
+
+
+def test_an_empty_config_argument_is_not_the_default(run: Any) -> None:
+    code, _, err = run("plan", "")
+    assert code == 64
+    assert "is a shell variable unset?" in err
+
+
+def test_every_wrong_cidr_is_named(run: Any) -> None:
+    code, _, err = run("check", "--cidr", "10.0.0.0", "--cidr", "x")
+    assert code == 64
+    assert len(err.splitlines()) == 2
 
 
 def test_verbose_logs_a_wide_record_for_each_task(run: Any, config: Path) -> None:

@@ -231,6 +231,21 @@ def test_routes_without_the_opt_in_are_refused(enabled: bool | None) -> None:
     assert only_problem(document)[0] == "hostRouting.staticRoutes.enabled"
 
 
+def test_the_missing_opt_in_and_twins_are_reported_beside_other_problems() -> None:
+    entries = [{"destination": "10.0.0.0/8"}, {"destination": "x"}, {"destination": "10.0.0.0/8"}]
+    found = problems_of(section(staticRoutes={"routes": entries}))
+    assert [path.removeprefix("hostRouting.staticRoutes.") for path, _ in found] == [
+        "enabled",
+        "routes[1].destination",
+        "routes[2]",
+    ]
+
+
+@pytest.mark.parametrize("key", ["hostrouting", "HostRouting", "HOSTROUTING"])
+def test_a_section_in_the_wrong_case_is_not_somebody_elses(key: str) -> None:
+    assert only_problem({key: {}}) == (key, "unknown key; did you mean hostRouting?")
+
+
 @pytest.mark.parametrize("enabled", ["true", 1, 0, "yes", []])
 def test_enabled_is_a_boolean_and_nothing_like_one(enabled: Any) -> None:
     assert "not a boolean" in only_problem(section(staticRoutes={"enabled": enabled}))[1]
@@ -263,7 +278,7 @@ def test_the_mode_is_read_in_any_case_and_empty_warns(mode: str | None, expected
     assert Config.from_mapping(overlap(mode=mode)).route_overlap.mode is OverlapMode(expected)
 
 
-@pytest.mark.parametrize("mode", ["LOUD", " strict", 1, True, ["WARN"]])
+@pytest.mark.parametrize("mode", ["LOUD", " strict", 1, True, ["WARN"], "ﬅrict", "ſtrict"])
 def test_any_other_mode_is_refused(mode: Any) -> None:
     assert only_problem(overlap(mode=mode))[0] == "hostRouting.routeOverlap.mode"
 
@@ -286,10 +301,37 @@ def test_waits_are_whole_seconds_up_to_ten_minutes(key: str, seconds: Any) -> No
     assert only_problem(document)[0].endswith(key)
 
 
-@pytest.mark.parametrize("key", ["coverage", "foreseen", "watch", "consumer", "staticroutes"])
+@pytest.mark.parametrize("key", ["coverage", "foreseen", "watch", "staticroutes"])
 def test_a_key_whose_feature_is_not_built_is_unknown(key: str) -> None:
     document = overlap(**{key: []}) if key in ("coverage", "foreseen") else section(**{key: {}})
     assert "unknown key" in only_problem(document)[1]
+
+
+@pytest.mark.parametrize(
+    "consumer", ["systemd-nspawn@.service", "systemd-nspawn@kube1.service", "kubelet.service", "a:b-c_d.e@f.service"]
+)
+def test_a_consumer_is_the_name_of_a_service(consumer: str) -> None:
+    assert Config(consumer=consumer).consumer == consumer
+
+
+@pytest.mark.parametrize(
+    "consumer",
+    [
+        "",
+        "kubelet",
+        "a/b.service",
+        "../x.service",
+        "a b.service",
+        "x.socket",
+        "a@b@c.service",
+        "x.service\n",
+        "$(x).service",
+        3,
+        True,
+    ],
+)
+def test_a_consumer_that_is_no_service_or_hides_a_path_is_refused(consumer: Any) -> None:
+    assert only_problem(section(consumer=consumer))[0] == "hostRouting.consumer"
 
 
 def test_an_unknown_key_gets_a_hint() -> None:

@@ -1,0 +1,172 @@
+"""A program: run ``apply`` again and again, each time with a fault one step later, and look at what is left.
+
+``crashing.py FOLDER kill|refuse`` forks a child for each step. A step is a change of a file, a folder or a link below
+the layout, seen by an audit hook just before it happens: there the child is killed (SIGKILL), or the change refused
+(ENOSPC). It prints a line of JSON for each step: what was violated, if anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import traceback
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import phases
+from hostrouting import Config, Configure, Host, HostRoutingError, Layout
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+MACHINE = "systemd-nspawn@kube1.service"
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink"}
+
+
+def config(destination: str, mode: str, consumer: str) -> Config:
+    return Config.from_mapping(
+        {
+            "hostRouting": {
+                "staticRoutes": {"enabled": True, "routes": [{"destination": destination}]},
+                "routeOverlap": {"expectedCidrs": [destination], "mode": mode},
+                "consumer": consumer,
+                "waitSeconds": 0,
+            }
+        }
+    )
+
+
+NOTHING = Config()
+OLD = config("172.16.1.0/24", "STRICT", "systemd-nspawn@.service")
+NEW = config("172.16.2.0/24", "WARN", MACHINE)
+
+
+def host(layout: Layout) -> Host:
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
+    kernel.add([Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)])
+    return Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
+
+
+def apply(layout: Layout, wanted: Config) -> None:
+    phases.run(Configure(wanted, host=host(layout)))
+
+
+def tree(layout: Layout) -> dict[str, tuple[str, int]]:
+    return {
+        str(path.relative_to(layout.root)): (
+            (str(path.readlink()), 0) if path.is_symlink() else (path.read_text(), path.stat().st_mode)
+        )
+        for path in layout.root.joinpath("etc").rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def fault_at(step: int, layout: Layout, fault: str) -> None:
+    left = step
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal left
+        is_change = event in CHANGES or (event == "open" and isinstance(args[2], int) and args[2] & os.O_CREAT)
+        if not is_change or not str(args[0]).startswith(str(layout.root / "etc")):
+            return
+        if event in ("os.mkdir", "os.rmdir"):
+            # Attempts that the file system answers anyway: the folder is there, or something is in it.
+            folder = Path(args[0])
+            if folder.exists() and (event == "os.mkdir" or any(folder.iterdir())):
+                return
+        left -= 1
+        if left == 0:
+            if fault == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args[0]))
+
+    sys.addaudithook(hook)
+
+
+def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What must hold at every moment: whole files, and no gate without its scripts."""
+    now = {name: value for name, value in tree(layout).items() if ".hostrouting-" not in name}
+    found = [
+        f"{name} is neither old nor new"
+        for name, value in now.items()
+        if value not in (before.get(name), after.get(name)) and not name.endswith((".conf", "installed.json"))
+    ]
+    manifest = "etc/aks-flex-node/hostrouting.installed.json"
+    ours = {name for name in now if "aks-flex-node" in name or name.endswith("hostrouting.conf")} - {manifest}
+    if ours and manifest not in now:
+        found.append(f"{sorted(ours)} without a manifest")
+    for name, (text, _) in now.items():
+        if name.endswith("zz-hostrouting.conf"):
+            found += [
+                f"{name} names {word}, which isn't there or can't run"
+                for word in text.split()
+                if word.endswith(".sh") and not now.get(word.rpartition("+")[2].lstrip("/"), ("", 0))[1] & 0o100
+            ]
+    return found
+
+
+def reference(folder: Path, *configs: Config) -> dict[str, tuple[str, int]]:
+    layout = Layout(folder)
+    layout.units.mkdir(parents=True)
+    layout.config.parent.mkdir()  # the config is in there; a crash right after making it would leave it empty
+    for wanted in configs:
+        apply(layout, wanted)
+    return tree(layout)
+
+
+def child(layout: Layout, step: int, fault: str, wanted: Config) -> int:
+    """0: done without a fault; 1: a clear error; 2: anything else."""
+    fault_at(step, layout, fault)
+    try:
+        apply(layout, wanted)
+    except HostRoutingError:
+        return 1
+    except BaseException:  # noqa: BLE001 - this is what is looked for
+        traceback.print_exc()
+        return 2
+    return 0
+
+
+def main(folder: Path, fault: str) -> None:
+    stories = {"install": (NOTHING, OLD), "change": (OLD, NEW), "remove": (OLD, NOTHING)}
+    for story, (first, then) in stories.items():
+        before = reference(folder / f"{story}-before", first)
+        after = reference(folder / f"{story}-after", first, then)
+        for step in range(1, 200):
+            layout = Layout(folder / f"{story}-{step}")
+            reference(layout.root, first)
+            pid = os.fork()
+            if pid == 0:
+                os._exit(child(layout, step, fault, then))
+            status = os.waitpid(pid, 0)[1]
+            code = os.waitstatus_to_exitcode(status)
+            found = violations(layout, before, after)
+            if fault == "refuse" and code == 1 and story != "remove" and not partly_done(layout, before):
+                found += [] if tree(layout) == before else ["a refused run isn't put back"]
+            if code == 2:
+                found.append("an exception that is no HostRoutingError")
+            apply(layout, then)
+            if tree(layout) != after:
+                found.append("the next run doesn't heal it")
+            step_report = {"story": story, "step": step, "code": code, "violations": found}
+            sys.stdout.write(f"{json.dumps(step_report)}\n")
+            sys.stdout.flush()
+            if code == 0:
+                break
+
+
+def partly_done(layout: Layout, before: dict[str, Any]) -> bool:
+    """Whether the first of Configure's two tasks was through when the second was refused; each is all or nothing."""
+    script = "etc/aks-flex-node/static-routes.sh"
+    return tree(layout).get(script) != before.get(script)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

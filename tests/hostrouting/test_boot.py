@@ -1,0 +1,396 @@
+"""What stays for the next boot: in the right order, all or nothing, and gone without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import phases
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    Host,
+    HostRoutingError,
+    Layout,
+    RemoveHostRouting,
+    RouteOverlapError,
+    UnitError,
+)
+from hostrouting.boot import plan_boot
+from hostrouting.errors import FileError
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MACHINE = "systemd-nspawn@kube1.service"
+
+
+def config(*, mode: str = "STRICT", cidrs: tuple[str, ...] = ("172.16.1.0/24",), **more: Any) -> Config:
+    section = {
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+        "routeOverlap": {"expectedCidrs": list(cidrs), "mode": mode},
+        "waitSeconds": 0,
+    } | more
+    return Config.from_mapping({"hostRouting": section})
+
+
+NOTHING = config(cidrs=(), staticRoutes={"enabled": True})
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
+    assert kernel.add([default]) == ()
+    return kernel
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    return Layout(tmp_path)
+
+
+@pytest.fixture
+def units(layout: Layout) -> FakeSystemd:
+    return FakeSystemd(layout, running=[MACHINE])
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, units: FakeSystemd, layout: Layout) -> Host:
+    return Host(routes=kernel, units=units, layout=layout)
+
+
+def tree(layout: Layout) -> dict[str, object]:
+    """Everything but /run: content and mode of files, targets of links, folders."""
+
+    def one(path: Path) -> object:
+        if path.is_symlink():
+            return path.readlink()
+        return (path.read_text(), stat.S_IMODE(path.stat().st_mode)) if path.is_file() else "folder"
+
+    return {
+        name: one(path)
+        for path in sorted(layout.root.rglob("*"))
+        if not (name := str(path.relative_to(layout.root))).startswith("run")
+    }
+
+
+def apply(host: Host, wanted: Config | None = None) -> None:
+    phases.run(Configure(wanted or config(), host=host))
+
+
+def test_everything_is_there_with_its_mode_and_both_units_are_enabled(
+    host: Host, layout: Layout, units: FakeSystemd
+) -> None:
+    apply(host)
+    files = {name: value for name, value in tree(layout).items() if isinstance(value, tuple)}
+    assert {name: value[1] for name, value in files.items()} == {
+        "etc/aks-flex-node/check-route-overlap.sh": 0o755,
+        "etc/aks-flex-node/hostrouting.installed.json": 0o644,
+        "etc/aks-flex-node/static-routes.sh": 0o755,
+        "etc/iproute2/rt_protos.d/hostrouting.conf": 0o644,
+        "etc/systemd/system/check-route-overlap.service": 0o644,
+        "etc/systemd/system/static-routes.service": 0o644,
+        "etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf": 0o644,
+    }
+    assert units.is_enabled("static-routes.service")
+    assert units.is_enabled("check-route-overlap.service")
+
+
+def test_the_manifest_names_everything_that_was_written(host: Host, layout: Layout) -> None:
+    before = set(tree(layout))
+    apply(host)
+    document = json.loads(layout.manifest.read_text())
+    made = set(tree(layout)) - before
+    assert {f"/{name}" for name in made} == {*document["files"], *document["folders"], layout.relative(layout.manifest)}
+
+
+def test_10_3_emptied_in_the_config_scripts_and_units_are_gone_and_nothing_runs_at_the_next_boot(
+    host: Host, layout: Layout, kernel: FakeKernel
+) -> None:
+    """Section 10.3: the reference leaves script and unit, which install the old routes at every boot."""
+    before, routes = tree(layout), kernel.routes()
+    apply(host)
+    apply(host, NOTHING)
+    assert tree(layout) == before
+    assert kernel.routes() == routes
+
+
+def test_remove_leaves_a_tree_as_it_was_before_the_first_apply(host: Host, layout: Layout, kernel: FakeKernel) -> None:
+    before, routes = tree(layout), kernel.routes()
+    apply(host)
+    apply(host, config(consumer="kubelet.service", mode="WARN"))
+    phases.run(RemoveHostRouting(host=host))
+    assert tree(layout) == before
+    assert kernel.routes() == routes
+
+
+def test_a_second_run_touches_no_file_and_reloads_nothing(host: Host, layout: Layout, units: FakeSystemd) -> None:
+    apply(host)
+    written = [path for path in layout.root.joinpath("etc").rglob("*") if path.is_file()]
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in written}
+    reloads = units.reloads
+    apply(host)
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in written} == before
+    assert units.reloads == reloads
+
+
+def test_a_mode_or_consumer_that_changes_moves_the_gate(host: Host, layout: Layout) -> None:
+    apply(host)
+    strict = layout.gate("systemd-nspawn@.service").read_text()
+    apply(host, config(mode="WARN"))
+    assert layout.gate("systemd-nspawn@.service").read_text() == strict.replace(
+        "+/etc/aks-flex-node/check", "-+/etc/aks-flex-node/check"
+    )
+    apply(host, config(consumer=MACHINE))
+    assert not layout.gate("systemd-nspawn@.service").parent.exists()
+    assert layout.gate(MACHINE).read_text() == strict
+
+
+def test_one_part_alone_has_its_own_gate_and_the_other_joins_it(host: Host, layout: Layout) -> None:
+    phases.run(ConfigureStaticRoutes(config(), host=host))
+    gate = layout.gate("systemd-nspawn@.service")
+    assert "check-route-overlap" not in gate.read_text()
+    phases.run(CheckRouteOverlap(config(), host=host))
+    assert gate.read_text().count("ExecStartPre=") == 2
+    phases.run(ConfigureStaticRoutes(NOTHING, host=host))
+    assert "static-routes" not in gate.read_text()
+    assert gate.read_text().count("ExecStartPre=") == 1
+
+
+def test_strict_raises_after_everything_is_installed(host: Host, layout: Layout) -> None:
+    with pytest.raises(RouteOverlapError):
+        apply(host, config(cidrs=("172.16.2.0/24",)))
+    assert layout.gate("systemd-nspawn@.service").exists()
+    assert layout.script("check-route-overlap").exists()
+
+
+# --- the gate must hold --------------------------------------------------------------------------------------------
+
+
+def test_an_instance_whose_override_comes_after_ours_and_empties_the_list_makes_apply_fail_with_nothing_changed(
+    host: Host, layout: Layout, kernel: FakeKernel
+) -> None:
+    override = layout.units / f"{MACHINE}.d" / "zzz-override.conf"
+    override.parent.mkdir()
+    override.write_text("[Service]\nExecStartPre=\n")
+    before, routes = tree(layout), kernel.routes()
+    with pytest.raises(UnitError, match=r"doesn't hold systemd-nspawn@kube1\.service.*systemctl cat"):
+        apply(host)
+    assert tree(layout) == before
+    assert kernel.routes() == routes
+
+
+def test_an_override_that_sorts_before_ours_is_survived(host: Host, layout: Layout) -> None:
+    override = layout.units / f"{MACHINE}.d" / "override.conf"
+    override.parent.mkdir()
+    override.write_text("[Service]\nExecStartPre=\n")
+    apply(host)
+
+
+def test_a_run_that_was_killed_before_the_reload_is_healed_by_the_next(host: Host, layout: Layout) -> None:
+    behind = FakeSystemd(layout, running=[MACHINE])
+    apply(host)  # systemd `behind` has read none of it
+    apply(Host(routes=host.routes, units=behind, layout=layout))
+    assert behind.reloads == 1
+    assert "static-routes.sh gate" in behind.show(MACHINE, "ExecStartPreEx")["ExecStartPreEx"]
+
+
+# --- the reference's installation ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reference(layout: Layout) -> list[Path]:
+    """What the Go package leaves: units of the same names, required by every instance of the template."""
+    links = []
+    for name in ("static-routes", "check-route-overlap"):
+        layout.unit(name).write_text(
+            f"[Unit]\nBefore=systemd-nspawn@.service\n[Service]\nType=oneshot\nExecStart=/bin/{name}\n"
+        )
+        for kind in ("requires", "wants"):
+            link = layout.units / f"systemd-nspawn@.service.{kind}" / f"{name}.service"
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(f"../{name}.service")
+            links.append(link)
+    return links
+
+
+def test_the_references_links_are_gone_and_reloaded_before_any_unit_is_touched(
+    host: Host, layout: Layout, reference: list[Path]
+) -> None:
+    """Section 10.2: beside such a link a restart of the oneshot bounces the running machine."""
+    order: list[str] = []
+    old = layout.unit("static-routes").read_text()
+
+    class Watching(FakeSystemd):
+        def reload(self) -> None:
+            links = [link for link in reference if link.is_symlink()]
+            is_old = layout.unit("static-routes").read_text() == old
+            order.append(f"{len(links)} links, {'old' if is_old else 'new'} unit")
+            super().reload()
+
+    apply(Host(routes=host.routes, units=Watching(layout, running=[MACHINE]), layout=layout))
+    assert order[:2] == ["0 links, old unit", "0 links, new unit"]
+    assert not any(link.parent.exists() for link in reference)
+
+
+def test_a_failure_puts_the_references_links_back(host: Host, layout: Layout, reference: list[Path]) -> None:
+    override = layout.units / f"{MACHINE}.d" / "zzz-override.conf"
+    override.parent.mkdir()
+    override.write_text("[Service]\nExecStartPre=\n")
+    before = tree(layout)
+    with pytest.raises(UnitError):
+        apply(host)
+    assert tree(layout) == before
+
+
+# --- faults --------------------------------------------------------------------------------------------------------
+
+
+class Refusing(FakeSystemd):
+    """Fails at the Nth call that changes anything."""
+
+    def __init__(self, layout: Layout, at: int) -> None:
+        super().__init__(layout, running=[MACHINE])
+        self.left = at
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise UnitError("`systemctl` failed: Connection timed out")
+
+    def reload(self) -> None:
+        self._count()
+        super().reload()
+
+    def enable(self, unit: str) -> None:
+        self._count()
+        super().enable(unit)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_systemd_that_fails_at_any_step_leaves_old_or_new_and_the_next_run_heals(
+    host: Host, layout: Layout, kernel: FakeKernel, at: int
+) -> None:
+    before = tree(layout)
+    with pytest.raises(UnitError, match="timed out"):
+        apply(Host(routes=kernel, units=Refusing(layout, at), layout=layout))
+    if at <= 2:  # the first task's own steps: all put back
+        assert tree(layout) == before
+    else:  # the first task is done; the second's are put back
+        assert not layout.script("check-route-overlap").exists()
+        assert layout.script("static-routes").exists()
+    apply(Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout))
+    assert layout.gate("systemd-nspawn@.service").read_text().count("ExecStartPre=") == 2
+
+
+def write_steps(layout: Layout) -> list[Path]:
+    return [
+        layout.manifest,
+        layout.script("static-routes"),
+        layout.unit("static-routes"),
+        layout.protocol_names,
+        layout.gate("systemd-nspawn@.service"),
+    ]
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_file_that_can_not_be_written_at_any_step_puts_all_back(
+    host: Host, layout: Layout, kernel: FakeKernel, step: int
+) -> None:
+    """A folder in the file's place stands for every refusal of the file system."""
+    blocked = write_steps(layout)[step]
+    blocked.mkdir(parents=True)
+    (blocked / "x").mkdir()
+    before, routes = tree(layout), kernel.routes()
+    with pytest.raises(FileError, match="can't (read|write)"):
+        apply(host)
+    assert tree(layout) == before
+    assert kernel.routes() == routes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"parts": 3}', "null", '{"consumer": "../../x.service", "parts": {}, "folders": []}']
+)
+def test_a_broken_manifest_is_an_error_that_says_what_to_do(
+    host: Host, layout: Layout, kernel: FakeKernel, text: str
+) -> None:
+    layout.manifest.parent.mkdir(parents=True)
+    layout.manifest.write_text(text)
+    routes = kernel.routes()
+    with pytest.raises(FileError, match="can't read the manifest.*mend it"):
+        apply(host)
+    assert kernel.routes() == routes
+
+
+def test_a_manifest_can_not_make_us_remove_somebody_elses_folder(host: Host, layout: Layout) -> None:
+    victim = layout.root / "var" / "empty"
+    victim.mkdir(parents=True)
+    apply(host)
+    document = json.loads(layout.manifest.read_text())
+    document["folders"] += ["/var/empty", "/var", "/etc", "/../.."]
+    layout.manifest.write_text(json.dumps(document))
+    phases.run(RemoveHostRouting(host=host))
+    assert victim.exists()
+    assert not layout.manifest.exists()
+
+
+# --- plan and images -----------------------------------------------------------------------------------------------
+
+
+def test_plan_says_what_apply_does_and_nothing_afterwards(host: Host, layout: Layout) -> None:
+    before = tree(layout)
+    plan = plan_boot(config(), host)
+    assert tree(layout) == before
+    assert {change.path for change in plan.files} | {"/etc/aks-flex-node/hostrouting.installed.json"} == {
+        f"/{path.relative_to(layout.root)}"
+        for path in [*write_steps(layout), layout.script("check-route-overlap"), layout.unit("check-route-overlap")]
+    }
+    assert plan.enable == ("static-routes.service", "check-route-overlap.service")
+    apply(host)
+    assert plan_boot(config(), host).is_empty
+    taken_back = plan_boot(NOTHING, host)
+    assert all(change.after is None for change in taken_back.files)
+    assert len(taken_back.files) == 6
+    assert taken_back.disable == ("static-routes.service", "check-route-overlap.service")
+
+
+def test_an_image_gets_files_and_enablement_and_no_run(tmp_path: Path) -> None:
+    root = tmp_path / "image"
+    (root / "etc").mkdir(parents=True)
+    if not os.access("/usr/bin/systemctl", os.X_OK):
+        pytest.skip("no systemctl on this machine")
+    before = tree(Layout(root))
+    image = Host.image(root)
+    routes, overlap = phases.run(Configure(config(), host=image))
+    assert routes.changes.is_empty
+    assert (overlap.verdict, overlap.findings) == ("unknown", ())
+    assert image.layout.enablement("static-routes").is_symlink()
+    assert image.layout.gate("systemd-nspawn@.service").exists()
+    assert not (root / "run").exists()
+    phases.run(RemoveHostRouting(host=image))
+    assert tree(image.layout) == before
+
+
+def test_this_hosts_own_root_is_no_image() -> None:
+    with pytest.raises(HostRoutingError, match="this host's own"):
+        Host.image("/")
+
+
+def test_a_layout_of_another_root_needs_its_own_routes_and_units(tmp_path: Path) -> None:
+    with pytest.raises(HostRoutingError) as caught:
+        Host(layout=Layout(tmp_path))
+    assert [path for path, _ in caught.value.problems] == ["routes", "units"]  # type: ignore[attr-defined]

@@ -1,0 +1,22 @@
+"""A run that is killed or refused at any step leaves old or new, and the next one heals it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("fault", ["kill", "refuse"])
+def test_killed_or_refused_at_every_step_nothing_is_between_and_the_next_run_heals(tmp_path: Path, fault: str) -> None:
+    program = Path(__file__).with_name("crashing.py")
+    done = subprocess.run([sys.executable, program, tmp_path, fault], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    steps = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [step for step in steps if step["violations"]] == [], done.stderr
+    last = {step["story"]: step for step in steps}
+    assert {story: step["code"] for story, step in last.items()} == {"install": 0, "change": 0, "remove": 0}
+    assert all(step["step"] > 10 for step in last.values())

@@ -1,0 +1,81 @@
+"""A systemctl that hangs, fails or isn't there is a clear error; an image is changed without a running systemd."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hostrouting import UnitError
+from hostrouting.systemd import systemctl
+from hostrouting.systemd.systemctl import Systemctl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only systemctl on the path; its text is the test's."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path / "systemctl"
+
+
+def be(program: Path, text: str) -> None:
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+
+
+def test_one_that_hangs_is_ended_and_named(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 0.1)
+    be(program, "exec /bin/sleep 1000")
+    with pytest.raises(
+        UnitError, match=r"`systemctl daemon-reload` gave no answer within 0\.1 s; is systemd hanging\?"
+    ):
+        Systemctl().reload()
+
+
+def test_one_that_fails_is_quoted(program: Path) -> None:
+    be(program, "echo 'System has not been booted with systemd as init system (PID 1).' >&2; exit 1")
+    with pytest.raises(UnitError, match=r"`systemctl enable x\.service` failed: System has not been booted"):
+        Systemctl().enable("x.service")
+
+
+def test_one_that_fails_in_silence_has_its_exit_code_named(program: Path) -> None:
+    be(program, "exit 3")
+    with pytest.raises(UnitError, match="failed: exit code 3"):
+        Systemctl().reload()
+
+
+@pytest.mark.usefixtures("program")
+def test_without_one_the_error_says_what_works_all_the_same() -> None:
+    with pytest.raises(UnitError, match=r"No such file or directory.*--routes-only"):
+        Systemctl().reload()
+
+
+def test_the_first_of_several_lines_of_a_property_is_not_all(program: Path) -> None:
+    be(program, "printf 'ExecStartPreEx=a\\nExecStartPreEx=b\\nRequires=\\nOther=c\\n'")
+    assert Systemctl().show("x.service", "ExecStartPreEx", "Requires", "After") == {
+        "ExecStartPreEx": "a\nb",
+        "Requires": "",
+        "After": "",
+    }
+
+
+@pytest.mark.skipif(shutil.which("systemctl") is None, reason="no systemctl on this machine")
+def test_an_image_is_enabled_and_disabled_offline(tmp_path: Path) -> None:
+    unit = tmp_path / "etc/systemd/system/x.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n")
+    image = Systemctl(tmp_path)
+    assert not image.is_enabled("x.service")
+    assert not image.is_enabled("none.service")
+    image.reload()
+    image.enable("x.service")
+    assert image.is_enabled("x.service")
+    assert (unit.parent / "multi-user.target.wants/x.service").is_symlink()
+    assert image.instances("systemd-nspawn@.service") == ()
+    image.disable("x.service")
+    image.disable("x.service")
+    assert not image.is_enabled("x.service")
