@@ -1,0 +1,100 @@
+"""Machines for the tests, one of each Debian release; what stands in the way becomes a skip, or a failure."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boot import keeper, trees
+from boot.rig import Machine, MachineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+_REQUIRED = "boot" in {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",")}
+_MACHINES = pytest.StashKey[list[Machine]]()
+_TEST_SECONDS = 120
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.boot)
+            # Not counting the fixtures: the first one may have to make a tree.
+            item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call" and report.failed:
+        machines: list[Machine] = item.stash.get(_MACHINES, [])
+        for number, machine in enumerate(machines, 1):
+            try:
+                report.sections.append((f"journal of machine {number}", machine.journal()[-20_000:]))
+            except MachineError as error:
+                report.sections.append((f"journal of machine {number}", str(error)))
+    return report
+
+
+@pytest.fixture(scope="session")
+def _bootable() -> None:
+    _refuse(keeper.obstacle())
+
+
+@pytest.fixture(scope="session", params=list(trees.SUITES))
+def suite(request: pytest.FixtureRequest) -> str:
+    """A Debian release; a test that uses a machine runs once for each."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def tree(_bootable: None, suite: str) -> Path:
+    """Its tree."""
+    try:
+        return trees.find_or_build(suite)
+    except trees.CannotBuildError as error:
+        _refuse(str(error))
+        raise
+
+
+@pytest.fixture
+def new_machine(tree: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Machine]]:
+    """Makes machines, which are off and have no network; they end with the test."""
+    made: list[Machine] = request.node.stash.setdefault(_MACHINES, [])
+    with ExitStack() as stack:
+
+        def make() -> Machine:
+            machine = stack.enter_context(Machine(tree))
+            made.append(machine)
+            return machine
+
+        yield make
+
+
+@pytest.fixture
+def machine(new_machine: Callable[[], Machine]) -> Machine:
+    """A machine that is off and has no network."""
+    return new_machine()
+
+
+@pytest.fixture
+def node(machine: Machine) -> Machine:
+    """The machine with the story's network: eth0 with the default route, and ib0 that shadows 172.16.0.0/16."""
+    machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
+    machine.add_nic("ib0", "172.16.0.10/16")
+    return machine
+
+
+def _refuse(reason: str | None) -> None:
+    if reason is None:
+        return
+    if _REQUIRED:
+        pytest.fail(f"HOSTROUTING_REQUIRE names boot, but {reason}", pytrace=False)
+    pytest.skip(reason)

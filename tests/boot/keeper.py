@@ -1,0 +1,224 @@
+"""The world around a machine: namespaces of its own, a Debian tree as their root, and no sight of the host.
+
+``keeper.sh`` makes it, and says what is in it. Its first process is a ``cat`` that reads a pipe of ours: when we
+close it, or die, the kernel ends every process in there, and mounts and networks go with the last one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+__all__ = ["Keeper", "MachineError", "finish", "obstacle"]
+
+_SCRIPT = Path(__file__).with_name("keeper.sh")
+_NAMESPACES = {"mnt": "mount", "uts": "uts", "ipc": "ipc", "net": "net", "pid": "pid", "cgroup": "cgroup"}
+_START_SECONDS = 30.0
+_END_SECONDS = 30.0
+_STOPPED_CHECK_SECONDS = 0.05
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
+    "HOME": "/root",
+    "LC_ALL": "C.UTF-8",
+    "SYSTEMD_COLORS": "0",
+    "SYSTEMD_PAGER": "",
+}
+
+
+class MachineError(Exception):
+    """A machine doesn't do what it was told; the message has its last words."""
+
+
+def obstacle() -> str | None:
+    """Why no machine can be booted here; None if one can, as far as it can be known before."""
+    if os.geteuid() != 0 or Path("/proc/self/uid_map").read_text().split()[2] != "4294967295":
+        return "booting a machine takes root, and not that of a user namespace"
+    if missing := [tool for tool in ("unshare", "nsenter", "pivot_root") if shutil.which(tool) is None]:
+        return f"booting a machine takes util-linux's {', '.join(missing)}"
+    trial = ("unshare", "--mount", "--propagation", "private", "--pid", "--net", "--uts", "--ipc", "--fork")
+    mounts = "mount -t cgroup2 cgroup2 /sys/fs/cgroup && test -w /sys/fs/cgroup/cgroup.procs"
+    tried = subprocess.run(
+        [*trial, "sh", "-c", mounts], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    return f"booting a machine takes leave to mount: {tried.stderr.strip()}" if tried.returncode != 0 else None
+
+
+class Keeper:
+    """Namespaces in which a machine can be started, from a Debian tree that stays as it is.
+
+    In there ``/`` is the tree, read-only, and ``/mnt/root`` an overlay over it: the machine's files, which live as
+    long as the keeper.
+
+    Args:
+        tree: the Debian tree.
+        shown: host folders that the machine sees, read-only, each with its path there.
+    """
+
+    def __init__(self, tree: Path, shown: Mapping[Path, str]) -> None:
+        name = f"hostrouting-boot-{os.getpid()}-{secrets.token_hex(4)}"
+        pairs = [word for source, target in shown.items() for word in (str(source), target)]
+        self._fds: dict[str, int] = {}
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
+        self._process = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", _SCRIPT, "outside", _SCRIPT, tree, name, *pairs],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, start_new_session=True,
+            env=os.environ | {"LC_ALL": "C"},
+        )  # fmt: skip
+        try:
+            said = self._listen()
+            self.fabric = said["fabric"]
+            self._hold(said["keeper"])
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def popen(
+        self, *argv: str, output: IO[bytes], errors: IO[bytes] | int, env: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in here, as root, with nothing to read."""
+        return self._popen(argv, subprocess.DEVNULL, output, errors, env)
+
+    def run(
+        self,
+        *argv: str,
+        input: str | None = None,  # noqa: A002 - as subprocess.run
+        env: Mapping[str, str] = ENVIRONMENT,
+        seconds: float = 60.0,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in here, as root, and return what came of it, whatever its exit code.
+
+        Raises:
+            MachineError: it takes longer than ``seconds``; it was killed.
+        """
+        with tempfile.TemporaryFile() as words, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            words.write((input or "").encode())
+            words.seek(0)
+            process = self._popen(argv, words, output, errors, env)
+            is_done = finish(process, seconds)
+            texts = [_text_of(file) for file in (output, errors)]
+        if not is_done:
+            raise MachineError(f"{' '.join(argv)}: not done in {seconds:g} s; so far:\n{''.join(texts)}")
+        return subprocess.CompletedProcess(list(argv), process.returncode, *texts)
+
+    def path(self, name: str) -> str:
+        """A way to a file in here for system calls of this process. Mind: absolute links in it lead to the host."""
+        return f"/proc/self/fd/{self._fds['root']}{name}"
+
+    def close(self) -> None:
+        """End every process in here and wait until all is gone."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+        if self._process.stdin and self._process.stdout:
+            self._process.stdin.close()
+            self._process.stdout.close()
+        try:
+            if self._process.wait(_END_SECONDS) != 0:
+                raise MachineError(f"the machine's keeper failed: {self._last_words()}")
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)  # a session of our own
+            self._process.wait()
+            raise MachineError(f"the machine's keeper didn't end: {self._last_words()}") from None
+        finally:
+            self._words.close()
+
+    def _popen(
+        self,
+        argv: Sequence[str],
+        source: IO[bytes] | int,
+        output: IO[bytes],
+        errors: IO[bytes] | int,
+        env: Mapping[str, str],
+    ) -> subprocess.Popen[bytes]:
+        # By descriptors: a number of a process may be another's by now, and that one's namespaces the host's.
+        into = [f"--{flag}=/proc/self/fd/{self._fds[name]}" for name, flag in _NAMESPACES.items()]
+        return subprocess.Popen(
+            ["nsenter", *into, "--", *argv],
+            stdin=source, stdout=output, stderr=errors, env=dict(env), pass_fds=list(self._fds.values()),
+            start_new_session=True,
+        )  # fmt: skip
+
+    def _listen(self) -> dict[str, str]:
+        assert self._process.stdout is not None
+        end = time.monotonic() + _START_SECONDS
+        said = b""
+        while said.count(b"\n") < 2:
+            if not select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise MachineError(f"the machine's keeper isn't up in {_START_SECONDS:g} s: {self._last_words()}")
+            chunk = os.read(self._process.stdout.fileno(), 4096)
+            if not chunk:
+                raise MachineError(f"the machine's keeper failed: {self._last_words()}")
+            said += chunk
+        return dict(line.split() for line in said.decode().splitlines())
+
+    def _hold(self, pid: str) -> None:
+        for name in _NAMESPACES:
+            self._fds[name] = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        self._fds["root"] = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        own = {name: Path(f"/proc/self/ns/{name}").stat().st_ino for name in _NAMESPACES}
+        if self._process.poll() is not None or any(os.fstat(self._fds[name]).st_ino == own[name] for name in own):
+            raise MachineError(f"the machine's keeper isn't in namespaces of its own: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return _text_of(self._words).strip()
+
+
+def finish(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait until a process that ``nsenter`` is the head of has ended; kill it if that takes too long.
+
+    systemd stops every process as it shuts down (``broadcast_signal``), also those that ``nsenter`` brought in.
+    nsenter then stops itself and waits for somebody to continue it, which nobody else would do.
+
+    Returns:
+        Whether it has ended by itself.
+    """
+    if process.poll() is not None:
+        return True
+    end = time.monotonic() + seconds
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        while process.poll() is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                process.kill()
+                process.wait()
+                return False
+            if not select.select([pidfd], [], [], min(left, _STOPPED_CHECK_SECONDS))[0]:
+                _continue_if_stopped(process)
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def _continue_if_stopped(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGCONT to a child of ours that has stopped."""
+    with suppress(ChildProcessError):  # it has just ended
+        if process.poll() is None and os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None:
+            process.send_signal(signal.SIGCONT)
+
+
+def _text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")

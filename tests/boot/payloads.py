@@ -1,0 +1,134 @@
+"""What a node runs: a nested machine under systemd's own systemd-nspawn@.service, or a plain kubelet.service.
+
+Each time a payload starts it writes the time into a file, and then stays alive. The file is emptied before each boot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from boot.rig import PAYLOADS
+
+if TYPE_CHECKING:
+    from boot.rig import Machine
+
+__all__ = ["Payload", "add_kubelet", "add_nested_machine"]
+
+# Below /usr, which the nested machine has in common with its host.
+_PROGRAM = "/usr/local/bin/payload"
+_SCRIPT = """\
+#!/bin/bash
+trap 'exit 0' TERM
+echo "$EPOCHREALTIME payload ran" >>"$1"
+sleep infinity &
+wait
+"""
+
+# As the reference agent has it: no network of its own, so that its routes are the host's.
+_NSPAWN = """\
+[Exec]
+Boot=no
+KillSignal=SIGTERM
+PrivateUsers=no
+Parameters={program} {log}
+[Network]
+VirtualEthernet=no
+[Files]
+BindReadOnly=/usr
+Bind={logs}
+"""
+
+# A root folder that systemd-nspawn(1) accepts; the rest comes with /usr.
+_NESTED_TREE = """
+mkdir -p "$1"
+cd "$1"
+mkdir -p etc usr proc sys dev run tmp root var/lib
+for name in bin sbin lib lib64; do ln -sfn "usr/$name" "$name"; done
+echo 'ID=nested' >etc/os-release
+echo 2f3f3e0d2a6c4d10a2a9f3c9a1a4c5e7 >etc/machine-id
+"""
+
+_KUBELET = """\
+[Unit]
+Description=kubelet
+[Service]
+ExecStart={program} {log}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What a unit runs in a machine."""
+
+    machine: Machine
+    unit: str
+    log: str
+
+    def starts(self) -> list[float]:
+        """When it started in this boot (off: in the last one), each time, in seconds since 1970."""
+        if not self.machine.exists(self.log):
+            return []
+        return [float(line.split()[0]) for line in self.machine.read(self.log).splitlines()]
+
+    def has_run(self) -> bool:
+        """Whether it has started in this boot, or in the last one."""
+        return self.starts() != []
+
+    def is_running(self) -> bool:
+        """Whether its own process, not only its unit, is there now."""
+        branch = self.machine.show(self.unit, "ControlGroup")["ControlGroup"]
+        if not branch or self.machine.state(self.unit) != "active/running":
+            return False
+        script = 'cat $(find "/sys/fs/cgroup$1" -name cgroup.procs) | while read -r pid; do cat "/proc/$pid/comm"; done'
+        return "sleep" in self.machine.run("sh", "-c", script, "sh", branch, check=False).stdout.split()
+
+    def main_pid(self) -> int:
+        """The main process of its unit; another one means that it was bounced."""
+        return self.machine.main_pid(self.unit)
+
+    def wait_until_it_ran(self) -> None:
+        """Wait for its first start in this boot."""
+        self.machine.wait_until(self.has_run, f"the payload of {self.unit} ran")
+
+
+def add_nested_machine(machine: Machine, name: str = "kube1", *, enabled: bool = True) -> Payload:
+    """Give a machine, on or off, a nested one that the unmodified systemd-nspawn@.service starts.
+
+    Args:
+        machine: the outer one.
+        name: of the nested one.
+        enabled: whether it starts at boot.
+    """
+    unit, log = f"systemd-nspawn@{name}.service", _add_program(machine, name)
+    run = machine.run if machine.is_on else machine.run_offline
+    run("sh", "-euc", _NESTED_TREE, "sh", f"/var/lib/machines/{name}")
+    machine.write(f"/etc/systemd/nspawn/{name}.nspawn", _NSPAWN.format(program=_PROGRAM, log=log, logs=PAYLOADS))
+    if enabled:
+        machine.systemctl("enable", unit)
+    return Payload(machine, unit, log)
+
+
+def add_kubelet(machine: Machine, *, enabled: bool = True) -> Payload:
+    """Give a machine, on or off, a plain ``kubelet.service``.
+
+    Args:
+        machine: where.
+        enabled: whether it starts at boot.
+    """
+    unit, log = "kubelet.service", _add_program(machine, "kubelet")
+    machine.write(f"/etc/systemd/system/{unit}", _KUBELET.format(program=_PROGRAM, log=log))
+    if machine.is_on:
+        machine.systemctl("daemon-reload")
+    if enabled:
+        machine.systemctl("enable", unit)
+    return Payload(machine, unit, log)
+
+
+def _add_program(machine: Machine, name: str) -> str:
+    machine.write(_PROGRAM, _SCRIPT, mode=0o755)
+    log = f"{PAYLOADS}/{name}"
+    machine.write(log, "")
+    return log

@@ -1,0 +1,386 @@
+"""Machines: a Debian tree, booted by its own systemd-nspawn with its own systemd as the first process.
+
+::
+
+    with Machine(find_or_build("bookworm")) as machine:
+        machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1")
+        machine.write("/etc/systemd/system/hello.service", "[Service]\nType=oneshot\nExecStart=echo hello\n")
+        machine.boot()
+        machine.systemctl("start", "hello.service")
+        assert "hello" in machine.journal("hello.service")
+        machine.reboot()                        # the same files, a new boot
+
+Nothing of it is on the host: its files are on a tmpfs that no other process sees, and at the end of ``with``, or of
+the test process, its processes, mounts, cgroups and networks are gone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import select
+import shlex
+import socket
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from boot.keeper import ENVIRONMENT, Keeper, MachineError, finish
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from types import TracebackType
+
+__all__ = ["Machine", "MachineError"]
+
+ROOT = "/mnt/root"
+PAYLOADS = "/var/lib/payload"
+CMDLINE = "/var/lib/boot-rig/cmdline"
+BOOT_SECONDS = 60.0
+POWER_OFF_SECONDS = 40.0
+WAIT_SECONDS = 30.0
+
+_POLL_SECONDS = 0.02
+_CHECKOUT = Path(__file__).parents[2]
+_PYTHON = "/opt/python"
+_PACKAGES = ("attr", "attrs", "pyroute2")
+_INSIDE = {
+    **ENVIRONMENT,
+    "PYTHONPATH": _PYTHON,
+    "PYTHONPYCACHEPREFIX": "/var/cache/python",
+}
+
+
+class Machine:
+    """A machine that is off until ``boot()``; its files and its network are there from the start.
+
+    Args:
+        tree: the Debian tree that it boots, from ``trees.find_or_build``. It isn't written to.
+    """
+
+    def __init__(self, tree: Path) -> None:
+        shown = {_CHECKOUT / name: f"{_PYTHON}/{name}" for name in ("hostrouting", "phases")}
+        shown |= {_package(name): f"{_PYTHON}/{name}" for name in _PACKAGES}
+        self._keeper = Keeper(tree, shown)
+        self._nspawn: subprocess.Popen[bytes] | None = None
+        self._console: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
+        self._leader = ""
+        self._boots = 0
+        self._boot_id = ""
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the machine at once, as if its plug were pulled, and wait until nothing of it is left."""
+        try:
+            self._keeper.close()
+            if self._nspawn is not None:
+                finish(self._nspawn, POWER_OFF_SECONDS)
+        finally:
+            self._console.close()
+
+    # --- its life --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._nspawn is not None and self._nspawn.poll() is None
+
+    @property
+    def systemd_version(self) -> int:
+        """The major version of its systemd, like 252."""
+        answer = self._in_tree("systemctl", "--version")
+        return int(answer.stdout.split()[1])
+
+    def boot(self, *, wait: bool = True, kernel_arguments: str = "", seconds: float = BOOT_SECONDS) -> None:
+        """Switch it on.
+
+        Args:
+            wait: until systemd has finished its start: no job is left, units may have failed. False: only until
+                systemctl answers.
+            kernel_arguments: what its /proc/cmdline holds.
+            seconds: how long that may take.
+
+        Raises:
+            MachineError: it takes longer, or ends.
+        """
+        if self.is_on:
+            raise MachineError("it's on already")
+        self._boots += 1
+        self._boot_id = ""
+        self._prepare(kernel_arguments)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notes:
+            name = f"/run/notify-{self._boots}"
+            notes.bind(self._keeper.path(name))
+            self._nspawn = self._keeper.popen(
+                *("sh", "-c", 'echo 0 >/sys/fs/cgroup/cgroup.procs && exec "$@"', "sh", "systemd-nspawn", "--quiet"),
+                *("--boot", "--register=no", "--keep-unit", "--notify-ready=yes", "--console=pipe", "--settings=no"),
+                *(f"--directory={ROOT}", "--machine=node", "--link-journal=no", "--resolv-conf=off", "--timezone=off"),
+                # CAP_NET_ADMIN isn't part of a network namespace given by its path.
+                *("--network-namespace-path=/proc/1/ns/net", "--capability=CAP_NET_ADMIN"),
+                # 257 looks at five mounts a second, then sleeps for the rest of it.
+                "--setenv=SYSTEMD_DEFAULT_MOUNT_RATE_LIMIT_BURST=100000",
+                # What goes below /proc is mounted last, seen from inside.
+                f"--bind-ro={CMDLINE}:/proc/cmdline",
+                output=self._console,
+                errors=self._console,
+                env=ENVIRONMENT | {"NOTIFY_SOCKET": name},
+            )
+            self._await_boot(notes, wait=wait, end=time.monotonic() + seconds)
+        self._boot_id = self.read("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
+
+    def power_off(self, *, seconds: float = POWER_OFF_SECONDS) -> None:
+        """Shut it down in good order, as its power button does, and wait until it's off; its files stay.
+
+        Raises:
+            MachineError: it takes longer, or doesn't end well.
+        """
+        self._inside()  # is it on?
+        assert self._nspawn is not None
+        self._keeper.run("kill", "-s", "RTMIN+4", self._leader)  # systemd(1): as systemctl start poweroff.target
+        if not finish(self._nspawn, seconds):
+            raise MachineError(f"not off in {seconds:g} s; its last words:\n{self.journal()[-4000:]}")
+        if self._nspawn.returncode != 0:
+            raise MachineError(f"systemd-nspawn ended with {self._nspawn.returncode}: {self._console_text()}")
+
+    def reboot(self) -> None:
+        """Power off, and boot with the files as they are then."""
+        self.power_off()
+        self.boot()
+
+    def _prepare(self, kernel_arguments: str) -> None:
+        """What each boot finds: no payload has run yet."""
+        emptied = f"mkdir -p {PAYLOADS}; find {PAYLOADS} -type f -exec truncate --size=0 {{}} +"
+        _checked(self._in_tree("sh", "-euc", emptied))
+        self.write(CMDLINE, f"{kernel_arguments}\n")
+
+    def _await_boot(self, notes: socket.socket, *, wait: bool, end: float) -> None:
+        """Read what systemd-nspawn says (sd_notify(3)): its child's number, and READY=1 when that one has booted."""
+        self._leader = ""
+        is_ready = False
+        while not (is_ready if wait else self._leader and self._answers()):
+            if self._nspawn is None or self._nspawn.poll() is not None:
+                raise MachineError(f"systemd-nspawn failed: {self._console_text()}")
+            if time.monotonic() > end:
+                raise MachineError(f"hasn't booted in time; {self._jobs()}")
+            if select.select([notes], [], [], _POLL_SECONDS)[0]:
+                for line in notes.recv(4096).decode().splitlines():
+                    key, _, value = line.partition("=")
+                    if key == "X_NSPAWN_LEADER_PID":
+                        self._leader = value
+                    is_ready = is_ready or line == "READY=1"
+
+    def _answers(self) -> bool:
+        return self.run("systemctl", "show", "--property=Version", check=False).returncode == 0
+
+    def _jobs(self) -> str:
+        if not self._leader:
+            return ""
+        return f"what it still waits for:\n{self.run('systemctl', 'list-jobs', check=False).stdout}"
+
+    # --- its network -----------------------------------------------------------------------------------------------
+
+    def add_nic(self, dev: str, *addresses: str, gateway: str | None = None, metric: int | None = None) -> None:
+        """Give it an interface that is up, with a cable to an interface of the same name in the fabric.
+
+        Args:
+            dev: the interface.
+            addresses: its own, like ``10.1.0.4/24``; each brings a connected route.
+            gateway: answers in the fabric; the default route goes there.
+            metric: of the default route.
+        """
+        self.ip("link", "add", dev, "type", "veth", "peer", "name", dev, "netns", self._keeper.fabric)
+        self.fabric("ip", "link", "set", dev, "up")
+        self.ip("link", "set", dev, "up")
+        for address in addresses:
+            self.ip("address", "add", address, "dev", dev)
+        if gateway is not None:
+            length = addresses[0].partition("/")[2]
+            self.fabric("ip", "address", "add", f"{gateway}/{length}", "dev", dev)
+            self.ip("route", "add", "default", "via", gateway, "dev", dev, *(("metric", str(metric)) if metric else ()))
+
+    def ip(self, *words: str) -> str:
+        """Run ``ip`` in its network from outside, on or off; the output."""
+        return _checked(self._keeper.run("ip", *words))
+
+    def fabric(self, *argv: str) -> str:
+        """Run a program in the network that its cables lead to; the output."""
+        return _checked(self._keeper.run("nsenter", "-t", self._keeper.fabric, "--net", *argv))
+
+    # --- its files, on or off --------------------------------------------------------------------------------------
+
+    def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
+        """Write a file, with the folders above it."""
+        script = 'mkdir -p "${1%/*}/"; cat >"$1"; chmod "$2" "$1"'
+        _checked(self._anywhere("sh", "-euc", script, "sh", path, f"{mode:o}", input=text))
+
+    def read(self, path: str) -> str:
+        """The text of a file.
+
+        Raises:
+            MachineError: there is none.
+        """
+        return _checked(self._anywhere("cat", path))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file, folder or link; a dangling link is one."""
+        look = 'if [ -e "$1" ] || [ -L "$1" ]; then echo yes; else echo no; fi'
+        return _checked(self._anywhere("sh", "-c", look, "sh", path)) == "yes\n"
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with all that it holds; nothing there is fine."""
+        _checked(self._anywhere("rm", "-rf", "--one-file-system", path))
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *argv: str,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002 - as subprocess.run
+        seconds: float = 60.0,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program inside the booted machine, as root with all rights.
+
+        Args:
+            argv: the program and its arguments.
+            check: raise if its exit code isn't 0.
+            input: what it reads.
+            seconds: how long it may take.
+
+        Raises:
+            MachineError: the machine is off, or ``check``.
+        """
+        done = self._keeper.run(*self._inside(), *argv, input=input, env=_INSIDE, seconds=seconds)
+        if check:
+            _checked(done)
+        return done
+
+    def run_offline(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a program in the switched-off machine's files, as an image builder does: chroot, and /proc is there."""
+        if self.is_on:
+            raise MachineError("it's on: use run()")
+        done = self._in_tree(*argv)
+        if check:
+            _checked(done)
+        return done
+
+    def background(self, *argv: str) -> int:
+        """Start a program inside, as a child of its first process, and don't wait; its number there.
+
+        A process that ``run`` brings in is none: systemd-shutdown isn't told when it ends, and waits 10 s for it.
+        """
+        start = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
+        return int(self.run("sh", "-c", start, "sh", *argv).stdout)
+
+    def python(self, *arguments: str, check: bool = True, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run this checkout's command line inside, like ``python("check", "--cidr", "10.0.0.0/8")``; off: offline."""
+        argv = ("python3", "-m", "hostrouting", *arguments)
+        return self.run(*argv, check=check, seconds=seconds) if self.is_on else self.run_offline(*argv, check=check)
+
+    def systemctl(self, *arguments: str, check: bool = True, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run systemctl inside; while it's off, what needs no running systemd (enable, mask, ...)."""
+        if self.is_on:
+            return self.run("systemctl", *arguments, check=check, seconds=seconds)
+        return self.run_offline("systemctl", "--root=/", *arguments, check=check)
+
+    def show(self, unit: str, *properties: str) -> dict[str, str]:
+        """Properties of a unit, as ``systemctl show`` prints them; all if none is named."""
+        chosen = [f"--property={','.join(properties)}"] if properties else []
+        lines = self.systemctl("show", *chosen, "--", unit).stdout.splitlines()
+        return dict(re.findall(r"^(\w+)=(.*)$", line)[0] for line in lines)
+
+    def state(self, unit: str) -> str:
+        """Its ActiveState and SubState, like ``active/running``."""
+        shown = self.show(unit, "ActiveState", "SubState")
+        return f"{shown['ActiveState']}/{shown['SubState']}"
+
+    def main_pid(self, unit: str) -> int:
+        """The number of its main process; 0 if there is none."""
+        return int(self.show(unit, "MainPID")["MainPID"])
+
+    def when(self, unit: str, timestamp: str) -> float:
+        """A timestamp of a unit, like ``ExecMainExitTimestamp``, in seconds since 1970, to the microsecond."""
+        said = self.systemctl("show", "--timestamp=us+utc", f"--property={timestamp}", "--", unit).stdout
+        try:
+            _, day, hour, _ = said.strip().partition("=")[2].split()
+        except ValueError:
+            raise MachineError(f"{unit} has no {timestamp}; systemd forgets units that are dead") from None
+        return datetime.strptime(f"{day} {hour}", "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
+
+    def journal(self, unit: str | None = None, *, every_boot: bool = False) -> str:
+        """What the journal holds of this boot (off: the last one), also after a power-off."""
+        chosen = [*([f"--unit={unit}"] if unit else []), *([] if every_boot else [f"--boot={self._boot_id or '0'}"])]
+        argv = ["journalctl", "--no-pager", "--no-hostname", "--output=short-monotonic", *chosen]
+        if self.is_on:
+            self.run("journalctl", "--sync", check=False)
+            return self.run(*argv, check=False).stdout
+        return self._in_tree(*argv, "--directory=/var/log/journal").stdout
+
+    def wait_until(self, predicate: Callable[[], bool], what: str = "", *, seconds: float = WAIT_SECONDS) -> None:
+        """Look every 20 ms until something holds.
+
+        Raises:
+            MachineError: it doesn't within ``seconds``; the message has the journal's end.
+        """
+        end = time.monotonic() + seconds
+        while not predicate():
+            if time.monotonic() > end:
+                raise MachineError(f"{what or predicate} doesn't hold after {seconds:g} s:\n{self.journal()[-4000:]}")
+            time.sleep(_POLL_SECONDS)
+
+    def wait_for(self, unit: str, *states: str, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until a unit is in one of these states, like ``active`` or ``active/exited``."""
+        wanted = set(states)
+
+        def is_there() -> bool:
+            state = self.state(unit)
+            return bool({state, state.partition("/")[0]} & wanted)
+
+        self.wait_until(is_there, f"{unit} in {' or '.join(states)}", seconds=seconds)
+
+    def wait_until_booted(self, *, seconds: float = BOOT_SECONDS) -> None:
+        """After ``boot(wait=False)``: until systemd has finished its start; units may have failed."""
+        self.systemctl("is-system-running", "--wait", check=False, seconds=seconds)
+
+    # --- the ways in -----------------------------------------------------------------------------------------------
+
+    def _inside(self) -> tuple[str, ...]:
+        if not self.is_on or not self._leader:
+            raise MachineError(f"it's off; its console: {self._console_text()}")
+        # The keeper's /proc has no other processes than the machine's: a stale number can't be one of the host's.
+        return ("nsenter", "-t", self._leader, "--all", "--")
+
+    def _in_tree(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:  # noqa: A002
+        enter = f'mount --bind /proc {ROOT}/proc && exec chroot {ROOT} "$@"'
+        argv = ("unshare", "--mount", "--propagation", "private", "sh", "-c", enter, "sh", *argv)
+        return self._keeper.run(*argv, input=input, env=_INSIDE | {"SYSTEMD_OFFLINE": "1"})
+
+    def _anywhere(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:  # noqa: A002
+        return self.run(*argv, input=input, check=False) if self.is_on else self._in_tree(*argv, input=input)
+
+    def _console_text(self) -> str:
+        self._console.seek(0)
+        return self._console.read().decode(errors="replace").strip() or "(it said nothing)"
+
+
+def _package(name: str) -> Path:
+    found = importlib.util.find_spec(name)
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    return Path(found.submodule_search_locations[0])
+
+
+def _checked(done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode != 0:
+        raise MachineError(f"{shlex.join(done.args)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout

@@ -1,0 +1,399 @@
+"""Section 7, sentence by sentence: the gate at boot and at every later start, on a really booted systemd."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from boot.payloads import Payload, add_kubelet, add_nested_machine
+
+if TYPE_CHECKING:
+    from boot.rig import Machine
+
+CONFIG = "/etc/aks-flex-node/config.json"
+ROUTES, CHECK = "/etc/aks-flex-node/static-routes.sh", "/etc/aks-flex-node/check-route-overlap.sh"
+UNITS = "/etc/systemd/system"
+MARKERS = "/run/aks-flex-node"
+TEMPLATE = "systemd-nspawn@.service"
+MEND = ("route", "add", "172.16.1.0/24", "via", "10.1.0.1", "dev", "eth0")
+MENDED = {"destination": "172.16.1.0/24"}
+UNREACHABLE = {"destination": "172.16.9.0/24", "gateway": "10.99.0.1", "dev": "eth0"}
+RESTARTING = "[Service]\nRestart=on-failure\n"
+
+
+def write_config(
+    node: Machine,
+    *routes: dict[str, Any],
+    cidrs: tuple[str, ...] = ("172.16.1.0/24",),
+    mode: str = "STRICT",
+    wait: int = 1,
+    **more: Any,
+) -> None:
+    section = {
+        "staticRoutes": {"enabled": True, "routes": list(routes)},
+        "routeOverlap": {"expectedCidrs": list(cidrs), "mode": mode},
+        "waitSeconds": wait,
+    } | more
+    node.write(CONFIG, json.dumps({"hostRouting": section}))
+
+
+def install_into_image(node: Machine) -> None:
+    """``apply --root`` on the switched-off machine's files, as an image builder runs it."""
+    script = (
+        f"mkdir -p /mnt/image && mount --bind / /mnt/image && python3 -m hostrouting apply --root /mnt/image {CONFIG}"
+    )
+    node.run_offline("sh", "-euc", script)
+
+
+def installed(node: Machine, *routes: dict[str, Any], add: Any = add_nested_machine, **config: Any) -> Payload:
+    """A payload behind the gate, installed offline; the machine is off."""
+    payload: Payload = add(node)
+    if add is add_kubelet:
+        config.setdefault("consumer", "kubelet.service")
+    write_config(node, *routes, **config)
+    install_into_image(node)
+    return payload
+
+
+def marker(node: Machine) -> dict[str, str]:
+    names = [name for name in ("ok", "detected") if node.exists(f"{MARKERS}/route-overlap.{name}")]
+    return {name: node.read(f"{MARKERS}/route-overlap.{name}") for name in names}
+
+
+def start(node: Machine, payload: Payload) -> bool:
+    """Ask for a start, as an operator does after reset-failed; whether systemd says that it went well."""
+    node.systemctl("reset-failed", payload.unit, check=False)
+    return node.systemctl("start", payload.unit, check=False).returncode == 0
+
+
+CONSUMERS = [
+    pytest.param(add_nested_machine, {}, id="template"),
+    pytest.param(add_nested_machine, {"consumer": "systemd-nspawn@kube1.service"}, id="instance"),
+    pytest.param(add_kubelet, {}, id="kubelet"),
+]
+
+
+# --- blocked, mended, warned ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("add", "config"), CONSUMERS)
+def test_strict_and_shadowed_the_payload_never_runs_mended_it_runs_after_the_check(
+    node: Machine, add: Any, config: dict[str, Any]
+) -> None:
+    payload = installed(node, add=add, **config)
+    node.boot()
+    assert node.state(payload.unit) == "failed/failed"
+    assert "OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.1) routes via ib0, expected eth0" in node.journal(
+        payload.unit
+    )
+    assert list(marker(node)) == ["detected"]
+    assert not start(node, payload)
+    node.ip(*MEND)
+    assert start(node, payload)
+    payload.wait_until_it_ran()
+    assert marker(node) == {"ok": ""}
+    judged = float(node.run("stat", "--format=%.Y", f"{MARKERS}/route-overlap.json").stdout)
+    (started,) = payload.starts()
+    assert judged < started
+
+
+@pytest.mark.parametrize(("add", "config"), CONSUMERS)
+def test_the_routes_are_installed_at_boot_so_a_strict_node_starts(
+    node: Machine, add: Any, config: dict[str, Any]
+) -> None:
+    payload = installed(node, MENDED, add=add, **config)
+    node.boot()
+    payload.wait_until_it_ran()
+    assert node.state("static-routes.service") == "active/exited"
+    assert node.state("check-route-overlap.service") == "active/exited"
+    assert marker(node) == {"ok": ""}
+    assert "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting" in node.run("ip", "route").stdout
+
+
+def test_warn_and_shadowed_the_payload_runs_and_the_marker_names_the_overlap(node: Machine) -> None:
+    payload = installed(node, mode="WARN")
+    node.boot()
+    payload.wait_until_it_ran()
+    assert "OVERLAP: expected CIDR 172.16.1.0/24" in marker(node)["detected"]
+
+
+@pytest.mark.parametrize("mode", ["STRICT", "WARN"])
+def test_a_route_that_can_not_be_installed_holds_the_node_back_in_either_mode(node: Machine, mode: str) -> None:
+    payload = installed(node, UNREACHABLE, cidrs=("10.96.0.0/12",), mode=mode)
+    node.boot()
+    assert node.state(payload.unit) == "failed/failed"
+    assert not payload.has_run()
+    assert "gateway 10.99.0.1" in node.journal(payload.unit)
+
+
+def test_a_default_route_that_comes_three_seconds_late_is_waited_for(machine: Machine) -> None:
+    machine.add_nic("eth0", "10.1.0.4/24")
+    machine.add_nic("ib0", "172.16.0.10/16")
+    payload = installed(machine, MENDED, wait=30)
+    machine.boot(wait=False)
+    machine.wait_for("static-routes.service", "activating")
+    machine.run("sleep", "3")
+    assert not payload.has_run()
+    machine.ip("route", "add", "default", "via", "10.1.0.1", "dev", "eth0")
+    payload.wait_until_it_ran()
+    assert marker(machine) == {"ok": ""}
+
+
+def test_with_restart_it_comes_up_by_itself_after_a_mend_thirty_seconds_later(node: Machine) -> None:
+    payload = installed(node)
+    node.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", RESTARTING)
+    node.boot(wait=False)
+    node.run("sleep", "30")
+    assert not payload.has_run()
+    assert node.show(payload.unit, "Result")["Result"] != "start-limit-hit"
+    node.ip(*MEND)
+    payload.wait_until_it_ran()
+
+
+# --- what is broken doesn't open it ----------------------------------------------------------------------------------
+
+
+def break_masked(node: Machine) -> None:
+    for name in ("static-routes", "check-route-overlap"):
+        node.run_offline("ln", "-sfn", "/dev/null", f"{UNITS}/{name}.service")
+
+
+def break_missing(node: Machine) -> None:
+    for name in ("static-routes", "check-route-overlap"):
+        node.remove(f"{UNITS}/{name}.service")
+
+
+def break_syntax(node: Machine) -> None:
+    for name in ("static-routes", "check-route-overlap"):
+        node.write(f"{UNITS}/{name}.service", "[Service]\nType=nonsense\nExecStart\n")
+
+
+@pytest.mark.parametrize("break_units", [break_masked, break_missing, break_syntax])
+def test_oneshots_masked_missing_or_wrong_hold_a_shadowed_node_and_let_a_healthy_one_start(
+    node: Machine, break_units: Any
+) -> None:
+    payload = installed(node)
+    break_units(node)
+    node.boot()
+    assert node.state(payload.unit) == "failed/failed"
+    assert not payload.has_run()
+    node.ip(*MEND)
+    node.power_off()
+    node.boot()
+    payload.wait_until_it_ran()
+
+
+@pytest.mark.parametrize("script", [ROUTES, CHECK])
+def test_a_script_that_is_missing_empty_truncated_or_not_executable_blocks_in_strict(
+    node: Machine, script: str
+) -> None:
+    payload = installed(node, MENDED)
+    node.boot()
+    payload.wait_until_it_ran()
+    whole = node.read(script)
+    lines = whole.splitlines(keepends=True)
+    cuts = ["".join(lines[: len(lines) * part // 20]) for part in range(20)]
+    node.systemctl("stop", payload.unit)
+    for text in cuts:
+        node.write(script, text, mode=0o755)
+        assert not start(node, payload), f"a script of {len(text)} characters lets the node start"
+    node.write(script, whole, mode=0o644)
+    assert not start(node, payload)
+    node.remove(script)
+    assert not start(node, payload)
+    assert len(payload.starts()) == 1
+    node.write(script, whole, mode=0o755)
+    assert start(node, payload)
+
+
+def test_in_warn_a_missing_check_is_forgiven_and_missing_routes_are_not(node: Machine) -> None:
+    payload = installed(node, MENDED, mode="WARN")
+    node.remove(CHECK)
+    node.boot()
+    payload.wait_until_it_ran()
+    node.remove(ROUTES)
+    node.systemctl("stop", payload.unit)
+    assert not start(node, payload)
+
+
+def test_a_warn_check_that_hangs_lets_the_node_start_within_its_bound(node: Machine) -> None:
+    payload = installed(node, mode="WARN")
+    ip = node.run_offline("sh", "-c", "command -v ip").stdout.strip()
+    node.boot()
+    payload.wait_until_it_ran()
+    node.systemctl("stop", payload.unit)
+    node.write("/tmp/hanging", "#!/bin/sh\nexec sleep infinity\n", mode=0o755)
+    node.run("mount", "--bind", "/tmp/hanging", node.run("readlink", "-f", ip).stdout.strip())
+    assert node.systemctl("start", payload.unit, check=False, seconds=60).returncode == 0
+    node.wait_until(lambda: len(payload.starts()) == 2, "a second start")
+
+
+# --- consumers of all sorts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "User=nobody\n",
+        "ProtectSystem=strict\nPrivateTmp=yes\n",
+        "CapabilityBoundingSet=\nRestrictAddressFamilies=AF_UNIX\nNoNewPrivileges=yes\n",
+    ],
+)
+def test_the_consumers_sandbox_is_not_the_gates(node: Machine, settings: str) -> None:
+    payload = installed(node, MENDED, add=add_kubelet)
+    node.run_offline("chmod", "0777", payload.log)
+    node.write(f"{UNITS}/kubelet.service.d/sandbox.conf", f"[Service]\n{settings}ReadWritePaths=/var/lib/payload\n")
+    node.boot()
+    payload.wait_until_it_ran()
+    assert marker(node) == {"ok": ""}
+
+
+@pytest.mark.parametrize("mode", ["STRICT", "WARN"])
+def test_a_consumer_with_a_network_of_its_own_is_refused_in_strict_and_told_in_warn(node: Machine, mode: str) -> None:
+    payload = installed(node, MENDED, add=add_kubelet, mode=mode)
+    node.write(f"{UNITS}/kubelet.service.d/private.conf", "[Service]\nPrivateNetwork=yes\n")
+    node.boot()
+    node.wait_for(payload.unit, "active", "failed")
+    assert payload.has_run() == (mode == "WARN")
+    assert "network namespace" in node.journal(payload.unit)
+    assert "172.16.1.0/24 via 10.1.0.1" in node.run("ip", "route").stdout  # by the oneshot, on the host
+
+
+def test_an_override_that_empties_the_list_before_ours_is_survived(node: Machine) -> None:
+    payload = installed(node)
+    node.write(f"{UNITS}/{payload.unit}.d/override.conf", "[Service]\nExecStartPre=\n")
+    node.boot()
+    assert node.state(payload.unit) == "failed/failed"
+    assert not payload.has_run()
+
+
+def test_an_override_after_ours_makes_apply_fail_and_changes_nothing(node: Machine) -> None:
+    payload = add_nested_machine(node)
+    node.write(f"{UNITS}/{payload.unit}.d/zzz-override.conf", "[Service]\nExecStartPre=\n")
+    write_config(node, MENDED)
+    node.boot()
+    before = files(node)
+    done = node.python("apply", check=False)
+    assert done.returncode == 1
+    assert f"the gate doesn't hold {payload.unit}" in done.stderr
+    assert files(node) == before
+    assert "proto hostrouting" not in node.run("ip", "route").stdout
+
+
+# --- break-glass ---------------------------------------------------------------------------------------------------
+
+
+def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
+    payload = installed(node)
+    node.write("/etc/aks-flex-node/gate.off", "")
+    node.boot()
+    payload.wait_until_it_ran()
+    assert "gate.off" in node.journal(payload.unit)
+    assert "gate" in "".join(marker(node).values())
+
+
+def test_the_kernel_argument_admits_loudly(node: Machine) -> None:
+    payload = installed(node, UNREACHABLE)
+    node.boot(kernel_arguments="quiet hostrouting.gate=off")
+    payload.wait_until_it_ran()
+    assert "hostrouting.gate=off" in node.journal(payload.unit)
+
+
+# --- on the running node -------------------------------------------------------------------------------------------
+
+
+def files(node: Machine) -> str:
+    """Every file, link and folder below /etc with its mode, size, target and checksum."""
+    script = (
+        "cd /etc && find . -printf '%p %m %y %l\\n' | sort && find . -type f -not -name '*.pyc' -print0 | sort -z "
+        "| xargs -0 sha256sum"
+    )
+    return node.run("sh", "-euc", script).stdout
+
+
+def test_no_update_on_a_running_node_ever_stops_or_restarts_the_machine(node: Machine) -> None:
+    payload = installed(node, MENDED)
+    node.boot()
+    payload.wait_until_it_ran()
+    pid = payload.main_pid()
+    for routes, config in (
+        ((MENDED, {"destination": "172.16.2.0/24"}), {}),  # one more
+        (({"destination": "172.16.1.0/24", "metric": 5},), {}),  # changed
+        ((), {"cidrs": ("10.96.0.0/12",)}),  # removed
+        ((MENDED,), {"mode": "WARN", "cidrs": ("172.16.1.0/24", "172.16.3.0/24")}),  # another mode
+        ((), {"cidrs": ()}),  # emptied
+        ((MENDED,), {}),  # and again
+    ):
+        write_config(node, *routes, **config)
+        node.python("apply")
+        assert payload.main_pid() == pid
+    for verb in ("restart", "stop", "start"):
+        node.systemctl(verb, "static-routes.service", "check-route-overlap.service")
+    assert payload.main_pid() == pid
+    assert payload.is_running()
+
+
+def test_10_2_a_first_run_over_the_references_installation_never_bounces_the_machine(node: Machine) -> None:
+    """Section 10.2, and 10.1 mended: its links go first, and the gate holds from then on."""
+    from boot.test_reference_faults import PASSING
+    from boot.test_reference_faults import install as install_the_reference
+
+    payload = add_nested_machine(node)
+    install_the_reference(node, TEMPLATE, check=PASSING)
+    node.boot()
+    payload.wait_until_it_ran()
+    pid = payload.main_pid()
+    write_config(node, MENDED)
+    node.python("apply")
+    assert payload.main_pid() == pid
+    assert "static-routes.service" not in node.show(payload.unit, "Requires")["Requires"].split()
+    node.systemctl("restart", "static-routes.service", "check-route-overlap.service")
+    assert payload.main_pid() == pid
+    node.ip("route", "del", "172.16.1.0/24", "proto", "217")
+    node.systemctl("stop", payload.unit)
+    node.remove(ROUTES)
+    assert not start(node, payload)
+
+
+def test_10_3_remove_leaves_the_tree_as_it_was_and_nothing_runs_at_the_next_boot(node: Machine) -> None:
+    """Section 10.3: the reference's old script and unit install the old routes at every boot."""
+    payload = add_nested_machine(node)
+    write_config(node, MENDED)
+    node.boot()
+    before = files(node)
+    node.python("apply")
+    assert files(node) != before
+    node.python("remove")
+    assert files(node) == before
+    node.ip("route", "flush", "proto", "217")
+    node.reboot()
+    payload.wait_until_it_ran()
+    assert "proto hostrouting" not in node.run("ip", "-4", "route").stdout
+    assert "217" not in node.run("ip", "-N", "-4", "route").stdout
+
+
+def test_a_second_apply_touches_nothing(node: Machine) -> None:
+    add_nested_machine(node)
+    write_config(node, MENDED)
+    node.boot()
+    node.python("apply")
+    times = ("sh", "-c", "find /etc -type f -printf '%p %T@\\n' | sort")
+    before = node.run(*times).stdout
+    assert node.python("plan", check=False).returncode == 0
+    node.python("apply")
+    assert node.run(*times).stdout == before
+
+
+def test_plan_tells_beforehand_whether_the_next_start_is_let_through(node: Machine) -> None:
+    payload = add_nested_machine(node, enabled=False)
+    write_config(node, cidrs=("172.16.1.0/24",))
+    node.boot()
+    assert "would be held back: OVERLAP" in node.python("plan", check=False).stdout
+    node.python("apply", check=False)
+    assert not start(node, payload)
+    write_config(node, MENDED)
+    assert "would be let through" in node.python("plan", check=False).stdout
+    node.python("apply")
+    assert start(node, payload)

@@ -1,0 +1,128 @@
+"""Where the reference's units break their word, shown on the real thing; each is a reason for the gate's shape.
+
+The units are rebuilt: plain oneshots that name the template in ``Before=`` and are required by it, and an installer
+that restarts them when their script has changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boot.payloads import Payload, add_kubelet, add_nested_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from boot.rig import Machine
+
+TEMPLATE = "systemd-nspawn@.service"
+ROUTES, CHECK = "static-routes.service", "check-route-overlap.service"
+ROUTES_SCRIPT, CHECK_SCRIPT = "/etc/aks-flex-node/static-routes.sh", "/etc/aks-flex-node/check-route-overlap.sh"
+
+UNIT = """\
+[Unit]
+Wants=network-online.target
+After=network-online.target {after}
+Before={consumer}
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={script}
+[Install]
+WantedBy=multi-user.target
+RequiredBy={consumer}
+"""
+
+PASSING = "#!/bin/sh\nexit 0\n"
+FAILING = "#!/bin/sh\nexit 1\n"
+# A STRICT check that takes its time, as one that waits for DHCP does, and then fails.
+SLOWLY_FAILING = "#!/bin/sh\nuntil [ -e /run/go ]; do sleep .02; done\nexit 1\n"
+
+
+def install(machine: Machine, consumer: str, *, check: str) -> None:
+    for unit, script, text, after in (
+        (ROUTES, ROUTES_SCRIPT, PASSING, ""),
+        (CHECK, CHECK_SCRIPT, check, ROUTES),
+    ):
+        machine.write(script, text, mode=0o755)
+        machine.write(f"/etc/systemd/system/{unit}", UNIT.format(script=script, after=after, consumer=consumer))
+        machine.systemctl("enable", unit)
+
+
+class TestBeforeATemplateOrdersNothing:
+    """Section 10.1."""
+
+    def test_systemd_takes_the_template_for_an_instance_named_after_the_unit(self, node: Machine) -> None:
+        kube1 = add_nested_machine(node)
+        install(node, TEMPLATE, check=PASSING)
+        node.boot()
+        assert "systemd-nspawn@static-routes.service" in node.show(ROUTES, "Before")["Before"].split()
+        instance = node.show(kube1.unit, "Requires", "After")
+        assert {ROUTES, CHECK} <= set(instance["Requires"].split())
+        assert {ROUTES, CHECK}.isdisjoint(instance["After"].split())
+        assert node.run("systemd-analyze", "verify", f"/etc/systemd/system/{ROUTES}", check=False).returncode == 0
+
+    def test_the_machine_starts_while_the_check_still_runs_and_stays_when_it_fails(self, node: Machine) -> None:
+        kube1 = add_nested_machine(node)
+        install(node, TEMPLATE, check=SLOWLY_FAILING)
+        node.boot(wait=False)
+        kube1.wait_until_it_ran()
+        assert node.state(CHECK) == "activating/start"
+        started = kube1.main_pid()
+        node.write("/run/go", "")
+        node.wait_for(CHECK, "failed")
+        assert kube1.is_running()
+        assert kube1.main_pid() == started
+        assert "Dependency failed" not in node.journal()
+
+    def test_a_drop_in_for_the_template_does_order(self, node: Machine) -> None:
+        """The way out: the same check and the same template, with After= on the template's own side."""
+        kube1 = add_nested_machine(node)
+        install(node, TEMPLATE, check=SLOWLY_FAILING)
+        node.write(f"/etc/systemd/system/{TEMPLATE}.d/zz-order.conf", f"[Unit]\nAfter={CHECK}\n")
+        node.boot(wait=False)
+        node.wait_for(CHECK, "activating")
+        node.write("/run/go", "")
+        node.wait_until_booted()
+        assert node.state(CHECK) == "failed/failed"
+        assert node.state(kube1.unit) == "inactive/dead"
+        assert not kube1.has_run()
+
+
+@pytest.mark.parametrize(
+    ("add", "consumer"),
+    [
+        pytest.param(add_nested_machine, TEMPLATE, id="nspawn"),
+        pytest.param(add_kubelet, "kubelet.service", id="kubelet"),
+    ],
+)
+class TestARestartOfARequiredOneshotBouncesTheNode:
+    """Section 10.2: what the reference does when a script's text has changed."""
+
+    def test_it_is_stopped_and_started(self, node: Machine, add: Callable[[Machine], Payload], consumer: str) -> None:
+        payload = add(node)
+        install(node, consumer, check=PASSING)
+        node.boot()
+        payload.wait_until_it_ran()
+        before = payload.main_pid()
+        node.systemctl("restart", ROUTES)
+        node.wait_until(lambda: len(payload.starts()) == 2, "a second start")
+        assert payload.main_pid() not in (0, before)
+        assert "Stopped" in node.journal(payload.unit)
+
+    def test_it_stays_down_if_the_restart_fails(
+        self, node: Machine, add: Callable[[Machine], Payload], consumer: str
+    ) -> None:
+        payload = add(node)
+        install(node, consumer, check=PASSING)
+        # Nothing orders the template; that the check fails before the machine is up again is made sure of here.
+        node.write(f"/etc/systemd/system/{consumer}.d/zz-order.conf", f"[Unit]\nAfter={CHECK}\n")
+        node.boot()
+        payload.wait_until_it_ran()
+        node.write(CHECK_SCRIPT, FAILING, mode=0o755)
+        assert node.systemctl("restart", CHECK, check=False).returncode != 0
+        node.wait_for(payload.unit, "inactive/dead")
+        assert not payload.is_running()
+        assert len(payload.starts()) == 1

@@ -1,0 +1,342 @@
+"""The rig keeps its own promises: real systemds boot, and nothing of them touches or stays on the host."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from boot.keeper import Keeper
+from boot.payloads import add_kubelet, add_nested_machine
+from boot.rig import Machine, MachineError
+from boot.trees import SUITES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HELLO = """\
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=sh -c 'echo hello; ip route replace 172.16.1.0/24 via 10.1.0.1 proto 217'
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def test_it_boots_the_systemd_of_the_release(suite: str, machine: Machine) -> None:
+    machine.boot()
+    assert machine.systemd_version == SUITES[suite]
+    assert machine.run("cat", "/proc/1/comm").stdout == "systemd\n"
+    assert machine.systemctl("is-system-running", "--wait").stdout == "running\n"
+    assert machine.systemctl("list-jobs").stdout == "No jobs running.\n"
+
+
+def test_a_oneshot_runs_at_boot_and_can_change_routes(node: Machine) -> None:
+    node.write("/etc/systemd/system/hello.service", HELLO)
+    node.systemctl("enable", "hello.service")
+    node.boot()
+    assert node.state("hello.service") == "active/exited"
+    assert "hello\n" in node.journal("hello.service")
+    assert node.ip("route", "show", "172.16.1.0/24") == "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217 \n"
+    assert node.when("hello.service", "ExecMainExitTimestamp") == pytest.approx(time.time(), abs=60)
+
+
+def test_a_failed_unit_doesnt_keep_it_from_having_booted(machine: Machine) -> None:
+    machine.write("/etc/systemd/system/hello.service", HELLO.replace("echo hello", "exit 3"))
+    machine.systemctl("enable", "hello.service")
+    machine.boot()
+    assert machine.state("hello.service") == "failed/failed"
+    assert machine.systemctl("is-system-running", check=False).stdout == "degraded\n"
+
+
+def test_without_waiting_units_can_be_watched_as_they_start(machine: Machine) -> None:
+    slow = HELLO.replace("echo hello", "until [ -e /run/go ]; do sleep .02; done")
+    machine.write("/etc/systemd/system/hello.service", slow)
+    machine.systemctl("enable", "hello.service")
+    machine.boot(wait=False)
+    machine.wait_for("hello.service", "activating")
+    machine.write("/run/go", "")
+    machine.wait_for("hello.service", "active/exited", "failed")
+
+
+def test_a_boot_that_doesnt_end_says_what_it_waits_for(machine: Machine) -> None:
+    machine.write("/etc/systemd/system/hello.service", HELLO.replace("echo hello", "sleep infinity"))
+    machine.systemctl("enable", "hello.service")
+    with pytest.raises(MachineError, match=r"hello\.service.* start running"):
+        machine.boot(seconds=3)
+
+
+def test_the_nested_machine_runs_under_the_unmodified_template(node: Machine) -> None:
+    kube1 = add_nested_machine(node)
+    node.boot()
+    kube1.wait_until_it_ran()
+    assert kube1.is_running()
+    shown = node.show(kube1.unit, "FragmentPath", "DropInPaths", "Requires", "ActiveState")
+    assert shown["DropInPaths"] == ""
+    assert shown["ActiveState"] == "active"
+    # What the package's own checksum says of it.
+    path = os.path.join("usr/lib/systemd/system", os.path.basename(shown["FragmentPath"]))  # noqa: PTH118, PTH119
+    sums = node.read("/var/lib/dpkg/info/systemd-container.md5sums")
+    expected = re.findall(rf"^(\w+)  (?:usr/)?{re.escape(path.removeprefix('usr/'))}$", sums, re.MULTILINE)
+    assert [node.run("md5sum", f"/{path}").stdout.split()[0]] == expected
+    assert os.path.basename(path) == "systemd-nspawn@.service"  # noqa: PTH119
+
+
+def test_the_nested_machine_shares_the_machines_network(node: Machine) -> None:
+    kube1 = add_nested_machine(node)
+    node.boot()
+    kube1.wait_until_it_ran()
+    leader = node.run("machinectl", "show", "--property=Leader", "--value", "kube1").stdout.strip()
+    own, nested = (node.run("readlink", f"/proc/{pid}/ns/net").stdout for pid in ("1", leader))
+    assert own == nested
+
+
+@pytest.mark.parametrize("add", [add_nested_machine, add_kubelet])
+def test_each_start_of_a_payload_is_seen_and_its_stop(node: Machine, add: Callable[[Machine], Any]) -> None:
+    payload = add(node)
+    node.boot()
+    payload.wait_until_it_ran()
+    before = payload.main_pid()
+    node.systemctl("restart", payload.unit)
+    node.wait_until(lambda: len(payload.starts()) == 2, "a second start")
+    assert payload.main_pid() not in (0, before)
+    node.systemctl("stop", payload.unit)
+    assert node.state(payload.unit) == "inactive/dead"
+    assert not payload.is_running()
+    node.power_off()
+    first, second = payload.starts()
+    assert first < second
+
+
+def test_a_payload_added_to_a_running_machine_starts_when_told(machine: Machine) -> None:
+    machine.boot()
+    payload = add_nested_machine(machine, enabled=False)
+    assert not payload.has_run()
+    machine.systemctl("start", payload.unit)
+    payload.wait_until_it_ran()
+
+
+def test_a_reboot_keeps_the_files_and_forgets_the_payloads_starts(machine: Machine) -> None:
+    payload = add_kubelet(machine, enabled=False)
+    machine.write("/etc/kept", "before\n")
+    machine.boot()
+    machine.systemctl("start", payload.unit)
+    payload.wait_until_it_ran()
+    machine.write("/etc/kept-too", "on\n")
+    machine.write("/run/gone", "")
+    machine.remove("/etc/hosts")
+    first = machine.read("/proc/sys/kernel/random/boot_id")
+    machine.reboot()
+    assert machine.read("/proc/sys/kernel/random/boot_id") != first
+    assert machine.read("/etc/kept") + machine.read("/etc/kept-too") == "before\non\n"
+    assert not machine.exists("/run/gone")
+    assert not machine.exists("/etc/hosts")
+    assert not payload.has_run()
+
+
+def test_the_journal_can_be_read_when_its_off(machine: Machine) -> None:
+    machine.write(
+        "/etc/systemd/system/hello.service", HELLO.replace("hello;", "hello $$(cat /proc/sys/kernel/random/boot_id);")
+    )
+    machine.systemctl("enable", "hello.service")
+    for _ in range(2):
+        machine.boot()
+        machine.power_off()
+    assert machine.journal("hello.service").count("hello ") == 1
+    assert machine.journal("hello.service", every_boot=True).count("hello ") == 2
+    assert "Reached target" in machine.journal()
+
+
+def test_what_is_switched_off_refuses_to_run_things(machine: Machine) -> None:
+    with pytest.raises(MachineError, match="it's off"):
+        machine.run("true")
+    with pytest.raises(MachineError, match="it's off"):
+        machine.power_off()
+    machine.boot()
+    with pytest.raises(MachineError, match="it's on"):
+        machine.run_offline("true")
+    with pytest.raises(MachineError, match="it's on"):
+        machine.boot()
+
+
+def test_the_library_runs_inside(node: Machine) -> None:
+    node.boot(kernel_arguments="quiet hostrouting.gate=off")
+    assert node.read("/proc/cmdline") == "quiet hostrouting.gate=off\n"
+    shadowed = node.python("check", "--cidr", "172.16.0.0/16", check=False)
+    assert "routes via ib0, expected eth0" in shadowed.stdout
+    assert shadowed.returncode == 1
+
+
+def test_a_background_process_doesnt_hold_up_the_power_off(machine: Machine) -> None:
+    machine.boot()
+    pid = machine.background("sleep", "infinity")
+    machine.wait_until(lambda: machine.read(f"/proc/{pid}/comm") == "sleep\n")
+    machine.power_off()
+    assert "Journal stopped" in machine.journal()
+
+
+def test_a_command_that_the_power_off_interrupts_comes_back(machine: Machine) -> None:
+    """systemd-shutdown stops every process (SIGSTOP), and nsenter stops itself with its child."""
+    machine.write("/etc/systemd/system.conf.d/zz-short.conf", "[Manager]\nDefaultTimeoutStopSec=1s\n")
+    machine.boot()
+    done: list[subprocess.CompletedProcess[str]] = []
+    command = threading.Thread(
+        target=lambda: done.append(machine.run("sh", "-c", "echo >/run/started; exec sleep infinity", check=False))
+    )
+    command.start()
+    machine.wait_until(lambda: machine.exists("/run/started"))
+    machine.power_off()
+    command.join(30)
+    assert [process.returncode < 0 for process in done] == [True]
+
+
+def test_two_machines_at_once_know_nothing_of_each_other(new_machine: Callable[[], Machine]) -> None:
+    one, other = new_machine(), new_machine()
+    one.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1")
+    one.boot()
+    other.boot()
+    one.write("/etc/mine", "")
+    assert not other.exists("/etc/mine")
+    assert "eth0" not in other.ip("link")
+    one.power_off()
+    assert other.systemctl("is-system-running").stdout == "running\n"
+
+
+def test_the_network_can_be_changed_at_any_time(node: Machine) -> None:
+    node.boot()
+    assert "dev ib0" in node.ip("route", "get", "172.16.1.9")
+    node.ip("link", "del", "ib0")
+    assert "via 10.1.0.1 dev eth0" in node.ip("route", "get", "172.16.1.9")
+    node.fabric("ip", "link", "set", "eth0", "down")
+    node.wait_until(lambda: "linkdown" in node.ip("route"), "the carrier's loss")
+
+
+# --- the host ----------------------------------------------------------------------------------------------------
+
+
+def test_the_host_is_as_it_was(tree: Path) -> None:
+    before = _host(tree)
+    with Machine(tree) as machine:
+        machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1")
+        kube1 = add_nested_machine(machine)
+        machine.boot()
+        kube1.wait_until_it_ran()
+        processes = _processes_of(machine)
+        assert len(_alive(processes)) > 5
+        machine.power_off()
+    assert _alive(processes) == set()
+    assert _cgroups(f"hostrouting-boot-{os.getpid()}-") == []
+    assert _host(tree) == before
+
+
+def test_a_machine_whose_plug_is_pulled_leaves_nothing(tree: Path) -> None:
+    before = _host(tree)
+    with Machine(tree) as machine:
+        machine.boot()
+        machine.background("sleep", "infinity")
+        processes = _processes_of(machine)
+    assert not machine.is_on
+    assert _alive(processes) == set()
+    assert _cgroups(f"hostrouting-boot-{os.getpid()}-") == []
+    assert _host(tree) == before
+
+
+def test_a_killed_test_leaves_nothing(tree: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from boot.rig import Machine; from boot.test_rig import _processes_of\n"
+        "machine = Machine(Path(sys.argv[1])); machine.boot()\n"
+        "print(*_processes_of(machine), sep='@', flush=True); time.sleep(600)"
+    )
+    here = Path(__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    with subprocess.Popen([sys.executable, "-c", code, tree], stdout=subprocess.PIPE, text=True, env=env) as test:
+        assert test.stdout is not None
+        processes = set(test.stdout.readline().strip().split("@"))
+        assert len(_alive(processes)) > 5
+        test.send_signal(signal.SIGKILL)
+    _eventually(lambda: _alive(processes) == set())
+    _eventually(lambda: _cgroups(f"hostrouting-boot-{test.pid}-") == [])
+
+
+def test_the_machine_cant_see_the_hosts_files(tree: Path) -> None:
+    with Keeper(tree, {}) as keeper:
+        points = keeper.run("sh", "-c", "cut -d' ' -f5 /proc/self/mountinfo").stdout.split()
+        assert points == ["/", "/mnt", "/mnt/root", "/proc", "/sys", "/sys/fs/cgroup", "/run", "/tmp"]
+        assert keeper.run("touch", "/etc/written").returncode != 0
+    assert not (tree / "etc/written").exists()
+
+
+def _host(tree: Path) -> dict[str, object]:
+    """What a machine must not change; the routes are those of the first process that can be looked at."""
+    return {
+        "descriptors": sorted(_links_of(Path("/proc/self/fd"))),
+        "mounts": Path("/proc/self/mountinfo").read_text(),
+        "routes": [path.read_text() for path in _route_tables()],
+        "times": {name: Path(name).stat().st_mtime_ns for name in ("/", "/etc", "/etc/systemd/system", "/var/lib")},
+        "tree": sorted(
+            (path.name, path.lstat().st_mtime_ns) for path in [tree, *tree.iterdir(), *(tree / "etc").iterdir()]
+        ),
+    }
+
+
+def _links_of(folder: Path) -> Iterator[str]:
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # the one that lists the folder
+            yield str(path.readlink())
+
+
+def _route_tables() -> list[Path]:
+    pid, found = os.getpid(), []
+    while pid > 0 and os.access(f"/proc/{pid}/net/route", os.R_OK):
+        found.append(Path(f"/proc/{pid}/net/route"))
+        pid = int(re.findall(r"^PPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
+    return found
+
+
+def _processes_of(machine: Machine) -> set[str]:
+    """All processes in a machine's namespaces, by number and start: either alone may be another's later."""
+    own = {path.stat().st_ino for path in Path("/proc/self/ns").iterdir()}
+    names = [f"/proc/self/ns/{name}" for name in ("mnt", "pid", "net", "uts", "ipc", "cgroup")]
+    entered = [run("stat", "-Lc", "%i", *names).stdout for run in (machine._keeper.run, machine.run)]
+    namespaces = {int(word) for line in entered for word in line.split()} - own
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or may not be looked at: then it isn't one of ours
+            if any(path.stat().st_ino in namespaces for path in (folder / "ns").iterdir()):
+                found.add(_identity(folder))
+    return found
+
+
+def _alive(processes: set[str]) -> set[str]:
+    alive = set()
+    for process in processes:
+        with suppress(OSError):
+            alive |= {_identity(Path("/proc", process.partition(" ")[0]))} & processes
+    return alive
+
+
+def _identity(process: Path) -> str:
+    return f"{process.name} {(process / 'stat').read_text().rpartition(')')[2].split()[19]}"
+
+
+def _cgroups(prefix: str) -> list[str]:
+    look = f"mount -t cgroup2 cgroup2 /sys/fs/cgroup && find /sys/fs/cgroup -name '{prefix}*'"
+    private = ("unshare", "--mount", "--propagation", "private", "sh", "-euc")
+    return subprocess.run([*private, look], capture_output=True, text=True, check=True).stdout.split()
+
+
+def _eventually(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)

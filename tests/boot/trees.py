@@ -1,0 +1,236 @@
+"""Debian trees to boot: made once with mmdebstrap, kept in a cache folder, and never written to again.
+
+    python tests/boot/trees.py          # makes those that are missing, and says where they are
+
+The cache folder is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache folder. In it:
+
+    lock                        held while a tree is made; whoever waits for it finds the tree ready
+    build-TOKEN/mark, tree/     being made; only such a folder is ever removed, and only if its mark holds its token
+    SUITE-KEY/mark, tree/       ready; KEY tells the suite, the packages and the set-up that it was made of
+
+Old trees stay until someone deletes them by hand: the harness takes away nothing but its own failed attempts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import secrets
+import shutil
+import stat
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["SUITES", "CannotBuildError", "NotOursError", "build_all", "cache_folder", "find_or_build", "remove_build"]
+
+# Debian's suites, with the version of systemd in each.
+SUITES = {"bookworm": 252, "trixie": 257}
+
+PACKAGES = (
+    *("bash", "busybox", "dbus", "gawk", "iproute2", "mawk", "procps", "python3"),
+    *("systemd", "systemd-container", "systemd-sysv", "util-linux"),
+)
+BUILD_SECONDS = 900
+
+# Runs inside the new tree, chrooted: its links can't lead out of it.
+SET_UP = r"""
+set -eu
+# Without a fixed one each boot counts as the first, and presets are applied anew.
+echo 6d61636869e44f6bb19a7e5d6f0c2b52 >/etc/machine-id
+echo node >/etc/hostname
+printf '127.0.0.1 localhost node\n' >/etc/hosts
+: >/etc/resolv.conf
+mkdir -p /etc/systemd/system.conf.d /etc/systemd/journald.conf.d /var/log/journal
+printf '[Manager]\nDefaultTimeoutStopSec=10s\n' >/etc/systemd/system.conf.d/boot-rig.conf
+printf '[Journal]\nStorage=persistent\nSyncIntervalSec=1s\nRateLimitIntervalSec=0\n' \
+  >/etc/systemd/journald.conf.d/boot-rig.conf
+for unit in getty.target console-getty.service systemd-firstboot.service systemd-timesyncd.service \
+  apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
+  systemd-logind.service dev-hugepages.mount sys-fs-fuse-connections.mount; do
+  ln -sf /dev/null "/etc/systemd/system/$unit"
+done
+# ConditionNeedsUpdate=: nothing has to be brought up to date at boot.
+touch -d '2040-01-01' /etc/.updated /var/.updated
+"""
+
+_KEPT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
+_MARK = "mark"
+_BUILD = re.compile(r"build-(?P<token>[0-9a-f]{32})")
+
+
+class CannotBuildError(Exception):
+    """There is no tree and none can be made; the message says why."""
+
+
+class NotOursError(Exception):
+    """A folder that was to be removed isn't one that this module has made, or isn't safe to remove."""
+
+
+def cache_folder() -> Path:
+    """Where the trees are kept."""
+    if named := os.environ.get("HOSTROUTING_BOOT_CACHE"):
+        return Path(named).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "hostrouting-boot"
+
+
+def find_or_build(
+    suite: str, *, cache: Path | None = None, make: Callable[[str, Path, int], None] | None = None
+) -> Path:
+    """The tree of a suite; made now if it isn't there, which takes half a minute and the network.
+
+    Args:
+        suite: one of ``SUITES``.
+        cache: the folder to keep it in; None: ``cache_folder()``.
+        make: makes the tree of a suite at a path, and keeps a file descriptor, the lock's, open meanwhile; None:
+            mmdebstrap.
+
+    Raises:
+        CannotBuildError: it isn't there and can't be made.
+    """
+    cache = (cache or cache_folder()).resolve()
+    final = cache / f"{suite}-{_key(suite)}"
+    if not final.exists():
+        if make is None and (obstacle := _obstacle()):
+            raise CannotBuildError(f"can't build a tree of Debian {suite}, because {obstacle}")
+        with _locked(cache) as lock:
+            if not final.exists():
+                _build(cache, final, lambda target: (make or _mmdebstrap)(suite, target, lock))
+    return final / "tree"
+
+
+def build_all() -> list[Path]:
+    """The trees of all suites."""
+    return [find_or_build(suite) for suite in SUITES]
+
+
+def _key(suite: str) -> str:
+    words = [suite, platform.machine(), *PACKAGES, SET_UP, *_KEPT_OUT]
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]
+
+
+def _obstacle() -> str | None:
+    if os.geteuid() != 0 or Path("/proc/self/uid_map").read_text().split()[2] != "4294967295":
+        return "that takes root, and not that of a user namespace"
+    if missing := [tool for tool in ("mmdebstrap", "unshare", "nsenter") if shutil.which(tool) is None]:
+        return f"{', '.join(missing)} isn't installed"
+    return None
+
+
+@contextmanager
+def _locked(cache: Path) -> Iterator[int]:
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(cache / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
+    for left_behind in cache.glob("build-*"):  # by a builder that was killed: it would hold the lock otherwise
+        remove_build(left_behind, cache)
+    token = secrets.token_hex(16)
+    build = cache / f"build-{token}"
+    build.mkdir(mode=0o755)
+    (build / _MARK).write_text(f"{token}\n")
+    try:
+        make(build / "tree")
+        build.rename(final)
+    except BaseException:
+        remove_build(build, cache)
+        raise
+
+
+def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
+    argv = [
+        # What is mounted for the packages' scripts stays in a mount namespace that ends with them.
+        *("nsenter", f"--net={_outer_network()}", "unshare", "--mount", "--propagation", "private"),
+        *("mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}"),
+        *("--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={glob}" for glob in _KEPT_OUT)),
+        '--customize-hook=chroot "$1" sh -c "$HOSTROUTING_BOOT_SET_UP"',
+        *(suite, str(target)),
+    ]
+    env = os.environ | {"HOSTROUTING_BOOT_SET_UP": SET_UP, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        # It inherits the lock: if this process is killed, mmdebstrap holds it until it is done itself.
+        done = subprocess.run(
+            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=BUILD_SECONDS, pass_fds=[lock], check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise CannotBuildError(f"can't build a tree of Debian {suite}: not done in {BUILD_SECONDS} s") from None
+    if done.returncode != 0:
+        last_words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
+        raise CannotBuildError(f"can't build a tree of Debian {suite}, because mmdebstrap failed:\n{last_words}")
+
+
+def _outer_network() -> str:
+    """The network namespace to download in: that of the first ancestor that can be looked at.
+
+    The tests live in one of their own, without a way out.
+    """
+    pid, found = os.getpid(), "/proc/self/ns/net"
+    while pid > 0:
+        if os.access(f"/proc/{pid}/ns/net", os.R_OK):
+            found = f"/proc/{pid}/ns/net"
+        pid = int(re.findall(r"^PPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
+    return found
+
+
+def remove_build(folder: Path, cache: Path) -> None:
+    """Remove an unfinished tree that this module has made, and nothing else.
+
+    Args:
+        folder: ``build-TOKEN`` in ``cache``, with a mark that holds the same token.
+        cache: the folder of trees.
+
+    Raises:
+        NotOursError: it isn't that, or something is mounted in it; nothing was removed.
+    """
+    for objection in _objections(folder, cache):
+        raise NotOursError(f"refused to remove {folder}: {objection}")
+    shutil.rmtree(folder)
+
+
+def _objections(folder: Path, cache: Path) -> Iterator[str]:
+    """Why a folder mustn't be removed; the first reason counts, later ones rely on it."""
+    if not cache.is_absolute() or cache.resolve() != cache or folder.parent != cache:
+        yield "it isn't directly in the folder of trees, or there are links on the way"
+    name = _BUILD.fullmatch(folder.name)
+    if name is None:
+        yield "its name isn't that of an unfinished tree"
+        return
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_dev != cache.lstat().st_dev:
+        yield "it isn't a folder of ours on the same file system"
+    mark = folder / _MARK
+    if mark.is_symlink() or not mark.is_file() or mark.read_text() != f"{name['token']}\n":
+        yield "it doesn't hold its mark"
+    if mounted := _mounts_below(folder):
+        yield f"something is mounted there: {', '.join(mounted)}"
+    if not shutil.rmtree.avoids_symlink_attacks:
+        yield "this Python can't do it without following links"
+
+
+def _mounts_below(folder: Path) -> list[str]:
+    points = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    plain = [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point) for point in points]
+    return [point for point in plain if Path(point).is_relative_to(folder)]
+
+
+if __name__ == "__main__":
+    try:
+        for tree in build_all():
+            print(tree)  # noqa: T201
+    except CannotBuildError as error:
+        sys.exit(str(error))
