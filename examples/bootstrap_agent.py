@@ -64,7 +64,8 @@ def try_host() -> Iterator[tuple[Config, Host]]:
 
 def main(arguments: list[str]) -> int:
     """The agent's command line."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    # The runner's records are wide: constant messages, the data in attributes of their own.
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s: %(phases.path)s")
     if arguments == ["--try"]:
         with try_host() as (config, host):
             return bootstrap(config, host)

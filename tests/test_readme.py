@@ -28,6 +28,11 @@ def test_its_python_compiles_and_imports_what_there_is(code: str) -> None:
     exec(compile(tree, "README.md", "exec"), {})
 
 
+def test_its_example_with_a_kernel_in_memory_runs() -> None:
+    (code,) = [code for code in blocks("python") if "FakeKernel()" in code]
+    exec(compile(code, "README.md", "exec"), {})
+
+
 def test_its_config_loads() -> None:
     (document,) = blocks("json")
     assert len(Config.from_mapping(json.loads(document)).static_routes.routes) == 2

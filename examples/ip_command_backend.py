@@ -1,0 +1,249 @@
+"""A routes backend of one's own: it runs iproute2's ``ip`` where ``NetlinkBackend`` speaks netlink.
+
+Write one where this process may not write routes itself: behind a helper that may, in a router with a command of its
+own. It costs 2 ms for each question and each written route, races, and care where ``ip`` says less than the kernel:
+
+- ``ip`` prints the kernel's sentence *instead of* the errno: ``_ERRNO_OF`` has to keep up with kernels. For the one
+  that stands for several, ``_why_invalid`` asks the kernel anew; in rare cases where a device is named it errs.
+- ``ip route del`` takes what matches loosely, so look first. A missing device isn't always told as one, so ask first.
+- ``ip rule show`` tells what a rule suppresses only if it names a table; ``ip rule save`` tells everything.
+- ``ip monitor`` doesn't say from when on it listens; the socket of ``NetlinkBackend`` listens when the call returns.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network, ip_address
+from typing import Any
+
+import attrs
+
+from hostrouting import NetlinkBackend, RouteError
+from hostrouting.model import Address, Link, Lookup, NextHop, Route, RouteFailure, RouteType, Rule, RuleAction, Scope
+
+_READ = ("-4", "-details", "-json", "-Numeric")
+_NO_ENTRY = {errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL}
+_ERRNO_OF = {os.strerror(number): number for number in errnos.errorcode}  # a sentence that isn't here means EINVAL
+_ERRNO_OF |= {"Device for nexthop is not up": errnos.ENETDOWN, "Nexthop device is not up": errnos.ENETDOWN}
+_ERRNO_OF |= {"Nexthop device required for onlink": errnos.ENODEV, "IPv6 is disabled on nexthop device": errnos.EACCES}
+# FRA_* of linux/fib_rules.h, by the names that Rule has for them.
+_FRA = {
+    1: "destination", 2: "source", 3: "iif", 4: "goto", 6: "preference", 10: "mark", 13: "suppress_group",
+    14: "suppress_prefix_length", 15: "table", 16: "mark_mask", 17: "oif", 19: "is_l3mdev", 20: "uid_range",
+    21: "protocol", 22: "ip_protocol", 23: "has_ports", 24: "has_ports", 25: "dscp",
+}  # fmt: skip
+
+
+class IpCommandBackend:
+    """A ``RouteBackend`` of the network namespace that the calling thread is in; threads may share it."""
+
+    def __init__(self) -> None:
+        self.wait_for_change = NetlinkBackend().wait_for_change
+
+    def links(self) -> tuple[Link, ...]:
+        """All network interfaces, by index."""
+        return tuple(sorted(map(_link, _show("link")), key=lambda link: link.index))
+
+    def addresses(self) -> tuple[Address, ...]:
+        """All IPv4 addresses of this host."""
+        return tuple(_address(link["ifname"], item) for link in _show("address") for item in link.get("addr_info", ()))
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The policy rules in the order in which the kernel asks them; four bytes of the dump come before them."""
+        return tuple(_rule(message) for _, message in _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:]))
+
+    def routes(self, table: int | None = None) -> tuple[Route, ...]:
+        """The entries of a table, in the kernel's order; of every table, if none is named."""
+        if table is not None and not 0 < table < 2**32:
+            return ()
+        return tuple(_route(item, table) for item in _show("route", "table", "all" if table is None else str(table)))
+
+    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+        """For each address the entry that wins for a packet of this host."""
+        batch = "".join(f"route get fibmatch {address} uid 0\n" for address in addresses)
+        done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
+        found, reasons = done.stdout.splitlines(), done.stderr.decode()
+        refused = {int(line): _errno(text) for text, line in re.findall(r"(.*)\nCommand failed -:(\d+)", reasons)}
+        if len(found) + len(refused) < len(addresses) or not _NO_ENTRY.issuperset(refused.values()):
+            raise RouteError(f"can't look up routes: {reasons.strip()}", errno=_errno(reasons))
+        entries = (_route(json.loads(line)[0]) for line in found)
+        return tuple(
+            Lookup(address, None, refused[line]) if line in refused else Lookup(address, next(entries))
+            for line, address in enumerate(addresses, 1)
+        )
+
+    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes; one whose ``key`` is taken fails with EEXIST."""
+        return _each(routes, lambda route: self._put("add", route))
+
+    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes or put them in the place of the first with the same ``key``."""
+        return _each(routes, lambda route: self._put("replace", route))
+
+    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Delete exactly these routes; one that isn't there fails with ESRCH."""
+        there = list(self.routes()) if routes else []
+
+        def delete(route: Route) -> None:
+            # Scope NOWHERE is any scope; of several hops the kernel compares the first.
+            words = _words(attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None, mtu=None))
+            entry = next((entry for entry in there if _is_meant(entry, route)), None)
+            if entry is None:
+                raise RouteError("no such route", errno=errnos.ESRCH)
+            there.remove(entry)
+            _run("-4", "route", "del", *words)
+
+        return _each(routes, delete)
+
+    def _put(self, verb: str, route: Route) -> None:
+        try:
+            _run("-4", "route", verb, *_words(route))
+        except RouteError as error:
+            if "Nexthop has invalid gateway" in str(error):
+                error.errno = self._why_invalid(route)
+            raise
+
+    def _why_invalid(self, route: Route) -> int:
+        """The errno of fib_check_nh_v4_gw in net/ipv4/fib_semantics.c."""
+        if all(hop.onlink for hop in route.hops):
+            return errnos.EINVAL
+        for hop in route.hops:
+            if isinstance(hop.gateway, IPv4Address) and not hop.gateway.is_unspecified:
+                found = self.routes(255) if hop.onlink else [answer.route for answer in self.lookup([hop.gateway])]
+                near = [e for e in found if e and hop.gateway in e.destination and e.scope > route.scope]
+                fits = {RouteType.UNICAST, RouteType.UNICAST if hop.onlink else RouteType.LOCAL}
+                if any((hop.onlink or hop.dev in (None, *entry.devs)) and entry.type not in fits for entry in near):
+                    return errnos.EINVAL
+                # What may not use a gateway is looked up as a gateway itself is: by scope link. Nothing is sent.
+                with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+                    if not hop.onlink and (errno := probe.connect_ex((str(hop.gateway), 0))):
+                        return errno
+        return errnos.ENETUNREACH  # near, but not by the device that was named
+
+
+def _run(*words: str, text: str = "", check: bool = True) -> subprocess.CompletedProcess[bytes]:
+    environment = os.environ | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(["ip", *words], input=text.encode(), capture_output=True, env=environment, check=False)
+    except OSError as error:
+        raise RouteError(f"can't run ip, which is part of iproute2: {error}", errno=error.errno) from error
+    if b"Dump was interrupted" in done.stderr:
+        return _run(*words, text=text, check=check)
+    if b"FIB table does not exist" in done.stderr:
+        done.stdout = b"[]"
+    elif check and done.returncode:
+        raise RouteError(f"ip {' '.join(words)}: {done.stderr.decode().strip()}", errno=_errno(done.stderr.decode()))
+    return done
+
+
+def _show(what: str, *words: str) -> Any:
+    return json.loads(_run(*_READ, what, "show", *words).stdout or "[]")
+
+
+def _errno(reason: str) -> int:
+    return _ERRNO_OF.get(reason.partition("\n")[0].partition(": ")[2].removesuffix("."), errnos.EINVAL)
+
+
+def _each(routes: Sequence[Route], write: Callable[[Route], None]) -> tuple[RouteFailure, ...]:
+    failures = []
+    for route in routes:
+        try:
+            write(route)
+        except RouteError as error:
+            failures.append(RouteFailure(route, error.errno or errnos.EINVAL, str(error)))
+    return tuple(failures)
+
+
+def _is_meant(entry: Route, route: Route) -> bool:
+    if (entry.key, entry.type, entry.protocol) != (route.key, route.type, route.protocol):
+        return False
+    if not entry.hops or not route.hops or entry.nexthop_id or route.nexthop_id:
+        return (bool(entry.hops), entry.nexthop_id) == (bool(route.hops), route.nexthop_id)
+    return entry.hops[0].gateway == route.hops[0].gateway and route.hops[0].dev in (None, entry.hops[0].dev)
+
+
+def _words(route: Route) -> list[str]:
+    words = f"{route.type.name} {route.destination} tos {route.tos:#x} table {route.table:d} ".lower()
+    words += f"proto {route.protocol:d} scope {route.scope:d} metric {route.metric}"
+    for name, value in (("src", route.source), ("mtu", route.mtu), ("nhid", route.nexthop_id)):
+        words += "" if value is None else f" {name} {value}"
+    for hop in route.hops if route.nexthop_id is None else ():
+        if hop.dev not in (None, *(name for _, name in socket.if_nameindex())):
+            raise RouteError(f"no interface is named {hop.dev!r}", errno=errnos.ENODEV)
+        way = f"{hop.words()} onlink" if hop.onlink else hop.words()
+        words += f" nexthop {way} weight {hop.weight}" if len(route.hops) > 1 else f" {way}"
+    return words.split()
+
+
+def _link(item: dict[str, Any]) -> Link:
+    is_up, has_carrier = "UP" in item["flags"], "LOWER_UP" in item["flags"]
+    kind, hardware = item.get("linkinfo", {}).get("info_kind"), int(item["link_type"].strip("[]"))
+    return Link(item["ifindex"], item["ifname"], is_up, has_carrier, kind, hardware, item.get("master"))
+
+
+def _address(dev: str, item: dict[str, Any]) -> Address:
+    local, peer = IPv4Address(item["local"]), IPv4Address(item["address"]) if "address" in item else None
+    is_secondary, has_prefix_route = "secondary" in item, "noprefixroute" not in item
+    return Address(dev, local, item["prefixlen"], peer, item.get("metric", 0), is_secondary, has_prefix_route)
+
+
+def _route(item: dict[str, Any], table: int | None = None) -> Route:
+    kind = RouteType(int(item["type"]))
+    return Route(
+        destination=IPv4Network("0.0.0.0/0" if item["dst"] == "default" else item["dst"]),
+        hops=tuple(map(_hop, item.get("nexthops", [item] if "dev" in item and kind < RouteType.BLACKHOLE else []))),
+        type=kind,
+        table=int(item.get("table") or table or 0),  # left out where one was named
+        protocol=int(item["protocol"]),
+        scope=int(item["scope"]),
+        metric=item.get("metric", 0),
+        tos=int(item.get("tos", "0"), 16),
+        source=IPv4Address(item["prefsrc"]) if "prefsrc" in item else None,
+        mtu=next((metrics["mtu"] for metrics in item.get("metrics", ()) if "mtu" in metrics), None),
+        nexthop_id=item.get("nhid"),
+    )
+
+
+def _hop(item: dict[str, Any]) -> NextHop:
+    gateway, flags = item.get("gateway") or item.get("via", {}).get("host"), item["flags"]
+    onlink, is_dead, is_linkdown = (word in flags for word in ("onlink", "dead", "linkdown"))
+    address, weight = ip_address(gateway) if gateway else None, item.get("weight", 1)
+    return NextHop(item.get("dev"), address, onlink, weight, is_dead, is_linkdown)
+
+
+def _cut_netlink(header: str, data: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    while data:
+        numbers = struct.unpack_from(header, data)
+        yield numbers, data[struct.calcsize(header) : numbers[0]]
+        data = data[(numbers[0] + 3) & ~3 :]
+
+
+def _rule(message: bytes) -> Rule:
+    _, to_length, from_length, tos, _, _, _, action, flags = struct.unpack_from("=8BI", message)
+    fields: dict[str, Any] = {"preference": 0}
+    for (_, kind), value in _cut_netlink("=HH", message[12:]):
+        name = _FRA.get(kind, "")
+        if name in ("iif", "oif"):
+            fields[name] = value.rstrip(b"\0").decode()
+        elif name in ("source", "destination"):
+            fields[name] = IPv4Network((value, from_length if name == "source" else to_length))
+        elif name == "uid_range":
+            fields[name] = struct.unpack("=II", value)
+        elif name and not (name.startswith("suppress") and value == b"\xff" * 4):  # -1 suppresses nothing
+            fields[name] = int.from_bytes(value, sys.byteorder)
+    fields |= {name: bool(fields.get(name)) for name in ("has_ports", "is_l3mdev")}
+    fields |= {"mark": fields.get("mark", 0)} if "mark_mask" in fields else {}
+    if action != RuleAction.TO_TABLE or fields["is_l3mdev"]:
+        del fields["table"]
+    return Rule(action=RuleAction(action), is_inverted=bool(flags & 2), tos=fields.pop("dscp", tos >> 2) << 2, **fields)

@@ -1,0 +1,79 @@
+"""Every example runs, and says what it says it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+# The name of each, and how it is started, to a line of what it prints and what each line of its stderr starts with.
+RUNS = {
+    "bootstrap_agent.py": (["--try"], "1 routes added, 0 were there; verdict: ok", "INFO task "),
+    "custom_pipeline.py": ([], "bootstrap/check-route-overlap: started", None),
+    "from_asyncio.py": ([], "1 routes added; verdict: ok", None),
+    "ip_command_backend.py": ([], None, None),  # is only imported; tests/kernel/test_example_backend.py runs it
+}
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_no_example_is_left_out() -> None:
+    assert {path.name for path in EXAMPLES.glob("*") if path.is_file()} == set(RUNS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_example_runs(name: str) -> None:
+    arguments, line, log = RUNS[name]
+    done = run(name, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert [each for each in done.stderr.splitlines() if log is None or not each.startswith(log)] == []
+    assert line is None or line in done.stdout.splitlines()
+
+
+def test_the_agent_starts_the_node_last() -> None:
+    assert run("bootstrap_agent.py", "--try").stdout.splitlines()[-1] == "starting the node"
+
+
+def test_the_pipeline_shows_its_tree_and_ends_well() -> None:
+    lines = run("custom_pipeline.py").stdout.splitlines()
+    assert lines[:3] == ["bootstrap", "├── prepare (all at once)", "│   ├── configure-static-routes"]
+    assert lines.index("bootstrap/start-machine: started") > lines.index("bootstrap/check-route-overlap: started")
+    assert lines[-1].startswith("bootstrap: ok")
+
+
+def test_the_agent_names_the_path_of_each_problem_of_a_config(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    routes = [{"destination": "172.16.1.7/24"}, {"destination": "10.9.0.0/16", "gatway": "10.1.0.1"}]
+    overlap = {"mode": "LOOSE"}
+    document = {"hostRouting": {"staticRoutes": {"enabled": True, "routes": routes}, "routeOverlap": overlap}}
+    config.write_text(json.dumps(document))
+    done = run("bootstrap_agent.py", str(config))
+    assert done.returncode == 78
+    assert done.stdout == ""
+    assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == [
+        "hostRouting.staticRoutes.routes[0].destination",
+        "hostRouting.staticRoutes.routes[1].gatway",
+        "hostRouting.routeOverlap.mode",
+    ]
+
+
+def test_the_agent_asks_for_a_config() -> None:
+    done = run("bootstrap_agent.py")
+    assert done.returncode == 64
+    assert "bootstrap_agent.py --try" in done.stderr
