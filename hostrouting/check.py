@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hostrouting.errors import RouteError
 from hostrouting.model import Table
 from hostrouting.overlap import NO_DEFAULT_ROUTE, OverlapReport, Scene, Verdict, judge, pending_devs, probe
-from hostrouting.resolve import default_route, missing_default_route
+from hostrouting.resolve import default_route, has_default_route, missing_default_route
 from hostrouting.wait import look_until
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def check_overlap(
         waited = scope.clock.monotonic() - start
         default = default_route(main)
         if default is None:
-            return main, missing_default_route(main) if waited < config.wait_seconds else None
+            return main, "the default route" if waited < config.wait_seconds else None
         pending = pending_devs(host.routes.links(), host.routes.addresses(), default.devs)
         if pending and waited < overlap.settle_seconds:
             return main, f"an address on {', '.join(pending)}"
@@ -93,4 +93,6 @@ def _scene(cidrs: Sequence[IPv4Network], default: Route, backend: RouteBackend) 
 def _no_default_route(routes: Sequence[Route]) -> str:
     elsewhere = [str(r) for r in routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
     hint = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
+    if not has_default_route(routes):
+        return f"{NO_DEFAULT_ROUTE}: table main has no unicast 0.0.0.0/0 to compare with{hint}"
     return f"{NO_DEFAULT_ROUTE}: missing is {missing_default_route(routes)}{hint}"

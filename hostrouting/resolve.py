@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from hostrouting.model import Address, Link
 
-__all__ = ["Missing", "Resolution", "default_route", "describe_missing", "missing_default_route", "resolve"]
+__all__ = [
+    "Missing",
+    "Resolution",
+    "default_route",
+    "describe_missing",
+    "has_default_route",
+    "missing_default_route",
+    "resolve",
+]
 
 _NAMED_ROUTES_MAX = 3
 
@@ -60,6 +68,11 @@ def default_route(routes: Iterable[Route], dev: str | None = None) -> Route | No
     """
     candidates = [route for route in _default_routes(routes) if (dev in route.devs if dev else route.devs)]
     return min(candidates, key=lambda route: route.metric, default=None)
+
+
+def has_default_route(routes: Iterable[Route]) -> bool:
+    """Whether there is a default route at all, be it dead."""
+    return bool(_default_routes(routes))
 
 
 def missing_default_route(routes: Iterable[Route], dev: str | None = None) -> str:

@@ -425,13 +425,13 @@ function pending_devs(    i, j, out, list, count, name) {
 
 # --- rules ---------------------------------------------------------------------------------------------------------
 
-# Takes a line of `ip -N rule` apart: preference, lookup (a table, or ""), is_other (it selects by what the packet
-# that is asked about leaves open), and does_match (it matches that packet to this address).
+# Takes a line of `ip -N rule` apart: preference, lookup (a table, or ""), does_match (it matches the packet that is
+# asked about, to this address), and is_other (it doesn't, but may match another packet to the same address).
 function parse_rule(text, address,    word, count, i, w, inverted, value) {
   count = split(text, word, " ")
   preference = substr(word[1], 1, length(word[1]) - 1)
   lookup = ""
-  is_other = inverted = 0
+  is_other = is_split = inverted = 0
   does_match = 1
   for (i = 2; i <= count; i++) {
     w = word[i]
@@ -467,7 +467,12 @@ function parse_rule(text, address,    word, count, i, w, inverted, value) {
         does_match = 0
       }
     }
-    else if (w ~ /^(oif|tos|dsfield|dscp|ipproto|sport|dport)$/) {
+    else if (w == "ipproto") {
+      # It treats TCP and UDP differently, whichever it names; a look-up counts as UDP.
+      is_split = 1
+      does_match = does_match && value ~ /^(17|udp)$/
+    }
+    else if (w ~ /^(oif|tos|dsfield|dscp|sport|dport)$/) {
       is_other = 1
       does_match = 0
     }
@@ -477,6 +482,7 @@ function parse_rule(text, address,    word, count, i, w, inverted, value) {
   }
   if (inverted)
     does_match = !does_match
+  is_other = is_split || (is_other && !does_match)
 }
 
 function is_inside(address, prefix,    first) {
@@ -526,6 +532,7 @@ function file_routes(    i, id, first, devs) {
     if (devs != " " && has_container(devs)) {
       pod_first[++pods] = first
       pod_length[pods] = length_of(destination)
+      pod_table[pods] = table
     }
     if (tos != "0")
       continue
@@ -566,15 +573,17 @@ function discarding_route(address, wanted_type,    i, bits, id) {
   return ""
 }
 
-# CNIs blackhole their own block, with the routes to their pods inside it or beside it.
+# CNIs blackhole their own block, with the routes to their pods inside it, in the same table; no default is a block.
 function is_of_cni(discard,    first, bits, i) {
   parse(discard)
+  if (length_of(destination) == 0)
+    return 0
   if (proto == "12" || proto == "80")
     return 1
   first = as_number(destination)
   bits = length_of(destination)
   for (i = 1; i <= pods; i++)
-    if (pod_length[i] >= bits && pod_first[i] >= first && pod_first[i] < first + size[bits])
+    if (pod_table[i] == table && pod_length[i] >= bits && pod_first[i] >= first && pod_first[i] < first + size[bits])
       return 1
   return 0
 }
@@ -590,11 +599,28 @@ function find_default(    i, lowest) {
   expected = " "
   for (i = 1; i <= default_count; i++) {
     parse(defaults[i])
-    if (type == 1 && table == "254" && tos == "0" && (lowest == "" || metric + 0 < lowest)) {
+    if (type != 1 || table != "254" || tos != "0")
+      continue
+    if (live_devs() == " ") {
+      if (dead_default == "")
+        dead_default = defaults[i]
+    }
+    else if (lowest == "" || metric + 0 < lowest) {
       lowest = metric + 0
       expected = live_devs()
     }
   }
+}
+
+# What is missing: the default route, or a live one.
+function missing_default(    text) {
+  if (dead_default == "")
+    return "the default route (table main has no unicast 0.0.0.0/0)"
+  parse(dead_default)
+  text = words(dead_default)
+  if (!hops)
+    return "the next hops of the default route (" text "), which the kernel doesn\047t show (set the sysctl net.ipv4.nexthop_compat_mode to 1)"
+  return "a live default route (all hops are dead of " text ")"
 }
 
 function no_default_route(    i) {
@@ -686,7 +712,7 @@ function judge_all(    i, given, text, others) {
     trouble = "can\047t look up routes: ip gave " (answers + 0) " answers instead of " given
   add_pending()
   for (i = 1; i <= rules; i++) {
-    parse_rule(rule[i], 0)
+    parse_rule(rule[i], first_of_rule(rule[i]))
     if (is_other)
       others = others (others == "" ? "" : ", ") preference
   }
@@ -696,6 +722,14 @@ function judge_all(    i, given, text, others) {
     message = "policy rules on marks, sources, users, interfaces or ports weren\047t judged: preference " others
     add_item("note", "", "")
   }
+}
+
+# An address that a rule is about: the first of its destination.
+function first_of_rule(text,    prefix) {
+  if (!match(text, / to [0-9.\/]+/))
+    return 0
+  prefix = substr(text, RSTART + 4, RLENGTH - 4)
+  return as_number(index(prefix, "/") ? prefix : prefix "/32")
 }
 
 function add_pending(    list, count, i) {
@@ -780,7 +814,7 @@ function print_report(    i) {
   find_default()
   if (trouble == "" && expected == " ") {
     print "no-default-route 0"
-    print "no-default-route: table main has no unicast 0.0.0.0/0 to compare with" no_default_route()
+    print "no-default-route: " (dead_default == "" ? "table main has no unicast 0.0.0.0/0 to compare with" : "missing is " missing_default()) no_default_route()
     return
   }
   pending = pending_devs()

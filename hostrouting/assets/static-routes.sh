@@ -5,9 +5,9 @@
 #   static-routes.sh         the oneshot at boot: waits for the network as long as the config says
 #   static-routes.sh gate    before the machine starts: waits 5 s at most, and looks again for 3 s before it fails
 #
-# Needs bash, coreutils, flock, iproute2 5.15 and any POSIX awk. The number of processes doesn't depend on the
-# number of routes: awk plans, one ip writes them and looks them up. Everything stands in one group: bash runs none
-# of a file that is cut off.
+# Needs bash, coreutils, flock, iproute2 5.15 and any POSIX awk. awk plans; one ip reads, another writes and proves:
+# the number of processes doesn't depend on the number of routes. Everything stands in one group, since bash runs
+# none of a group that is cut off.
 
 set -u
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -30,6 +30,8 @@ readonly LOCK_SECONDS=60
 readonly LOOK_SECONDS=1
 # Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
 readonly ATTEMPTS=32
+# The first line of a plan, filled up with blanks: what comes behind it is found by its length.
+readonly HEADER_BYTES=120
 
 # --- what there is to say ------------------------------------------------------------------------------------------
 
@@ -56,19 +58,20 @@ look_at_time() {
 
 # --- the kernel and awk --------------------------------------------------------------------------------------------
 
-# ask [-force] <COMMANDS: the kernel's answer, a line each; then "==errors" and what ip said on stderr.
-# The errors come last, whole: on one pipe with the answers they could fall into the middle of a line.
+# ask COMMANDS [-force]: the kernel's answers, a line each; then "==errors" and what ip said on stderr. The errors come
+# last and whole: on one pipe with the answers they could fall into the middle of a line.
 # -N: an rt_protos file may give 217 any name. -o: a multipath route is one line.
 ask() {
-  local errors
-  { errors=$(ip -4 -N -o "$@" -batch - 2>&1 >&3 3>&-); } 3>&1
+  local commands=$1 errors
+  shift
+  { errors=$(exec ip -4 -N -o "$@" -batch - <<<"$commands" 2>&1 >&3 3>&-); } 3>&1
   printf '==errors\n%s\n' "$errors"
 }
 
-# think STEP <SECTIONS: all that needs arithmetic. The program and the routes are here-documents, quoted: nothing
-# in them is expanded.
+# think STEP <SECTIONS: all that takes arithmetic; takes the place of the subshell that it is called in. The program
+# and the routes are here-documents, quoted: nothing in them is expanded.
 think() {
-  awk -v step="$1" -f /dev/fd/3 section=config /dev/fd/4 section=input -
+  exec awk -v step="$1" -v header_bytes="$HEADER_BYTES" -f /dev/fd/3 section=config /dev/fd/4 section=kernel -
 } 3<<'AWK' 4<<'ROUTES'
 # Portable awk: mawk prints integers from 2^31 on as 2.14748e+09 wherever it makes text of them, so addresses become
 # text in parts, and numbers that only pass through stay text.
@@ -222,10 +225,6 @@ function key() {
   return table " " destination " " tos " " metric
 }
 
-function is_ours() {
-  return proto == "217" && table == "254" && destination != "0.0.0.0/0"
-}
-
 # The hops as asked for, without the state that the kernel reports; in their order, or sorted.
 function paths(sorted,    path, h, i, out) {
   for (h = 1; h <= hops; h++) {
@@ -247,15 +246,15 @@ function same_next_hops(one, other,    found) {
   return found == paths(1)
 }
 
-function substance(line) {
-  parse(line)
+function substance(route) {
+  parse(route)
   return paths(0) "|" scope "|" source "|" mtu "|" nhid
 }
 
 # A command for ip -batch that names all of a route: to the kernel a missing metric is any, and ip takes some types
 # to be meant for table local.
-function command(verb, line,    out, h, deletes) {
-  parse(line)
+function command(verb, route,    out, h, deletes) {
+  parse(route)
   deletes = verb == "del"
   out = "route " verb " " (type == 1 || (deletes && nhid != "") ? "" : type_name[type] " ") destination
   out = out (tos == "0" ? "" : " tos " tos) (metric == "0" ? "" : " metric " metric) " table " table " proto " proto
@@ -277,7 +276,7 @@ section == "config" {
   if (!NF)
     next
   wanted++
-  wanted_destination[wanted] = $1
+  wanted_to[wanted] = $1
   wanted_gateway[wanted] = $2
   wanted_dev[wanted] = $3
   wanted_metric[wanted] = $4
@@ -294,6 +293,28 @@ section == "config" {
   next
 }
 
+section == "kernel" {
+  if ($1 !~ /:$/)
+    read_route()
+  else if ($3 == "inet") {
+    sub(/\/.*/, "", $4)
+    own_address[$4] = 1
+  }
+  else
+    read_link()
+  next
+}
+
+section == "answers" {
+  answer[++answers] = $0
+  next
+}
+
+section == "expected" {
+  expected[++expectations] = $0
+  next
+}
+
 section == "errors" {
   if (/Dump was interrupted/)
     interrupted = 1
@@ -301,34 +322,25 @@ section == "errors" {
     failed[offset + substr($0, index($0, ":") + 1)] = last_error
   else if ($0 != "" && !/^Warning: /)
     last_error = $0
-  if ($0 != "")
-    errors = 1
   next
 }
 
-section == "input" && $1 ~ /:$/ {
-  if ($3 == "inet") {
-    local = $4
-    sub(/\/.*/, "", local)
-    own_address[local] = 1
-  }
-  else
-    read_link()
+section == "header" {
+  added = $2
+  replaced = $3
+  removed = $4
+  lookups = $5
+  writes = added + replaced + removed
   next
 }
 
-section == "input" {
-  read_route()
+section == "changes" {
+  change[++changes] = $0
   next
 }
 
-section == "plan" {
-  plan[++plans] = $0
-  next
-}
-
-section == "answers" {
-  answer[++answers] = $0
+section == "old" {
+  old[++olds] = $0
   next
 }
 
@@ -345,57 +357,78 @@ function read_link(    name, i) {
       link_master[name] = $(i + 1)
 }
 
-function read_route(    first, bits) {
-  parse($0)
-  if (table != "254" && table != "255")
+# Thousands of routes differ in nothing but their destination, so what is behind it is taken apart once.
+function read_route(    kind, to, n, id) {
+  kind = $1 in type_number ? $0 : substr($0, length($1) + 2)
+  if (!(kind in is_classified))
+    classify(kind)
+  if (!is_relevant[kind])
     return
-  lines++
-  line[lines] = $0
-  sub(/ +$/, "", line[lines])
-  place[lines] = destination
-  line_ours[lines] = is_ours()
-  first = as_number(destination)
-  bits = length_of(destination)
-  from[lines] = first
-  length_at[lines] = bits
-  is_main[lines] = table == "254"
-  if (!is_main[lines])
+  to = $1 in type_number ? $2 : $1
+  if (to == "default")
+    to = "0.0.0.0/0"
+  else if (!index(to, "/"))
+    to = to "/32"
+  n = ++lines
+  line[n] = substr($0, length($0)) == " " ? substr($0, 1, length($0) - 1) : $0
+  place[n] = to
+  cover(to)
+  is_main[n] = in_main[kind]
+  if (!is_main[n])
     return
-  if (!(key() in at))
-    at[key()] = lines
-  if (type != 1)
-    return
-  if (proto == "2" && scope == "253" && !(destination in connected))
-    connected[destination] = lines
-  if (scope >= 253) {
-    reaches++
-    reach_first[reaches] = first
-    reach_last[reaches] = first + size[bits] - 1
-    reach_devs[reaches] = live_devs(" ")
+  id = to " " key_of[kind]
+  if (!(id in at))
+    at[id] = n
+  if (is_marked[kind] && to != "0.0.0.0/0") {
+    is_ours[n] = 1
+    ours[++our_count] = n
+    our_id[our_count] = id
   }
-  if (bits == 0 && tos == "0")
-    defaults[++default_count] = lines
+  if (is_connected[kind] && !(to in connected))
+    connected[to] = n
+  if (is_near[kind]) {
+    near_to[++nears] = to
+    near_devs[nears] = devs_of[kind]
+  }
+  if (to == "0.0.0.0/0" && is_usual[kind])
+    defaults[++default_count] = n
 }
 
-# The interfaces of the hops that the kernel uses, with the separator around each.
-function live_devs(separator,    h, out) {
-  out = separator
+function classify(kind) {
+  parse($0)
+  is_classified[kind] = 1
+  in_main[kind] = table == "254"
+  is_relevant[kind] = table == "254" || table == "255"
+  key_of[kind] = tos " " metric
+  is_marked[kind] = proto == "217"
+  is_usual[kind] = type == 1 && tos == "0"
+  is_connected[kind] = type == 1 && proto == "2" && scope == "253"
+  # The kernel's look-up of a gateway sees only these. Ours count only where they are wanted: what this run removes
+  # must not carry what it adds.
+  is_near[kind] = type == 1 && scope >= 253 && proto != "217"
+  devs_of[kind] = live_devs()
+}
+
+# The interfaces of the hops that the kernel uses, with a space around each.
+function live_devs(    h, out) {
+  out = " "
   for (h = 1; h <= hops; h++)
-    if (!dead[h] && dev[h] != "" && !index(out, separator dev[h] separator))
-      out = out dev[h] separator
+    if (!dead[h] && dev[h] != "" && !index(out, " " dev[h] " "))
+      out = out dev[h] " "
   return out
 }
 
 # --- resolving: what is left open is filled in from the default route ----------------------------------------------
 
 # The lowest-metric unicast default route of table main with a live hop on dev; any, if that is "*".
-function default_for(dev_wanted,    i, best, best_metric) {
+function default_for(dev_wanted,    i, best, best_metric, devs) {
   if (dev_wanted in default_of)
     return default_of[dev_wanted]
   best = ""
   for (i = 1; i <= default_count; i++) {
     parse(line[defaults[i]])
-    if (dev_wanted != "*" && !index(live_devs(" "), " " dev_wanted " "))
+    devs = live_devs()
+    if (devs == " " || (dev_wanted != "*" && !index(devs, " " dev_wanted " ")))
       continue
     if (best == "" || metric + 0 < best_metric) {
       best = line[defaults[i]]
@@ -405,9 +438,29 @@ function default_for(dev_wanted,    i, best, best_metric) {
   return default_of[dev_wanted] = best
 }
 
+# Why there is none, in words.
+function missing_default(name,    i, h, on, is_there, dead_one) {
+  on = name == "*" ? "" : " on " name
+  for (i = 1; i <= default_count && dead_one == ""; i++) {
+    parse(line[defaults[i]])
+    is_there = name == "*"
+    for (h = 1; h <= hops; h++)
+      if (dev[h] == name)
+        is_there = 1
+    if (is_there)
+      dead_one = line[defaults[i]]
+  }
+  if (dead_one == "")
+    return "the default route" on " (table main has no unicast 0.0.0.0/0" on ")"
+  parse(dead_one)
+  if (!hops)
+    return "the next hops of the default route (" words(dead_one) "), which the kernel doesn\047t show (set the sysctl net.ipv4.nexthop_compat_mode to 1)"
+  return "a live default route" on " (all hops are dead of " words(dead_one) ")"
+}
+
 function static_words(i,    gateway) {
   gateway = wanted_gateway[i]
-  return wanted_destination[i] (gateway == "*" ? "" : gateway == "onlink" ? " onlink" : " via " gateway) \
+  return wanted_to[i] (gateway == "*" ? "" : gateway == "onlink" ? " onlink" : " via " gateway) \
     (wanted_dev[i] == "*" ? "" : " dev " wanted_dev[i]) (wanted_metric[i] == "0" ? "" : " metric " wanted_metric[i])
 }
 
@@ -427,15 +480,25 @@ function is_reachable(gateway, name,    n, i, static) {
   if ((gateway, name) in reachable)
     return reachable[gateway, name]
   n = as_number(gateway)
-  for (i = 1; i <= reaches; i++)
-    if (n >= reach_first[i] && n <= reach_last[i] && index(reach_devs[i], " " name " "))
+  for (i = 1; i <= nears; i++)
+    if (index(near_devs[i], " " name " ") && is_inside(n, near_to[i]))
       return reachable[gateway, name] = 1
   for (i = 1; i <= onlink_count; i++) {
     static = onlinks[i]
-    if ((wanted_dev[static] == name || wanted_dev[static] == "*") && is_inside(n, wanted_destination[static]))
+    if ((wanted_dev[static] == name || (wanted_dev[static] == "*" && is_default_device(name))) && is_inside(n, wanted_to[static]))
       return reachable[gateway, name] = 1
   }
   return reachable[gateway, name] = 0
+}
+
+function is_default_device(name) {
+  if (default_for("*") == "")
+    return 0
+  if (default_devs == "") {
+    parse(default_for("*"))
+    default_devs = live_devs()
+  }
+  return index(default_devs, " " name " ")
 }
 
 function is_inside(n, prefix,    first) {
@@ -490,7 +553,7 @@ function default_device(gateway, inherited,    list, count, i, name, left, rest)
 }
 
 function sorted_devs(list,    count, part, i, j, name) {
-  name = live_devs(" ")
+  name = live_devs()
   count = split(name, part, " ")
   for (i = 1; i <= count; i++) {
     for (j = i; j > 1 && (list[j - 1] "") > (part[i] ""); j--)
@@ -501,9 +564,8 @@ function sorted_devs(list,    count, part, i, j, name) {
 }
 
 # The words behind the destination, in two parts (the metric goes between them), for one gateway and one device.
-function resolve(gateway, name,    inherited, h, live, chosen, on, attributes, legs, single, flags) {
+function resolve(gateway, name,    inherited, h, live, chosen, attributes, legs, single, flags) {
   refusal = lacking = ""
-  on = name == "*" ? "" : " on " name
   if (name != "*")
     check_device(name)
   if (refusal != "" || lacking != "")
@@ -515,7 +577,7 @@ function resolve(gateway, name,    inherited, h, live, chosen, on, attributes, l
   }
   inherited = default_for(name)
   if (inherited == "") {
-    lacking = "the default route" on " (table main has no unicast 0.0.0.0/0" on ")"
+    lacking = missing_default(name)
     return
   }
   parse(inherited)
@@ -527,16 +589,12 @@ function resolve(gateway, name,    inherited, h, live, chosen, on, attributes, l
       single = hop_words(h)
       flags = onlink[h] ? " onlink" : ""
       chosen = h
-      legs = legs " \\ nexthop" single " weight " weight[h] flags
+      legs = legs " nexthop" single " weight " weight[h] flags
       if (dev[h] ~ /["\047#\\]/)
         refusal = "the default route leaves by " dev[h] ", a name that ip -batch can't read; name another as dev"
     }
   attributes = source == "" ? "" : " src " source
   legs = (mtu == "" ? "" : " mtu " mtu) legs
-  if (!live) {
-    refusal = "the kernel doesn\047t show the next hops of the default route (" words(inherited) "); set the sysctl net.ipv4.nexthop_compat_mode to 1, or name a gateway and a dev"
-    return
-  }
   if (refusal != "")
     return
   if (gateway != "*") {
@@ -558,259 +616,276 @@ function resolve(gateway, name,    inherited, h, live, chosen, on, attributes, l
   }
 }
 
-function resolve_all(    i, id, text) {
+function resolve_all(    i, id) {
   for (i = 1; i <= wanted; i++) {
     id = wanted_gateway[i] " " wanted_dev[i]
-    if (!(id in resolved)) {
+    if (!(id in is_resolved)) {
       head = tail = ""
       resolve(wanted_gateway[i], wanted_dev[i])
-      resolved[id] = 1
+      is_resolved[id] = 1
       heads[id] = head
       tails[id] = tail
-      refused[id] = refusal
-      lacked[id] = lacking
+      refusal_of[id] = refusal
+      lack_of[id] = lacking
+      is_direct[id] = head ~ / scope 253/
     }
-    if (refused[id] != "")
-      out_refusals[++refusals] = "can\047t install " static_words(i) ": " refused[id]
-    else if (lacked[id] != "") {
-      if (!(lacked[id] in missed)) {
-        missed[lacked[id]] = 1
-        out_missing[++missing] = lacked[id] ", for " static_words(i)
+    if (refusal_of[id] != "")
+      refusals[++refused] = "can\047t install " static_words(i) ": " refusal_of[id]
+    else if (lack_of[id] != "") {
+      if (!(lack_of[id] in is_named)) {
+        is_named[lack_of[id]] = 1
+        lacks[++missing] = lack_of[id] ", for " static_words(i)
       }
     }
     else {
-      text = wanted_destination[i]
-      sub(/\/32$/, "", text)
-      wanted_line[i] = text heads[id] (wanted_metric[i] == "0" ? "" : " metric " wanted_metric[i]) tails[id]
-      is_link_scope[i] = heads[id] ~ / scope 253/
+      wanted_line[i] = as_shown(wanted_to[i]) heads[id] (wanted_metric[i] == "0" ? "" : " metric " wanted_metric[i]) tails[id]
+      goes_first[i] = is_direct[id]
     }
   }
 }
 
+# A prefix as ip prints it.
+function as_shown(prefix,    slash) {
+  slash = index(prefix, "/32")
+  return slash ? substr(prefix, 1, slash - 1) : prefix
+}
+
 # --- planning ------------------------------------------------------------------------------------------------------
 
-function plan_all(    i, pass) {
+function plan_all(    i, first) {
   # A gateway may be reachable only by another of these routes, which must then be there first.
-  for (pass = 1; pass >= 0; pass--)
+  for (first = 1; first >= 0; first--)
     for (i = 1; i <= wanted; i++)
-      if (is_link_scope[i] == pass)
+      if (goes_first[i] == first)
         plan_one(i)
-  for (i = 1; i <= lines; i++)
-    if (line_ours[i]) {
-      parse(line[i])
-      if (!(key() in is_wanted))
-        removals[++removed] = i
-    }
+  # And those that others need for their gateway go last, so that the way back puts them back first.
+  for (first = 0; first <= 1; first++)
+    for (i = 1; i <= our_count; i++)
+      if (!(our_id[i] in is_wanted)) {
+        parse(line[ours[i]])
+        if ((scope == "253") == first)
+          removals[++removed] = ours[i]
+      }
 }
 
 function plan_one(i,    id, there) {
-  id = "254 " wanted_destination[i] " 0 " wanted_metric[i]
+  id = wanted_to[i] " 0 " wanted_metric[i]
   is_wanted[id] = 1
   there = id in at ? at[id] : 0
-  if (wanted_destination[i] in connected)
-    refuse_connected(i, line[connected[wanted_destination[i]]])
+  if (wanted_to[i] in connected)
+    refuse_connected(wanted_to[i], line[connected[wanted_to[i]]])
   else if (!there)
     additions[++added] = i
-  else if (line_ours[there]) {
+  else if (there in is_ours) {
     if (line[there] == wanted_line[i] || substance(line[there]) == substance(wanted_line[i]))
       keeps[++kept] = there
     else {
       replacements[++replaced] = i
-      replaced_line[replaced] = there
+      replaced_lines[replaced] = there
     }
   }
   else if (same_next_hops(line[there], wanted_line[i]))
     others[++foreign] = there
   else
-    out_refusals[++refusals] = "can\047t install " words(wanted_line[i]) ": somebody else\047s route has its destination and metric (" words(line[there]) "); choose another metric or destination, or have its owner remove it"
+    refusals[++refused] = "can\047t install " words(wanted_line[i]) ": somebody else\047s route has its destination and metric (" words(line[there]) "); choose another metric or destination, or have its owner remove it"
 }
 
-function refuse_connected(i, there,    bits, first, advice, devs, list, count, j, shown) {
-  shown = words(there)
+function refuse_connected(to, there,    bits, first, advice, devs, list, count, i, route) {
+  route = words(there)
   count = sorted_devs(list)
-  for (j = 1; j <= count; j++)
-    devs = devs (j > 1 ? "," : "") list[j]
-  bits = length_of(wanted_destination[i])
-  first = as_number(wanted_destination[i])
+  for (i = 1; i <= count; i++)
+    devs = devs (i > 1 ? "," : "") list[i]
+  bits = length_of(to)
+  first = as_number(to)
   advice = "leave it out"
   if (bits < 32)
     advice = "name its halves instead, " dotted(first) "/" (bits + 1) " and " dotted(first + size[bits + 1]) "/" (bits + 1) ", which win as the longer prefixes"
-  out_refusals[++refusals] = "can\047t install " wanted_destination[i] ": it is the connected network of " devs " (" shown "); another route of that destination would cut the interface off or be ambiguous; " advice
+  refusals[++refused] = "can\047t install " to ": it is the connected network of " devs " (" route "); another route of that destination would cut the interface off or be ambiguous; " advice
 }
 
 # --- what proves that a route wins: one address that no longer prefix covers ---------------------------------------
 
-function cover(first, bits) {
-  covers[int(first / 65536), first % 65536, bits] = 1
+function cover(prefix,    bits) {
+  covers[prefix]++
+  bits = substr(prefix, index(prefix, "/") + 1)
   has_length[bits] = 1
 }
 
-function cover_all(    i, gone) {
-  for (i = 1; i <= removed; i++)
-    gone[removals[i]] = 1
-  for (i = 1; i <= lines; i++)
-    if (!(i in gone))
-      cover(from[i], length_at[i])
+# Afterwards the table has what is wanted, and what is removed no more.
+function cover_changes(    i, bits) {
   for (i = 1; i <= wanted; i++)
-    cover(as_number(wanted_destination[i]), length_of(wanted_destination[i]))
-  for (i = 0; i <= 32; i++)
-    if (i in has_length)
-      lengths[++length_count] = i
+    cover(wanted_to[i])
+  for (i = 1; i <= removed; i++)
+    if (!--covers[place[removals[i]]])
+      delete covers[place[removals[i]]]
+  for (bits = 0; bits <= 32; bits++) {
+    if (bits in has_length)
+      lengths[++length_count] = bits
+    longer_at[bits] = length_count + 1
+  }
 }
 
-# The first address of a prefix that no longer one covers; -1 if they cover it all.
-function own_address_of(first, bits,    address, end, i, network, hit, start) {
-  end = first + size[bits]
-  for (start = 1; start <= length_count && lengths[start] <= bits; start++)
-    ;
-  for (address = first; address < end; ) {
-    hit = 0
-    for (i = start; i <= length_count && !hit; i++) {
+# The first address of a prefix that no longer one covers; "" if they cover it all.
+function own_address_of(prefix,    slash, bits, i, base, address, end, network) {
+  slash = index(prefix, "/")
+  base = substr(prefix, 1, slash - 1)
+  bits = substr(prefix, slash + 1) + 0
+  for (i = longer_at[bits]; i <= length_count; i++)
+    if ((base "/" lengths[i]) in covers)
+      break
+  if (i > length_count)
+    return base
+  address = as_number(base)
+  end = address + size[bits]
+  while (address < end) {
+    for (i = longer_at[bits]; i <= length_count; i++) {
       network = address - address % size[lengths[i]]
-      if ((int(network / 65536), network % 65536, lengths[i]) in covers) {
+      if ((dotted(network) "/" lengths[i]) in covers) {
         address = network + size[lengths[i]]
-        hit = 1
+        break
       }
     }
-    if (!hit)
-      return address
+    if (i > length_count)
+      return dotted(address)
   }
-  return -1
+  return ""
 }
 
-function expect(route,    prefix, address) {
-  prefix = route
-  sub(/^[0-9]+ /, "", prefix)
-  sub(/ .*/, "", prefix)
-  if (!index(prefix, "/"))
-    prefix = prefix "/32"
-  address = own_address_of(as_number(prefix), length_of(prefix))
-  if (address < 0)
-    check_covered(route, as_number(prefix), length_of(prefix))
+function expect(prefix, route,    address) {
+  address = own_address_of(prefix)
+  if (address == "")
+    expect_covered(prefix, route)
   else {
-    address = dotted(address)
-    print_lookup[++lookups] = "route get fibmatch " address " uid 0"
-    print_expected[lookups] = address " " route
+    lookup[++lookups] = "route get fibmatch " address " uid 0"
+    expected[lookups] = address " " route
   }
 }
 
 # A route whose every address belongs to longer prefixes; fine as long as those are all ours.
-function check_covered(route, first, bits,    i, table_wanted) {
-  for (table_wanted = 1; table_wanted >= 0; table_wanted--)
+function expect_covered(prefix, route,    main, i, bits) {
+  bits = length_of(prefix)
+  for (main = 1; main >= 0; main--)
     for (i = 1; i <= lines; i++)
-      if (is_main[i] == table_wanted && !line_ours[i] && length_at[i] > bits && from[i] >= first && from[i] < first + size[bits]) {
-        print_covered[++covered] = words(route) " is in the table but never wins: longer prefixes cover all of it, for example " words(line[i])
+      if (is_main[i] == main && !(i in is_ours) && length_of(place[i]) > bits && is_inside(as_number(place[i]), prefix)) {
+        covered_route[++covered] = words(route) " is in the table but never wins: longer prefixes cover all of it, for example " words(line[i])
         return
       }
 }
 
-# --- the steps -----------------------------------------------------------------------------------------------------
+# --- the plan ------------------------------------------------------------------------------------------------------
 
+# "missing" or "refused" and why; or "plan" and its sections: what to write, what to look up, what that has to
+# answer, what was there before, what to say.
 function print_plan(    i) {
   if (interrupted) {
     print "again"
     return
   }
-  if (errors) {
-    print "failed"
-    print "can\047t read the routes: " reason_text(last_error)
+  if (last_error != "") {
+    print_header("refused")
+    print "can\047t list the routes: " reason_text(last_error)
     return
   }
   resolve_all()
-  if (!refusals && !missing)
+  if (!refused && !missing)
     plan_all()
-  if (refusals) {
-    print "refused"
-    for (i = 1; i <= refusals; i++)
-      print out_refusals[i]
+  if (refused) {
+    print_header("refused")
+    print_all(refusals, refused)
     return
   }
   if (missing) {
-    print "missing"
+    print_header("missing")
     for (i = 1; i <= missing && i <= 3; i++)
-      printf "%s", (i > 1 ? "; " : "") out_missing[i]
+      printf "%s", (i > 1 ? "; " : "") lacks[i]
     print (missing > 3 ? "; and " (missing - 3) " more" : "")
     return
   }
-  cover_all()
-  for (i = 1; i <= added; i++)
-    expect(wanted_line[additions[i]])
-  for (i = 1; i <= replaced; i++)
-    expect(wanted_line[replacements[i]])
+  cover_changes()
+  for (i = 1; i <= added; i++) {
+    change[i] = "route add " wanted_line[additions[i]]
+    expect(wanted_to[additions[i]], wanted_line[additions[i]])
+  }
+  for (i = 1; i <= replaced; i++) {
+    change[added + i] = "route replace " wanted_line[replacements[i]]
+    old[i] = line[replaced_lines[i]]
+    expect(wanted_to[replacements[i]], wanted_line[replacements[i]])
+  }
+  for (i = 1; i <= removed; i++) {
+    change[added + replaced + i] = command("del", line[removals[i]])
+    old[replaced + i] = line[removals[i]]
+  }
   for (i = 1; i <= kept; i++)
-    expect(line[keeps[i]])
+    expect(place[keeps[i]], line[keeps[i]])
   for (i = 1; i <= foreign; i++)
-    expect(line[others[i]])
-  print "plan", added + 0, replaced + 0, removed + 0, lookups + 0, covered + 0, kept + 0, foreign + 0
-  for (i = 1; i <= added; i++)
-    print command("add", wanted_line[additions[i]])
-  for (i = 1; i <= replaced; i++)
-    print command("replace", wanted_line[replacements[i]])
-  for (i = 1; i <= removed; i++)
-    print command("del", line[removals[i]])
-  for (i = 1; i <= lookups; i++)
-    print print_lookup[i]
-  for (i = 1; i <= lookups; i++)
-    print print_expected[i]
+    expect(place[others[i]], line[others[i]])
   for (i = 1; i <= covered; i++)
-    print print_covered[i]
-  for (i = 1; i <= replaced; i++)
-    print line[replaced_line[i]]
-  for (i = 1; i <= removed; i++)
-    print line[removals[i]]
+    expected[lookups + i] = covered_route[i]
+  changes = added + replaced + removed
+  expectations = lookups + covered
+  olds = replaced + removed
+  print_header("plan " added + 0 " " replaced + 0 " " removed + 0 " " lookups + 0 " " bytes(change, changes) " " bytes(lookup, lookups) " " bytes(expected, expectations) " " bytes(old, olds))
+  print_all(change, changes)
+  print_all(lookup, lookups)
+  print_all(expected, expectations)
+  print_all(old, olds)
   print_summary()
+}
+
+function print_header(text) {
+  printf "%-" (header_bytes - 1) "s\n", text
+}
+
+function bytes(list, count,    i, sum) {
+  sum = 0
+  for (i = 1; i <= count; i++)
+    sum += length(list[i]) + 1
+  return sum
+}
+
+function print_all(list, count,    i) {
+  for (i = 1; i <= count; i++)
+    print list[i]
 }
 
 function print_summary(    i) {
   for (i = 1; i <= added && i <= 50; i++)
     print "added     " words(wanted_line[additions[i]])
-  print_rest(added)
+  print_rest(added, 50)
   for (i = 1; i <= replaced && i <= 50; i++)
-    print "replaced  " words(wanted_line[replacements[i]]) "  was: " words(line[replaced_line[i]])
-  print_rest(replaced)
+    print "replaced  " words(wanted_line[replacements[i]]) "  was: " words(old[i])
+  print_rest(replaced, 50)
   for (i = 1; i <= removed && i <= 50; i++)
     print "removed   " words(line[removals[i]])
-  print_rest(removed)
+  print_rest(removed, 50)
   for (i = 1; i <= foreign && i <= 50; i++)
     print "unchanged " words(line[others[i]]) "  (somebody else\047s, already there)"
-  print_rest(foreign)
-  if (!added && !replaced && !removed)
+  print_rest(foreign, 50)
+  if (!changes)
     print "nothing to change"
 }
 
-function print_rest(count) {
-  if (count > 50)
-    print "and " (count - 50) " more"
+function print_rest(count, limit) {
+  if (count > limit)
+    print "and " (count - limit) " more"
 }
 
-# The sections of a plan, as the other steps get it back.
-function read_plan(    part) {
-  split(plan[1], part, " ")
-  added = part[2]
-  replaced = part[3]
-  removed = part[4]
-  lookups = part[5]
-  covered = part[6]
-  writes = added + replaced + removed
-  expected_at = 1 + writes + lookups
-  covered_at = expected_at + lookups
-  old_at = covered_at + covered
-}
+# --- judging what became of it -------------------------------------------------------------------------------------
 
 function verb_of(k) {
   return k <= added ? "add" : k <= added + replaced ? "replace" : "remove"
 }
 
-# The route that a write was about; a deletion's command names only what identifies it.
+# The route that a change was about; the command of a removal names only what identifies it.
 function written(k,    text) {
   if (k > added + replaced)
-    return plan[old_at + k - added]
-  text = plan[1 + k]
+    return old[k - added]
+  text = change[k]
   sub(/^route [a-z]+ /, "", text)
   return text
 }
 
-# The last write of the same kind that is tried where one fails, so that the error names more than the first.
+# The last change of the same kind that is tried where one fails, so that the error names more than the first.
 function bulk_end(k,    start, end, last) {
   start = k <= added ? 0 : k <= added + replaced ? added : added + replaced
   last = k <= added ? added : k <= added + replaced ? added + replaced : writes
@@ -823,60 +898,77 @@ function is_gone(k) {
   return verb_of(k) == "remove" && failed[k] ~ /No such process/
 }
 
-function judge(    k, first, lost, i, text, expected, address, given, winner) {
+# "won"; "lost" and which routes; "failed", the number of the change that did, the end of its bulk and ip's words;
+# "gone" and the number; "unreached" if a look-up failed, behind which ip asked no more.
+function judge(    k, first) {
   first = 0
   for (k in failed)
     if (!first || k + 0 < first)
       first = k + 0
-  if (first && step == "judge") {
-    if (first > writes)
-      print "unreached"
-    else if (is_gone(first))
-      print "gone", first
-    else
-      print "failed", first, bulk_end(first), failed[first]
-    return
-  }
+  if (!first)
+    judge_answers()
+  else if (first > writes)
+    print "unreached"
+  else if (is_gone(first))
+    print "gone", first
+  else
+    print "failed", first, bulk_end(first), failed[first]
+}
+
+function judge_answers(    i, given, space, address, route, lost, winner, losers) {
   given = 0
   lost = 0
   for (i = 1; i <= lookups; i++) {
-    expected = plan[expected_at + i]
-    address = substr(expected, 1, index(expected, " ") - 1)
-    expected = substr(expected, index(expected, " ") + 1)
+    parse(substr(expected[i], index(expected[i], " ") + 1))
+    is_expected[key()] = 1
+  }
+  for (i = 1; i <= lookups; i++) {
+    space = index(expected[i], " ")
+    route = substr(expected[i], space + 1)
     if (i in failed)
       winner = "nowhere (" reason_text(failed[i]) ")"
     else {
-      text = answer[++given]
-      sub(/ +$/, "", text)
-      if (text == expected || is_winner(expected, text))
+      winner = answer[++given]
+      if (winner == route " " || is_winner(route, winner) || stands_by(route, winner))
         continue
-      winner = text == "" ? "nobody knows where" : "by " words(text)
+      winner = winner == "" ? "nobody knows where" : "by " words(winner)
     }
-    out_lost[++lost] = words(expected) " is in the table but doesn\047t win: packets to " address " go " winner "; look at: ip -4 rule; ip -4 route show table all"
+    losers[++lost] = words(route) " is in the table but doesn\047t win: packets to " substr(expected[i], 1, space - 1) " go " winner "; look at: ip -4 rule; ip -4 route show table all"
   }
-  for (i = 1; i <= covered; i++)
-    out_lost[++lost] = plan[covered_at + i]
+  for (; i <= expectations; i++)
+    losers[++lost] = expected[i]
   print (lost ? "lost" : "won")
-  print_some(out_lost, lost)
+  print_some(losers, lost)
 }
 
-function is_winner(expected, text,    id) {
-  if (text == "")
+function is_winner(route, winner,    id) {
+  if (winner == "")
     return 0
-  parse(expected)
+  parse(route)
   id = key()
-  parse(text)
-  return id == key() && same_next_hops(expected, text)
+  parse(winner)
+  return id == key() && same_next_hops(route, winner)
+}
+
+# Of several wanted metrics of a destination the lowest carries the packets; the others stand by.
+function stands_by(route, winner,    id, to, lower) {
+  if (winner == "")
+    return 0
+  parse(winner)
+  id = key()
+  to = destination
+  lower = metric + 0
+  parse(route)
+  return (id in is_expected) && to == destination && lower < metric + 0
 }
 
 function print_some(list, count,    i) {
   for (i = 1; i <= count && i <= 5; i++)
     print list[i]
-  if (count > 5)
-    print "and " (count - 5) " more"
+  print_rest(count, 5)
 }
 
-# ip's words for a refusal: the kernel's own sentence (ext-ACK) hides its errno, so that is told from the sentence.
+# ip's words for a refusal: with the kernel's own sentence (ext-ACK) ip hides the errno, which is then told from it.
 function reason_text(error,    name) {
   if (sub(/^RTNETLINK answers: /, "", error))
     return error
@@ -933,66 +1025,62 @@ function explain(verb, route, error,    text, reason, advice, shown) {
   return "can\047t " verb " " shown ": " reason " (kernel: " text "); " advice
 }
 
-# What went wrong, and the commands that put back what is not as before: read from the table, as nobody knows how
-# far a writer came that was stopped.
-function print_undo(    k, i, count, undone, old, new, id) {
+# The commands that put back what is not as before, by the table as it is now: nobody knows how far a writer came that
+# was stopped. Behind them what went wrong.
+function print_undo(    k, i, undone, undos, new, there, before, wrong, count) {
   if (interrupted) {
     print "again"
     return
   }
   for (i = 1; i <= lines; i++)
-    if (!is_main[i]) {
-      parse(line[i])
-      if (type == 3)
-        is_broadcast[substr(destination, 1, index(destination, "/") - 1)] = 1
-    }
+    if (line[i] ~ /^(3|broadcast) /)
+      is_broadcast[substr(place[i], 1, index(place[i], "/") - 1)] = 1
+  count = undone = 0
   for (k = 1; k <= writes; k++)
     if (k in failed && !is_gone(k))
-      out_failed[++count] = explain(verb_of(k), written(k), failed[k])
+      wrong[++count] = explain(verb_of(k), written(k), failed[k])
   for (k = writes; k >= 1; k--) {
     new = written(k)
     parse(new)
-    id = key()
-    old = k > added ? plan[old_at + k - added] : ""
+    there = destination " " tos " " metric
+    there = there in at ? at[there] : 0
+    before = k > added ? old[k - added] : ""
     if (k <= added) {
-      if (id in at && line_ours[at[id]] && same_next_hops(line[at[id]], new))
-        out_undo[++undone] = command("del", line[at[id]])
+      if (there in is_ours && same_next_hops(line[there], new))
+        undos[++undone] = command("del", line[there])
     }
-    else if (!(id in at))
-      out_undo[++undone] = command("add", old)
-    else if (k <= added + replaced && line_ours[at[id]] && substance(line[at[id]]) != substance(old))
-      out_undo[++undone] = command("replace", old)
+    else if (!there)
+      undos[++undone] = command("add", before)
+    else if (k <= added + replaced && there in is_ours && substance(line[there]) != substance(before))
+      undos[++undone] = command("replace", before)
   }
-  print "undo", undone + 0
-  for (i = 1; i <= undone; i++)
-    print out_undo[i]
-  print_some(out_failed, count)
+  print "undo", undone
+  print_all(undos, undone)
+  print_some(wrong, count)
 }
 
 # What couldn't be put back.
 function print_problems(    k, text, verb) {
-  for (k = 1; k <= plans; k++)
+  for (k = 1; k <= changes; k++)
     if (k in failed) {
-      text = plan[k]
+      text = change[k]
       verb = text ~ /^route del / ? "take back" : "put back"
       sub(/^route [a-z]+ /, "", text)
-      out_failed[k] = "while putting things back: " explain(verb, text, failed[k])
-      print out_failed[k]
+      print "while putting things back: " explain(verb, text, failed[k])
     }
 }
 
 END {
   if (step == "plan")
     print_plan()
-  else if (step == "problems")
+  else if (step == "judge")
+    judge()
+  else if (step == "judge-again")
+    judge_answers()
+  else if (step == "undo")
+    print_undo()
+  else
     print_problems()
-  else {
-    read_plan()
-    if (step == "undo")
-      print_undo()
-    else
-      judge()
-  }
 }
 AWK
 @ROUTES@
@@ -1027,50 +1115,53 @@ take_lock() {
   return 1
 }
 
-# Sets PLAN: a line that says what it is, and what belongs to it.
+# Sets STATE and what belongs to it.
 look() {
-  local text left
+  local text='' left at=$HEADER_BYTES changes lookups expected old
   for ((left = ATTEMPTS; left; left--)); do
-    text=$(
-      ask <<'COMMANDS' | think plan
-link show type vrf
-link show
-address show
-route show table all
-COMMANDS
-    )
+    text=$(think plan < <(ask $'link show type vrf\nlink show\naddress show\nroute show table all'))
     [ "$text" = again ] || break
   done
-  mapfile -t PLAN <<<"$text"
+  HEADER=${text:0:HEADER_BYTES-1}
+  read -r STATE ADDED REPLACED REMOVED _ changes lookups expected old <<<"$HEADER"
+  REST=${text:at}
+  [ "$STATE" = plan ] || return
+  CHANGE_LINES=${text:at:changes} at=$((at + changes))
+  LOOKUP_LINES=${text:at:lookups} at=$((at + lookups))
+  EXPECTED_LINES=${text:at:expected} at=$((at + expected))
+  OLD_LINES=${text:at:old} at=$((at + old))
+  REST=${text:at}
 }
 
-# Writes what PLAN asks for and looks each route up, or puts back what was changed and sets MESSAGE.
+# Writes what the plan asks for and looks each route up, or puts back what was changed and sets MESSAGE.
 commit() {
-  local from=0 count text verdict at end error
+  local writes=$((ADDED + REPLACED + REMOVED)) from=0 commands=$CHANGE_LINES$LOOKUP_LINES lines
+  local text verdict at end error
   while :; do
     text=$(
       # systemd sends its signals to all processes of a unit: half a batch would be worse than a late end.
       trap '' HUP INT TERM
-      {
-        printf '%s\n' ==plan "${PLAN[@]}" "==offset $from" ==answers
-        count=$((WRITES + LOOKUPS - from))
-        [ "$count" -eq 0 ] || printf '%s\n' "${PLAN[@]:1+from:count}" | ask
-      } | think judge
+      think judge < <(
+        printf '%s\n' ==header "$HEADER" ==expected "$EXPECTED_LINES==offset $from" ==answers
+        ask "$commands"
+      )
     )
     read -r verdict at end error <<<"$text"
     # Somebody else has removed what was to be removed: on behind it.
     [ "$verdict" = gone ] || break
     from=$at
+    mapfile -t lines <<<"$CHANGE_LINES$LOOKUP_LINES"
+    printf -v commands '%s\n' "${lines[@]:from}"
   done
   if [ "$verdict" = unreached ]; then
     text=$(
       trap '' HUP INT TERM
-      {
-        printf '%s\n' ==plan "${PLAN[@]}" ==answers
-        printf '%s\n' "${PLAN[@]:1+WRITES:LOOKUPS}" | ask -force
-      } | think final
+      think judge-again < <(
+        printf '%s\n' ==header "$HEADER" ==expected "$EXPECTED_LINES==answers"
+        ask "$LOOKUP_LINES" -force
+      )
     )
-    verdict=${text%%$'\n'*}
+    read -r verdict _ <<<"$text"
   fi
   [ "$verdict" != won ] || [ -n "$STOPPED" ] || return 0
   case $verdict in
@@ -1079,44 +1170,44 @@ commit() {
     won) ;;
     *) MESSAGE="can't install the static routes: ip or awk ended without an answer" ;;
   esac
-  [ "$WRITES" -eq 0 ] || put_back
+  [ "$writes" -eq 0 ] || put_back
   return 1
 }
 
 # Tries the routes of the bulk behind one that failed, so that the error names all that is wrong with it.
 try_rest() {
-  local at=$1 end=$2 error=$3
+  local at=$1 end=$2 error=$3 lines commands
+  mapfile -t lines <<<"$CHANGE_LINES"
+  printf -v commands '%s\n' "${lines[@]:at:end-at}"
   ERRORS=$(
     trap '' HUP INT TERM
     printf '%s\n' "==offset $((at - 1))" ==errors "$error" "Command failed -:1" "==offset $at"
-    [ "$at" -eq "$end" ] || printf '%s\n' "${PLAN[@]:1+at:end-at}" | ask -force
+    ask "$commands" -force
   )
 }
 
-# Puts back what isn't as before, by the table as it is now. Adds to MESSAGE what failed and what can't be put back.
+# Puts back what isn't as before. Adds to MESSAGE what failed and what can't be put back.
 put_back() {
-  local text left steps count
+  local text='' left count commands lines
   trap '' HUP INT TERM
   for ((left = ATTEMPTS; left; left--)); do
     text=$(
-      {
-        printf '%s\n' ==plan "${PLAN[@]}" "$ERRORS" ==input
-        ask <<<'route show table all'
-      } | think undo
+      think undo < <(
+        printf '%s\n' ==header "$HEADER" ==changes "$CHANGE_LINES==old" "$OLD_LINES$ERRORS" ==kernel
+        ask 'route show table all'
+      )
     )
     [ "$text" = again ] || break
   done
-  mapfile -t steps <<<"$text"
-  count=${steps[0]#undo }
-  add_message "${steps[@]:1+count}"
-  if [ "$count" -gt 0 ]; then
-    text=$(
-      {
-        printf '%s\n' ==plan "${steps[@]:1:count}"
-        printf '%s\n' "${steps[@]:1:count}" | ask -force
-      } | think problems
-    )
-    add_message "$text"
+  mapfile -t lines <<<"$text"
+  read -r _ count <<<"$text"
+  add_message "${lines[@]:1+count}"
+  if [ "${count:-0}" -gt 0 ]; then
+    printf -v commands '%s\n' "${lines[@]:1:count}"
+    add_message "$(think problems < <(
+      printf '%s\n' ==changes "$commands==answers"
+      ask "$commands" -force
+    ))"
   fi
   watch_signals
 }
@@ -1130,25 +1221,21 @@ add_message() {
 
 # Sets OUTCOME: installed, missing, failed or locked; and MESSAGE.
 attempt() {
-  local state added replaced removed lookups covered
   OUTCOME=failed MESSAGE='' ERRORS=''
   if ! take_lock; then
     OUTCOME=locked
     return
   fi
   look
-  read -r state added replaced removed lookups covered _ <<<"${PLAN[0]}"
-  case $state in
+  case $STATE in
     plan)
-      WRITES=$((added + replaced + removed)) LOOKUPS=$lookups
       IN_COMMIT=1
       commit && OUTCOME=installed
       IN_COMMIT=''
       [ -z "$STOPPED" ] || stop
-      SUMMARY=("${PLAN[@]:1+WRITES+2*lookups+covered+replaced+removed}")
       ;;
-    missing) OUTCOME=missing MESSAGE=${PLAN[1]} ;;
-    refused | failed) add_message "${PLAN[@]:1}" ;;
+    missing) OUTCOME=missing MESSAGE=$REST ;;
+    refused) MESSAGE=$REST ;;
     again) MESSAGE="can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later" ;;
     *) MESSAGE="can't plan the static routes: awk ended without an answer" ;;
   esac
@@ -1259,7 +1346,7 @@ while :; do
   look_at_time
   case $OUTCOME in
     installed)
-      say "${SUMMARY[@]}"
+      say "$REST"
       finish 0
       ;;
     missing)

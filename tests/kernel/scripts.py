@@ -1,0 +1,114 @@
+"""Running the boot scripts where they can do no harm: this thread's network namespace, and a /run of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AWKS = ("mawk", "gawk", "busybox")
+
+# All mounts end with the script. The scripts set their own PATH and call awk by its name, so the chosen one is put in
+# its place. /etc/aks-flex-node needn't exist on this machine, so /etc is overlaid as a whole.
+_ENTER = r"""
+set -eu
+mount --bind "$ROOT/run" /run
+if [ -n "$AWK" ]; then
+  mount --bind "$AWK" "$(readlink -f /usr/bin/awk)"
+fi
+if [ -n "$ETC" ]; then
+  mkdir "$ROOT/scratch"
+  mount -t tmpfs none "$ROOT/scratch"
+  mkdir "$ROOT/scratch/upper" "$ROOT/scratch/work"
+  mount -t overlay none -o "lowerdir=/etc,upperdir=$ROOT/scratch/upper,workdir=$ROOT/scratch/work" /etc
+fi
+eval "$PREPARE"
+exec "$@"
+"""
+
+# The last pid of a namespace of its own tells how many processes a command has made.
+_COUNT = r"""
+read -r before < /proc/sys/kernel/ns_last_pid
+"$@" > "$ROOT/out" 2>&1 || exit
+read -r after < /proc/sys/kernel/ns_last_pid
+echo $((after - before))
+"""
+
+
+def awk_or_skip(name: str) -> str:
+    """The program of an awk; busybox is one if it is called awk."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} isn't installed")
+    return os.path.realpath(found)
+
+
+@attrs.frozen
+class Sandbox:
+    """Where scripts run.
+
+    Args:
+        root: a fresh folder; ``root/run`` is their /run.
+        awk: the program that is their awk; empty: this machine's.
+    """
+
+    root: Path
+    awk: str = ""
+
+    def write(self, text: str, name: str = "script.sh") -> Path:
+        """Make an executable file."""
+        (self.root / "run").mkdir(exist_ok=True)
+        path = self.root / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def start(
+        self,
+        text: str,
+        *arguments: str,
+        is_host: bool = False,
+        etc: bool = False,
+        prepare: str = "",
+        before: tuple[str, ...] = (),
+    ) -> subprocess.Popen[str]:
+        """Start a rendered script, in the network namespace of this thread and a process group of its own.
+
+        Args:
+            text: the script.
+            arguments: of the script.
+            is_host: whether this namespace is the host's, as the script sees it: that of its PID 1.
+            etc: whether /etc may be written to.
+            prepare: shell commands that come first, in the script's mount namespace.
+            before: words that run the script.
+        """
+        script = self.write(text)
+        pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if is_host else []
+        return subprocess.Popen(
+            ["unshare", "--mount", *pids, "--", "bash", "-c", _ENTER, "bash", *before, str(script), *arguments],
+            env=os.environ
+            | {"ROOT": str(self.root), "AWK": self.awk, "ETC": "1" if etc else "", "PREPARE": prepare or ":"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, text: str, *arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
+        """Run a rendered script to its end; the arguments are those of ``start``."""
+        process = self.start(text, *arguments, **more)  # type: ignore[arg-type]
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def count_processes(self, text: str, *arguments: str) -> int:
+        """How many processes a script starts, itself and its subshells included."""
+        done = self.run(text, *arguments, is_host=True, before=("bash", "-c", _COUNT, "count"))
+        assert done.returncode == 0, (done.stdout, done.stderr, (self.root / "out").read_text())
+        return int(done.stdout)

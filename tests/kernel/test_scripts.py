@@ -1,0 +1,792 @@
+"""Section 5's and 6's promises, held by the scripts that run at boot, with each awk that a node may have."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
+from scripts import AWKS, Sandbox, awk_or_skip
+
+from hostrouting.backends._changes import ChangeSocket
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
+from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from hostrouting.backends import Kernel
+    from hostrouting.backends.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+DESTINATION = IPv4Network("172.16.1.0/24")
+LINE = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
+
+
+@pytest.fixture(params=AWKS)
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path, awk_or_skip(request.param))
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Sandbox:
+    """With this machine's own awk, for what doesn't depend on it."""
+    return Sandbox(tmp_path)
+
+
+@pytest.fixture
+def node(kernel: NamespaceKernel) -> NamespaceKernel:
+    build_node(kernel)
+    return kernel
+
+
+def routes_script(*routes: dict[str, Any] | str, wait: int = 0) -> str:
+    wanted = [{"destination": route} if isinstance(route, str) else route for route in routes or (str(DESTINATION),)]
+    return render_static_routes_script(wanted, wait_seconds=wait)
+
+
+def check_script(*cidrs: str, mode: str = "STRICT", wait: int = 0, **more: Any) -> str:
+    return render_check_route_overlap_script(cidrs, mode, wait_seconds=wait, **more)
+
+
+def with_constant(text: str, name: str, value: int) -> str:
+    """A script that waits less long for something."""
+    changed, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
+    assert count == 1
+    return changed
+
+
+def table(kernel: Kernel) -> list[str]:
+    return [str(route) for route in kernel.routes()]
+
+
+def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
+    (route,) = [r for r in kernel.routes(Table.MAIN) if r.destination == IPv4Network(destination)]
+    return route
+
+
+def installed(sandbox: Sandbox, text: str) -> list[str]:
+    done = sandbox.run(text)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def refused(sandbox: Sandbox, text: str, *arguments: str, **more: Any) -> str:
+    done = sandbox.run(text, *arguments, **more)
+    assert done.returncode == 1, done
+    return done.stderr
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+# --- static-routes.sh: resolved, added, replaced, left alone, refused ------------------------------------------------
+
+
+def test_a_route_is_added_with_the_inherited_next_hop_and_wins(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    assert installed(sandbox, routes_script()) == [f"added     {LINE}"]
+    assert route_of(node) == Route(DESTINATION, (NextHop("eth0", GATEWAY),))
+    (answer,) = node.lookup([DESTINATION.network_address])
+    assert answer.route == route_of(node)
+
+
+def test_a_second_run_writes_nothing(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    text = routes_script("172.16.1.0/24", "172.16.2.0/24")
+    installed(sandbox, text)
+    before = table(node)
+    with ChangeSocket() as changes:
+        assert installed(sandbox, text) == ["nothing to change"]
+        assert select.select([changes], [], [], 0)[0] == []
+    assert table(node) == before
+
+
+def test_a_changed_config_adds_replaces_and_removes_in_this_order(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    installed(sandbox, routes_script("172.16.1.0/24", "172.16.2.0/24"))
+    eth1 = {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}
+    lines, events = watched(sandbox, routes_script(eth1, "172.16.3.0/24"))
+    assert lines == [
+        "added     172.16.3.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
+        f"replaced  172.16.1.0/24 via 10.2.0.1 dev eth1 proto hostrouting  was: {LINE}",
+        "removed   172.16.2.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
+    ]
+    assert [re.sub(r" (via|proto).*", "", event) for event in events] == [
+        "172.16.3.0/24",
+        "172.16.1.0/24",
+        "Deleted 172.16.2.0/24",
+    ]
+
+
+def watched(sandbox: Sandbox, text: str) -> tuple[list[str], list[str]]:
+    """What a run says, and what the kernel tells of it."""
+    end = ["ip", "route", "add", "blackhole", "198.51.100.1"]
+    with subprocess.Popen(["ip", "-4", "monitor", "route"], stdout=subprocess.PIPE, text=True) as monitor:
+        assert monitor.stdout is not None
+        subprocess.run([*end, "proto", "99"], check=True)
+        while not select.select([monitor.stdout], [], [], 0.05)[0]:
+            subprocess.run([*end[:2], "replace", *end[3:], "proto", "99"], check=True)
+        lines = installed(sandbox, text)
+        subprocess.run([*end[:2], "del", *end[3:]], check=True)
+        events: list[str] = []
+        while not events or not events[-1].startswith("Deleted blackhole"):
+            events.append(monitor.stdout.readline().rstrip())
+        monitor.terminate()
+    return lines, [event for event in events if "198.51.100.1" not in event]
+
+
+def test_routes_that_nobody_wants_any_more_are_removed(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    before = table(node)
+    installed(sandbox, routes_script("172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 2**32 - 1}))
+    removed = installed(sandbox, render_static_routes_script([]))
+    assert removed == [
+        f"removed   {LINE}",
+        "removed   172.16.2.0/24 via 10.1.0.1 dev eth0 proto hostrouting metric 4294967295",
+    ]
+    assert table(node) == before
+
+
+@pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT])
+def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
+    node: NamespaceKernel, sandbox: Sandbox, protocol: Protocol
+) -> None:
+    same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
+    other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
+    assert node.add([same, other]) == ()
+    before = table(node)
+    left_alone = f"unchanged 172.16.1.0/24 via 10.1.0.1 dev eth0 proto {protocol.name.lower()}"
+    assert installed(sandbox, routes_script()) == [
+        f"{left_alone}  (somebody else's, already there)",
+        "nothing to change",
+    ]
+    assert refused(sandbox, routes_script("172.16.2.0/24")) == (
+        "can't install 172.16.2.0/24 via 10.1.0.1 dev eth0 proto hostrouting: somebody else's route has its destination "
+        f"and metric ({other}); choose another metric or destination, or have its owner remove it\n"
+    )
+    assert table(node) == before
+
+
+def test_10_7_a_connected_route_of_the_same_destination_is_refused_and_stays(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    before = table(node)
+    error = refused(sandbox, routes_script("172.16.0.0/16"))
+    assert "it is the connected network of ib0" in error
+    assert "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17" in error
+    assert table(node) == before
+    installed(sandbox, routes_script("172.16.0.0/17", "172.16.128.0/17"))
+    assert set(before) < set(table(node))
+
+
+def test_our_protocol_in_another_table_is_not_ours_to_remove(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    elsewhere = Route(DESTINATION, (NextHop("eth0", GATEWAY),), table=100)
+    assert node.add([elsewhere]) == ()
+    installed(sandbox, routes_script())
+    installed(sandbox, render_static_routes_script([]))
+    assert node.routes(100) == (elsewhere,)
+
+
+# Of a route with an IPv6 gateway awk's third field is "inet6"; of one with a nexthop object the second is "nhid".
+@pytest.mark.parametrize(
+    ("default", "expected"),
+    [
+        ("via 10.1.0.1 dev eth0", "via 10.1.0.1 dev eth0 proto hostrouting"),
+        ("dev eth0", "dev eth0 proto hostrouting scope link"),
+        ("via 192.0.2.1 dev eth0 onlink", "via 192.0.2.1 dev eth0 proto hostrouting onlink"),
+        ("via inet6 fe80::1 dev eth0", "via inet6 fe80::1 dev eth0 proto hostrouting"),
+        ("nhid 7", "via 10.1.0.1 dev eth0 proto hostrouting"),
+        (
+            "src 10.1.0.4 mtu lock 1400 nexthop via 10.1.0.1 dev eth0 weight 3 nexthop via 10.2.0.1 dev eth1",
+            "proto hostrouting src 10.1.0.4 mtu 1400 nexthop via 10.1.0.1 dev eth0 weight 3 "
+            "nexthop via 10.2.0.1 dev eth1 weight 1",
+        ),
+        (
+            "via 10.1.0.1 dev eth0 src 10.1.0.4 mtu 1400",
+            "via 10.1.0.1 dev eth0 proto hostrouting src 10.1.0.4 mtu 1400",
+        ),
+    ],
+)
+def test_10_8_the_whole_next_hop_of_any_default_route_is_inherited(
+    kernel: NamespaceKernel, sandbox: Sandbox, default: str, expected: str
+) -> None:
+    build_links(kernel)
+    subprocess.run(["ip", "nexthop", "add", "id", "7", "via", "10.1.0.1", "dev", "eth0"], check=True)
+    subprocess.run(["ip", "-4", "route", "add", "default", "metric", "100", *default.split()], check=True)
+    assert installed(sandbox, routes_script()) == [f"added     172.16.1.0/24 {expected}"]
+    assert str(route_of(kernel)) == f"172.16.1.0/24 {expected}"
+    assert installed(sandbox, routes_script()) == ["nothing to change"]
+
+
+def test_one_hop_of_a_multipath_default_is_inherited_where_its_dev_is_named(
+    kernel: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    build_node(kernel, default_route(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY, weight=5)))
+    installed(sandbox, routes_script({"destination": str(DESTINATION), "dev": "eth1"}))
+    assert route_of(kernel).hops == (NextHop("eth1", SECOND_GATEWAY),)
+    error = refused(sandbox, routes_script({"destination": "172.16.2.0/24", "gateway": "onlink"}))
+    assert error == (
+        "can't install 172.16.2.0/24 onlink: the default route leaves by eth0 and eth1; name the one meant as dev\n"
+    )
+
+
+def test_the_name_of_protocol_217_does_not_matter(node: NamespaceKernel, plain: Sandbox) -> None:
+    name = "mkdir -p /etc/iproute2/rt_protos.d; echo '217 hostrouting' > /etc/iproute2/rt_protos.d/hostrouting.conf"
+    assert plain.run(routes_script(), etc=True, prepare=name).returncode == 0
+    done = Sandbox(plain.root / "run").run(routes_script("172.16.2.0/24"), etc=True, prepare=name)
+    assert done.stdout.splitlines()[1] == f"removed   {LINE}"
+
+
+# --- all or nothing --------------------------------------------------------------------------------------------------
+
+
+def many(count: int, *bad: int) -> str:
+    """Routes of which some have a gateway that only the kernel refuses: the broadcast address of its subnet."""
+    return routes_script(
+        *(
+            {
+                "destination": f"172.17.{number // 64}.{number % 64 * 4}/30",
+                "dev": "eth0",
+                "gateway": "10.1.0.255" if number in bad else str(GATEWAY),
+            }
+            for number in range(count)
+        )
+    )
+
+
+def test_the_500th_of_1000_routes_fails_and_the_table_is_as_before(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    installed(sandbox, routes_script("172.16.2.0/24", "172.16.3.0/24"))
+    before = table(node)
+    assert refused(sandbox, many(1000, 499)) == (
+        "can't add 172.17.7.204/30 via 10.1.0.255 dev eth0 proto hostrouting: the kernel takes it to be invalid "
+        "(kernel: Nexthop has invalid gateway); check its gateway and source\n"
+    )
+    assert table(node) == before
+
+
+def test_the_error_names_all_that_is_wrong_with_a_bulk_and_no_more_than_five(
+    node: NamespaceKernel, plain: Sandbox
+) -> None:
+    before = table(node)
+    lines = refused(plain, many(1000, 256, 300, 511, 512)).splitlines()
+    assert [line.split()[2] for line in lines] == ["172.17.4.0/30", "172.17.4.176/30", "172.17.7.252/30"]
+    lines = refused(plain, many(300, *range(40, 50))).splitlines()
+    assert (len(lines), lines[-1]) == (6, "and 5 more")
+    assert table(node) == before
+
+
+@pytest.mark.parametrize("whom", ["all processes, as systemd does", "the script alone"])
+def test_sigterm_in_the_middle_puts_everything_back(node: NamespaceKernel, sandbox: Sandbox, whom: str) -> None:
+    installed(sandbox, routes_script("172.16.2.0/24"))
+    before = table(node)
+    with ChangeSocket() as changes:
+        process = sandbox.start(many(4000))
+        assert select.select([changes], [], [], 30)[0]
+        (os.killpg if whom.startswith("all") else os.kill)(process.pid, signal.SIGTERM)
+        _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (1, "stopped: SIGTERM; nothing is left half-done\n")
+    assert table(node) == before
+
+
+def test_a_route_that_a_rule_beats_is_an_error_that_names_the_winner_and_is_taken_back(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    winner = Route(IPv4Network("172.0.0.0/8"), (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
+    assert node.add([winner]) == ()
+    node.add_rule(Rule(5270, table=52))
+    before = table(node)
+    assert refused(sandbox, routes_script()) == (
+        f"{LINE} is in the table but doesn't win: packets to 172.16.1.0 go by {winner}; "
+        "look at: ip -4 rule; ip -4 route show table all\n"
+    )
+    assert table(node) == before
+
+
+def test_a_route_that_is_discarded_on_the_way_is_an_error(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    assert node.add([Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, table=52)]) == ()
+    node.add_rule(Rule(5270, table=52))
+    before = table(node)
+    lines = refused(sandbox, routes_script(*(f"172.16.{n}.0/24" for n in range(1, 9)))).splitlines()
+    assert "packets to 172.16.1.0 go nowhere (No route to host); look at" in lines[0]
+    assert (len(lines), lines[-1]) == (6, "and 3 more")
+    assert table(node) == before
+
+
+def test_a_route_that_longer_prefixes_cover_is_fine_only_if_they_are_ours(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    both = ["172.16.1.0/25", "172.16.1.128/25"]
+    installed(sandbox, routes_script(str(DESTINATION), *both))
+    assert (
+        node.add([Route(IPv4Network(half), (NextHop("ib0"),), protocol=Protocol.STATIC, metric=9) for half in both])
+        == ()
+    )
+    error = refused(sandbox, routes_script())
+    assert "172.16.1.0/24" in error
+    assert "never wins: longer prefixes cover all of it, for example 172.16.1.0/25 dev ib0 proto static" in error
+
+
+def test_without_cap_net_admin_it_fails_and_says_so(node: NamespaceKernel, plain: Sandbox) -> None:
+    before = table(node)
+    error = refused(plain, routes_script(), before=("setpriv", "--bounding-set=-net_admin", "--inh-caps=-all"))
+    assert error == (
+        f"can't add {LINE}: not permitted (kernel: Operation not permitted); run as root (CAP_NET_ADMIN)\n"
+    )
+    assert table(node) == before
+
+
+# --- the lock and two at once ----------------------------------------------------------------------------------------
+
+
+def test_two_at_once_come_one_after_the_other_with_the_same_end(node: NamespaceKernel, plain: Sandbox) -> None:
+    text = many(300)
+    runs = [plain.start(text) for _ in range(2)]
+    outs = sorted(process.communicate(timeout=60)[0].splitlines()[-1] for process in runs)
+    assert outs == ["and 250 more", "nothing to change"]
+    assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
+
+
+def is_locked(sandbox: Sandbox) -> bool:
+    with (sandbox.root / "run/aks-flex-node/lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def test_the_lock_is_not_held_during_a_wait_which_ends_as_soon_as_the_network_is_there(
+    kernel: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    """10.5 too: it is waited for once for the whole run, not anew for each route."""
+    build_links(kernel)
+    process = sandbox.start(routes_script(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60))
+    missing = "the default route (table main has no unicast 0.0.0.0/0), for 172.16.1.0/24"
+    assert read_line(process) == f"waiting up to 60 s for {missing}"
+    while is_locked(sandbox):
+        pass
+    assert kernel.add([default_route()]) == ()
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, error, len(out.splitlines())) == (0, "", 49)
+
+
+def test_a_device_that_comes_up_and_a_gateway_that_becomes_reachable_are_waited_for(
+    node: NamespaceKernel, plain: Sandbox
+) -> None:
+    wanted = {"destination": str(DESTINATION), "dev": "eth2", "gateway": "10.3.0.1"}
+    process = plain.start(routes_script(wanted, wait=60))
+    words = "172.16.1.0/24 via 10.3.0.1 dev eth2"
+    assert read_line(process).endswith(f"for device eth2 (there is no such interface), for {words}")
+    node.add_link("eth2", up=False)
+    assert read_line(process).endswith(f"for device eth2 (it is down), for {words}")
+    node.set_link("eth2", up=True)
+    assert read_line(process).endswith(f"for gateway 10.3.0.1 (no route of scope link reaches it on eth2), for {words}")
+    node.add_address("eth2", "10.3.0.4/24")
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (0, f"added     {words} proto hostrouting\n", "")
+
+
+def test_what_is_missing_is_named_with_a_route_that_needs_it(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
+    build_links(kernel)
+    before = table(kernel)
+    wanted = [
+        {"destination": "172.16.9.0/24", "dev": "ib9", "gateway": "onlink"},
+        *(f"172.16.{n}.0/24" for n in range(3)),
+    ]
+    assert refused(sandbox, routes_script(*wanted)) == (
+        "can't install the static routes: waited 0 s and still missing is device ib9 (there is no such interface), for "
+        "172.16.9.0/24 onlink dev ib9; the default route (table main has no unicast 0.0.0.0/0), for 172.16.0.0/24; "
+        "bring it up, name another gateway or dev, or raise waitSeconds\n"
+    )
+    assert table(kernel) == before
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_during_the_wait_changes_nothing_and_leaves_no_process(
+    kernel: NamespaceKernel, sandbox: Sandbox, signal_: signal.Signals
+) -> None:
+    build_links(kernel)
+    before = table(kernel)
+    process = sandbox.start(routes_script(wait=600))
+    read_line(process)
+    os.kill(process.pid, signal_)
+    # The pipe's end: nobody has it open any more.
+    _, error = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert error.splitlines()[-1] == f"stopped: {signal_.name}; nothing is left half-done"
+    assert table(kernel) == before
+
+
+def test_a_lock_that_can_not_be_opened_changes_nothing(node: NamespaceKernel, plain: Sandbox) -> None:
+    (plain.root / "run").mkdir()
+    (plain.root / "run/aks-flex-node").write_text("in the way")
+    before = table(node)
+    assert refused(plain, routes_script()) == "can't open the lock /run/aks-flex-node/lock: File exists\n"
+    assert table(node) == before
+
+
+# --- the gate --------------------------------------------------------------------------------------------------------
+
+
+def hold_lock(sandbox: Sandbox) -> Iterator[None]:
+    folder = sandbox.root / "run/aks-flex-node"
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def held_lock(plain: Sandbox) -> Iterator[None]:
+    yield from hold_lock(plain)
+
+
+@pytest.mark.usefixtures("held_lock")
+def test_at_the_gate_a_held_lock_fails_the_routes_and_not_the_check(node: NamespaceKernel, plain: Sandbox) -> None:
+    before = table(node)
+    error = refused(plain, with_constant(routes_script(), "GATE_SECONDS", 1), "gate", is_host=True)
+    assert error == (
+        "can't take the lock /run/aks-flex-node/lock: another run has held it for 1 s; "
+        "see who with: fuser -v /run/aks-flex-node/lock\n"
+    )
+    assert table(node) == before
+    done = plain.run(with_constant(check_script("10.96.0.0/12"), "GATE_SECONDS", 1), "gate", is_host=True)
+    assert done.returncode == 0
+    assert done.stderr.startswith("another run has held the lock /run/aks-flex-node/lock for 1 s; judging without it")
+    assert markers(plain) == {"route-overlap.ok": ""}
+
+
+def test_at_the_gate_routes_go_in_as_at_boot(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    done = sandbox.run(routes_script(), "gate", is_host=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"added     {LINE}\n")
+
+
+def test_at_the_gate_a_failing_installation_is_looked_at_again(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
+    """The kernel changes while the script holds; without that it would fail, and the consumer with it."""
+    build_node(kernel)
+    blocking = Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.STATIC)
+    assert kernel.add([blocking]) == ()
+    process = sandbox.start(with_constant(routes_script(), "HOLD_SECONDS", 30), "gate", is_host=True)
+    # It takes the lock for its first look.
+    while not (sandbox.root / "run/aks-flex-node/lock").exists():
+        assert process.poll() is None
+    while is_locked(sandbox):
+        pass
+    assert kernel.delete([blocking]) == ()
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (0, f"added     {LINE}\n", "")
+
+
+def test_at_the_gate_a_failure_is_said_once(node: NamespaceKernel, plain: Sandbox) -> None:
+    text = with_constant(routes_script("172.16.0.0/16"), "HOLD_SECONDS", 1)
+    assert len(refused(plain, text, "gate", is_host=True).splitlines()) == 1
+
+
+@pytest.mark.parametrize("script", ["routes", "STRICT", "WARN"])
+def test_in_a_network_namespace_of_the_consumers_own_nothing_is_changed_or_judged(
+    node: NamespaceKernel, plain: Sandbox, script: str
+) -> None:
+    before = table(node)
+    text = routes_script() if script == "routes" else check_script("172.16.1.0/24", mode=script)
+    # In a process of its own: its parent is PID 1 here, which the host's namespace is that of.
+    inside = ("bash", "-c", 'unshare --net "$@"; exit "$?"', "bash")
+    done = plain.run(text, "gate", is_host=True, before=inside)
+    words = "this unit has a network namespace of its own"
+    assert words in done.stdout
+    assert done.returncode == (script == "STRICT")
+    assert table(node) == before
+    if script != "routes":
+        report = json.loads((plain.root / "run/aks-flex-node/route-overlap.json").read_text())
+        assert (report["verdict"], report["mode"], report["notes"][0]["kind"]) == ("unknown", script, "NETNS")
+        assert words in report["reason"]
+        assert markers(plain)["route-overlap.detected"].startswith(f"check-failed: {words}")
+
+
+BREAK_GLASS = {
+    "the file /etc/aks-flex-node/gate.off is there": "mkdir -p /etc/aks-flex-node; : > /etc/aks-flex-node/gate.off",
+    "the kernel was started with hostrouting.gate=off": (
+        'echo "quiet hostrouting.gate=off ro" > "$ROOT/cmdline"; mount --bind "$ROOT/cmdline" /proc/cmdline'
+    ),
+}
+
+
+@pytest.mark.parametrize("why", BREAK_GLASS)
+@pytest.mark.parametrize("script", ["routes", "STRICT", "WARN"])
+def test_break_glass_admits_with_a_loud_line(node: NamespaceKernel, plain: Sandbox, script: str, why: str) -> None:
+    before = table(node)
+    text = routes_script("172.16.0.0/16") if script == "routes" else check_script("172.16.1.0/24", mode=script)
+    done = plain.run(text, "gate", is_host=True, etc=True, prepare=BREAK_GLASS[why])
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"GATE OFF: {why}; the start is admitted")
+    assert table(node) == before
+    if script != "routes":
+        assert markers(plain) == {
+            "route-overlap.detected": f"gate-off: {why}; the start was admitted and nothing was checked\n"
+        }
+
+
+@pytest.mark.parametrize("arguments", [["now"], ["gate", "gate"], [""]])
+def test_an_argument_that_is_not_known_is_an_error(node: NamespaceKernel, plain: Sandbox, arguments: list[str]) -> None:
+    for text in (routes_script(), check_script("10.0.0.0/8", mode="WARN")):
+        done = plain.run(text, *arguments)
+        assert (done.returncode, done.stderr) == (64, "usage: script.sh [gate]\n")
+
+
+# --- check-route-overlap.sh ------------------------------------------------------------------------------------------
+
+
+def markers(sandbox: Sandbox) -> dict[str, str]:
+    folder = sandbox.root / "run/aks-flex-node"
+    assert {path.name for path in folder.iterdir()} <= {
+        "lock",
+        "route-overlap.ok",
+        "route-overlap.detected",
+        "route-overlap.json",
+    }
+    return {path.name: path.read_text() for path in folder.glob("route-overlap.[od]*")}
+
+
+def test_all_is_well_and_the_marker_says_so(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    installed(sandbox, routes_script())
+    done = sandbox.run(check_script("172.16.1.0/24", "10.96.0.0/12"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "every expected CIDR leaves by eth0\n"
+    assert markers(sandbox) == {"route-overlap.ok": ""}
+    report = json.loads((sandbox.root / "run/aks-flex-node/route-overlap.json").read_text())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", report.pop("time"))
+    assert report == {
+        "schema": 1,
+        "verdict": "ok",
+        "mode": "STRICT",
+        "coverage": "PROBE",
+        "defaultDevs": ["eth0"],
+        "findings": [],
+        "notes": [],
+        "reason": None,
+    }
+
+
+def test_a_shadow_is_named_strict_fails_and_warn_admits(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    message = (
+        "OVERLAP: expected CIDR 172.16.2.0/24 (probe 172.16.2.1) routes via ib0, expected eth0; "
+        "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10\n"
+    )
+    for mode in ("STRICT", "WARN"):
+        done = sandbox.run(check_script("172.16.2.0/24", mode=mode))
+        assert (done.returncode, done.stderr) == (mode == "STRICT", message)
+        assert markers(sandbox) == {"route-overlap.detected": message}
+    sandbox.run(check_script("10.96.0.0/12"))
+    assert markers(sandbox) == {"route-overlap.ok": ""}
+    done = sandbox.run(check_script())
+    assert (done.returncode, done.stdout) == (0, "no CIDRs are expected: nothing to check\n")
+    assert markers(sandbox) == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.BLACKHOLE, protocol=Protocol.STATIC), "BLACKHOLE"),
+        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC), "BLACKHOLE"),
+        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.PROHIBIT, protocol=Protocol.STATIC), "BLACKHOLE"),
+        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.THROW, protocol=Protocol.STATIC), "NO-ROUTE"),
+        (Route(IPv4Network("10.96.0.0/12"), (NextHop("eth1", SECOND_GATEWAY),)), "OVERLAP"),
+        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD), "CNI-DISCARD"),
+        (Route(IPv4Network("10.96.0.0/12"), (NextHop("cali1"),), protocol=Protocol.BOOT), "CONTAINER"),
+        (Route(IPv4Network("10.96.0.0/12"), (NextHop("eth9"),), protocol=Protocol.BOOT), "ALLOWED"),
+    ],
+)
+def test_each_way_of_failing_and_each_note_is_told_from_the_others(
+    node: NamespaceKernel, sandbox: Sandbox, answer: Route, kind: str
+) -> None:
+    for dev in ("cali1", "eth9"):
+        node.add_link(dev)
+    assert node.add([answer]) == ()
+    done = sandbox.run(check_script("10.96.0.0/12", mode="WARN", allowed_devs=["eth[89]"]))
+    assert done.returncode == 0
+    report = json.loads((sandbox.root / "run/aks-flex-node/route-overlap.json").read_text())
+    items = [*report["findings"], *report["notes"]]
+    assert [item["kind"] for item in items] == [kind]
+    if kind in ("BLACKHOLE", "OVERLAP"):
+        assert items[0]["route"] == str(answer)
+
+
+def test_own_and_broadcast_addresses_and_rules_on_other_packets_are_notes(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    node.add_rule(Rule(99, mark=5, table=100))
+    node.add_rule(Rule(101, source=IPv4Network("10.0.0.0/8"), table=100))
+    done = sandbox.run(check_script("172.16.0.10/32", "172.16.255.255/32", f"{OWN}/32"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split(" ")[0] for line in done.stdout.splitlines()] == [
+        "LOCAL:",
+        "BROADCAST:",
+        "LOCAL:",
+        "RULE:",
+        "every",
+    ]
+    assert "preference 99, 101" in done.stdout
+
+
+@pytest.mark.parametrize("mode", ["WARN", "STRICT"])
+def test_no_default_route_is_unknown_and_names_another_table_that_has_one(
+    kernel: NamespaceKernel, sandbox: Sandbox, mode: str
+) -> None:
+    build_links(kernel)
+    wrong = Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, protocol=Protocol.BOOT, metric=4278198272)
+    assert kernel.add([default_route(table=100), wrong]) == ()
+    done = sandbox.run(check_script("172.16.1.0/24", mode=mode))
+    reason = (
+        "no-default-route: table main has no unicast 0.0.0.0/0 to compare with; another table has one: "
+        "default via 10.1.0.1 dev eth0 table 100 proto dhcp metric 100"
+    )
+    assert (done.returncode, done.stderr) == (mode == "STRICT", f"the check couldn't judge anything: {reason}\n")
+    assert markers(sandbox) == {"route-overlap.detected": "no-default-route\n"}
+    report = json.loads((sandbox.root / "run/aks-flex-node/route-overlap.json").read_text())
+    assert (report["verdict"], report["reason"], report["defaultDevs"]) == ("unknown", reason, [])
+
+
+@pytest.mark.parametrize("arguments", [[], ["gate"]])
+def test_the_default_route_is_waited_for(kernel: NamespaceKernel, sandbox: Sandbox, arguments: list[str]) -> None:
+    build_links(kernel)
+    process = sandbox.start(check_script("10.96.0.0/12", wait=30), *arguments, is_host=True)
+    assert read_line(process) == f"waiting up to {5 if arguments else 30} s for the default route"
+    assert kernel.add([default_route()]) == ()
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (0, "every expected CIDR leaves by eth0\n", "")
+
+
+def test_at_the_gate_a_failing_verdict_is_looked_at_again(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    text = with_constant(check_script("172.16.2.0/24"), "HOLD_SECONDS", 30)
+    process = sandbox.start(text, "gate", is_host=True)
+    while not (sandbox.root / "run/aks-flex-node/lock").exists():
+        assert process.poll() is None
+    while is_locked(sandbox):
+        pass
+    assert node.add([Route(IPv4Network("172.16.2.0/24"), (NextHop("eth0", GATEWAY),))]) == ()
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (0, "every expected CIDR leaves by eth0\n", "")
+    assert markers(sandbox) == {"route-overlap.ok": ""}
+
+
+def test_warn_admits_in_time_even_if_something_hangs(node: NamespaceKernel, plain: Sandbox) -> None:
+    hang = 'printf "#!/bin/sh\\nexec sleep 600\\n" > "$ROOT/ip"; chmod 755 "$ROOT/ip"; mount --bind "$ROOT/ip" "$(command -v ip)"'
+    text = with_constant(check_script("10.96.0.0/12", mode="WARN"), "WARN_SECONDS", 1)
+    done = plain.run(text, "gate", is_host=True, prepare=hang)
+    assert done.returncode == 0
+    assert markers(plain) == {"route-overlap.detected": "check-failed: it took more than 1 s\n"}
+
+
+@pytest.mark.parametrize("tool", ["ip", "awk", "mv"])
+@pytest.mark.parametrize("how", ["exit 3", "exit 0", "echo rubbish", "kill -9 $$"])
+def test_a_tool_that_fails_never_lets_strict_pass(node: NamespaceKernel, plain: Sandbox, tool: str, how: str) -> None:
+    broken = f"printf '#!/bin/sh\\n{how}\\n'" + f' > "$ROOT/tool"; chmod 755 "$ROOT/tool"; mount --bind "$ROOT/tool" "$(readlink -f $(command -v {tool}))"'
+    done = plain.run(check_script("10.96.0.0/12"), prepare=broken)
+    if not (tool == "mv" and how in ("exit 0", "echo rubbish")):
+        assert done.returncode == 1, done
+        assert done.stderr
+    assert plain.run(check_script("10.96.0.0/12", mode="WARN"), prepare=broken).returncode == 0
+    if tool != "mv":
+        before = table(node)
+        assert plain.run(routes_script(), prepare=broken).returncode == 1
+        assert table(node) == before
+
+
+def test_an_infiniband_interface_without_an_address_is_pending_and_waited_for(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    with infiniband("ib7") as _:
+        done = sandbox.run(check_script("10.96.0.0/12"))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("PENDING: ib7 is an InfiniBand interface without an IPv4 address")
+        process = sandbox.start(check_script("172.17.1.0/24", settle_seconds=60))
+        assert read_line(process) == "waiting up to 60 s for an address on ib7"
+        subprocess.run(["ip", "addr", "add", "172.17.0.1/16", "dev", "ib7"], check=True)
+        _, error = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert "routes via ib7, expected eth0" in error
+
+
+class infiniband:  # noqa: N801 - reads like a function
+    """A tun device that says that it is InfiniBand."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> infiniband:
+        import struct
+
+        self.fd = os.open("/dev/net/tun", os.O_RDWR)
+        tun, no_info = 0x1, 0x1000
+        fcntl.ioctl(self.fd, 0x400454CA, struct.pack("16sH22x", self.name.encode(), tun | no_info))  # TUNSETIFF
+        fcntl.ioctl(self.fd, 0x400454CD, 32)  # TUNSETLINK, ARPHRD_INFINIBAND
+        subprocess.run(["ip", "link", "set", self.name, "up"], check=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+
+# --- the scripts as such ---------------------------------------------------------------------------------------------
+
+
+def places(text: str, count: int = 20) -> Iterable[int]:
+    start = text.index("{\n") + 1
+    end = len(text.rstrip("\n")) - 1
+    return [start + (end - start) * step // (count - 1) for step in range(count)]
+
+
+@pytest.mark.parametrize("text", [routes_script(), check_script("10.96.0.0/12", mode="WARN")], ids=["routes", "check"])
+def test_a_script_that_is_cut_off_anywhere_fails_and_does_nothing(
+    node: NamespaceKernel, plain: Sandbox, text: str
+) -> None:
+    before = table(node)
+    for place in places(text):
+        assert plain.run(text[:place]).returncode not in (0, None), text[place - 40 : place]
+    assert table(node) == before
+    assert list((plain.root / "run").iterdir()) == []
+
+
+def test_the_number_of_processes_does_not_depend_on_the_number_of_routes(node: NamespaceKernel, plain: Sandbox) -> None:
+    plain.count_processes(many(1))  # makes the folder
+    routes = [plain.count_processes(many(count)) for count in (2, 300)]
+    assert routes[0] == routes[1]
+    cidrs = [f"11.{n // 250}.{n % 250}.0/24" for n in range(1000)]
+    checks = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 1000)]
+    assert checks[0] == checks[1]
+
+
+@attrs.frozen
+class Shared:
+    """The part of awk that stands in both scripts."""
+
+    text: str
+
+    @classmethod
+    def of(cls, script: str) -> Shared:
+        start = script.index("# --- routes as ip prints them")
+        return cls(script[start : script.index("# --- the end of the part that both scripts share")])
+
+
+def test_what_both_scripts_share_is_the_same() -> None:
+    assert Shared.of(routes_script()) == Shared.of(check_script("10.0.0.0/8"))
+
+
+def test_an_address_of_the_api_server_arrives_nowhere_else(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """The H200's story: shadowed, mended, proven."""
+    check = check_script("172.16.1.0/24")
+    assert sandbox.run(check).returncode == 1
+    installed(sandbox, routes_script())
+    assert sandbox.run(check).returncode == 0
+    (answer,) = node.lookup([IPv4Address("172.16.1.9")])
+    assert answer.route is not None
+    assert answer.route.devs == ("eth0",)

@@ -1,0 +1,304 @@
+"""The script at boot, the task on the kernel and the task in memory: the same table, the same markers, the same words."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scripts import Sandbox
+
+import phases
+from hostrouting import Config, Host, Layout, RouteError
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+from hostrouting.check import check_overlap
+from hostrouting.errors import HostRoutingError
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
+from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.report import routes_text, summary, write_markers
+from hostrouting.tasks import InstallRoutes
+from hostrouting.testing import FakeSystemd
+from hostrouting.testing.strategies import NewAddress, new_addresses, policy_rules, routes, variants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hostrouting.backends import Kernel
+
+pytestmark = pytest.mark.kernel
+
+DEVICES = ("v0", "v1", "v2")
+PREFIXES = (
+    *("10.0.0.0/8", "10.0.0.0/16", "10.0.0.0/24", "10.0.0.0/25", "10.0.0.128/25", "10.0.0.0/31", "10.0.0.1/32"),
+    *("10.0.0.5/32", "10.0.0.255/32", "10.0.1.0/24", "10.0.9.0/24", "10.0.9.1/32", "192.0.2.0/24", "172.16.1.0/24"),
+)
+GATEWAYS = ("10.0.0.1", "10.0.0.2", "10.0.0.5", "10.0.0.255", "10.0.1.7", "10.0.9.1", "192.0.2.1")
+
+
+@attrs.frozen
+class World:
+    """What is done to a fresh kernel before the run; a step that the kernel refuses is left out."""
+
+    addresses: tuple[tuple[str, NewAddress], ...]
+    routes: tuple[Route, ...]
+    rules: tuple[Rule, ...]
+    down: str | None
+
+    def build(self, kernel: Kernel) -> None:
+        for dev in DEVICES:
+            kernel.add_link(dev)
+        for dev, address in self.addresses:
+            _tried(lambda dev=dev, address=address: kernel.add_address(dev, **attrs.asdict(address)))  # type: ignore[misc]
+        kernel.add(self.routes)
+        for rule in self.rules:
+            _tried(lambda rule=rule: kernel.add_rule(rule))  # type: ignore[misc]
+        if self.down is not None:
+            kernel.set_link(self.down, up=False)
+
+
+def _tried(step: Callable[[], object]) -> None:
+    try:
+        step()
+    except RouteError as error:
+        if error.errno is None:
+            raise
+
+
+# --- what is drawn -----------------------------------------------------------------------------------------------
+
+_HOPS = (
+    NextHop("v0", IPv4Address("10.0.0.5")),
+    NextHop("v0", IPv4Address("10.0.0.2")),
+    NextHop("v1", IPv4Address("10.0.1.7")),
+    NextHop("v2", IPv4Address("192.0.2.1"), onlink=True),
+    NextHop("v2"),
+)
+
+
+@st.composite
+def default_routes(draw: st.DrawFn) -> Route:
+    return Route(
+        DEFAULT_DESTINATION,
+        draw(st.lists(st.sampled_from(_HOPS), min_size=1, max_size=2, unique=True).map(tuple)),
+        protocol=draw(st.sampled_from((Protocol.DHCP, Protocol.BOOT, Protocol.HOSTROUTING))),
+        metric=draw(st.sampled_from((0, 100, 100, 2**32 - 1))),
+        mtu=draw(st.sampled_from((None, None, 1400))),
+        source=draw(st.sampled_from((None, None, IPv4Address("10.0.0.1")))),
+    )
+
+
+@st.composite
+def neighbours(draw: st.DrawFn) -> Route:
+    """A route at a place where the config may want one, ours or somebody else's."""
+    discards = draw(st.sampled_from((False, False, False, True)))
+    return Route(
+        IPv4Network(draw(st.sampled_from(PREFIXES))),
+        () if discards else draw(st.lists(st.sampled_from(_HOPS), min_size=1, max_size=2, unique=True).map(tuple)),
+        RouteType.BLACKHOLE if discards else RouteType.UNICAST,
+        table=draw(st.sampled_from((Table.MAIN, Table.MAIN, Table.MAIN, 100))),
+        protocol=draw(st.sampled_from((Protocol.HOSTROUTING, Protocol.HOSTROUTING, Protocol.DHCP, Protocol.BIRD, 80))),
+        metric=draw(st.sampled_from((0, 0, 0, 10))),
+    )
+
+
+_CONNECTED = st.sampled_from((("v0", "10.0.0.1/24"), ("v1", "10.0.1.1/24")))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    usual = [(dev, NewAddress(address)) for dev, address in draw(st.lists(_CONNECTED, max_size=2, unique=True))]
+    odd = draw(st.lists(st.tuples(st.sampled_from(DEVICES), new_addresses()), max_size=1))
+    entries = [
+        *draw(st.lists(default_routes(), min_size=draw(st.sampled_from((0, 1, 1, 1))), max_size=2)),
+        *draw(st.lists(st.one_of(neighbours(), neighbours(), variants(neighbours()), routes()), max_size=6)),
+    ]
+    return World(
+        tuple(usual + odd),
+        tuple(entries),
+        tuple(draw(st.lists(policy_rules(), max_size=draw(st.sampled_from((0, 0, 2)))))),
+        draw(st.sampled_from((None,) * 5 + DEVICES)),
+    )
+
+
+def entries() -> st.SearchStrategy[dict[str, object]]:
+    return st.fixed_dictionaries(
+        {
+            "destination": st.sampled_from(PREFIXES),
+            "gateway": st.sampled_from(("", "", "", "onlink", *GATEWAYS)),
+            "dev": st.sampled_from(("", "", "", *DEVICES, "v9")),
+            "metric": st.sampled_from((0, 0, 10, 2**32 - 1)),
+        }
+    )
+
+
+def configs() -> st.SearchStrategy[Config]:
+    wanted = st.lists(entries(), max_size=5, unique_by=lambda entry: (entry["destination"], entry["metric"]))
+    return wanted.map(
+        lambda some: Config.from_mapping(
+            {"hostRouting": {"staticRoutes": {"enabled": True, "routes": some}, "waitSeconds": 0}}
+        )
+    )
+
+
+# --- what is compared --------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Outcome:
+    """What a run leaves behind and says."""
+
+    table: tuple[str, ...]
+    said: tuple[str, ...]
+    markers: dict[str, str] = attrs.field(factory=dict)
+    is_ok: bool = True
+
+
+def _table(kernel: Kernel) -> tuple[str, ...]:
+    return tuple(str(route) for route in kernel.routes())
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(text.splitlines())
+
+
+def _error_lines(error: BaseException) -> tuple[str, ...]:
+    return _lines("\n".join([str(error), *getattr(error, "__notes__", ())]))
+
+
+def _markers(root: Path) -> dict[str, str]:
+    found = {path.name: path.read_text() for path in (root / "run/aks-flex-node").glob("route-overlap.*")}
+    report = json.loads(found.pop("route-overlap.json"))
+    del report["time"]
+    return found | {"route-overlap.json": json.dumps(report, indent=2)}
+
+
+@pytest.fixture(scope="module")
+def roots() -> Iterator[Callable[[], Path]]:
+    """Fresh folders, one after the other: hypothesis runs a test's function many times."""
+    with tempfile.TemporaryDirectory() as parent:
+
+        def fresh() -> Path:
+            shutil.rmtree(Path(parent) / "root", ignore_errors=True)
+            root = Path(parent) / "root"
+            root.mkdir()
+            return root
+
+        yield fresh
+
+
+def _differences(outcomes: dict[str, Outcome]) -> str:
+    first = outcomes["script"]
+    lines = []
+    for name, other in outcomes.items():
+        for field in attrs.fields(Outcome):
+            one, two = getattr(first, field.name), getattr(other, field.name)
+            if one != two:
+                lines += [f"{field.name} of script: {one}", f"{field.name} of {name}: {two}"]
+    return "\n".join(lines)
+
+
+def _kernels() -> Iterator[tuple[str, Kernel]]:
+    enter_namespace()
+    yield "task", NamespaceKernel()
+    yield "memory", FakeKernel()
+
+
+def _install(config: Config, kernel: Kernel, root: Path) -> Outcome:
+    try:
+        host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
+        report = InstallRoutes(config, host=host).do(phases.CancelScope())
+    except HostRoutingError as error:
+        return Outcome(_table(kernel), _error_lines(error))
+    # A script doesn't name what it didn't touch.
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", routes_text(report))
+    said = [line for line in _lines(plain) if not line.startswith("unchanged") or line.endswith(")")]
+    return Outcome(_table(kernel), tuple(said))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(world=worlds(), config=configs())
+def test_installing(world: World, config: Config, roots: Callable[[], Path]) -> None:
+    enter_namespace()
+    kernel = NamespaceKernel()
+    world.build(kernel)
+    script = render_static_routes_script(config.static_routes.routes, wait_seconds=config.wait_seconds)
+    sandbox = Sandbox(roots())
+    done = sandbox.run(script)
+    said = done.stderr if done.returncode else done.stdout
+    outcomes = {"script": Outcome(_table(kernel), _lines(said))}
+    if done.returncode == 0:
+        again = sandbox.run(script)
+        assert (again.returncode, again.stderr, again.stdout.splitlines()[-1]) == (0, "", "nothing to change")
+        assert _table(kernel) == outcomes["script"].table
+    for name, other in _kernels():
+        world.build(other)
+        outcomes[name] = _install(config, other, roots())
+    if problem := _differences(outcomes):
+        raise AssertionError(problem)
+
+
+# --- the check ---------------------------------------------------------------------------------------------------
+
+CIDRS = (*PREFIXES, "0.0.0.0/0", "10.0.0.2/31", "10.0.9.0/30", "128.0.0.0/1", "10.0.0.77/24", "11.0.0.0/8")
+PATTERNS = ("v1", "v[2-9]", "v?", "*2", "[v]0", "lo", "veth*")
+
+
+def checks() -> st.SearchStrategy[Config]:
+    overlap = st.fixed_dictionaries(
+        {
+            "expectedCidrs": st.lists(st.sampled_from(CIDRS), min_size=1, max_size=6),
+            "mode": st.sampled_from(("WARN", "STRICT")),
+            "containerDevs": st.lists(st.sampled_from(PATTERNS), max_size=1),
+            "allowedDevs": st.lists(st.sampled_from(PATTERNS), max_size=1),
+        }
+    )
+    return overlap.map(
+        lambda section: Config.from_mapping({"hostRouting": {"routeOverlap": section, "waitSeconds": 0}})
+    )
+
+
+def _check(config: Config, kernel: Kernel, root: Path) -> Outcome:
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
+    report = check_overlap(config, host, phases.CancelScope())
+    write_markers(host.layout, report)
+    notes = [f"{note.kind}: {note.message}" for note in report.notes]
+    return Outcome(_table(kernel), (*_lines(summary(report)), *notes), _markers(root), report.verdict == "ok")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(world=worlds(), config=checks())
+def test_checking(world: World, config: Config, roots: Callable[[], Path]) -> None:
+    enter_namespace()
+    kernel = NamespaceKernel()
+    world.build(kernel)
+    overlap = config.route_overlap
+    script = render_check_route_overlap_script(
+        overlap.expected_cidrs,
+        overlap.mode,
+        wait_seconds=config.wait_seconds,
+        container_devs=overlap.container_devs,
+        allowed_devs=overlap.allowed_devs,
+    )
+    sandbox = Sandbox(roots())
+    done = sandbox.run(script)
+    *notes, last = ["", *_lines(done.stdout)]
+    # All is well: that is said last, behind the notes.
+    said = (*_lines(done.stderr), *_lines(done.stdout)) if done.stderr else (last, *notes[1:])
+    markers = _markers(sandbox.root)
+    is_ok = "route-overlap.ok" in markers
+    assert done.returncode == (overlap.mode == "STRICT" and not is_ok)
+    outcomes = {"script": Outcome(_table(kernel), said, markers, is_ok)}
+    for name, other in _kernels():
+        world.build(other)
+        outcomes[name] = _check(config, other, roots())
+    if problem := _differences(outcomes):
+        raise AssertionError(problem)
