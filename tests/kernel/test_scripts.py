@@ -208,8 +208,10 @@ def test_our_protocol_in_another_table_is_not_ours_to_remove(node: NamespaceKern
         ("nhid 7", "via 10.1.0.1 dev eth0 proto hostrouting"),
         (
             "src 10.1.0.4 mtu lock 1400 nexthop via 10.1.0.1 dev eth0 weight 3 nexthop via 10.2.0.1 dev eth1",
-            "proto hostrouting src 10.1.0.4 mtu 1400 nexthop via 10.1.0.1 dev eth0 weight 3 "
-            "nexthop via 10.2.0.1 dev eth1 weight 1",
+            (
+                "proto hostrouting src 10.1.0.4 mtu 1400 nexthop via 10.1.0.1 dev eth0 weight 3 "
+                "nexthop via 10.2.0.1 dev eth1 weight 1"
+            ),
         ),
         (
             "via 10.1.0.1 dev eth0 src 10.1.0.4 mtu 1400",
@@ -399,7 +401,7 @@ def test_a_device_that_comes_up_and_a_gateway_that_becomes_reachable_are_waited_
 def test_what_is_missing_is_named_with_a_route_that_needs_it(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
     build_links(kernel)
     before = table(kernel)
-    wanted = [
+    wanted: list[dict[str, Any] | str] = [
         {"destination": "172.16.9.0/24", "dev": "ib9", "gateway": "onlink"},
         *(f"172.16.{n}.0/24" for n in range(3)),
     ]
@@ -689,7 +691,10 @@ def test_warn_admits_in_time_even_if_something_hangs(node: NamespaceKernel, plai
 @pytest.mark.parametrize("tool", ["ip", "awk", "mv"])
 @pytest.mark.parametrize("how", ["exit 3", "exit 0", "echo rubbish", "kill -9 $$"])
 def test_a_tool_that_fails_never_lets_strict_pass(node: NamespaceKernel, plain: Sandbox, tool: str, how: str) -> None:
-    broken = f"printf '#!/bin/sh\\n{how}\\n'" + f' > "$ROOT/tool"; chmod 755 "$ROOT/tool"; mount --bind "$ROOT/tool" "$(readlink -f $(command -v {tool}))"'
+    broken = (
+        f"printf '#!/bin/sh\\n{how}\\n'"
+        f' > "$ROOT/tool"; chmod 755 "$ROOT/tool"; mount --bind "$ROOT/tool" "$(readlink -f $(command -v {tool}))"'
+    )
     done = plain.run(check_script("10.96.0.0/12"), prepare=broken)
     if not (tool == "mv" and how in ("exit 0", "echo rubbish")):
         assert done.returncode == 1, done

