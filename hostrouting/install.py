@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.errors import RouteError
-from hostrouting.model import NextHop, Scope, Table
+from hostrouting.model import NextHop, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +37,6 @@ _REASONS = {
     errnos.ENETUNREACH: ("its gateway can't be reached", "look at: ip -4 route get {gateway}"),
     errnos.ENODEV: ("there is no such device", "look at: ip link"),
     errnos.ENETDOWN: ("its device is down", "set it up: ip link set {dev} up"),
-    errnos.EHOSTUNREACH: ("its gateway can't be reached", "look at: ip -4 route get {gateway}"),
-    errnos.EACCES: ("a prohibit route or rule covers its gateway", "look at: ip -4 route get {gateway}"),
     errnos.EPERM: ("not permitted", "run as root (CAP_NET_ADMIN)"),
     errnos.ESRCH: ("there is no such route", "look at: ip -4 route show {destination}"),
     errnos.EINVAL: ("the kernel takes it to be invalid", "check its gateway and source"),
@@ -114,8 +112,6 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
     Raises:
         RouteError: the kernel refused; what was changed until then is for ``undo``.
     """
-    # A route may have its gateway in another of ours: such a one comes after it and goes before it.
-    remove_last_first = sorted(plan.remove, key=_is_on_link)
     added: list[Route] = []
     undo.push(partial(_take_back, backend.delete, added))
     for add in _bulks(plan.add, scope):
@@ -126,7 +122,7 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
         undo.push(partial(_write, backend.replace, [item.old for item in replace], "put back"))
         _write(backend.replace, [item.new for item in replace], "replace")
     # Each delete reads all our routes first: no more than a few calls, or the time grows with the square.
-    for remove in _bulks(remove_last_first, scope, max(BULK_ROUTES, -(-len(remove_last_first) // _DELETIONS_MAX))):
+    for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
         undo.push(partial(_write, backend.add, remove[::-1], "put back", fine=errnos.EEXIST))
         _write(backend.delete, remove, "remove", fine=errnos.ESRCH)
 
@@ -144,10 +140,6 @@ def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
 
 def _take_back(delete: _BulkCall, added: list[Route]) -> None:
     _write(delete, added[::-1], "take back", fine=errnos.ESRCH)
-
-
-def _is_on_link(route: Route) -> bool:
-    return route.scope == Scope.LINK
 
 
 def _bulks(items: Sequence[T], scope: CancelScope, size: int = BULK_ROUTES) -> Iterator[Sequence[T]]:
@@ -175,7 +167,9 @@ def _write(
 
 
 def _explain(verb: str, failure: RouteFailure) -> str:
-    reason, advice = _REASONS.get(failure.errno, (os.strerror(failure.errno).lower(), "look at: dmesg"))
+    # The kernel has one sentence and many errnos for a gateway (fib_check_nh); ip shows only the sentence.
+    errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
+    reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
     hop = failure.route.hops[0] if failure.route.hops else NextHop()
     advice = advice.format(destination=failure.route.destination, gateway=hop.gateway or "GATEWAY", dev=hop.dev)
     return f"can't {verb} {failure.route}: {reason} (kernel: {failure.message}); {advice}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.errors import RouteError
+from hostrouting.model import Scope
 from hostrouting.netaddr import halves
 
 if TYPE_CHECKING:
@@ -173,7 +174,11 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
     if refusals:
         raise RouteError("\n".join(refusals))
     keys = {route.key for route in wanted}
-    sorted_["remove"] = [route for route in main if route.is_ours and route.key not in keys]
+    # Those last that others need for their gateway, so that the way back, last first, puts them back first.
+    sorted_["remove"] = sorted(
+        (route for route in main if route.is_ours and route.key not in keys),
+        key=lambda route: route.scope == Scope.LINK,
+    )
     return RoutePlan(**{name: tuple(items) for name, items in sorted_.items()})
 
 

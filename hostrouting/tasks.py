@@ -203,7 +203,7 @@ def _remove_routes(host: Host, scope: CancelScope) -> RoutesReport:
     if not _is_installed(host, ROUTES) and not _ours(host):
         return RoutesReport()
     with _exclusive(host, scope):
-        plan = RoutePlan(remove=_ours(host))
+        plan = plan_routes((), _ours(host))
         if not plan.is_empty:
             with all_or_nothing(scope) as undo:
                 apply_routes(plan, host.routes, scope, undo)

@@ -386,7 +386,8 @@ function read_route(    kind, to, n, id) {
   }
   if (is_connected[kind] && !(to in connected))
     connected[to] = n
-  if (is_near[kind]) {
+  # Ours count only where they are wanted: what this run removes must not carry what it adds.
+  if (is_near[kind] && !(n in is_ours)) {
     near_to[++nears] = to
     near_devs[nears] = devs_of[kind]
   }
@@ -403,9 +404,8 @@ function classify(kind) {
   is_marked[kind] = proto == "217"
   is_usual[kind] = type == 1 && tos == "0"
   is_connected[kind] = type == 1 && proto == "2" && scope == "253"
-  # The kernel's look-up of a gateway sees only these. Ours count only where they are wanted: what this run removes
-  # must not carry what it adds.
-  is_near[kind] = type == 1 && scope >= 253 && proto != "217"
+  # The kernel's look-up of a gateway sees only these.
+  is_near[kind] = type == 1 && scope >= 253
   devs_of[kind] = live_devs()
 }
 
@@ -990,7 +990,7 @@ function explain(verb, route, error,    text, reason, advice, shown) {
     reason = "another route has its destination and metric"
     advice = "look at: ip -4 route show " destination
   }
-  else if (text == "Network is unreachable" || (text ~ /invalid gateway/ && !(via[1] in is_broadcast))) {
+  else if (text == "Network is unreachable" || text ~ /invalid gateway/) {
     reason = "its gateway can\047t be reached"
     advice = "look at: ip -4 route get " (via[1] == "" ? "GATEWAY" : via[1])
   }
@@ -1032,9 +1032,6 @@ function print_undo(    k, i, undone, undos, new, there, before, wrong, count) {
     print "again"
     return
   }
-  for (i = 1; i <= lines; i++)
-    if (line[i] ~ /^(3|broadcast) /)
-      is_broadcast[substr(place[i], 1, index(place[i], "/") - 1)] = 1
   count = undone = 0
   for (k = 1; k <= writes; k++)
     if (k in failed && !is_gone(k))

@@ -270,8 +270,8 @@ def test_the_500th_of_1000_routes_fails_and_the_table_is_as_before(node: Namespa
     installed(sandbox, routes_script("172.16.2.0/24", "172.16.3.0/24"))
     before = table(node)
     assert refused(sandbox, many(1000, 499)) == (
-        "can't add 172.17.7.204/30 via 10.1.0.255 dev eth0 proto hostrouting: the kernel takes it to be invalid "
-        "(kernel: Nexthop has invalid gateway); check its gateway and source\n"
+        "can't add 172.17.7.204/30 via 10.1.0.255 dev eth0 proto hostrouting: its gateway can't be reached "
+        "(kernel: Nexthop has invalid gateway); look at: ip -4 route get 10.1.0.255\n"
     )
     assert table(node) == before
 
