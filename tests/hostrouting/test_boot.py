@@ -27,6 +27,7 @@ from hostrouting.boot import plan_boot
 from hostrouting.errors import FileError
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
+from phases.testing import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,6 +147,19 @@ def test_a_second_run_touches_no_file_and_reloads_nothing(host: Host, layout: La
     apply(host)
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in written} == before
     assert units.reloads == reloads
+
+
+def test_10_5_forty_nine_routes_wait_no_longer_than_one(layout: Layout) -> None:
+    """Section 10.5: the reference's "cached" device is set in a subshell, so each route waits anew."""
+    many = [{"destination": f"172.16.{number}.0/24"} for number in range(1, 50)]
+    clock = FakeClock()
+    task = ConfigureStaticRoutes(
+        config(staticRoutes={"enabled": True, "routes": many}, waitSeconds=30),
+        host=Host(routes=FakeKernel(), units=FakeSystemd(layout), layout=layout),
+    )
+    with pytest.raises(HostRoutingError, match="waited 30 s and still missing is the default route"):
+        phases.run(task, scope=phases.CancelScope(clock=clock))
+    assert clock.monotonic() == pytest.approx(30)
 
 
 def test_a_mode_or_consumer_that_changes_moves_the_gate(host: Host, layout: Layout) -> None:

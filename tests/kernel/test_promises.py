@@ -629,8 +629,8 @@ def test_waiting_is_reported_and_the_error_names_what_was_missing_and_for_which_
     assert table(kernel) == before
 
 
-def test_a_wait_ends_as_soon_as_what_is_missing_comes(kernel: Kernel, layout: Layout) -> None:
-    """10.5 too: it is waited for once for the whole run, not anew for each route."""
+def test_10_5_it_is_waited_for_once_for_the_whole_run_and_only_until_it_comes(kernel: Kernel, layout: Layout) -> None:
+    """Section 10.5: the reference waits anew, up to 30 s, for each route."""
     build_links(kernel)
     observer = OnProgress(lambda: kernel.add([default_route()]))
     wanted = config(*({"destination": f"172.16.{n}.0/24"} for n in range(1, 50)), wait=60)

@@ -761,7 +761,9 @@ def test_a_script_that_is_cut_off_anywhere_fails_and_does_nothing(
     assert list((plain.root / "run").iterdir()) == []
 
 
-def test_the_number_of_processes_does_not_depend_on_the_number_of_routes(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_10_10_the_number_of_processes_does_not_depend_on_the_number_of_routes(
+    node: NamespaceKernel, plain: Sandbox
+) -> None:
     plain.count_processes(many(1))  # makes the folder
     routes = [plain.count_processes(many(count)) for count in (2, 300)]
     assert routes[0] == routes[1]

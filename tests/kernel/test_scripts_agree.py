@@ -14,7 +14,7 @@ import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripts import Sandbox
+from scripts import AWKS, Sandbox, awk_or_skip
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError
@@ -225,13 +225,13 @@ def _install(config: Config, kernel: Kernel, root: Path) -> Outcome:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(world=worlds(), config=configs())
-def test_installing(world: World, config: Config, roots: Callable[[], Path]) -> None:
+@given(world=worlds(), config=configs(), awk=st.sampled_from(AWKS))
+def test_installing(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> None:
     enter_namespace()
     kernel = NamespaceKernel()
     world.build(kernel)
     script = render_static_routes_script(config.static_routes.routes, wait_seconds=config.wait_seconds)
-    sandbox = Sandbox(roots())
+    sandbox = Sandbox(roots(), awk_or_skip(awk))
     done = sandbox.run(script)
     said = done.stderr if done.returncode else done.stdout
     outcomes = {"script": Outcome(_table(kernel), _lines(said))}
@@ -275,8 +275,8 @@ def _check(config: Config, kernel: Kernel, root: Path) -> Outcome:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(world=worlds(), config=checks())
-def test_checking(world: World, config: Config, roots: Callable[[], Path]) -> None:
+@given(world=worlds(), config=checks(), awk=st.sampled_from(AWKS))
+def test_checking(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> None:
     enter_namespace()
     kernel = NamespaceKernel()
     world.build(kernel)
@@ -288,7 +288,7 @@ def test_checking(world: World, config: Config, roots: Callable[[], Path]) -> No
         container_devs=overlap.container_devs,
         allowed_devs=overlap.allowed_devs,
     )
-    sandbox = Sandbox(roots())
+    sandbox = Sandbox(roots(), awk_or_skip(awk))
     done = sandbox.run(script)
     *notes, last = ["", *_lines(done.stdout)]
     # All is well: that is said last, behind the notes.
