@@ -174,10 +174,17 @@ def _needs_reload(units: UnitManager, consumer: str) -> bool:
     return any(units.show(name, "NeedDaemonReload")["NeedDaemonReload"] == "yes" for name in watched)
 
 
+# A unit that isn't there yet, or can't be started, has no settings to read back; its drop-in is read with it.
+_NOTHING_TO_HOLD = ("not-found", "masked")
+
+
 def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
     """Read the gate back: a line that systemd doesn't understand is ignored, and an override may empty the list."""
     for instance in units.instances(manifest.consumer):
-        missing = missing_commands(manifest.parts, units.show(instance, "ExecStartPreEx")["ExecStartPreEx"])
+        shown = units.show(instance, "LoadState", "ExecStartPreEx")
+        if shown["LoadState"] in _NOTHING_TO_HOLD:
+            continue
+        missing = missing_commands(manifest.parts, shown["ExecStartPreEx"])
         if missing:
             raise UnitError(
                 f"the gate doesn't hold {instance}: its ExecStartPre= lacks {' and '.join(map(str, missing))}; "

@@ -282,6 +282,17 @@ def test_an_override_after_ours_makes_apply_fail_and_changes_nothing(node: Machi
     assert "proto hostrouting" not in node.run("ip", "route").stdout
 
 
+def test_a_consumer_that_comes_later_is_held_back_all_the_same(node: Machine) -> None:
+    write_config(node, consumer="kubelet.service")
+    node.boot()
+    assert node.python("apply", check=False).stderr.startswith("hostrouting: OVERLAP")  # installed, then judged
+    payload = add_kubelet(node, enabled=False)
+    assert not start(node, payload)
+    assert not payload.has_run()
+    node.ip(*MEND)
+    assert start(node, payload)
+
+
 # --- break-glass ---------------------------------------------------------------------------------------------------
 
 
