@@ -131,19 +131,25 @@ def test_a_changed_config_adds_replaces_and_removes_in_this_order(node: Namespac
 
 def watched(sandbox: Sandbox, text: str) -> tuple[list[str], list[str]]:
     """What a run says, and what the kernel tells of it."""
-    end = ["ip", "route", "add", "blackhole", "198.51.100.1"]
+
+    def mark(verb: str, address: str) -> None:
+        subprocess.run(["ip", "route", verb, "blackhole", address], check=True)
+
     with subprocess.Popen(["ip", "-4", "monitor", "route"], stdout=subprocess.PIPE, text=True) as monitor:
         assert monitor.stdout is not None
-        subprocess.run([*end, "proto", "99"], check=True)
-        while not select.select([monitor.stdout], [], [], 0.05)[0]:
-            subprocess.run([*end[:2], "replace", *end[3:], "proto", "99"], check=True)
-        lines = installed(sandbox, text)
-        subprocess.run([*end[:2], "del", *end[3:]], check=True)
-        events: list[str] = []
-        while not events or not events[-1].startswith("Deleted blackhole"):
-            events.append(monitor.stdout.readline().rstrip())
-        monitor.terminate()
-    return lines, [event for event in events if "198.51.100.1" not in event]
+        try:
+            mark("add", "198.51.100.1")
+            while not select.select([monitor.stdout], [], [], 0.05)[0]:
+                mark("del", "198.51.100.1")  # it wasn't listening yet
+                mark("add", "198.51.100.1")
+            lines = installed(sandbox, text)
+            mark("add", "198.51.100.2")
+            events: list[str] = []
+            while not events or "198.51.100.2" not in events[-1]:
+                events.append(monitor.stdout.readline().rstrip())
+        finally:
+            monitor.kill()
+    return lines, [event for event in events if "198.51.100." not in event]
 
 
 def test_routes_that_nobody_wants_any_more_are_removed(node: NamespaceKernel, sandbox: Sandbox) -> None:
