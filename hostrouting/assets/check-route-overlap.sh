@@ -811,6 +811,9 @@ function print_report(    i) {
   for (i = 1; i <= dumps; i++)
     if (i in failed)
       trouble = "can\047t read the routes: " failed[i]
+  # There is always a loopback interface: without any ip itself couldn't run.
+  if (trouble == "" && !has_links)
+    trouble = "can\047t read the routes: " (last_error == "" ? "ip gave no answer" : last_error)
   find_default()
   if (trouble == "" && expected == " ") {
     print "no-default-route 0"

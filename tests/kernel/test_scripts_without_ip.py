@@ -1,0 +1,42 @@
+"""A host whose ip can't run: a clear error, and in STRICT nothing passes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from node import build_node
+from scripts import Sandbox
+
+from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostrouting.backends.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+WITHOUT_IP = 'mount --bind /dev/null "$(readlink -f "$(command -v ip)")"'
+
+
+def test_the_routes_script_fails_and_says_that_ip_can_not_run(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    build_node(kernel)
+    script = render_static_routes_script([{"destination": "172.16.1.0/24"}], wait_seconds=0)
+    done = Sandbox(tmp_path).run(script, prepare=WITHOUT_IP)
+    assert done.returncode == 1
+    assert "can't list the routes" in done.stderr
+    assert "ermission denied" in done.stderr
+
+
+@pytest.mark.parametrize(("mode", "code"), [("STRICT", 1), ("WARN", 0)])
+def test_the_check_is_unknown_and_says_that_ip_can_not_run(
+    kernel: NamespaceKernel, tmp_path: Path, mode: str, code: int
+) -> None:
+    build_node(kernel)
+    script = render_check_route_overlap_script(["10.96.0.0/12"], mode, wait_seconds=0)
+    done = Sandbox(tmp_path).run(script, prepare=WITHOUT_IP)
+    assert done.returncode == code
+    marker = (tmp_path / "run/aks-flex-node/route-overlap.detected").read_text()
+    assert marker.startswith("check-failed: can't read the routes")
+    assert "ermission denied" in marker
