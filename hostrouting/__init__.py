@@ -4,7 +4,8 @@ This module *is* the API; everything else may move. The layers, each importing o
 
     errors, netaddr, model                          values
     config, layout, the ports (backends, systemd)   what is asked, where, of whom
-    rules, resolve, plan, overlap                   pure: what has to change, what is wrong
+    rules, fib, resolve, plan                       pure: what the tables say, what has to change
+    coverage, overlap, remedy, findings             pure: what is wrong, and what mends it
     backends/*, systemd/*, files, host              adapters: the kernel, systemd, the file system
     install, verify, wait, check                    the host is changed and asked
     tasks, report                                   what a bootstrap program runs
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from hostrouting.backends.netlink import NetlinkBackend
     from hostrouting.config import Config, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
     from hostrouting.errors import ConfigError, HostRoutingError, RouteError, RouteOverlapError, UnitError
+    from hostrouting.findings import Finding, Note, OverlapReport
     from hostrouting.host import Host
     from hostrouting.layout import Layout
-    from hostrouting.overlap import Finding, Note, OverlapReport
     from hostrouting.plan import RoutesReport
     from hostrouting.systemd import UnitManager
+    from hostrouting.systemd.systemctl import Systemctl
     from hostrouting.tasks import CheckRouteOverlap, Configure, ConfigureStaticRoutes, RemoveHostRouting
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "RoutesReport",
     "StaticRoute",
     "StaticRoutes",
+    "Systemctl",
     "UnitError",
     "UnitManager",
     "__version__",
@@ -66,9 +69,10 @@ _HOMES = {
     "errors": ("ConfigError", "HostRoutingError", "RouteError", "RouteOverlapError", "UnitError"),
     "host": ("Host",),
     "layout": ("Layout",),
-    "overlap": ("Finding", "Note", "OverlapReport"),
+    "findings": ("Finding", "Note", "OverlapReport"),
     "plan": ("RoutesReport",),
     "systemd": ("UnitManager",),
+    "systemd.systemctl": ("Systemctl",),
     "tasks": ("CheckRouteOverlap", "Configure", "ConfigureStaticRoutes", "RemoveHostRouting"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -5,18 +5,23 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING
 
+import attrs
+
+from hostrouting.config import Coverage
+from hostrouting.coverage import exact_tiling, probe_tiling
 from hostrouting.errors import RouteError
+from hostrouting.findings import NO_DEFAULT_ROUTE, OverlapReport, Remedy, Verdict
 from hostrouting.model import Table
-from hostrouting.overlap import NO_DEFAULT_ROUTE, OverlapReport, Scene, Verdict, judge, pending_devs, probe
+from hostrouting.overlap import Scene, judge, pending_devs, sort_answers
+from hostrouting.remedy import Remedies, own_subnets
 from hostrouting.resolve import default_route, has_default_route, missing_default_route
 from hostrouting.wait import look_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from ipaddress import IPv4Network
 
     from hostrouting.backends import RouteBackend
-    from hostrouting.config import Config
+    from hostrouting.config import Config, RouteOverlap
     from hostrouting.host import Host
     from hostrouting.model import Route
     from phases import CancelScope
@@ -60,7 +65,8 @@ def check_overlap(
 
     def report_of(verdict: Verdict, **fields: object) -> OverlapReport:
         time = now().astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return OverlapReport(verdict, overlap.mode, time, cidrs=overlap.expected_cidrs, **fields)  # type: ignore[arg-type]
+        known = {"cidrs": overlap.expected_cidrs, "coverage": overlap.coverage}
+        return OverlapReport(verdict, overlap.mode, time, **known, **fields)  # type: ignore[arg-type]
 
     if not overlap.expected_cidrs:
         return report_of(Verdict.OK)
@@ -71,22 +77,41 @@ def check_overlap(
         default = default_route(main)
         if default is None:
             return report_of(Verdict.UNKNOWN, reason=_no_default_route(host.routes.routes()))
-        findings, notes = judge(overlap, _scene(overlap.expected_cidrs, default, host.routes))
+        scene = _look(overlap, default, host.routes)
+        outcomes = sort_answers(overlap, scene)
+        findings, notes = judge(overlap, scene, outcomes)
     except RouteError as error:
         return report_of(Verdict.UNKNOWN, reason=f"check-failed: {error}")
-    verdict = Verdict.OVERLAP if findings else Verdict.OK
-    return report_of(verdict, default_devs=default.devs, findings=findings, notes=notes)
+    verdict, remedy = Verdict.OVERLAP if findings else Verdict.OK, Remedy()
+    if findings and overlap.coverage is Coverage.EXACT:
+        remedies = Remedies(scene, outcomes)
+        remedy = remedies.of_all()
+        findings = tuple(attrs.evolve(each, fix=remedies.fix_of(each)) for each in findings)
+    return report_of(verdict, default_devs=default.devs, findings=findings, notes=notes, remedy=remedy)
 
 
-def _scene(cidrs: Sequence[IPv4Network], default: Route, backend: RouteBackend) -> Scene:
-    answers = backend.lookup([probe(cidr) for cidr in dict.fromkeys(cidrs)])
+def _look(overlap: RouteOverlap, default: Route, backend: RouteBackend) -> Scene:
+    addresses, rules, routes = backend.addresses(), backend.rules(), backend.routes()
+    cidrs = tuple(dict.fromkeys(overlap.expected_cidrs))
+    if overlap.coverage is Coverage.PROBE:
+        tiling = probe_tiling(cidrs)
+    else:
+        tiling = exact_tiling(
+            cidrs,
+            expected_devs=default.devs,
+            rules=rules,
+            routes=routes,
+            foreseen=overlap.foreseen,
+            borders=own_subnets(addresses, default.devs),
+        )
     return Scene(
         default=default,
         links=backend.links(),
-        addresses=backend.addresses(),
-        rules=backend.rules(),
-        routes=backend.routes(),
-        answers={answer.address: answer for answer in answers},
+        addresses=addresses,
+        rules=rules,
+        routes=routes,
+        tiling=tiling,
+        answers={answer.address: answer for answer in backend.lookup(tiling.questions)},
     )
 
 

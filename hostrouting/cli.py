@@ -314,8 +314,8 @@ def _render(options: argparse.Namespace, host: Host | None) -> int:
 def _check(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting import report
     from hostrouting.check import check_overlap
+    from hostrouting.findings import Verdict
     from hostrouting.host import Host
-    from hostrouting.overlap import Verdict
 
     given = _cidrs(options.cidr)
     config = Config() if given and options.config is None else _load(options, host)

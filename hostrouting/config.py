@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import attrs
 
@@ -22,6 +22,7 @@ __all__ = [
     "CONTAINER_DEVS",
     "ONLINK",
     "Config",
+    "Coverage",
     "OverlapMode",
     "RouteOverlap",
     "StaticRoute",
@@ -49,6 +50,7 @@ _CONSUMER = re.compile(r"[A-Za-z0-9:_.-]+@?[A-Za-z0-9:_.-]*\.service")
 _PATTERN = re.compile(r"[][A-Za-z0-9_.*?-]+")
 
 Gateway = IPv4Address | Literal["onlink"] | None
+Word = TypeVar("Word", bound=StrEnum)
 
 
 class OverlapMode(StrEnum):
@@ -56,6 +58,13 @@ class OverlapMode(StrEnum):
 
     WARN = "WARN"
     STRICT = "STRICT"
+
+
+class Coverage(StrEnum):
+    """How much of an expected CIDR is checked: ``EXACT`` every address, ``PROBE`` one."""
+
+    EXACT = "EXACT"
+    PROBE = "PROBE"
 
 
 # --- rules of single values; what the converters below attempt ---------------------------------------------------
@@ -89,12 +98,12 @@ def _parse_boolean(value: object) -> bool:
     return value
 
 
-def _parse_mode(value: object) -> OverlapMode:
+def _parse_word(value: object, words: type[Word], kind: str, default: Word) -> Word:
     if isinstance(value, str) and value.isascii():  # upper() makes ASCII of some letters that aren't
-        word = value.upper() or OverlapMode.WARN
-        if word in OverlapMode.__members__:
-            return OverlapMode[word]
-    raise ValueError(f"{shown(value)} is not a mode; expected WARN or STRICT")
+        word = value.upper() or default
+        if word in words.__members__:
+            return words[word]
+    raise ValueError(f"{shown(value)} is not {kind}; expected {' or '.join(words.__members__)}")
 
 
 def _parse_consumer(value: object) -> str:
@@ -161,7 +170,11 @@ def _enabled(value: bool) -> bool:
 
 
 def _mode(value: str) -> OverlapMode:
-    return attempt(_parse_mode, value)
+    return attempt(lambda given: _parse_word(given, OverlapMode, "a mode", OverlapMode.WARN), value)
+
+
+def _coverage(value: str) -> Coverage:
+    return attempt(lambda given: _parse_word(given, Coverage, "a coverage", Coverage.EXACT), value)
 
 
 def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
@@ -261,6 +274,8 @@ class RouteOverlap:
         container_devs: shell patterns of interfaces that belong to pods; given ones replace the default.
         allowed_devs: shell patterns of interfaces that may carry expected traffic (second NICs, storage, VPNs).
         settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
+        coverage: how much of each CIDR is checked.
+        foreseen: CIDRs that another interface may get later; what they would shadow is noted.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -275,14 +290,17 @@ class RouteOverlap:
     )
     allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns, metadata={"key": "allowedDevs"})
     settle_seconds: int = attrs.field(default=0, converter=_seconds, metadata={"key": "settleSeconds"})
+    coverage: Coverage = attrs.field(default=Coverage.EXACT, converter=_coverage, metadata={"key": "coverage"})
+    foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs, metadata={"key": "foreseen"})
 
     def __attrs_post_init__(self) -> None:
         raise_invalid(self)
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that reads back as this."""
-        out = write(self) | {"expectedCidrs": [str(cidr) for cidr in self.expected_cidrs], "mode": str(self.mode)}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in out.items()}
+        out = write(self) | {"expectedCidrs": self.expected_cidrs, "mode": self.mode}
+        lists = {key: [str(item) for item in value] for key, value in out.items() if isinstance(value, tuple)}
+        return out | {key: str(value) for key, value in out.items() if isinstance(value, str)} | lists
 
 
 @attrs.frozen

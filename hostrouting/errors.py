@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostrouting.overlap import Finding
+    from hostrouting.findings import Finding
 
 __all__ = ["ConfigError", "FileError", "HostRoutingError", "RouteError", "RouteOverlapError", "UnitError"]
 

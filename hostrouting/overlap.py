@@ -1,179 +1,39 @@
-"""Pure: the kernel's answers and the default route -> what leaves by a wrong interface, and what is worth a note."""
+"""Pure: the kernel's answers and the default route -> what leaves by a wrong interface, and what is worth a note.
+
+One answer at a time is sorted (``Outcome``); tiles whose outcomes are alike are then told of together.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from enum import StrEnum
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network, summarize_address_range
+from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model import Hardware, Lookup, Protocol, Route, RouteType
-from hostrouting.rules import RouteIndex, discarding_route, is_about_other_packets
+from hostrouting.config import Coverage
+from hostrouting.coverage import Piece, fewest_prefixes
+from hostrouting.fib import Fib
+from hostrouting.findings import Finding, FindingKind, Note, NoteKind
+from hostrouting.model import Hardware, Lookup, Protocol, Route, RouteType, Table
+from hostrouting.rules import is_about_other_packets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from hostrouting.config import OverlapMode, RouteOverlap
+    from hostrouting.config import RouteOverlap
+    from hostrouting.coverage import Tile, Tiling
     from hostrouting.model import Address, Link, Rule
 
-__all__ = [
-    "NO_DEFAULT_ROUTE",
-    "Finding",
-    "FindingKind",
-    "Note",
-    "NoteKind",
-    "OverlapReport",
-    "Scene",
-    "Verdict",
-    "judge",
-    "pending_devs",
-    "probe",
-]
-
-NO_DEFAULT_ROUTE = "no-default-route"
+__all__ = ["Outcome", "Scene", "judge", "networks_of", "pending_devs", "shortened", "sort_answers"]
 
 # Calico's blackhole of its own block has protocol 80; BIRD's has 12.
 _CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
-
-class Verdict(StrEnum):
-    """``unknown``: nothing could be judged; the report's ``reason`` says why."""
-
-    OK = "ok"
-    OVERLAP = "overlap"
-    UNKNOWN = "unknown"
-
-
-class FindingKind(StrEnum):
-    """Why an expected CIDR fails."""
-
-    OVERLAP = "OVERLAP"
-    NO_ROUTE = "NO-ROUTE"
-    BLACKHOLE = "BLACKHOLE"
-
-
-class NoteKind(StrEnum):
-    """Why something that doesn't leave by the default interface is no failure."""
-
-    LOCAL = "LOCAL"
-    BROADCAST = "BROADCAST"
-    CONTAINER = "CONTAINER"
-    ALLOWED = "ALLOWED"
-    CNI_DISCARD = "CNI-DISCARD"
-    PENDING = "PENDING"
-    RULE = "RULE"
-
-
-@attrs.frozen
-class Finding:
-    """An expected CIDR that fails.
-
-    Args:
-        kind: why.
-        cidr: the expected CIDR, masked.
-        probe: the address that was asked about.
-        devs: the interfaces that it leaves by, sorted; none if it doesn't.
-        expected_devs: the default route's, sorted.
-        ranges: the failing part.
-        route: the entry that wins there; None if there is none.
-        fix: ``staticRoutes`` entries that mend it.
-        message: one line for a person.
-    """
-
-    kind: FindingKind
-    cidr: IPv4Network
-    probe: IPv4Address
-    devs: tuple[str, ...]
-    expected_devs: tuple[str, ...]
-    ranges: tuple[IPv4Network, ...]
-    route: Route | None
-    message: str
-    fix: tuple[Mapping[str, Any], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The finding as JSON."""
-        return {
-            "kind": str(self.kind),
-            "cidr": str(self.cidr),
-            "probe": str(self.probe),
-            "devs": list(self.devs),
-            "expectedDevs": list(self.expected_devs),
-            "ranges": [str(part) for part in self.ranges],
-            "route": None if self.route is None else str(self.route),
-            "fix": [dict(entry) for entry in self.fix],
-            "message": self.message,
-        }
-
-
-@attrs.frozen
-class Note:
-    """Something worth knowing that is no failure.
-
-    Args:
-        kind: what sort.
-        message: one line for a person.
-        cidr: the expected CIDR that it is about; None: all of them.
-        devs: the interfaces that it is about, sorted.
-        ranges: the part of the CIDR that it is about.
-    """
-
-    kind: NoteKind
-    message: str
-    cidr: IPv4Network | None = None
-    devs: tuple[str, ...] = ()
-    ranges: tuple[IPv4Network, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The note as JSON."""
-        return {
-            "kind": str(self.kind),
-            "message": self.message,
-            "cidr": None if self.cidr is None else str(self.cidr),
-            "devs": list(self.devs),
-            "ranges": [str(part) for part in self.ranges],
-        }
-
-
-@attrs.frozen
-class OverlapReport:
-    """The result of a check.
-
-    Args:
-        verdict: the result in a word.
-        mode: what a failure means to the node.
-        default_devs: the default route's interfaces, sorted.
-        findings: the failures.
-        notes: the rest.
-        reason: why the verdict is ``unknown``.
-        time: RFC 3339, UTC, in seconds.
-        cidrs: what was checked.
-    """
-
-    verdict: Verdict
-    mode: OverlapMode
-    time: str
-    default_devs: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    notes: tuple[Note, ...] = ()
-    reason: str | None = None
-    cidrs: tuple[IPv4Network, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The report in the one form that every output has."""
-        return {
-            "schema": 1,
-            "verdict": str(self.verdict),
-            "mode": str(self.mode),
-            "coverage": "PROBE",
-            "defaultDevs": list(self.default_devs),
-            "findings": [finding.to_json() for finding in self.findings],
-            "notes": [note.to_json() for note in self.notes],
-            "reason": self.reason,
-            "time": self.time,
-        }
+# A line is for people; all of them are in the report's lists.
+_SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8
 
 
 @attrs.frozen
@@ -186,7 +46,8 @@ class Scene:
         addresses: of this host.
         rules: in the order in which the kernel asks them.
         routes: the entries of every table.
-        answers: the kernel's answer for each probe.
+        tiling: of the expected CIDRs.
+        answers: the kernel's answer to each question of the tiling.
     """
 
     default: Route
@@ -194,12 +55,39 @@ class Scene:
     addresses: Sequence[Address]
     rules: Sequence[Rule]
     routes: Sequence[Route]
+    tiling: Tiling
     answers: Mapping[IPv4Address, Lookup]
 
 
-def probe(cidr: IPv4Network) -> IPv4Address:
-    """The one address that PROBE asks about: network + 1 (also for a /31); for a /32 the address itself."""
-    return cidr.network_address if cidr.prefixlen == 32 else cidr.network_address + 1
+@attrs.frozen
+class Outcome:
+    """What an answer means.
+
+    Args:
+        kind: of the failure or note; None: by the default route's interfaces, as expected.
+        answer: the kernel's.
+        devs: what to name: the interfaces that it leaves by, of a container's or an allowed one only those.
+        route: the entry that wins or discards; None if there is none.
+        is_lost: of an own or a broadcast address: whether it hides one of the cluster's.
+    """
+
+    kind: FindingKind | NoteKind | None
+    answer: Lookup
+    devs: tuple[str, ...] = ()
+    route: Route | None = None
+    is_lost: bool = False
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it is none that is only noted."""
+        return isinstance(self.kind, FindingKind)
+
+    @cached_property
+    def group(self) -> Hashable:
+        """What it is told of together with, of one CIDR."""
+        if self.is_failure:
+            return (self.kind, self.devs)
+        return (self.kind, self.is_lost, self.route if self.kind is NoteKind.CNI_DISCARD else None)
 
 
 def pending_devs(links: Sequence[Link], addresses: Sequence[Address], default_devs: Sequence[str]) -> tuple[str, ...]:
@@ -210,128 +98,267 @@ def pending_devs(links: Sequence[Link], addresses: Sequence[Address], default_de
     )
 
 
-def judge(overlap: RouteOverlap, scene: Scene) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-    """Sort the kernel's answer for each expected CIDR into failures and notes.
+def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
+    """The fewest CIDRs that are together some tiles, which come in the order of their addresses."""
+    networks: list[IPv4Network] = []
+    first = last = -1
+    for tile in tiles:
+        if tile.first != last + 1 and first >= 0:
+            networks += summarize_address_range(IPv4Address(first), IPv4Address(last))
+            first = -1
+        first, last = tile.first if first < 0 else first, tile.last
+    if first >= 0:
+        networks += summarize_address_range(IPv4Address(first), IPv4Address(last))
+    return tuple(networks)
+
+
+# --- one answer --------------------------------------------------------------------------------------------------
+
+
+def sort_answers(overlap: RouteOverlap, scene: Scene) -> dict[IPv4Address, Outcome]:
+    """What each of the kernel's answers means.
 
     Args:
-        overlap: the expected CIDRs and what may carry them besides the default interface.
+        overlap: what may carry expected traffic besides the default interface.
         scene: the host.
 
     Returns:
-        The failures in the order of the config, and the notes.
+        For each question its outcome.
     """
-    discards = _Discards(RouteIndex.of(scene.routes), _container_networks(overlap, scene))
-    judged = [_judge_cidr(cidr, overlap, scene, discards) for cidr in dict.fromkeys(overlap.expected_cidrs)]
-    findings = tuple(item for item in judged if isinstance(item, Finding))
-    notes = [item for item in judged if isinstance(item, Note)]
-    for dev in pending_devs(scene.links, scene.addresses, scene.default.devs):
-        text = (
-            f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
-        )
-        notes.append(Note(NoteKind.PENDING, text, devs=(dev,)))
-    others = [str(rule.preference) for rule in scene.rules if is_about_other_packets(rule)]
-    if others:
-        text = (
-            f"policy rules on marks, sources, users, interfaces or ports weren't judged: preference {', '.join(others)}"
-        )
-        notes.append(Note(NoteKind.RULE, text))
-    return findings, tuple(notes)
+    sorter = _Sorter(overlap, scene)
+    return {question: sorter.sort(answer) for question, answer in scene.answers.items()}
 
 
-@attrs.frozen
-class _Discards:
-    """What telling a CNI's own discard takes, made once for all CIDRs.
+class _Sorter:
+    def __init__(self, overlap: RouteOverlap, scene: Scene) -> None:
+        self._overlap, self._scene = overlap, scene
+        self._expected = frozenset(scene.default.devs)
+        self._is_container: dict[str, bool] = {}
 
-    Args:
-        index: of all entries.
-        containers: for each table the networks of its routes to container interfaces, sorted by their first address.
-    """
+    @cached_property
+    def _fib(self) -> Fib:
+        return Fib(self._scene.rules, self._scene.routes)
 
-    index: RouteIndex
-    containers: dict[int, list[tuple[int, int]]]
+    def sort(self, answer: Lookup) -> Outcome:
+        route = answer.route
+        if route is None:
+            return self._discarded(answer)
+        devs = route.devs
+        if route.type in (RouteType.LOCAL, RouteType.BROADCAST):
+            kind = NoteKind.LOCAL if route.type is RouteType.LOCAL else NoteKind.BROADCAST
+            return Outcome(kind, answer, devs, route, is_lost=not self._expected.issuperset(set(devs) - {"lo"}))
+        foreign = tuple(dev for dev in devs if dev not in self._expected)
+        if devs and not foreign:
+            return Outcome(None, answer, devs, route)
+        if devs and all(map(self._belongs_to_pods, foreign)):
+            return Outcome(NoteKind.CONTAINER, answer, foreign, route)
+        if devs and all(self._belongs_to_pods(dev) or _is_like(dev, self._overlap.allowed_devs) for dev in foreign):
+            return Outcome(NoteKind.ALLOWED, answer, foreign, route)
+        return Outcome(FindingKind.OVERLAP, answer, devs, route)
 
+    def _discarded(self, answer: Lookup) -> Outcome:
+        if answer.discarded_by is None:
+            return Outcome(FindingKind.NO_ROUTE, answer)
+        entry = self._fib.decide(answer.address).route
+        route = entry if entry is not None and entry.type is answer.discarded_by else None
+        is_of_cni = route is not None and self._is_of_cni(route)
+        return Outcome(NoteKind.CNI_DISCARD if is_of_cni else FindingKind.BLACKHOLE, answer, (), route)
 
-def _container_networks(overlap: RouteOverlap, scene: Scene) -> dict[int, list[tuple[int, int]]]:
-    networks: dict[int, list[tuple[int, int]]] = {}
-    for route in scene.routes:
-        if any(_is_like(dev, overlap.container_devs) and dev not in scene.default.devs for dev in route.devs):
-            destination = route.destination
-            networks.setdefault(route.table, []).append((int(destination.network_address), destination.prefixlen))
-    return {table: sorted(found) for table, found in networks.items()}
+    def _belongs_to_pods(self, dev: str) -> bool:
+        if dev not in self._is_container:
+            self._is_container[dev] = _is_like(dev, self._overlap.container_devs)
+        return self._is_container[dev]
 
+    def _is_of_cni(self, discard: Route) -> bool:
+        """CNIs blackhole their own block, with the routes to their pods inside it, in the same table.
 
-def _judge_cidr(cidr: IPv4Network, overlap: RouteOverlap, scene: Scene, discards: _Discards) -> Finding | Note | None:
-    address = probe(cidr)
-    answer = scene.answers[address]
-    if answer.route is None:
-        return _judge_discard(cidr, answer, scene, discards)
-    expected = scene.default.devs
-    devs = answer.route.devs
-    if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
-        return _note_unroutable(cidr, address, answer.route, expected)
-    foreign = [dev for dev in devs if dev not in expected]
-    if devs and not foreign:
-        return None
-    whole = (IPv4Network(address),)
-    via = f"expected CIDR {cidr} (probe {address}) routes via {','.join(devs) or 'no device'}"
-    if devs and all(_is_like(dev, overlap.container_devs) for dev in foreign):
-        return Note(NoteKind.CONTAINER, f"{via}, a container interface", cidr, tuple(foreign), whole)
-    if devs and all(_is_like(dev, (*overlap.container_devs, *overlap.allowed_devs)) for dev in foreign):
-        return Note(NoteKind.ALLOWED, f"{via}, an allowed interface", cidr, tuple(foreign), whole)
-    return Finding(
-        kind=FindingKind.OVERLAP,
-        cidr=cidr,
-        probe=address,
-        devs=devs,
-        expected_devs=expected,
-        ranges=whole,
-        route=answer.route,
-        message=f"OVERLAP: {via}, expected {','.join(expected)}; by {answer.route}",
-    )
+        A discarded default is nobody's block.
+        """
+        block = discard.destination
+        if block.prefixlen == 0:
+            return False
+        if discard.protocol in _CNI_PROTOCOLS:
+            return True
+        pods = self._pod_networks.get(discard.table, [])
+        position = bisect_left(pods, (int(block.network_address), block.prefixlen))
+        return position < len(pods) and pods[position][0] <= int(block.broadcast_address)
+
+    @cached_property
+    def _pod_networks(self) -> dict[int, list[tuple[int, int]]]:
+        """For each table the networks of its routes to container interfaces, by their first address."""
+        networks: dict[int, list[tuple[int, int]]] = {}
+        for route in self._scene.routes:
+            if any(dev not in self._expected and self._belongs_to_pods(dev) for dev in route.devs):
+                place = (int(route.destination.network_address), route.destination.prefixlen)
+                networks.setdefault(route.table, []).append(place)
+        return {table: sorted(found) for table, found in networks.items()}
 
 
 def _is_like(dev: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(dev, pattern) for pattern in patterns)
 
 
-def _note_unroutable(cidr: IPv4Network, address: IPv4Address, route: Route, expected: tuple[str, ...]) -> Note:
-    is_local = route.type is RouteType.LOCAL
-    what = "an address of this host" if is_local else "a broadcast address"
-    where = f" on {','.join(route.devs)}" if route.devs else ""
-    message = f"{address} of {cidr} is {what}{where}; no route can change that"
-    if not set(route.devs) <= {*expected, "lo"}:
-        message += ", so nothing in the cluster that has this address can be reached"
-    kind = NoteKind.LOCAL if is_local else NoteKind.BROADCAST
-    return Note(kind, message, cidr, route.devs, (IPv4Network(address),))
+# --- all of them -------------------------------------------------------------------------------------------------
 
 
-def _judge_discard(cidr: IPv4Network, answer: Lookup, scene: Scene, discards: _Discards) -> Finding | Note:
-    expected = scene.default.devs
-    asked = f"expected CIDR {cidr} (probe {answer.address})"
-    via = f"expected via {','.join(expected)}"
-    whole = (IPv4Network(answer.address),)
-    discarded_by = answer.discarded_by
-    if discarded_by is None:
-        message = f"NO-ROUTE: {asked} has no IPv4 route; {via}"
-        return Finding(FindingKind.NO_ROUTE, cidr, answer.address, (), expected, whole, None, message)
-    route = discarding_route(answer, scene.rules, discards.index)
-    if route is not None and _is_of_cni(route, discards):
-        return Note(NoteKind.CNI_DISCARD, f"{asked} is discarded by {route}, a CNI's own block", cidr, (), whole)
-    message = f"BLACKHOLE: {asked} is discarded by {discarded_by.name.lower()}; {via}"
-    message += f"; by {route}" if route is not None else "; by a policy rule"
-    return Finding(FindingKind.BLACKHOLE, cidr, answer.address, (), expected, whole, route, message)
+def judge(
+    overlap: RouteOverlap, scene: Scene, outcomes: Mapping[IPv4Address, Outcome]
+) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
+    """Tell of the failures and of what is worth a note.
 
+    Args:
+        overlap: the expected CIDRs.
+        scene: the host.
+        outcomes: of ``sort_answers``.
 
-def _is_of_cni(discard: Route, discards: _Discards) -> bool:
-    """CNIs blackhole their own block, with the routes to their pods inside it, in the same table.
-
-    A discarded default is nobody's block.
+    Returns:
+        The failures in the order of the config, of one CIDR in that of their first addresses; and the notes.
     """
-    block = discard.destination
-    if block.prefixlen == 0:
+    findings: list[Finding] = []
+    notes: list[Note] = []
+    for cidr in dict.fromkeys(overlap.expected_cidrs):
+        for tiles in _groups(scene.tiling.of(cidr), outcomes):
+            outcome = outcomes[tiles[0].question]
+            if outcome.is_failure:
+                is_exact = overlap.coverage is Coverage.EXACT
+                part = _about(scene.tiling.of(cidr), outcomes, outcome) if is_exact else [cidr]
+                findings.append(_finding(cidr, tiles, outcomes, scene.default.devs, part))
+            else:
+                notes.append(_note(cidr, tiles, outcomes))
+        notes += _foreseen(cidr, overlap.foreseen, scene, outcomes)
+    return tuple(findings), (*notes, *_notes_on_host(scene))
+
+
+def _groups(tiles: Iterable[Tile], outcomes: Mapping[IPv4Address, Outcome]) -> Iterable[list[Tile]]:
+    groups: dict[Hashable, list[Tile]] = {}
+    for tile in tiles:
+        outcome = outcomes[tile.question]
+        if outcome.kind is not None:
+            groups.setdefault(outcome.group, []).append(tile)
+    return groups.values()
+
+
+def _about(tiles: Iterable[Tile], outcomes: Mapping[IPv4Address, Outcome], failure: Outcome) -> Sequence[IPv4Network]:
+    """Where a failure is, in a few prefixes: own and broadcast addresses, which are noted, count as part of it."""
+    pieces = []
+    for tile in tiles:
+        outcome = outcomes[tile.question]
+        is_target = outcome.group == failure.group
+        is_free = is_target or outcome.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
+        pieces.append(Piece(tile.first, tile.last, is_target, most=32 if is_free else -1))
+    return fewest_prefixes(pieces)
+
+
+def _finding(
+    cidr: IPv4Network,
+    tiles: Sequence[Tile],
+    outcomes: Mapping[IPv4Address, Outcome],
+    expected: tuple[str, ...],
+    part: Sequence[IPv4Network],
+) -> Finding:
+    outcome = outcomes[tiles[0].question]
+    first = IPv4Address(tiles[0].first)
+    asked, via = f"expected CIDR {cidr} (probe {first})", f"expected via {','.join(expected)}"
+    if outcome.kind is FindingKind.OVERLAP:
+        devs = ",".join(outcome.devs) or "no device"
+        message = f"OVERLAP: {asked} routes via {devs}, expected {','.join(expected)}"
+    elif outcome.kind is FindingKind.NO_ROUTE:
+        message = f"NO-ROUTE: {asked} has no IPv4 route; {via}"
+    else:
+        types = {outcomes[tile.question].answer.discarded_by for tile in tiles}
+        words = ",".join(sorted(type_.name.lower() for type_ in types if type_ is not None))
+        message = f"BLACKHOLE: {asked} is discarded by {words}; {via}"
+    if list(part) != [cidr]:
+        message += f"; shadowed: {shortened(list(map(str, part)), ' ', _SHOWN_NETWORKS)}"
+    if outcome.kind is not FindingKind.NO_ROUTE:
+        message += f"; by {outcome.route or 'a policy rule'}"
+    return Finding(
+        kind=FindingKind(str(outcome.kind)),
+        cidr=cidr,
+        probe=first,
+        devs=outcome.devs,
+        expected_devs=expected,
+        ranges=networks_of(tiles),
+        route=outcome.route,
+        message=message,
+    )
+
+
+def _note(cidr: IPv4Network, tiles: Sequence[Tile], outcomes: Mapping[IPv4Address, Outcome]) -> Note:
+    outcome = outcomes[tiles[0].question]
+    kind = NoteKind(str(outcome.kind))
+    ranges = networks_of(tiles)
+    devs = tuple(sorted({dev for tile in tiles for dev in outcomes[tile.question].devs}))
+    by = shortened(devs, ",", _SHOWN_DEVS)
+    part = _part(cidr, ranges)
+    is_one = sum(network.num_addresses for network in ranges) == 1
+    if kind in (NoteKind.LOCAL, NoteKind.BROADCAST):
+        whose = "address of this host" if kind is NoteKind.LOCAL else "broadcast address"
+        if is_one:
+            what = f"is {'an' if kind is NoteKind.LOCAL else 'a'} {whose}"
+        else:
+            what = f"are {whose.replace('address', 'addresses', 1)}"
+        message = f"{part} {what}{f' on {by}' if by else ''}; no route can change that"
+        if outcome.is_lost:
+            message += f", so nothing in the cluster that has {'this address' if is_one else 'one of them'}"
+            message += " can be reached"
+    elif kind is NoteKind.CNI_DISCARD:
+        message = f"{part} is discarded by {outcome.route}, a CNI's own block"
+    else:
+        whose = "container" if kind is NoteKind.CONTAINER else "allowed"
+        article = "an" if whose == "allowed" else "a"
+        what = f"{article} {whose} interface" if len(devs) == 1 else f"{whose} interfaces"
+        message = f"{part} routes via {by}, {what}"
+    return Note(kind, message, cidr, devs, ranges)
+
+
+def _part(cidr: IPv4Network, ranges: tuple[IPv4Network, ...]) -> str:
+    if ranges == (cidr,):
+        return f"expected CIDR {cidr}"
+    return f"{shortened([str(network).removesuffix('/32') for network in ranges], ' ', _SHOWN_NETWORKS)} of {cidr}"
+
+
+def shortened(words: Sequence[str], separator: str, most: int) -> str:
+    """Some words for a person: no more than that many, and how many there are besides."""
+    rest = len(words) - most
+    return separator.join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _foreseen(
+    cidr: IPv4Network, foreseen: Sequence[IPv4Network], scene: Scene, outcomes: Mapping[IPv4Address, Outcome]
+) -> Iterable[Note]:
+    """What connected routes to the foreseen prefixes would shadow: all that no longer route of main protects."""
+    for prefix in dict.fromkeys(foreseen):
+        if not prefix.overlaps(cidr):
+            continue
+        first, last = int(prefix.network_address), int(prefix.broadcast_address)
+        tiles = [
+            tile
+            for tile in scene.tiling.of(cidr)
+            if first <= tile.first and tile.last <= last and _would_lose(outcomes[tile.question], prefix)
+        ]
+        if tiles:
+            ranges = networks_of(tiles)
+            message = f"{_part(cidr, ranges)} would be shadowed by a route to {prefix}, which is foreseen"
+            yield Note(NoteKind.FORESEEN, message, cidr, (), ranges)
+
+
+def _would_lose(outcome: Outcome, prefix: IPv4Network) -> bool:
+    route = outcome.route
+    if outcome.kind is not None or route is None or route.table != Table.MAIN:
         return False
-    if discard.protocol in _CNI_PROTOCOLS:
-        return True
-    containers = discards.containers.get(discard.table, [])
-    position = bisect_left(containers, (int(block.network_address), block.prefixlen))
-    return position < len(containers) and containers[position][0] <= int(block.broadcast_address)
+    return route.destination.prefixlen <= prefix.prefixlen
+
+
+def _notes_on_host(scene: Scene) -> Iterable[Note]:
+    for dev in pending_devs(scene.links, scene.addresses, scene.default.devs):
+        text = (
+            f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
+        )
+        yield Note(NoteKind.PENDING, text, devs=(dev,))
+    others = [str(rule.preference) for rule in scene.rules if is_about_other_packets(rule)]
+    if others:
+        text = (
+            f"policy rules on marks, sources, users, interfaces or ports weren't judged: preference {', '.join(others)}"
+        )
+        yield Note(NoteKind.RULE, text)

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from hostrouting.files import remove, write_if_changed
-from hostrouting.overlap import NO_DEFAULT_ROUTE, OverlapReport, Verdict
+from hostrouting.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
 from hostrouting.styled import bad, clean, dim, good, head
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from hostrouting.check import check_overlap, utc_now
 from hostrouting.config import OverlapMode
 from hostrouting.errors import RouteError, RouteOverlapError
 from hostrouting.files import locked, remove
+from hostrouting.findings import OverlapReport, Verdict
 from hostrouting.gate import CHECK, ROUTES
 from hostrouting.host import Host
 from hostrouting.install import all_or_nothing, apply_routes
 from hostrouting.model import Table
-from hostrouting.overlap import OverlapReport, Verdict
 from hostrouting.parts import Manifest, check_part, routes_part
 from hostrouting.plan import NextStart, RoutePlan, RoutesReport, plan_routes
 from hostrouting.resolve import describe_missing, resolve
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from hostrouting.backends import RouteBackend
     from hostrouting.config import Config
+    from hostrouting.findings import Finding
     from hostrouting.model import Route
-    from hostrouting.overlap import Finding
 
 __all__ = [
     "CheckRouteOverlap",

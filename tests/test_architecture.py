@@ -16,13 +16,13 @@ ROOT = Path(__file__).parent.parent
 FLOORS = [
     {"errors", "netaddr", "model"},
     {"_schema", "config", "layout", "backends", "systemd"},
-    {"rules", "resolve", "plan", "overlap", "gate", "render"},
+    {"rules", "fib", "resolve", "plan", "coverage", "findings", "overlap", "remedy", "gate", "render"},
     {"backends.*", "systemd.*", "files", "host"},
     {"parts", "install", "boot", "verify", "wait", "check"},
     {"styled", "report", "tasks"},
     {"progress", "cli", "demo", "__main__", "testing", "testing.*"},
 ]
-PURE = {"errors", "netaddr", "model", "rules", "resolve", "plan", "overlap", "gate", "render"}
+PURE = {"errors", "netaddr", "model", *FLOORS[2]}
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}
 # errors puts errno into words with os.strerror: no state, no call into the system.
 ALLOWED = {("errors", "os")}

@@ -15,7 +15,7 @@ HOSTROUTING = {
     "CheckRouteOverlap", "Config", "ConfigError", "Configure", "ConfigureStaticRoutes", "Finding", "Host",
     "HostRoutingError", "Layout", "NetlinkBackend", "Note", "OverlapMode", "OverlapReport", "RemoveHostRouting",
     "RouteBackend", "RouteError", "RouteOverlap", "RouteOverlapError", "RoutesReport", "StaticRoute", "StaticRoutes",
-    "UnitError", "UnitManager", "__version__",
+    "Systemctl", "UnitError", "UnitManager", "__version__",
 }  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def test_every_offered_name_is_there_and_listed() -> None:
 
 
 def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
-    assert not hasattr(hostrouting, "Systemctl")
+    assert not hasattr(hostrouting, "FakeKernel")
 
 
 def test_the_fakes_are_offered_without_hypothesis_and_netlink() -> None:

@@ -301,9 +301,26 @@ def test_waits_are_whole_seconds_up_to_ten_minutes(key: str, seconds: Any) -> No
     assert only_problem(document)[0].endswith(key)
 
 
-@pytest.mark.parametrize("key", ["coverage", "foreseen", "watch", "staticroutes"])
+@pytest.mark.parametrize(("given", "coverage"), [("probe", "PROBE"), ("", "EXACT"), ("Exact", "EXACT")])
+def test_coverage_is_a_word_of_any_case(given: str, coverage: str) -> None:
+    assert Config.from_mapping(overlap(coverage=given)).route_overlap.coverage == coverage
+
+
+def test_another_coverage_and_a_bad_foreseen_prefix_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.from_mapping(overlap(coverage="SOME", foreseen=["172.16.0.0/16", "fe80::/10"]))
+    assert caught.value.problems == (
+        ("hostRouting.routeOverlap.coverage", "'SOME' is not a coverage; expected EXACT or PROBE"),
+        (
+            "hostRouting.routeOverlap.foreseen[1]",
+            "'fe80::/10' is not an IPv4 prefix; these tasks are IPv4-only",
+        ),
+    )
+
+
+@pytest.mark.parametrize("key", ["watch", "staticroutes"])
 def test_a_key_whose_feature_is_not_built_is_unknown(key: str) -> None:
-    document = overlap(**{key: []}) if key in ("coverage", "foreseen") else section(**{key: {}})
+    document = section(**{key: {}})
     assert "unknown key" in only_problem(document)[1]
 
 

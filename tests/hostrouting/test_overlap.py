@@ -10,6 +10,8 @@ import attrs
 import pytest
 
 from hostrouting import Finding, Note, RouteOverlap
+from hostrouting.coverage import probe, probe_tiling
+from hostrouting.findings import FindingKind, NoteKind
 from hostrouting.model import (
     DEFAULT_DESTINATION,
     Address,
@@ -25,7 +27,7 @@ from hostrouting.model import (
     Scope,
     Table,
 )
-from hostrouting.overlap import FindingKind, NoteKind, Scene, judge, pending_devs, probe
+from hostrouting.overlap import Scene, judge, pending_devs, sort_answers
 
 CIDR = IPv4Network("172.16.0.0/16")
 PROBE = IPv4Address("172.16.0.1")
@@ -41,14 +43,24 @@ SHADOW = Route(CIDR, (NextHop("ib0"),), protocol=Protocol.KERNEL, source=IPv4Add
 
 def scene(answer: Route | int, **changes: Any) -> Scene:
     lookup = Lookup(PROBE, None, answer) if isinstance(answer, int) else Lookup(PROBE, answer)
-    base = Scene(DEFAULT, links=(), addresses=(), rules=RULES, routes=(DEFAULT,), answers={PROBE: lookup})
+    base = Scene(
+        DEFAULT,
+        links=(),
+        addresses=(),
+        rules=RULES,
+        routes=(DEFAULT,),
+        tiling=probe_tiling([CIDR]),
+        answers={PROBE: lookup},
+    )
     return attrs.evolve(base, **changes)
 
 
 def judged(
     answer: Route | int, overlap: RouteOverlap | None = None, **changes: Any
 ) -> tuple[list[Finding], list[Note]]:
-    findings, notes = judge(overlap or RouteOverlap([CIDR]), scene(answer, **changes))
+    host = scene(answer, **changes)
+    overlap = attrs.evolve(overlap or RouteOverlap([CIDR]), coverage="PROBE")
+    findings, notes = judge(overlap, host, sort_answers(overlap, host))
     return list(findings), list(notes)
 
 
@@ -263,7 +275,7 @@ def test_the_json_of_findings_and_notes_is_as_documented() -> None:
     container = note(attrs.evolve(SHADOW, hops=(NextHop("veth1"),)))
     assert container.to_json() == {
         "kind": "CONTAINER",
-        "message": "expected CIDR 172.16.0.0/16 (probe 172.16.0.1) routes via veth1, a container interface",
+        "message": "172.16.0.1 of 172.16.0.0/16 routes via veth1, a container interface",
         "cidr": "172.16.0.0/16",
         "devs": ["veth1"],
         "ranges": ["172.16.0.1/32"],
