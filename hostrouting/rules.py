@@ -40,7 +40,7 @@ def matches(rule: Rule, address: IPv4Address) -> bool:
     is_match = (
         (rule.destination is None or address in rule.destination)
         and (rule.mark is None or rule.mark & rule.mark_mask == 0)
-        and (rule.source is None or rule.source.prefixlen == 0)
+        and (rule.source is None or IPv4Address(0) in rule.source)  # no source is chosen yet
         and rule.oif is None
         and rule.iif in (None, "lo")
         and (rule.uid_range is None or rule.uid_range[0] == 0)

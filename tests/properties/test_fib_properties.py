@@ -1,0 +1,77 @@
+"""What recorded tables and rules say is what the kernel that they were read from says."""
+
+from __future__ import annotations
+
+import errno as errnos
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.errors import RouteError
+from hostrouting.fib import Fib
+from hostrouting.model import Lookup
+from hostrouting.testing.strategies import DESTINATIONS, DEVICES, NewAddress, new_addresses, policy_rules, routes
+
+if TYPE_CHECKING:
+    from hostrouting.model import Route, Rule
+
+LOOPBACK = 127
+
+
+def kernel(addresses: list[tuple[str, NewAddress]], entries: list[Route], rules: list[Rule]) -> FakeKernel:
+    made = FakeKernel()
+    for dev in DEVICES:
+        made.add_link(dev)
+    for dev, address in addresses:
+        try:
+            made.add_address(dev, **attrs.asdict(address))
+        except RouteError as error:
+            assert error.errno
+    made.add(entries)
+    for rule in rules:
+        try:
+            made.add_rule(rule)
+        except RouteError as error:
+            assert error.errno
+    return made
+
+
+def substance(answer: Lookup) -> object:
+    """What a prediction is used for; a dump names another table than a look-up while local and main are one trie."""
+    route = answer.route
+    return answer.errno if route is None else (route.destination, route.metric, route.tos, route.hops)
+
+
+worlds = st.builds(
+    kernel,
+    st.lists(st.tuples(st.sampled_from(DEVICES), new_addresses()), max_size=3),
+    st.lists(routes(), max_size=10),
+    st.lists(policy_rules(), max_size=4),
+)
+
+
+@given(worlds)
+def test_the_model_predicts_the_kernels_answers(made: FakeKernel) -> None:
+    fib = Fib(made.rules(), made.routes())
+    # Packets to 0.0.0.0 and from 127/8 meet checks besides the FIB.
+    asked = [address for address in DESTINATIONS if int(address) and int(address) >> 24 != LOOPBACK]
+    for answer in made.lookup(asked):
+        predicted = fib.lookup(answer.address)
+        if answer.errno == errnos.EINVAL and predicted.route is not None:
+            assert any(address.local.is_loopback for address in made.addresses())
+            continue
+        assert substance(predicted) == substance(answer), answer.address
+
+
+@given(worlds, st.lists(routes(), max_size=3))
+def test_planned_routes_are_foreseen_as_the_kernel_takes_them(made: FakeKernel, more: list[Route]) -> None:
+    before = made.routes()
+    failures = made.add(more)
+    added = [route for route in made.routes() if route not in before]
+    assert len(added) <= len(more) - len(failures)
+    fib = Fib(made.rules(), before).with_changes(add=added)
+    assert substance(fib.lookup(IPv4Address("11.0.0.1"))) == substance(made.lookup([IPv4Address("11.0.0.1")])[0])
