@@ -10,11 +10,12 @@ import attrs
 from hostrouting.config import Coverage
 from hostrouting.coverage import exact_tiling, probe_tiling
 from hostrouting.errors import RouteError
-from hostrouting.findings import NO_DEFAULT_ROUTE, OverlapReport, Remedy, Verdict
+from hostrouting.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
 from hostrouting.model import Table
 from hostrouting.overlap import Scene, judge, pending_devs, sort_answers
 from hostrouting.remedy import Remedies, own_subnets
 from hostrouting.resolve import default_route, has_default_route, missing_default_route
+from hostrouting.strips import strip_of
 from hostrouting.wait import look_until
 
 if TYPE_CHECKING:
@@ -78,16 +79,25 @@ def check_overlap(
         if default is None:
             return report_of(Verdict.UNKNOWN, reason=_no_default_route(host.routes.routes()))
         scene = _look(overlap, default, host.routes)
-        outcomes = sort_answers(overlap, scene)
-        findings, notes = judge(overlap, scene, outcomes)
     except RouteError as error:
         return report_of(Verdict.UNKNOWN, reason=f"check-failed: {error}")
-    verdict, remedy = Verdict.OVERLAP if findings else Verdict.OK, Remedy()
-    if findings and overlap.coverage is Coverage.EXACT:
-        remedies = Remedies(scene, outcomes)
-        remedy = remedies.of_all()
-        findings = tuple(attrs.evolve(each, fix=remedies.fix_of(each)) for each in findings)
-    return report_of(verdict, default_devs=default.devs, findings=findings, notes=notes, remedy=remedy)
+    return _judge(report_of(Verdict.OK, default_devs=default.devs), overlap, scene)
+
+
+def _judge(report: OverlapReport, overlap: RouteOverlap, scene: Scene) -> OverlapReport:
+    outcomes = sort_answers(overlap, scene)
+    findings, notes = judge(overlap, scene, outcomes)
+    verdict = Verdict.OVERLAP if findings else Verdict.OK
+    report = attrs.evolve(report, verdict=verdict, findings=findings, notes=notes)
+    if overlap.coverage is Coverage.PROBE:
+        return report
+    strips = tuple(strip_of(cidr, scene.tiling, outcomes) for cidr in scene.tiling.by_cidr)
+    report = attrs.evolve(report, strips=strips)
+    if not findings:
+        return report
+    remedies = Remedies(scene, outcomes)
+    findings = tuple(attrs.evolve(each, fix=remedies.fix_of(each)) for each in findings)
+    return attrs.evolve(report, findings=findings, remedy=remedies.of_all())
 
 
 def _look(overlap: RouteOverlap, default: Route, backend: RouteBackend) -> Scene:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from hostrouting.config import OverlapMode, StaticRoute
     from hostrouting.model import Route
+    from hostrouting.strips import Strip
 
 __all__ = [
     "NO_DEFAULT_ROUTE",
@@ -175,6 +176,7 @@ class OverlapReport:
         cidrs: what was checked.
         coverage: how much of each CIDR was.
         remedy: what mends all failures together; not part of the JSON, which has each failure's own.
+        strips: the CIDRs, cut where the answer changes, to be drawn; none if one address stood for each.
     """
 
     verdict: Verdict
@@ -187,6 +189,7 @@ class OverlapReport:
     cidrs: tuple[IPv4Network, ...] = ()
     coverage: Coverage = Coverage.EXACT
     remedy: Remedy = attrs.field(factory=Remedy)
+    strips: tuple[Strip, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report in the one form that every output has."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import difflib
 import json
+import textwrap
 from typing import TYPE_CHECKING
 
+from hostrouting.drawing import draw
 from hostrouting.files import remove, write_if_changed
 from hostrouting.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
-from hostrouting.styled import bad, clean, dim, good, head
+from hostrouting.strips import runs
+from hostrouting.styled import bad, cell, clean, dim, good, head
 
 if TYPE_CHECKING:
     from hostrouting.boot import BootPlan, FileChange
+    from hostrouting.drawing import Drawing, Row
     from hostrouting.layout import Layout
     from hostrouting.model import Route
     from hostrouting.plan import NextStart, RoutePlan, RoutesReport
+    from hostrouting.strips import Answer
 
 __all__ = ["marker_text", "overlap_text", "plan_text", "routes_text", "summary", "to_json_text", "write_markers"]
 
@@ -90,29 +95,85 @@ def _route_lines(plan: RoutePlan, add: str, replace: str, remove: str, unchanged
     ]
 
 
-def overlap_text(report: OverlapReport) -> str:
-    """A check for people: a line a CIDR, then the notes."""
+def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
+    """A check for people: for each CIDR what is wrong, with a strip that shows where; then the notes.
+
+    Args:
+        report: what was found.
+        width: how many columns there are; None: it is not for a terminal.
+
+    Returns:
+        Lines with colours.
+    """
     if report.verdict is Verdict.UNKNOWN:
         return f"{bad('unknown')}  {clean(summary(report))}"
     if not report.cidrs:
         return "no CIDRs are expected: nothing to check; name some with --cidr or as routeOverlap.expectedCidrs"
-    failing = {finding.cidr: finding for finding in report.findings}
-    noted = {note.cidr: note for note in report.notes if note.cidr is not None}
-    cidrs = list(dict.fromkeys(report.cidrs))
-    width = max(len(str(cidr)) for cidr in cidrs)
-    lines = [head(f"expected interface: {','.join(report.default_devs)}")]
-    for cidr in cidrs:
-        if (finding := failing.get(cidr)) is not None:
-            what, _, by = clean(finding.message).partition("; by ")
-            lines.append(f"{bad('✗')} {cidr!s:{width}}  {bad(what)}")
-            if by:
-                lines.append(f"  {'':{width}}  {dim(f'by {by}')}")
-        elif (note := noted.get(cidr)) is not None:
-            lines.append(f"{dim('·')} {cidr!s:{width}}  {dim(f'{note.kind}: {clean(note.message)}')}")
-        else:
-            lines.append(f"{good('✓')} {cidr!s:{width}}  by {','.join(report.default_devs)}")
-    lines += [dim(f"note: {clean(note.message)}") for note in report.notes if note.cidr is None]
+    label = max(len(str(cidr)) for cidr in report.cidrs)
+    drawing = draw(report, _cells_in(None if width is None else width - label - len("✗   ")))
+    lines = [head(clean(f"expected interface: {','.join(report.default_devs)}"))]
+    lines += _legend_lines(drawing, width or _PAGE_COLUMNS)
+    for row in drawing.rows:
+        lines += _row_lines(row, drawing, report.default_devs, label=label, width=width)
+    if drawing.fine_left_out:
+        lines.append(f"{good('✓')} and {drawing.fine_left_out} more by {clean(','.join(report.default_devs))}")
+    general = [note.message for note in report.notes if note.cidr is None]
+    lines += [dim(line) for message in general for line in _wrapped(f"note: {message}", width)]
     return "\n".join(lines)
+
+
+_STRIP_CELLS = 64
+_PAGE_COLUMNS = 100
+_NARROWEST_COLUMNS = 40
+
+
+def _cells_in(columns: int | None) -> int:
+    """A power of two, so that each cell is a prefix."""
+    count = _STRIP_CELLS
+    while columns is not None and columns < count > 8:
+        count //= 2
+    return count
+
+
+def _row_lines(
+    row: Row, drawing: Drawing, default_devs: tuple[str, ...], *, label: int, width: int | None
+) -> list[str]:
+    room = None if width is None else max(_NARROWEST_COLUMNS, width - label - len("✗   "))
+    mark, said = good("✓"), [clean(f"by {','.join(default_devs)}")]
+    if not row.is_fine:
+        mark = bad("✗") if row.findings else dim("•")
+        said = [_strip_text(row.cells, drawing)] if row.cells else []
+    for finding in row.findings:
+        what, _, by = finding.message.partition("; by ")
+        said += [bad(line) for line in _wrapped(what, room)]
+        said += [dim(line) for line in _wrapped(f"by {by}", room) if by]
+    said += [dim(line) for note in row.notes for line in _wrapped(f"{note.kind}: {note.message}", room)]
+    return [f"{mark} {row.cidr!s:{label}}  {said[0]}", *(f"  {'':{label}}  {line}" for line in said[1:])]
+
+
+def _wrapped(text: str, room: int | None) -> list[str]:
+    if room is None:
+        return [clean(text)]
+    return textwrap.wrap(clean(text), room, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+
+
+def _strip_text(drawn: tuple[Answer | None, ...], drawing: Drawing) -> str:
+    entries = [(drawing.legend[answer], length) for _, length, answer in runs(drawn)]
+    return "".join(cell(entry.role, entry.symbol * length) for entry, length in entries)
+
+
+def _legend_lines(drawing: Drawing, width: int) -> list[str]:
+    lines: list[str] = []
+    used = width
+    for entry in dict.fromkeys(drawing.legend.values()):
+        words = clean(" ".join(filter(None, (entry.name, entry.meaning))))
+        length = len(words) + len("   A    ")
+        if used + length > width:
+            lines.append(" ")
+            used = 1
+        lines[-1] += f" {cell(entry.role, f' {entry.symbol} ')} {words}  "
+        used += length
+    return [line.rstrip() for line in lines]
 
 
 def write_markers(layout: Layout, report: OverlapReport) -> None:

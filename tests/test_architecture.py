@@ -16,10 +16,23 @@ ROOT = Path(__file__).parent.parent
 FLOORS = [
     {"errors", "netaddr", "model"},
     {"_schema", "config", "layout", "backends", "systemd"},
-    {"rules", "fib", "resolve", "plan", "coverage", "findings", "overlap", "remedy", "gate", "render"},
+    {
+        "rules",
+        "fib",
+        "resolve",
+        "plan",
+        "coverage",
+        "findings",
+        "overlap",
+        "remedy",
+        "strips",
+        "drawing",
+        "gate",
+        "render",
+    },
     {"backends.*", "systemd.*", "files", "host"},
     {"parts", "install", "boot", "verify", "wait", "check"},
-    {"styled", "report", "tasks"},
+    {"styled", "report", "pictures", "tasks"},
     {"progress", "cli", "demo", "__main__", "testing", "testing.*"},
 ]
 PURE = {"errors", "netaddr", "model", *FLOORS[2]}

@@ -340,7 +340,9 @@ def test_check_is_1_while_something_fails_in_either_mode_and_0_after_the_mend(
     assert code == 1
     assert out == (
         "expected interface: eth0\n"
-        "✗ 172.16.1.0/24  OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.0) routes via ib0, expected eth0\n"
+        "   A  ib0 shadow\n"
+        f"✗ 172.16.1.0/24  {'A' * 64}\n"
+        "                 OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.0) routes via ib0, expected eth0\n"
         "                 by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10\n"
         "✓ 10.96.0.0/12   by eth0\n"
     )

@@ -1,0 +1,56 @@
+"""Strips and reports for the tests of what is drawn of them."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
+
+from hostrouting import Finding, Note, OverlapMode
+from hostrouting.findings import FindingKind, NoteKind, OverlapReport, Verdict
+from hostrouting.strips import Segment, Strip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def segment(first: str, last: str, kind: FindingKind | NoteKind | None = None, *devs: str) -> Segment:
+    return Segment(IPv4Address(first), IPv4Address(last), kind, isinstance(kind, FindingKind), devs)
+
+
+def strip(cidr: str, *special: Segment) -> Strip:
+    """The given segments, in order, and eth0 in between."""
+    network = IPv4Network(cidr)
+    segments: list[Segment] = []
+    at = int(network.network_address)
+    for part in special:
+        if int(part.first) > at:
+            segments.append(Segment(IPv4Address(at), part.first - 1, devs=("eth0",)))
+        segments.append(part)
+        at = int(part.last) + 1
+    if at <= int(network.broadcast_address):
+        segments.append(Segment(IPv4Address(at), network.broadcast_address, devs=("eth0",)))
+    return Strip(network, tuple(segments))
+
+
+def finding(of: Strip, part: Segment) -> Finding:
+    devs = part.devs
+    message = f"{part.kind}: expected CIDR {of.cidr} (probe {part.first}) routes via {','.join(devs)}, expected eth0"
+    return Finding(FindingKind(part.kind or ""), of.cidr, part.first, devs, ("eth0",), (), None, message)
+
+
+def report(*strips: Strip, notes: Iterable[Note] = ()) -> OverlapReport:
+    """A finding for each failing answer of each strip."""
+    findings = []
+    for of in strips:
+        failing = {part.answer: part for part in reversed(of.segments) if part.is_failure}
+        findings += [finding(of, part) for part in reversed(failing.values())]
+    return OverlapReport(
+        Verdict.OVERLAP if findings else Verdict.OK,
+        OverlapMode.STRICT,
+        "2026-11-20T08:00:00Z",
+        ("eth0",),
+        tuple(findings),
+        tuple(notes),
+        cidrs=tuple(of.cidr for of in strips),
+        strips=strips,
+    )

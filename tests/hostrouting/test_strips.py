@@ -1,0 +1,236 @@
+"""What a strip shows, and what it leaves out."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import termios
+from ipaddress import IPv4Address, IPv4Network
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from drawn import report, segment, strip
+
+import phases
+from hostrouting import Config, Host, Layout, Note, RouteOverlap
+from hostrouting.check import check_overlap
+from hostrouting.config import Coverage
+from hostrouting.drawing import _FIXED, _MORE_ALLOWED, _MORE_SHADOWS, _NOT_JUDGED, ALLOWED_ROLES, SHADOW_ROLES, legend
+from hostrouting.findings import FindingKind, NoteKind
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.report import overlap_text
+from hostrouting.strips import Answer, Segment, Strip, cells, runs
+from hostrouting.styled import PALETTE, columns, to_svg, to_terminal
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWN = [segment(f"172.16.0.{10 + n}", f"172.16.0.{10 + n}", NoteKind.LOCAL, f"ib{n}") for n in range(8)]
+H200 = strip(
+    "172.16.0.0/12",
+    segment("172.16.0.0", "172.16.0.9", FindingKind.OVERLAP, "ib0"),
+    *OWN,
+    segment("172.16.0.18", "172.16.255.255", FindingKind.OVERLAP, "ib0"),
+    segment("172.17.0.0", "172.17.255.255", FindingKind.OVERLAP, "docker0"),
+    segment("172.20.0.0", "172.20.255.255", NoteKind.CONTAINER, "cali1"),
+    segment("172.24.7.9", "172.24.7.9", FindingKind.BLACKHOLE),
+)
+
+
+class Plain(io.StringIO):
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+def printed(text: str, encoding: str = "utf-8") -> list[str]:
+    return to_terminal(text, Plain(encoding)).splitlines()
+
+
+def test_a_strip_reads_without_colours() -> None:
+    assert printed(overlap_text(report(H200, strip("10.96.0.0/12")))) == [
+        "expected interface: eth0",
+        "   ·  eth0 expected    A  ib0 shadow    B  docker0 shadow    X  discarded    c  containers",
+        "✗ 172.16.0.0/12  AAAABBBB········cccc············X·······························",
+        "                 OVERLAP: expected CIDR 172.16.0.0/12 (probe 172.16.0.0) routes via ib0, expected eth0",
+        "                 OVERLAP: expected CIDR 172.16.0.0/12 (probe 172.17.0.0) routes via docker0, expected eth0",
+        "                 BLACKHOLE: expected CIDR 172.16.0.0/12 (probe 172.24.7.9) routes via , expected eth0",
+        "✓ 10.96.0.0/12   by eth0",
+    ]
+
+
+def test_an_ascii_terminal_gets_strips_of_the_same_width() -> None:
+    noted = strip("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL, "eth0"))
+    lines = printed(overlap_text(report(H200, noted, strip("10.96.0.0/12"))), "ascii")
+    assert "!! 172.16.0.0/12  AAAABBBB--------cccc------------X-------------------------------" in lines
+    assert f"-- 10.1.0.0/24    -o{'-' * 62}" in lines
+    assert "ok 10.96.0.0/12   by eth0" in lines
+
+
+@pytest.mark.parametrize(("width", "count"), [(None, 64), (200, 64), (81, 64), (80, 32), (40, 16), (1, 8)])
+def test_each_cell_is_a_prefix_and_fits_the_terminal(width: int | None, count: int) -> None:
+    row = next(line for line in printed(overlap_text(report(H200), width=width)) if line.startswith("✗"))
+    assert len(row) == len("✗ 172.16.0.0/12  ") + count
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_on_a_terminal_every_line_fits(width: int) -> None:
+    long = Note(NoteKind.LOCAL, "word " * 60, H200.cidr)
+    lines = printed(overlap_text(report(H200, notes=[long, attrs.evolve(long, cidr=None)]), width=width))
+    assert max(map(len, lines)) <= width
+
+
+def test_only_a_terminal_has_columns() -> None:
+    assert columns(None) is columns(io.StringIO()) is None
+    controller, terminal = pty.openpty()
+    try:
+        termios.tcsetwinsize(terminal, (24, 132))
+        with os.fdopen(os.dup(terminal), "w") as stream:
+            assert columns(stream) == 132
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+def test_a_thousand_cidrs_as_they_should_be_are_few_lines() -> None:
+    fine = [strip(f"10.{n // 250}.{n % 250}.0/24") for n in range(1000)]
+    lines = printed(overlap_text(report(H200, *fine)))
+    assert lines[-1] == "✓ and 992 more by eth0"
+    assert len(lines) < 20
+
+
+def test_what_one_address_stood_for_has_no_strip() -> None:
+    without = attrs.evolve(report(H200), strips=())
+    lines = printed(overlap_text(without))
+    assert lines[:2] == [
+        "expected interface: eth0",
+        "✗ 172.16.0.0/12  OVERLAP: expected CIDR 172.16.0.0/12 (probe 172.16.0.0) routes via ib0, expected eth0",
+    ]
+
+
+def test_among_failures_the_rarest_is_seen() -> None:
+    part = segment("172.16.7.9", "172.16.7.9", FindingKind.BLACKHOLE)
+    drawn = cells(strip("172.16.0.0/16", part), 64)
+    assert runs(drawn) == ((0, 1, Answer()), (1, 1, part.answer), (2, 62, Answer()))
+
+
+def test_what_is_not_judged_is_blank() -> None:
+    half = Strip(IPv4Network("112.0.0.0/4"), (Segment(IPv4Address("112.0.0.0"), IPv4Address("126.255.255.255")),))
+    assert runs(cells(half, 16)) == ((0, 15, Answer()), (15, 1, None))
+
+
+def test_a_cidr_smaller_than_a_strip_has_cells_of_one_size() -> None:
+    pair = strip("10.1.0.4/31", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL, "eth0"))
+    assert [length for _, length, _ in runs(cells(pair, 64))] == [32, 32]
+
+
+def test_own_addresses_and_containers_are_one_colour_whatever_their_interface() -> None:
+    assert len({part.answer for part in OWN}) == 1
+    pods = [segment("10.0.0.1", "10.0.0.1", NoteKind.CONTAINER, f"cali{n}") for n in range(500)]
+    assert len({part.answer for part in pods}) == 1
+
+
+def test_every_symbol_means_one_thing() -> None:
+    answers = [Answer(), None]
+    answers += [Answer(kind, True) for kind in FindingKind if kind is not FindingKind.OVERLAP]
+    answers += [Answer(kind) for kind in NoteKind if kind is not NoteKind.ALLOWED]
+    answers += [Answer(FindingKind.OVERLAP, True, (f"ib{n}",)) for n in range(40)]
+    answers += [Answer(NoteKind.ALLOWED, False, (f"stor{n}",)) for n in range(20)]
+    entries = set(legend(answers, ("eth0",)).values())
+    assert len({entry.symbol for entry in entries}) == len(entries)
+
+
+def test_many_interfaces_in_one_answer_are_counted() -> None:
+    answer = Answer(FindingKind.OVERLAP, True, tuple(f"ib{n}" for n in range(8)))
+    assert legend([answer], ())[answer].name == "ib0,ib1,ib2,ib3 and 4 more"
+
+
+# --- from the kernel's answers -----------------------------------------------------------------------------------
+
+
+def h200(kernel: FakeKernel, tmp_path: Path) -> Host:
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+    gateway = IPv4Address("10.1.0.1")
+    assert not kernel.add([Route(DEFAULT_DESTINATION, (NextHop("eth0", gateway),), protocol=Protocol.DHCP)])
+    for number in range(8):
+        kernel.add_link(f"ib{number}")
+        kernel.add_address(f"ib{number}", f"172.16.0.{10 + number}/16")
+    return Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+
+
+@pytest.mark.parametrize("coverage", Coverage)
+def test_a_check_cuts_whole_cidrs_where_the_answer_changes(coverage: Coverage, tmp_path: Path) -> None:
+    overlap = RouteOverlap(["172.16.0.0/12", "10.96.0.0/12", "112.0.0.0/4"], coverage=coverage)
+    config = Config(route_overlap=overlap)
+    checked = check_overlap(config, h200(FakeKernel(), tmp_path), phases.CancelScope())
+    if coverage is Coverage.PROBE:
+        assert checked.strips == ()
+        return
+    shadowed, fine, partly = checked.strips
+    assert shadowed.cidr == H200.cidr
+    said = {(str(part.first), str(part.last)): part.kind for part in shadowed.segments}
+    assert said["172.16.0.18", "172.16.255.254"] is FindingKind.OVERLAP
+    assert said["172.17.0.0", "172.31.255.255"] is None
+    assert said["172.16.0.10", "172.16.0.10"] is NoteKind.LOCAL
+    assert fine.is_fine
+    assert len(fine.segments) == 1
+    assert runs(cells(partly, 16)) == ((0, 15, Answer()), (15, 1, None))
+    for cut in checked.strips:
+        for one, other in pairwise(cut.segments):
+            assert one.last < other.first
+            assert one.last + 1 < other.first or (one.kind, one.devs) != (other.kind, other.devs)
+
+
+# --- the palette -------------------------------------------------------------------------------------------------
+
+
+def of_terminal(code: int) -> str:
+    """The colours 16 to 255 of xterm (256colres.pl)."""
+    if code >= 232:
+        return "#" + f"{8 + 10 * (code - 232):02x}" * 3
+    levels = (0, 95, 135, 175, 215, 255)
+    return "#" + "".join(f"{levels[(code - 16) // step % 6]:02x}" for step in (36, 6, 1))
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("role", PALETTE)
+def test_a_picture_has_the_terminals_colours(role: str) -> None:
+    paint = PALETTE[role]
+    assert (of_terminal(paint.back), of_terminal(paint.front)) == (paint.fill, paint.ink)
+
+
+@pytest.mark.parametrize("role", sorted(set(PALETTE) - {"expected", "not-judged"}))
+def test_symbols_are_legible_and_stand_out_from_what_is_expected(role: str) -> None:
+    assert contrast(PALETTE[role].fill, PALETTE[role].ink) >= 4.5
+    assert contrast(PALETTE[role].fill, PALETTE["expected"].fill) >= 1.5
+
+
+def test_every_role_of_a_legend_has_a_colour() -> None:
+    roles = {entry.role for entry in (*_FIXED.values(), _NOT_JUDGED, _MORE_SHADOWS, _MORE_ALLOWED)}
+    assert {*roles, *SHADOW_ROLES, *ALLOWED_ROLES, "expected"} == set(PALETTE)
+
+
+def test_strips_keep_their_colours_in_a_picture_of_a_terminal() -> None:
+    picture = to_svg(overlap_text(report(H200)), title="check")
+    assert f'fill="{PALETTE["expected"].fill}"/>' in picture
+    assert "\x1b" not in picture
