@@ -115,12 +115,13 @@ class Fib:
                 return
 
     def _find(self, table: int, address: IPv4Address) -> Route | None:
-        if not (self._is_merged and table == Table.LOCAL):
+        if not (self._is_merged and table in (Table.LOCAL, Table.MAIN)):
             return self.longest_match(table, address)
         local, main = (self.longest_match(each, address) for each in (Table.LOCAL, Table.MAIN))
-        # Of equals the local one is first; where only main has one, it is main's turn next.
-        is_mains = local is not None and main is not None and main.destination.prefixlen > local.destination.prefixlen
-        return main if is_mains else local
+        if local is None or main is None:
+            return local or main
+        # Of equals the one of table local comes first.
+        return main if main.destination.prefixlen > local.destination.prefixlen else local
 
     def decide(self, address: IPv4Address) -> Decision:
         """The rule and the entry that a packet of this host to an address is left to."""
