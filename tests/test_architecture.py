@@ -29,6 +29,7 @@ FLOORS = [
         "drawing",
         "gate",
         "render",
+        "formats",
     },
     {"backends.*", "systemd.*", "files", "host"},
     {"parts", "install", "boot", "verify", "wait", "check"},

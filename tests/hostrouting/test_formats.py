@@ -1,0 +1,166 @@
+"""Resolved routes in the words of ip, netplan and networkd; what a format can't say is an error that says what can."""
+
+from __future__ import annotations
+
+import textwrap
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hostrouting import RouteError
+from hostrouting.formats import as_ip, as_netplan, as_networkd
+from hostrouting.model import NextHop, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+GATEWAY, SECOND_GATEWAY = IPv4Address("10.1.0.1"), IPv4Address("10.2.0.1")
+ETH0, ETH1 = NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY)
+EVERY_FORMAT = [as_ip, as_netplan, as_networkd]
+
+
+def route(*hops: NextHop, to: str = "172.16.0.0/17", **more: Any) -> Route:
+    return Route(IPv4Network(to), hops or (ETH0,), **more)
+
+
+EVERY_FORM = [
+    route(to="172.16.1.0/24"),
+    route(to="172.16.2.1/32", source=IPv4Address("10.1.0.4"), mtu=1400, metric=77),
+    route(NextHop("eth1", IPv4Address("169.254.1.1"), onlink=True), to="172.16.3.0/24"),
+    route(NextHop("eth0"), to="10.1.0.64/26"),
+]
+
+
+def without_comment(text: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+
+
+def dedented(text: str) -> str:
+    return textwrap.dedent(text).lstrip("\n")
+
+
+def test_commands_for_ip() -> None:
+    assert without_comment(as_ip(EVERY_FORM)) == dedented("""
+        ip -4 route add 172.16.1.0/24 via 10.1.0.1 dev eth0 proto static
+        ip -4 route add 172.16.2.1 via 10.1.0.1 dev eth0 proto static src 10.1.0.4 metric 77 mtu 1400
+        ip -4 route add 172.16.3.0/24 via 169.254.1.1 dev eth1 proto static onlink
+        ip -4 route add 10.1.0.64/26 dev eth0 proto static scope link
+        """)
+
+
+def test_commands_for_ip_with_ipv6_gateways_and_several_hops() -> None:
+    hops = (NextHop("eth0", IPv6Address("fe80::1"), onlink=True, weight=2), NextHop("eth1", SECOND_GATEWAY))
+    assert without_comment(as_ip([route(hops[0]), route(*hops)])) == dedented("""
+        ip -4 route add 172.16.0.0/17 via inet6 fe80::1 dev eth0 proto static onlink
+        ip -4 route add 172.16.0.0/17 proto static nexthop via inet6 fe80::1 dev eth0 weight 2 onlink nexthop via 10.2.0.1 dev eth1 weight 1
+        """)
+
+
+def test_a_netplan_file_by_interface() -> None:
+    assert without_comment(as_netplan(EVERY_FORM)) == dedented("""
+        network:
+          version: 2
+          ethernets:
+            eth0:
+              routes:
+                - to: 172.16.1.0/24
+                  via: 10.1.0.1
+                - to: 172.16.2.1/32
+                  via: 10.1.0.1
+                  from: 10.1.0.4
+                  mtu: 1400
+                  metric: 77
+                - to: 10.1.0.64/26
+                  scope: link
+            eth1:
+              routes:
+                - to: 172.16.3.0/24
+                  via: 169.254.1.1
+                  on-link: true
+        """)
+
+
+def test_drop_ins_for_networkd_by_interface() -> None:
+    assert without_comment(as_networkd(EVERY_FORM)) == dedented("""
+        [Route]
+        Destination=172.16.1.0/24
+        Gateway=10.1.0.1
+        GatewayOnLink=no
+
+        [Route]
+        Destination=172.16.2.1/32
+        Gateway=10.1.0.1
+        GatewayOnLink=no
+        PreferredSource=10.1.0.4
+        MTUBytes=1400
+        Metric=77
+
+        [Route]
+        Destination=10.1.0.64/26
+        Scope=link
+
+        [Route]
+        Destination=172.16.3.0/24
+        Gateway=169.254.1.1
+        GatewayOnLink=yes
+        """)
+
+
+def test_a_drop_in_with_ipv6_gateways_and_several_hops_stands_with_the_first() -> None:
+    hops = (NextHop("eth0", IPv6Address("fe80::1"), weight=2), NextHop("eth1", SECOND_GATEWAY))
+    text = as_networkd([route(hops[0]), route(*hops)])
+    assert text.startswith("# eth0: ")
+    assert "# eth1: " not in text
+    assert without_comment(text) == dedented("""
+        [Route]
+        Destination=172.16.0.0/17
+        Gateway=fe80::1
+        GatewayOnLink=no
+
+        [Route]
+        Destination=172.16.0.0/17
+        MultiPathRoute=fe80::1@eth0 2
+        MultiPathRoute=10.2.0.1@eth1 1
+        """)
+
+
+def test_comments_say_where_it_goes_and_how_it_takes_effect() -> None:
+    assert '"File exists"' in as_ip([route()])
+    netplan, networkd = as_netplan([route()]), as_networkd([route()])
+    assert "/etc/netplan/90-hostrouting.yaml, mode 600" in netplan
+    assert '"netplan try"' in netplan
+    assert "/etc/systemd/network/NAME.network.d/90-hostrouting.conf" in networkd
+    assert '"networkctl status eth0"' in networkd
+    assert '"networkctl reload"' in networkd
+
+
+@pytest.mark.parametrize("write", EVERY_FORMAT)
+def test_no_routes_are_no_text(write: Callable[[Sequence[Route]], str]) -> None:
+    assert write([]) == ""
+
+
+REFUSED = [
+    (as_netplan, route(NextHop("eth0", IPv6Address("fe80::1"))), "no IPv6 gateway .* use networkd or ip"),
+    (as_netplan, route(ETH0, ETH1), "no multipath routes; name one dev of eth0, eth1, or use networkd or ip"),
+    (as_netplan, route(metric=2**31), "loses metrics above 2147483647; choose a smaller one, or use networkd or ip"),
+    (as_netplan, route(NextHop("renderer", GATEWAY)), "takes renderer for a setting"),
+    (as_networkd, route(ETH0, NextHop("eth1")), "no multipath hops without a gateway; name one interface as dev"),
+    (as_networkd, route(ETH0, NextHop("eth1", GATEWAY, onlink=True)), "no multipath hops with an onlink gateway"),
+]
+
+
+@pytest.mark.parametrize(("write", "refused", "why"), REFUSED)
+def test_what_a_format_cant_say_is_an_error_that_names_the_route_and_what_can(
+    write: Callable[[Sequence[Route]], str], refused: Route, why: str
+) -> None:
+    with pytest.raises(RouteError, match=why) as raised:
+        write([route(to="10.9.0.0/16"), refused])
+    assert str(raised.value).startswith(f"can't write {refused} for ")
+    assert "10.9.0.0" not in str(raised.value)
+
+
+def test_every_route_that_a_format_cant_say_is_named() -> None:
+    with pytest.raises(RouteError) as raised:
+        as_netplan([refused for write, refused, _ in REFUSED if write is as_netplan])
+    assert len(str(raised.value).splitlines()) == 4
