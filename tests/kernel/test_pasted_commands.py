@@ -1,0 +1,144 @@
+"""The commands for ip(8), run by a shell: what they add is what we would have installed, but for the protocol."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
+
+import phases
+from hostrouting import CheckRouteOverlap, Config, ConfigureStaticRoutes, Host, Layout, RouteOverlapError
+from hostrouting.findings import Verdict
+from hostrouting.formats import as_ip
+from hostrouting.model import NextHop, Protocol, Route, Table
+from hostrouting.resolve import resolve
+from hostrouting.testing import FakeSystemd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostrouting.backends.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+ONLINK_GATEWAY = IPv4Address("169.254.1.1")
+IPV6_GATEWAY = IPv6Address("fe80::1")
+CONFIG = Config.from_mapping(
+    {
+        "hostRouting": {
+            "staticRoutes": {
+                "enabled": True,
+                "routes": [
+                    {"destination": "172.16.0.0/17"},
+                    {"destination": "172.16.128.0/17", "metric": 4294967295},
+                    {"destination": "10.99.7.7/32", "gateway": "10.2.0.9", "dev": "eth1"},
+                    {"destination": "10.2.0.64/26", "gateway": "onlink", "dev": "eth1"},
+                ],
+            },
+            "routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "172.16.128.0/24"], "mode": "STRICT"},
+            "waitSeconds": 0,
+        }
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def _ip() -> None:
+    if shutil.which("ip") is None:
+        if "kernel" in os.environ.get("HOSTROUTING_REQUIRE", "").split(","):
+            pytest.fail("HOSTROUTING_REQUIRE names kernel, but ip isn't installed", pytrace=False)
+        pytest.skip("ip isn't installed")
+
+
+def resolved(kernel: NamespaceKernel) -> tuple[Route, ...]:
+    wanted = CONFIG.static_routes.routes
+    resolution = resolve(wanted, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN))
+    assert not resolution.missing
+    return resolution.routes
+
+
+def paste(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash"], input=text, capture_output=True, text=True, check=False)
+
+
+def static(routes: tuple[Route, ...]) -> set[Route]:
+    return {attrs.evolve(route, protocol=Protocol.STATIC) for route in routes}
+
+
+def there(kernel: NamespaceKernel) -> set[Route]:
+    return {route for route in kernel.routes(Table.MAIN) if route.protocol == Protocol.STATIC}
+
+
+@pytest.mark.parametrize(
+    "default",
+    [
+        pytest.param(default_route(), id="plain"),
+        pytest.param(default_route(source=OWN, mtu=1400), id="source-mtu"),
+        pytest.param(default_route(NextHop("eth0", ONLINK_GATEWAY, onlink=True)), id="onlink"),
+        pytest.param(default_route(NextHop("eth0", IPV6_GATEWAY)), id="ipv6-gateway"),
+        pytest.param(default_route(NextHop("eth0")), id="no-gateway"),
+        pytest.param(
+            default_route(NextHop("eth0", GATEWAY, weight=3), NextHop("eth1", SECOND_GATEWAY)), id="multipath"
+        ),
+        pytest.param(
+            default_route(NextHop("eth0", IPV6_GATEWAY), NextHop("eth1", ONLINK_GATEWAY, onlink=True), mtu=1400),
+            id="multipath-odd",
+        ),
+    ],
+)
+def test_pasted_commands_mend_as_our_own_routes_would(kernel: NamespaceKernel, tmp_path: Path, default: Route) -> None:
+    build_node(kernel, default)
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+    with pytest.raises(RouteOverlapError):
+        phases.run(CheckRouteOverlap(CONFIG, host=host))
+    wanted = resolved(kernel)
+    done = paste(f"set -eu\n{as_ip(wanted)}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert there(kernel) == static(wanted)
+    assert phases.run(CheckRouteOverlap(CONFIG, host=host)).verdict is Verdict.OK
+    assert set(phases.run(ConfigureStaticRoutes(CONFIG, host=host)).foreign) == static(wanted)
+
+
+def test_pasted_twice_they_say_so_and_change_nothing(kernel: NamespaceKernel) -> None:
+    build_node(kernel)
+    text = as_ip(resolved(kernel))
+    paste(text)
+    before = kernel.routes(Table.MAIN)
+    assert paste(text).stderr.count("File exists") == len(CONFIG.static_routes.routes)
+    assert kernel.routes(Table.MAIN) == before
+
+
+def test_somebody_elses_route_is_never_taken_over(kernel: NamespaceKernel) -> None:
+    build_node(kernel)
+    others = Route(IPv4Network("172.16.0.0/17"), (NextHop("ib0"),), protocol=Protocol.DHCP)
+    assert kernel.add([others]) == ()
+    done = paste(as_ip(resolved(kernel)))
+    assert done.stderr.count("File exists") == 1
+    assert others in kernel.routes(Table.MAIN)
+    assert {route.destination for route in there(kernel)} == {
+        route.destination for route in CONFIG.static_routes.routes
+    } - {others.destination}
+
+
+def test_an_interface_may_be_called_like_a_word_of_ips(kernel: NamespaceKernel) -> None:
+    names = ["via", "on", "-x", "0x1", "nexthop"]
+    build_links(kernel)
+    for number, name in enumerate(names):
+        kernel.add_link(name)
+        kernel.add_address(name, f"10.{20 + number}.0.4/24")
+    routes = tuple(
+        Route(
+            IPv4Network(f"172.16.{number}.0/24"),
+            (NextHop(name, IPv4Address(f"10.{20 + number}.0.1")), NextHop("eth0", GATEWAY))[: 1 + number % 2],
+        )
+        for number, name in enumerate(names)
+    )
+    done = paste(as_ip(routes))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert there(kernel) == static(routes)
