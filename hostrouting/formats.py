@@ -31,7 +31,7 @@ _NETPLAN = """\
 # For a file of its own like /etc/netplan/90-hostrouting.yaml, mode 600; then "netplan try", which goes back by itself.
 # The interfaces must be in netplan already ("netplan get" shows them): one that isn't would be taken over, and lose its
 # addresses. Where one has another ID there, or isn't below "ethernets:", it needs the same ID and place here.
-# Applying it drops what others have added to these interfaces (a CNI, "hostrouting apply"): let them add theirs again.
+# Even trying drops what others have added to these interfaces (a CNI, "hostrouting apply"): let them add theirs again.
 """
 
 _NETWORKD = """\

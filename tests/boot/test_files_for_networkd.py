@@ -1,0 +1,171 @@
+"""What we write for netplan and systemd-networkd, taken by both on a really booted system: the routes are there."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from hostrouting.formats import as_netplan, as_networkd
+from hostrouting.model import NextHop, Protocol, Route
+
+if TYPE_CHECKING:
+    from boot.rig import Machine
+
+FRAGMENT = "/etc/netplan/90-hostrouting.yaml"
+DROP_IN = "/etc/systemd/network/10-{}.network.d/90-hostrouting.conf"
+
+OWN, GATEWAY = IPv4Address("10.1.0.4"), IPv4Address("10.1.0.1")
+ETH0, IB0 = NextHop("eth0", GATEWAY), NextHop("ib0", IPv4Address("172.16.0.1"))
+IPV6 = NextHop("eth0", IPv6Address("fe80::1"))
+
+
+def route(to: str, *hops: NextHop, **more: Any) -> Route:
+    """As networkd has to install it, when it reads what we write for one of ours."""
+    return Route(IPv4Network(to), hops or (ETH0,), **more)
+
+
+MENDING = [route("172.16.0.0/17"), route("172.16.128.0/17", source=OWN, mtu=1400, metric=77)]
+SAYABLE_BY_ALL = [
+    *MENDING,
+    route("172.17.1.1/32"),
+    route("172.17.2.0/24", NextHop("eth0", IPv4Address("169.254.1.1"), onlink=True), mtu=65520),
+    route("172.17.3.0/24", NextHop("ib0"), source=OWN, mtu=68, metric=2**31 - 1),
+    # Its gateway is within reach by the route behind it.
+    route("172.17.4.0/24", NextHop("eth0", IPv4Address("172.17.5.1"))),
+    route("172.17.5.0/24", NextHop("eth0")),
+]
+SAYABLE_BY_NETWORKD = [
+    *SAYABLE_BY_ALL,
+    route("172.17.6.0/24", metric=2**32 - 1),
+    route("172.17.7.0/24", IPV6),
+    route("172.17.8.0/24", attrs.evolve(IPV6, onlink=True)),
+    route("172.17.9.0/24", ETH0, attrs.evolve(IB0, weight=256), source=OWN, mtu=1400, metric=7),
+    route("172.17.10.0/24", attrs.evolve(IPV6, weight=2), IB0),
+]
+ODD_NAMES = ("on", "null", "1e3", "0x1", "eth0.100", "-x", "---", ".inf", "version", "match", "lo")
+
+NETPLAN = """\
+network:
+  version: 2
+  ethernets:
+    eth0: {addresses: [10.1.0.4/24], routes: [{to: default, via: 10.1.0.1}]}
+    ib0: {addresses: [172.16.0.10/16]}
+"""
+
+
+def drop_ins(routes: list[Route]) -> dict[str, str]:
+    """For each interface the text of its file: each starts with a comment."""
+    texts = as_networkd(routes).removeprefix("# ").split("\n\n# ")
+    return {text.partition(":")[0]: f"# {text}\n" for text in texts}
+
+
+def sections(text: str) -> set[frozenset[str]]:
+    """The [Route] sections of a .network file, each as the set of what it says; netplan leaves out what is usual."""
+    lines = [line.replace("=true", "=yes") for line in text.splitlines() if line != "GatewayOnLink=no"]
+    return {frozenset(filter(None, section.split("\n"))) for section in "\n".join(lines).split("[Route]\n")[1:]}
+
+
+@pytest.fixture
+def cabled(machine: Machine) -> Machine:
+    """A machine whose interfaces have no addresses yet."""
+    machine.add_nic("eth0")
+    machine.add_nic("ib0")
+    return machine
+
+
+def await_routes(node: Machine, routes: list[Route]) -> None:
+    """Until networkd has installed exactly these, beside the default route."""
+    wanted = {str(attrs.evolve(route, protocol=Protocol.STATIC)) for route in routes}
+
+    def are_there() -> bool:
+        lines = node.ip("route", "show", "proto", "static").replace("\n\t", " ").splitlines()
+        there = {" ".join(line.split()) for line in lines if not line.startswith("default ")}
+        return there == {line.replace(" proto static", "") for line in wanted}
+
+    node.wait_until(are_there, "every route, and no other, in table main")
+    assert "failed" not in node.run("networkctl", "list", "--no-pager").stdout
+
+
+def is_mended(node: Machine) -> bool:
+    checks = [node.python("check", "--cidr", cidr, check=False) for cidr in ("172.16.0.0/16", "172.16.128.0/17")]
+    return all(done.returncode == 0 for done in checks)
+
+
+def test_netplan_makes_of_our_file_what_we_write_for_networkd_ourselves(machine: Machine) -> None:
+    routes = [*SAYABLE_BY_ALL, *(route("172.17.0.0/16", NextHop(name, GATEWAY)) for name in ODD_NAMES)]
+    machine.write(f"/tmp/root{FRAGMENT}", as_netplan(routes), mode=0o600)
+    machine.run_offline("netplan", "generate", "--root-dir", "/tmp/root")
+    for dev, text in drop_ins(routes).items():
+        assert sections(machine.read(f"/tmp/root/run/systemd/network/10-netplan-{dev}.network")) == sections(text)
+
+
+def test_a_netplan_file_mends_at_boot(cabled: Machine) -> None:
+    cabled.write("/etc/netplan/01-node.yaml", NETPLAN, mode=0o600)
+    cabled.boot()
+    await_routes(cabled, [])
+    assert not is_mended(cabled)
+    cabled.power_off()
+    cabled.write(FRAGMENT, as_netplan(SAYABLE_BY_ALL), mode=0o600)
+    cabled.boot()
+    await_routes(cabled, SAYABLE_BY_ALL)
+    assert is_mended(cabled)
+
+
+def test_drop_ins_mend_with_a_reload_and_lie_beside_files_in_any_folder(cabled: Machine) -> None:
+    for dev, address in (("eth0", f"{OWN}/24\nGateway={GATEWAY}"), ("ib0", "172.16.0.10/16")):
+        cabled.write(
+            f"/usr/lib/systemd/network/10-{dev}.network", f"[Match]\nName={dev}\n[Network]\nAddress={address}\n"
+        )
+    cabled.systemctl("enable", "systemd-networkd.service")
+    cabled.boot()
+    await_routes(cabled, [])
+    assert not is_mended(cabled)
+    for dev, text in drop_ins(SAYABLE_BY_NETWORKD).items():
+        cabled.write(DROP_IN.format(dev), text)
+    cabled.run("networkctl", "reload")
+    await_routes(cabled, SAYABLE_BY_NETWORKD)
+    assert is_mended(cabled)
+
+
+def test_what_the_comments_warn_of(cabled: Machine) -> None:
+    others = "192.168.7.0/24"
+
+    def is_kept() -> bool:
+        return others in cabled.ip("route")
+
+    def add_others() -> None:
+        cabled.ip("route", "add", others, "dev", "eth0", "proto", "217")
+
+    def is_configured() -> bool:
+        return "eth0 ether routable configured" in " ".join(
+            cabled.run("networkctl", "list", "--no-pager").stdout.split()
+        )
+
+    base = f"[Match]\nName=eth0\n[Network]\nAddress={OWN}/24\nLinkLocalAddressing=no\n"
+    cabled.write("/etc/systemd/network/10-eth0.network", base)
+    cabled.systemctl("enable", "systemd-networkd.service")
+    cabled.boot()
+    cabled.wait_until(is_configured, "eth0 is configured")
+    # A mere reconfigure drops what others have added, and doesn't read the file.
+    add_others()
+    cabled.write(DROP_IN.format("eth0"), as_networkd(MENDING))
+    cabled.run("networkctl", "reconfigure", "eth0")
+    cabled.wait_until(lambda: not is_kept(), "others' route is gone")
+    cabled.wait_until(is_configured, "eth0 is configured again")
+    await_routes(cabled, [])
+    # A reload reads it, and drops them too.
+    add_others()
+    cabled.run("networkctl", "reload")
+    await_routes(cabled, MENDING)
+    assert not is_kept()
+    # What netplan doesn't know yet it takes over, with a file whose name comes before most.
+    cabled.run("mv", "/etc/systemd/network/10-eth0.network", "/etc/systemd/network/20-eth0.network")
+    cabled.write(FRAGMENT, as_netplan(MENDING), mode=0o600)
+    cabled.run("netplan", "generate")
+    cabled.run("networkctl", "reload")
+    status = ("networkctl", "status", "eth0", "--no-pager")
+    cabled.wait_until(lambda: "10-netplan-eth0.network" in cabled.run(*status).stdout, "netplan's file is in force")
+    cabled.wait_until(lambda: str(OWN) not in cabled.ip("address"), "the address is lost")
