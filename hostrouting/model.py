@@ -20,6 +20,7 @@ __all__ = [
     "Link",
     "Lookup",
     "NextHop",
+    "NexthopObject",
     "Protocol",
     "Route",
     "RouteFailure",
@@ -212,6 +213,21 @@ class NextHop:
         """Its flags as ip-route(8) would write them."""
         flags = (("dead", self.is_dead), ("onlink", self.onlink), ("linkdown", self.is_linkdown))
         return " ".join(word for word, is_set in flags if is_set)
+
+
+@attrs.frozen
+class NexthopObject:
+    """A nexthop object, ip-nexthop(8), whose number a route can name instead of hops of its own.
+
+    Args:
+        id: its number.
+        hop: its way out; None for a group, and for one that discards.
+        members: number and weight of each object of a group.
+    """
+
+    id: int
+    hop: NextHop | None = None
+    members: tuple[tuple[int, int], ...] = ()
 
 
 def _usual_scope(route: Route) -> int:

@@ -2,9 +2,9 @@
 
 pyroute2 drops keywords that it doesn't know and takes a missing destination for the default route, so nothing is
 passed through: a ``Request`` names all that it means, and ``Channel`` sends just that. The modules beside this
-one word requests and read messages: of links and addresses (_link_messages.py), routes (_route_messages.py) and
-rules (_rule_messages.py). Attributes carry the names of pyroute2's tables (RTA_*, FRA_*, IFA_*, IFLA_*), which
-are those of the kernel's headers.
+one word requests and read messages: of links and addresses (_link_messages.py), routes (_route_messages.py), rules
+(_rule_messages.py) and nexthop objects (_nexthop_messages.py). Attributes carry the names of pyroute2's tables
+(RTA_*, FRA_*, IFA_*, IFLA_*), which are those of the kernel's headers.
 
 pyroute2 is imported when the first channel is opened: it takes 130 ms, and brings asyncio.
 """
@@ -27,6 +27,7 @@ RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
+RTM_NEWNEXTHOP, RTM_GETNEXTHOP = 104, 106
 
 # linux/netlink.h
 NLMSG_DONE = 3
@@ -140,8 +141,22 @@ class Indexes(dict[str, int]):
         return index
 
 
+# linux/nexthop.h, as far as it is read
+_NHMSG = (("family", "B"), ("scope", "B"), ("protocol", "B"), ("reserved", "B"), ("flags", "I"))
+_NHA = (
+    ("NHA_UNSPEC", "none"),
+    ("NHA_ID", "uint32"),
+    ("NHA_GROUP", "cdata"),
+    ("NHA_GROUP_TYPE", "uint16"),
+    ("NHA_BLACKHOLE", "flag"),
+    ("NHA_OIF", "uint32"),
+    ("NHA_GATEWAY", "cdata"),
+)
+
+
 def _message_classes() -> dict[int, Any]:
-    """pyroute2's message classes, with the attributes that it doesn't know."""
+    """pyroute2's message classes, with the attributes and messages that it doesn't know."""
+    from pyroute2.netlink import nlmsg
     from pyroute2.netlink.rtnl.fibmsg import fibmsg
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
@@ -150,6 +165,7 @@ def _message_classes() -> dict[int, Any]:
     numbered = tuple((number, *row) for number, row in enumerate(rtmsg.nla_map))
     route = type("route", (rtmsg,), {"nla_map": (*numbered, (25, "RTA_UID", "uint32"), (30, "RTA_NH_ID", "uint32"))})
     rule = type("rule", (fibmsg,), {"nla_map": (*fibmsg.nla_map, (25, "FRA_DSCP", "uint8"))})
+    nexthop = type("nexthop", (nlmsg,), {"prefix": "NHA_", "fields": _NHMSG, "nla_map": _NHA})
     for extended in (route, rule):
         # A class inherits the compiled table of its parent, if that was used before.
         extended().compile_nla_table()
@@ -158,6 +174,7 @@ def _message_classes() -> dict[int, Any]:
         (ifaddrmsg, (RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR)),
         (route, (RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE)),
         (rule, (RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE)),
+        (nexthop, (RTM_NEWNEXTHOP, RTM_GETNEXTHOP)),
     )
     return {kind: message_class for message_class, kinds in families for kind in kinds}
 

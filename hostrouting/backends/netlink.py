@@ -18,6 +18,7 @@ from hostrouting.backends import _rtnetlink as rtnl
 from hostrouting.backends._changes import ChangeSocket
 from hostrouting.backends._deletion import Deletable
 from hostrouting.backends._link_messages import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
+from hostrouting.backends._nexthop_messages import DUMP_NEXTHOPS, decode_nexthop
 from hostrouting.backends._route_messages import (
     decode_route,
     delete_route,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
     from typing import TypeVar
 
-    from hostrouting.model import Address, Link, Route, Rule
+    from hostrouting.model import Address, Link, NexthopObject, Route, Rule
     from phases import CancelScope
 
     T = TypeVar("T")
@@ -120,6 +121,24 @@ class NetlinkBackend:
         attempt = "look up routes"
         with self._open(attempt) as channel:
             return tuple(_retried(attempt, partial(_look_up, channel, address)) for address in addresses)
+
+    def nexthops(self) -> tuple[NexthopObject, ...]:
+        """All nexthop objects, by number; none where the kernel has no such thing (before 5.3).
+
+        Beyond the port: what routes do by them, ``routes`` tells, but where net.ipv4.nexthop_compat_mode is off.
+        """
+
+        def read(channel: rtnl.Channel) -> tuple[NexthopObject, ...]:
+            names = rtnl.Names()
+            try:
+                messages = channel.dump(DUMP_NEXTHOPS)
+            except rtnl.RefusedError as refusal:
+                if refusal.errno == errnos.EOPNOTSUPP:
+                    return ()
+                raise
+            return tuple(decode_nexthop(message, names) for message in messages)
+
+        return self._read("list the nexthop objects", read)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
