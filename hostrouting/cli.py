@@ -1,41 +1,31 @@
-"""The command line. Every command is a few lines over the tasks; what it prints is in ``report`` and ``styled``."""
+"""The command line: its words, and how every run ends. What the commands do is in ``commands``."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-
-import attrs
+from typing import TYPE_CHECKING, NoReturn
 
 import phases
-from hostrouting import __version__, styled
-from hostrouting.config import Config
+from hostrouting import __version__, commands, styled
+from hostrouting.commands import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, UsageError
 from hostrouting.errors import ConfigError, HostRoutingError
 from hostrouting.layout import Layout
-from hostrouting.netaddr import parse_cidr
-from hostrouting.progress import ProgressLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from ipaddress import IPv4Network
 
     from hostrouting.host import Host
 
 __all__ = ["main"]
 
 Command = Callable[[argparse.Namespace, "Host | None"], int]
-T = TypeVar("T")
 
 # sysexits.h
 EXIT_USAGE, EXIT_OUTPUT, EXIT_NOT_PERMITTED, EXIT_CONFIG = 64, 74, 77, 78
-EXIT_FAILURE = 1
-EXIT_CHECK_UNKNOWN = 2
-EXIT_PLAN_CHANGES = 2
 
 _DESCRIPTION = """\
 Give a node's traffic the right interface before the node starts, and prove it.
@@ -52,13 +42,9 @@ see it happen, on a throw-away copy of the kernel's tables:   hostrouting demo
 """
 
 
-class _UsageError(Exception):
-    pass
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{self.format_usage()}{self.prog}: {message}; try {self.prog} --help")
+        raise UsageError(f"{self.format_usage()}{self.prog}: {message}; try {self.prog} --help")
 
 
 def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
@@ -78,7 +64,7 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
         with _logging(options.verbose):
             code: int = options.run(options, host)
             return code
-    except _UsageError as error:
+    except UsageError as error:
         styled.complain(str(error))
         return EXIT_USAGE
     except ConfigError as error:
@@ -120,12 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hostrouting {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="log each task as it starts and ends")
-    commands: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
+    subparsers: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
 
     def command(name: str, run: Command, help_: str, *, more: str = "", failed: int = EXIT_FAILURE) -> _Parser:
-        made: _Parser = commands.add_parser(
+        made: _Parser = subparsers.add_parser(
             name,
             help=help_,
             description=f"{help_[0].upper()}{help_[1:]}.{more}",
@@ -136,36 +122,44 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run, failed=failed)
         return made
 
-    demo = command("demo", _demo, "show the whole story in a throw-away network namespace", more=_DEMO_MORE)
+    demo = command("demo", commands.demo, "show the whole story in a throw-away network namespace", more=_DEMO_MORE)
     demo.add_argument("--output", choices=("text", "svg"), default="text", help="text, or a picture of it")
 
-    apply = command("apply", _apply, "install routes, check and gate of CONFIG, and check now", more=_APPLY_MORE)
+    apply = command(
+        "apply", commands.apply, "install routes, check and gate of CONFIG, and check now", more=_APPLY_MORE
+    )
     _add_config(apply)
     where = apply.add_mutually_exclusive_group()
     where.add_argument("--root", metavar="DIR", help="into an image mounted at DIR: files and enablement only")
     where.add_argument("--routes-only", action="store_true", help="the kernel's routes alone: no files, units or check")
     _add_output(apply)
 
-    plan = command("plan", _plan, "show what apply would change, and change nothing", more=_PLAN_MORE)
+    plan = command("plan", commands.plan, "show what apply would change, and change nothing", more=_PLAN_MORE)
     _add_config(plan)
+    _add_snapshot(plan)
     _add_output(plan)
 
-    render = command("render", _render, "write the files that apply would install into a folder", more=_RENDER_MORE)
+    render = command(
+        "render", commands.render, "write the files that apply would install into a folder", more=_RENDER_MORE
+    )
     _add_config(render)
     render.add_argument("--out", metavar="DIR", required=True, help="the folder; it stands for /")
 
     check = command(
         "check",
-        _check,
+        commands.check,
         "check now that every expected CIDR leaves by the default route's interface",
         more=_CHECK_MORE,
         failed=EXIT_CHECK_UNKNOWN,
     )
     _add_config(check)
     check.add_argument("--cidr", action="append", default=[], metavar="C", help="a CIDR to expect; may be repeated")
+    _add_snapshot(check)
     _add_output(check)
 
-    command("remove", _remove, "take back everything that was ever installed", more=_REMOVE_MORE)
+    command("snapshot", commands.snapshot, "print what a check looks at, to judge it elsewhere", more=_SNAPSHOT_MORE)
+
+    command("remove", commands.remove, "take back everything that was ever installed", more=_REMOVE_MORE)
     return parser
 
 
@@ -189,6 +183,8 @@ _PLAN_MORE = """
 
 Routes: + is added, ~ is replaced, - is removed, = is there already. Files as diffs. Last, whether the next start
 of the consumer would be let through. Exits with 2 if there is anything to change, with 0 if not.
+With --snapshot only routes are compared, and the next start is that of the recorded host: files and units aren't
+recorded.
 """
 _RENDER_MORE = """
 
@@ -202,6 +198,24 @@ is shadowed, has no route or is discarded, with 2 if nothing could be judged.
 
   hostrouting check                                        the CIDRs of /etc/aks-flex-node/config.json
   hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
+  hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host, as it was recorded (waits for nothing)
+"""
+_SNAPSHOT_MORE = """
+
+One JSON document: links, IPv4 addresses, rules, routes of all tables, nexthop objects, nameservers. Needs no
+privileges and changes nothing.
+
+  hostrouting snapshot > node.json                               on the sick node
+  hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
+
+A host without hostrouting is recorded by a shell and ip (iproute2 5.15 or newer):
+
+{ echo '{"links":';      ip -j -N -d link show
+  echo ', "addresses":'; ip -j -N -d -4 address show
+  echo ', "rules":';     ip -j -N -d -4 rule show
+  echo ', "routes":';    ip -j -N -d -4 route show table all
+  echo ', "nexthops":';  ip -j -N -d nexthop show
+  echo '}'; } > node.json
 """
 _REMOVE_MORE = """
 
@@ -214,158 +228,16 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {Layout().config} if none is named")
 
 
+def _add_snapshot(parser: argparse.ArgumentParser) -> None:
+    what = "a host that was recorded, instead of this one; - is standard input"
+    parser.add_argument("--snapshot", metavar="FILE", help=what)
+
+
 def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", choices=("text", "json"), default="text", help="for people, or for programs")
 
 
-def _load(options: argparse.Namespace, host: Host | None) -> Config:
-    layout = Layout() if host is None else host.layout
-    path = layout.config if options.config is None else options.config
-    if path == "":
-        raise _UsageError("hostrouting: CONFIG is empty; is a shell variable unset?")
-    try:
-        return Config.load(path)
-    except ConfigError as error:
-        if not any(where == str(path) for where, _ in error.problems):
-            styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(str(path))} breaks the rules:")
-        raise
-
-
-def _cidrs(texts: Sequence[str]) -> tuple[IPv4Network, ...]:
-    cidrs: list[IPv4Network] = []
-    problems: list[str] = []
-    for text in texts:
-        try:
-            cidrs.append(parse_cidr(text))
-        except ValueError as error:
-            problems.append(f"hostrouting check: --cidr {error}")
-    if problems:
-        raise _UsageError("\n".join(problems))
-    return tuple(cidrs)
-
-
-# --- the commands ------------------------------------------------------------------------------------------------
-
-
-def _demo(options: argparse.Namespace, host: Host | None) -> int:
-    del host  # the demo makes its own
-    from hostrouting import demo
-
-    return demo.run_apart(output=options.output)
-
-
-def _apply(options: argparse.Namespace, host: Host | None) -> int:
-    from hostrouting import report
-    from hostrouting.host import Host
-    from hostrouting.tasks import Configure, InstallRoutes
-
-    config = _load(options, host)
-    if options.routes_only:
-        routes, overlap = _run(InstallRoutes(config, host=host)), None
-    else:
-        if options.root is not None:
-            host = Host.image(options.root)
-        routes, overlap = _run(Configure(config, host=host))
-    if options.output == "json":
-        document = routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()}
-        styled.say(report.to_json_text(document).rstrip())
-    elif options.root is not None:
-        styled.say(f"installed into {options.root}; it holds from the first boot")
-    else:
-        styled.say(report.routes_text(routes))
-        if overlap is not None and overlap.cidrs:
-            styled.say(report.overlap_text(overlap))
-    return 0
-
-
-def _plan(options: argparse.Namespace, host: Host | None) -> int:
-    from hostrouting import report
-    from hostrouting.boot import plan_boot
-    from hostrouting.host import Host
-    from hostrouting.tasks import plan_now, will_start
-
-    config = _load(options, host)
-    on = host or Host()
-    plan, missing = plan_now(config, on.routes)
-    boot = plan_boot(config, on)
-    next_start = will_start(config, on, plan, missing)
-    if options.output == "json":
-        document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": boot.to_json()}
-        styled.say(report.to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
-    else:
-        styled.say(report.plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds))
-    return 0 if plan.is_empty and missing is None and boot.is_empty else EXIT_PLAN_CHANGES
-
-
-def _render(options: argparse.Namespace, host: Host | None) -> int:
-    from hostrouting.files import write_if_changed
-    from hostrouting.parts import Manifest, wanted_files, wanted_parts
-
-    config = _load(options, host)
-    layout = Layout(options.out)
-    parts = wanted_parts(config, layout)
-    manifest = Manifest(config.consumer, {part.name: part.is_blocking for part in parts})
-    for file in wanted_files(layout, manifest, parts) if parts else ():
-        write_if_changed(file.path, file.text, mode=file.mode)
-        styled.say(str(file.path))
-    return 0
-
-
-def _check(options: argparse.Namespace, host: Host | None) -> int:
-    from hostrouting import report
-    from hostrouting.check import check_overlap
-    from hostrouting.findings import Verdict
-    from hostrouting.host import Host
-
-    given = _cidrs(options.cidr)
-    config = Config() if given and options.config is None else _load(options, host)
-    expected = (*config.route_overlap.expected_cidrs, *given)
-    config = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
-    on = host or Host()
-    result = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
-    if options.output == "json":
-        styled.say(report.to_json_text(result.to_json()).rstrip())
-    else:
-        styled.say(report.overlap_text(result))
-    return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
-
-
-def _remove(options: argparse.Namespace, host: Host | None) -> int:
-    del options
-    from hostrouting import report
-    from hostrouting.tasks import RemoveHostRouting
-
-    styled.say(report.routes_text(_run(RemoveHostRouting(host=host))))
-    return 0
-
-
-# --- running -----------------------------------------------------------------------------------------------------
-
-
-def _run(task: phases.Task[Any]) -> Any:
-    scope = phases.CancelScope()
-    with _signals(scope), ProgressLine(sys.stderr) as observer:
-        return phases.run(task, scope=scope, observer=observer)
-
-
-@contextmanager
-def _signals(scope: phases.CancelScope) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP cancel the scope, so that what was begun is put back."""
-
-    def cancel(number: int, _frame: object) -> None:
-        scope.cancel(signal.Signals(number).name)
-
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            before[number] = signal.signal(number, cancel)
-    except ValueError:  # in another thread: whoever runs us there cancels the scope by other means
-        before.clear()
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+# --- logging -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager

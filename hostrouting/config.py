@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import attrs
 
-from hostrouting._schema import JsonObject, attempt, below, each, kind, raise_invalid, read, write
-from hostrouting.errors import ConfigError, FileError
+from hostrouting._document import read_document
+from hostrouting._schema import attempt, below, each, kind, raise_invalid, read, write
+from hostrouting.errors import ConfigError
 from hostrouting.netaddr import parse_cidr, parse_device, parse_prefix, parse_unicast_address, shown
 
 if TYPE_CHECKING:
@@ -370,26 +370,7 @@ class Config:
             ConfigError: there is no such file, it isn't JSON, or its content breaks the rules.
             FileError: it can't be read.
         """
-        try:
-            with open(path, "rb") as file:
-                raw = file.read(CONFIG_BYTES_MAX + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            raise ConfigError([(str(path), "there is no such file")]) from None
-        except IsADirectoryError:
-            raise ConfigError([(str(path), "is a directory; expected a JSON file")]) from None
-        except OSError as error:
-            raise FileError.of(f"read the config {path}", error) from error
-        except ValueError as error:  # a NUL in the path
-            raise ConfigError([(repr(str(path)), f"is not a path: {error}")]) from None
-        if len(raw) > CONFIG_BYTES_MAX:
-            raise ConfigError([(str(path), f"is no config: it is larger than {CONFIG_BYTES_MAX >> 20} MiB")])
-        try:
-            document = json.loads(raw, object_pairs_hook=JsonObject)
-        except RecursionError:
-            raise ConfigError([(str(path), "is not a config: it is nested too deeply")]) from None
-        except ValueError as error:
-            raise ConfigError([(str(path), f"is not JSON: {error}")]) from None
-        return cls.from_mapping(document)
+        return cls.from_mapping(read_document(path, "config", bytes_max=CONFIG_BYTES_MAX))
 
     def to_mapping(self) -> dict[str, Any]:
         """The document that ``from_mapping`` reads back as this config."""

@@ -70,6 +70,16 @@ class Layout:
         return self.root / "etc/iproute2/rt_protos.d/hostrouting.conf"
 
     @property
+    def resolv_conf(self) -> Path:
+        """Which nameservers the host asks, resolv.conf(5)."""
+        return self.root / "etc/resolv.conf"
+
+    @property
+    def resolved_conf(self) -> Path:
+        """Which nameservers systemd-resolved asks for it."""
+        return self.root / "run/systemd/resolve/resolv.conf"
+
+    @property
     def run_dir(self) -> Path:
         """The folder of what lives until the next boot."""
         return self.root / RUN_DIR

@@ -54,16 +54,21 @@ def routes_text(report: RoutesReport) -> str:
     return "\n".join(lines)
 
 
-def plan_text(plan: RoutePlan, missing: str | None, boot: BootPlan, next_start: NextStart, *, wait_seconds: int) -> str:
-    """What would become of routes, files and units, and of the consumer's next start."""
+def plan_text(
+    plan: RoutePlan, missing: str | None, boot: BootPlan | None, next_start: NextStart, *, wait_seconds: int
+) -> str:
+    """What would become of routes, files and units (None: they aren't known), and of the consumer's next start."""
     lines = _route_lines(plan, "+", "~", "-", "=")
     if missing is not None:
         lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
-    lines += [line for change in boot.files for line in _diff(change)]
-    lines += [good(f"enable {unit}") for unit in boot.enable]
-    lines += [bad(f"disable {unit}") for unit in boot.disable]
-    if plan.is_empty and missing is None and boot.is_empty:
+    if boot is not None:
+        lines += [line for change in boot.files for line in _diff(change)]
+        lines += [good(f"enable {unit}") for unit in boot.enable]
+        lines += [bad(f"disable {unit}") for unit in boot.disable]
+    if plan.is_empty and missing is None and (boot is None or boot.is_empty):
         lines.append("nothing to change")
+    if boot is None:
+        lines.append(dim("files and units aren't recorded: only routes were compared"))
     verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
     lines.append(f"the next start of {next_start.consumer} {verdict}: {clean(next_start.reason)}")
     return "\n".join(lines)
