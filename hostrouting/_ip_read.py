@@ -1,7 +1,8 @@
 """Pure: what ``ip -j -N`` prints, item by item, as values of ``hostrouting.model``; ``_ip_write`` is the way back.
 
 Keys that say nothing to us are passed over; a value that is used must be what ip prints. What ip leaves out is what
-it takes for usual: type unicast, table main, protocol boot and scope universe of a route. A flag is a key whose value
+it takes for usual: type unicast, table main, protocol boot and scope universe of a route, protocol kernel of a rule
+(with ``-d`` it leaves out nothing of these). A flag is a key whose value
 is null or true. Without ``-N`` ip prints names, of which only those that don't depend on the host's /etc are known.
 """
 
@@ -332,7 +333,7 @@ def read_rule(value: object) -> Rule:
             suppress_group=item.get("suppress_ifgroup", _group, None),
             is_inverted=item.has("not"),
             is_l3mdev=is_l3mdev,
-            protocol=item.get("protocol", _protocol, Protocol.UNSPEC),
+            protocol=item.get("protocol", _protocol, Protocol.KERNEL),
         )
     )
 

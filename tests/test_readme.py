@@ -55,6 +55,12 @@ def test_its_table_names_every_command(capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
+def test_its_recording_by_hand_is_the_one_that_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    (commands,) = blocks("sh")
+    assert cli.main(["snapshot", "--help"]) == 0
+    assert commands in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/design.md", "CHANGELOG.md"])
 def test_its_links_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text()
