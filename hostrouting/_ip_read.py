@@ -1,9 +1,9 @@
 """Pure: what ``ip -j -N`` prints, item by item, as values of ``hostrouting.model``; ``_ip_write`` is the way back.
 
-Keys that say nothing to us are passed over; a value that is used must be what ip prints. What ip leaves out is what
-it takes for usual: type unicast, table main, protocol boot and scope universe of a route, protocol kernel of a rule
-(with ``-d`` it leaves out nothing of these). A flag is a key whose value
-is null or true. Without ``-N`` ip prints names, of which only those that don't depend on the host's /etc are known.
+Keys that say nothing to us are passed over; a value that is used must be what ip prints. What ip leaves out without
+``-d`` is what it takes for usual: type unicast, table main, protocol boot and scope universe of a route, protocol
+kernel of a rule. A flag is a key whose value is null or true. Without ``-N`` ip prints names, of which only those
+that don't depend on the host's /etc are known.
 """
 
 from __future__ import annotations

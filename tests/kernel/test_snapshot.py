@@ -1,0 +1,197 @@
+"""A recorded host: what our backend records and what ip does are the same, and so is the verdict on all three."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_scripts_agree import World, checks, worlds
+
+import phases
+from hostrouting import Config, Host, Layout
+from hostrouting.backends import RouteBackend
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+from hostrouting.backends.snapshot import SnapshotBackend
+from hostrouting.check import check_overlap
+from hostrouting.model import Hardware, Rule, RuleAction
+from hostrouting.record import load_snapshot, take_snapshot
+from hostrouting.snapshot import Snapshot
+from hostrouting.testing import FakeSystemd
+
+pytestmark = pytest.mark.kernel
+
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+(BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+# As a hand that forgot the details, and one that forgot the numbers too.
+WITHOUT_DETAILS = re.sub(r" -d(?= -4| nexthop)", "", BY_HAND)
+IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
+
+
+def on(backend: RouteBackend, root: Path) -> Host:
+    return Host(routes=backend, units=FakeSystemd(), layout=Layout(root))
+
+
+def recorded(kernel: NamespaceKernel) -> Snapshot:
+    with TemporaryDirectory() as root:
+        snapshot = take_snapshot(on(kernel, Path(root)))
+        path = Path(root) / "node.json"
+        path.write_text(snapshot.to_text())
+        assert load_snapshot(path) == snapshot
+    return snapshot
+
+
+def recorded_by(commands: str, shell: str = "sh") -> Snapshot:
+    with TemporaryDirectory() as folder:
+        done = subprocess.run([shell, "-euc", commands], cwd=folder, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return load_snapshot(Path(folder) / "node.json")
+
+
+def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
+    """What ip leaves out: a suppressor of a rule without a table, and what isn't a list of its own."""
+
+    def told(rule: Rule) -> Rule:
+        if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
+            rule = attrs.evolve(rule, suppress_prefix_length=None, suppress_group=None)
+        return rule if protocols else attrs.evolve(rule, protocol=0)
+
+    return attrs.evolve(snapshot, rules=tuple(map(told, snapshot.rules)), time=None, kernel=None, nameservers=())
+
+
+def report(config: Config, backend: RouteBackend) -> dict[str, Any]:
+    with TemporaryDirectory() as root:
+        document = check_overlap(config, on(backend, Path(root)), phases.CancelScope()).to_json()
+    del document["time"]
+    return document
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(world=worlds(), config=checks(), shell=st.sampled_from(("sh", "bash")))
+def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, config: Config, shell: str) -> None:
+    enter_namespace()
+    kernel = NamespaceKernel()
+    world.build(kernel)
+    live = report(config, kernel)
+    ours, by_hand = recorded(kernel), recorded_by(BY_HAND, shell)
+    assert by_hand == as_ip_tells(ours)
+    assert report(config, SnapshotBackend(ours)) == live
+    assert report(config, SnapshotBackend(by_hand)) == live
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(world=worlds())
+def test_a_hand_that_forgot_details_and_numbers_records_the_same(world: World) -> None:
+    enter_namespace()
+    kernel = NamespaceKernel()
+    world.build(kernel)
+    ours = as_ip_tells(recorded(kernel), protocols=False)
+    for commands in (WITHOUT_DETAILS, IN_WORDS):
+        assert as_ip_tells(recorded_by(commands), protocols=False) == ours
+
+
+HOST = """
+ip link set lo up
+ip link add eth0 type veth peer name p0
+ip link add ib0 type veth peer name p1
+ip link add br0 type bridge
+ip link set p1 master br0
+for link in eth0 ib0 p0 p1 br0; do ip link set "$link" up; done
+ip addr add 10.1.0.4/24 dev eth0
+ip addr add 10.1.0.5/24 dev eth0
+ip addr add 172.16.0.10/16 dev ib0 metric 5 noprefixroute
+ip addr add 192.0.2.1 peer 192.0.2.9/30 dev br0
+ip route add default via 10.1.0.1 proto dhcp metric 100 mtu 1400 src 10.1.0.4
+ip route add 10.9.0.0/16 via inet6 fe80::1 dev eth0
+ip route add 10.8.0.0/16 tos 0x10 nexthop via 10.1.0.1 weight 3 dev eth0 onlink nexthop via inet6 fe80::2 dev ib0
+ip route add blackhole 10.7.0.0/16
+ip route add unreachable default metric 4278198272
+ip route add throw 10.6.0.0/16 table 1000
+ip route add 1.2.3.4 dev eth0 table 1000 proto 217 mtu lock 1300
+ip nexthop add id 5 via 10.1.0.1 dev eth0
+ip nexthop add id 6 blackhole
+ip nexthop add id 7 via fe80::9 dev eth0
+ip nexthop add id 9 via 10.1.0.3 dev eth0 onlink proto 217
+ip nexthop add id 8 group 5,3/9
+ip nexthop add id 10 dev ib0
+ip nexthop add id 11 group 5
+ip nexthop add id 12 via 1.2.3.4 fdb
+ip route add 10.20.0.0/16 nhid 5
+ip route add 10.21.0.0/16 nhid 6
+ip route add 10.22.0.0/16 nhid 7
+ip route add 10.23.0.0/16 nhid 8
+ip route add 10.24.0.0/16 nhid 11
+ip route add 10.25.0.0/16 nhid 10
+ip rule add prio 100 from 10.0.0.0/8 to 1.2.3.4 fwmark 0x10/0xff table 1000
+ip rule add prio 101 not iif lo tos 0x10 table 200 suppress_prefixlength 0
+ip rule add prio 102 uidrange 0-0 ipproto tcp sport 10-20 dport 5 goto 32766
+ip rule add prio 103 oif eth0 blackhole
+ip rule add prio 104 l3mdev protocol 217
+ip rule add prio 105 fwmark 0/0xff unreachable
+ip rule add prio 106 oif nope suppress_ifgroup 3 table 77
+ip rule add prio 107 nop
+ip rule add prio 108 goto 50000
+ip rule add prio 109 ipproto 200 dport 5 prohibit
+"""
+
+
+@pytest.fixture
+def host(kernel: NamespaceKernel) -> NamespaceKernel:
+    subprocess.run(["bash", "-euc", HOST], check=True, capture_output=True, text=True)
+    return kernel
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_host_with_everything_is_the_same_by_hand(host: NamespaceKernel, shell: str) -> None:
+    ours = recorded(host)
+    assert len(ours.nexthops) == 8
+    assert len(ours.rules) == 13
+    assert recorded_by(BY_HAND, shell) == as_ip_tells(ours)
+
+
+def test_routes_have_the_hops_of_their_nexthop_objects_where_the_kernel_hides_them(host: NamespaceKernel) -> None:
+    shown = host.routes()
+    subprocess.run(["sysctl", "-qw", "net.ipv4.nexthop_compat_mode=0"], check=True)
+    assert host.routes() != shown
+    for snapshot in (recorded(host), recorded_by(BY_HAND), recorded_by(IN_WORDS)):
+        assert SnapshotBackend(snapshot).routes() == shown
+
+
+def test_a_host_with_next_to_nothing_is_recorded_too(kernel: NamespaceKernel) -> None:
+    kernel.set_link("lo", up=False)
+    assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
+    subprocess.run(["ip", "rule", "flush"], check=True)
+    assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
+
+
+def test_infiniband_is_known_by_its_number_and_its_name() -> None:
+    # There is no such hardware here: what ip prints for it.
+    numbered, named = (
+        Snapshot.from_document(
+            {
+                "links": [{"ifindex": 2, "ifname": "ib0", "flags": ["UP"], "link_type": text}],
+                **dict.fromkeys(("addresses", "rules", "routes"), []),
+            }
+        )
+        for text in ("[32]", "infiniband")
+    )
+    assert numbered == named
+    assert numbered.links[0].hardware == Hardware.INFINIBAND
+
+
+def test_the_kernel_in_memory_is_recorded_and_judged_like_the_live_one(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+    snapshot = Snapshot.from_document(json.loads(take_snapshot(on(kernel, tmp_path)).to_text()))
+    recorded = SnapshotBackend(snapshot)
+    assert (recorded.links(), recorded.addresses()) == (kernel.links(), kernel.addresses())
+    assert (recorded.rules(), recorded.routes()) == (kernel.rules(), kernel.routes())
