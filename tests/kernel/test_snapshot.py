@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
@@ -17,7 +17,6 @@ from test_scripts_agree import World, checks, worlds
 
 import phases
 from hostrouting import Config, Host, Layout
-from hostrouting.backends import RouteBackend
 from hostrouting.backends.memory import FakeKernel
 from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
 from hostrouting.backends.snapshot import SnapshotBackend
@@ -26,6 +25,9 @@ from hostrouting.model import Hardware, Rule, RuleAction
 from hostrouting.record import load_snapshot, take_snapshot
 from hostrouting.snapshot import Snapshot
 from hostrouting.testing import FakeSystemd
+
+if TYPE_CHECKING:
+    from hostrouting.backends import RouteBackend
 
 pytestmark = pytest.mark.kernel
 
@@ -178,7 +180,7 @@ def test_infiniband_is_known_by_its_number_and_its_name() -> None:
         Snapshot.from_document(
             {
                 "links": [{"ifindex": 2, "ifname": "ib0", "flags": ["UP"], "link_type": text}],
-                **dict.fromkeys(("addresses", "rules", "routes"), []),
+                **{key: [] for key in ("addresses", "rules", "routes")},
             }
         )
         for text in ("[32]", "infiniband")
