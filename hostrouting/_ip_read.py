@@ -220,7 +220,8 @@ def read_addresses(value: object) -> tuple[Address, ...]:
 
 def _read_address(dev: str, value: object) -> Address | None:
     item = _Item(value)
-    if item.get("family", _text, "inet") != "inet":
+    # Some versions of ip leave {} where -4 has filtered an address out.
+    if value == {} or item.get("family", _text, "inet") != "inet":
         return None
     return item.finish(
         Address(

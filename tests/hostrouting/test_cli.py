@@ -91,7 +91,8 @@ def test_wrong_usage_is_64_with_a_hint_on_stderr(run: Any, words: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], *([name, "--help"] for name in ("demo", "apply", "plan", "check", "render", "remove"))]
+    "words",
+    [["--help"], *([name, "--help"] for name in ("demo", "apply", "plan", "check", "snapshot", "render", "remove"))],
 )
 def test_help_teaches(run: Any, words: list[str]) -> None:
     code, out, _ = run(*words)
@@ -385,6 +386,143 @@ def test_the_json_of_a_check_has_the_documented_shape(run: Any, config: Path) ->
         "kind", "cidr", "probe", "devs", "expectedDevs", "ranges", "route", "fix", "message",
     ]  # fmt: skip
     assert len(document["time"]) == len("2026-11-20T09:00:00Z")
+
+
+# --- a host that was recorded -----------------------------------------------------------------------------------
+
+
+class Unasked:
+    """A backend that nothing may be asked of."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"the host itself was asked for its {name}")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs commands on a laptop, whose own routes don't matter."""
+    laptop = Host(routes=Unasked(), units=Unasked(), layout=Layout(tmp_path / "laptop"))  # type: ignore[arg-type]
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words], host=laptop)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def recorded(run: Any, tmp_path: Path) -> Path:
+    code, out, err = run("snapshot")
+    assert (code, err) == (0, "")
+    path = tmp_path / "node.json"
+    path.write_text(out)
+    return path
+
+
+def test_a_recorded_host_is_judged_elsewhere_with_the_same_words_and_exit_code(
+    run: Any, elsewhere: Any, config: Path, recorded: Path
+) -> None:
+    assert elsewhere("check", config, "--snapshot", recorded) == run("check", config)
+    words = ("check", "--cidr", "10.96.0.0/12")
+    assert elsewhere(*words, "--snapshot", recorded) == run(*words)
+    here, there = (
+        json.loads(out)
+        for _, out, _ in (
+            run("check", config, "--output", "json"),
+            elsewhere("check", config, "--output", "json", "--snapshot", recorded),
+        )
+    )
+    assert (here.pop("time"), there.pop("time")) != (None, None)
+    assert here == there
+
+
+def test_the_config_of_the_layout_is_read_for_a_recorded_host_too(elsewhere: Any, recorded: Path) -> None:
+    code, _, err = elsewhere("check", "--snapshot", recorded)
+    assert code == 78
+    assert "laptop/etc/aks-flex-node/config.json" in err
+
+
+def test_a_recorded_host_is_waited_for_by_nobody(run: Any, elsewhere: Any, config: Path, kernel: FakeKernel) -> None:
+    default = [route for route in kernel.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
+    assert kernel.delete(default) == ()
+    document = json.loads(json.dumps(CONFIG).replace('"waitSeconds": 0', '"waitSeconds": 600'))
+    document["hostRouting"]["routeOverlap"]["settleSeconds"] = 600
+    config.write_text(json.dumps(document))
+    path = config.with_name("node.json")
+    path.write_text(run("snapshot")[1])
+    code, out, err = elsewhere("check", config, "--snapshot", path)
+    assert (code, err) == (2, "")
+    assert out.startswith("unknown  the check couldn't judge anything: no-default-route")
+    code, out, err = elsewhere("plan", config, "--snapshot", path)
+    assert (code, err) == (2, "")
+    assert out.startswith("would wait up to 600 s for the default route")
+
+
+def test_plan_of_a_recorded_host_compares_its_routes_and_says_that_files_are_not_recorded(
+    run: Any, elsewhere: Any, config: Path, recorded: Path, kernel: FakeKernel
+) -> None:
+    code, out, err = elsewhere("plan", config, "--snapshot", recorded)
+    assert (code, err) == (2, "")
+    assert out.splitlines() == [
+        f"+ {LINE}",
+        "files and units aren't recorded: only routes were compared",
+        run("plan", config)[1].splitlines()[-1],
+    ]
+    assert json.loads(elsewhere("plan", config, "--snapshot", recorded, "--output", "json")[1])["boot"] is None
+    run("apply", "--routes-only", config)
+    recorded.write_text(run("snapshot")[1])
+    code, out, _ = elsewhere("plan", config, "--snapshot", recorded)
+    assert (code, out.splitlines()[:2]) == (0, [f"= {LINE}", "nothing to change"])
+
+
+def test_a_snapshot_may_come_by_standard_input(
+    elsewhere: Any, recorded: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(recorded.read_bytes())))
+    assert elsewhere("check", config, "--snapshot", "-")[0] == 1
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+    code, _, err = elsewhere("check", config, "--snapshot", "-")
+    assert (code, err.splitlines()[0]) == (78, "hostrouting: standard input is no snapshot:")
+    monkeypatch.setattr(sys, "stdin", None)
+    code, _, err = elsewhere("check", config, "--snapshot", "-")
+    assert (code, err) == (78, "hostrouting: standard input: is closed; expected a snapshot\n")
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_a_missing_snapshot_is_78_like_a_bad_one_with_every_problem_a_line(
+    elsewhere: Any, command: str, config: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.json"
+    assert elsewhere(command, config, "--snapshot", path) == (78, "", f"hostrouting: {path}: there is no such file\n")
+    assert elsewhere(command, config, "--snapshot", tmp_path)[0] == 78
+    path.write_text("nonsense")
+    code, _, err = elsewhere(command, config, "--snapshot", path)
+    assert code == 78
+    assert err.startswith(f"hostrouting: {path}: is not JSON: ")
+    path.write_text('{"links": [], "rules": [{"priority": "x", "table": 254}], "routes": {}}')
+    assert elsewhere(command, config, "--snapshot", path) == (
+        78,
+        "",
+        (
+            f"hostrouting: {path} is no snapshot:\n"
+            "hostrouting: addresses: is missing\n"
+            "hostrouting: rules[0].priority: 'x' is not a number; record with ip -N, which prints no names\n"
+            "hostrouting: routes: expected a list, not an object\n"
+        ),
+    )
+    code, _, err = elsewhere(command, config, "--snapshot", "")
+    assert code == 64
+    assert "--snapshot is empty" in err
+
+
+def test_an_unreadable_snapshot_is_77(elsewhere: Any, recorded: Path, open_folder: Path, as_ordinary_user: Any) -> None:
+    path = open_folder / "node.json"
+    path.write_text(recorded.read_text())
+    path.chmod(0)
+    with as_ordinary_user():
+        code, _, err = elsewhere("check", "--cidr", "10.0.0.0/8", "--snapshot", path)
+    assert code == 77
+    assert "can't read the snapshot" in err
 
 
 # --- terminals ---------------------------------------------------------------------------------------------------

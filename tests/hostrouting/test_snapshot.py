@@ -1,0 +1,303 @@
+"""Documents of recorded hosts: what is read from ip's words, and what is refused with its path."""
+
+from __future__ import annotations
+
+import json
+import os
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import phases
+from hostrouting import Host, Layout
+from hostrouting.backends.snapshot import SnapshotBackend
+from hostrouting.errors import ConfigError, FileError, RouteError
+from hostrouting.model import Address, Link, NextHop, NexthopObject, Protocol, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.record import load_snapshot, take_snapshot
+from hostrouting.resolvers import nameservers
+from hostrouting.snapshot import Snapshot, with_hops
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINK = {"ifindex": 2, "ifname": "eth0", "flags": ["BROADCAST", "UP", "LOWER_UP"], "link_type": "ether"}
+EMPTY: dict[str, Any] = {"links": [], "addresses": [], "rules": [], "routes": []}
+
+
+def read(**lists: Any) -> Snapshot:
+    return Snapshot.from_document(EMPTY | lists)
+
+
+def problems(document: Any) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        Snapshot.from_document(document)
+    return dict(caught.value.problems)
+
+
+# --- what ip prints ------------------------------------------------------------------------------------------------
+
+
+def test_names_are_read_like_numbers() -> None:
+    in_words = {"type": "broadcast", "dst": "10.1.0.255", "dev": "eth0", "table": "local", "protocol": "kernel"}
+    in_numbers = {"type": "3", "dst": "10.1.0.255", "dev": "eth0", "table": "255", "protocol": "2", "scope": 253}
+    first, second = read(routes=[in_words | {"scope": "link"}, in_numbers]).routes
+    assert first == second
+    assert first == Route(
+        IPv4Network("10.1.0.255/32"), (NextHop("eth0"),), RouteType.BROADCAST, Table.LOCAL, Protocol.KERNEL
+    )
+
+
+def test_what_ip_leaves_out_of_a_route_is_the_usual() -> None:
+    (route,) = read(routes=[{"dst": "default", "gateway": "10.1.0.1", "dev": "eth0", "flags": []}]).routes
+    hop = NextHop("eth0", IPv4Address("10.1.0.1"))
+    assert route == Route(IPv4Network("0.0.0.0/0"), (hop,), protocol=Protocol.BOOT)
+
+
+def test_a_route_with_everything() -> None:
+    legs = [
+        {"gateway": "10.1.0.1", "dev": "eth0", "weight": 3, "flags": ["onlink", "linkdown"]},
+        {"via": {"family": "inet6", "host": "fe80::2"}, "dev": "ib0", "weight": 1, "flags": ["dead"]},
+    ]
+    item = {"dst": "10.8.0.0/16", "tos": "0x10", "nhid": 8, "prefsrc": "10.1.0.4", "metric": 7, "nexthops": legs}
+    (route,) = read(routes=[item | {"metrics": [{"window": 5}, {"mtu": 1400}]}]).routes
+    assert route == Route(
+        IPv4Network("10.8.0.0/16"),
+        (
+            NextHop("eth0", IPv4Address("10.1.0.1"), onlink=True, weight=3, is_linkdown=True),
+            NextHop("ib0", IPv6Address("fe80::2"), is_dead=True),
+        ),
+        protocol=Protocol.BOOT,
+        metric=7,
+        tos=16,
+        source=IPv4Address("10.1.0.4"),
+        mtu=1400,
+        nexthop_id=8,
+    )
+
+
+def test_a_blackhole_of_a_nexthop_object_has_no_way_out() -> None:
+    (route,) = read(routes=[{"type": "6", "dst": "10.21.0.0/16", "nhid": 6, "dev": "lo"}]).routes
+    assert (route.type, route.hops) == (RouteType.BLACKHOLE, ())
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({"src": "all", "table": "main"}, {}),
+        ({"src": "10.0.0.0", "srclen": 8, "dst": "1.2.3.4", "table": "1000"},
+         {"source": IPv4Network("10.0.0.0/8"), "destination": IPv4Network("1.2.3.4/32"), "table": 1000}),
+        ({"not": None, "tos": "0x10", "iif": "lo", "oif": "eth0", "oif_detached": None, "table": "254"},
+         {"is_inverted": True, "tos": 16, "iif": "lo", "oif": "eth0"}),
+        ({"dscp": "5", "table": "254"}, {"tos": 20}),
+        ({"fwmark": "0x10", "fwmask": "0xff", "table": "254"}, {"mark": 16, "mark_mask": 255}),
+        ({"fwmark": "0", "table": "254"}, {"mark": 0}),
+        ({"uid_start": 5, "uid_end": 10, "ipproto": "ipproto-6", "table": "254"}, {"uid_range": (5, 10), "ip_protocol": 6}),
+        ({"ipproto": "udp", "dport": 53, "table": "254"}, {"ip_protocol": 17, "has_ports": True}),
+        ({"sport_start": 1, "sport_end": 2, "table": "254"}, {"has_ports": True}),
+        ({"table": "254", "suppress_prefixlen": 0, "suppress_ifgroup": "default"},
+         {"suppress_prefix_length": 0, "suppress_group": 0}),
+        ({"l3mdev": None, "protocol": "217"}, {"is_l3mdev": True, "protocol": 217}),
+        ({"goto": 50000, "unresolved": None}, {"action": RuleAction.GOTO, "goto": 50000}),
+        ({"goto": "none"}, {"action": RuleAction.GOTO}),
+        ({"nop": None}, {"action": RuleAction.NOP}),
+        ({"action": "7"}, {"action": RuleAction.UNREACHABLE}),
+        ({"action": "prohibit"}, {"action": RuleAction.PROHIBIT}),
+        ({"action": "10"}, {"action": RuleAction.BLACKHOLE}),
+    ],
+)  # fmt: skip
+def test_rules_as_ip_words_them(item: dict[str, Any], expected: dict[str, Any]) -> None:
+    (rule,) = read(rules=[{"priority": 100} | item]).rules
+    assert rule == Rule(**{"preference": 100, "protocol": Protocol.KERNEL} | expected)
+
+
+def test_links_and_addresses_as_ip_words_them() -> None:
+    port = {"ifindex": 3, "ifname": "p1", "flags": ["NO-CARRIER"], "link_type": "[32]", "master": "br0"}
+    snapshot = read(
+        links=[LINK, {}, port | {"linkinfo": {"info_kind": "veth", "info_slave_kind": "bridge"}}],
+        addresses=[
+            {},
+            {"ifname": "lo"},
+            {
+                "ifname": "eth0",
+                "addr_info": [
+                    {},
+                    {"family": "inet6", "local": "fe80::1", "prefixlen": 64},
+                    {"family": "inet", "local": "10.1.0.5", "prefixlen": 24, "secondary": True, "noprefixroute": True},
+                    {"family": "inet", "local": "192.0.2.1", "address": "192.0.2.9", "prefixlen": 30, "metric": 5},
+                ],
+            },
+        ],
+    )
+    assert snapshot.links == (
+        Link(2, "eth0"),
+        Link(3, "p1", is_up=False, has_carrier=False, kind="veth", hardware=32, master="br0"),
+    )
+    assert snapshot.addresses == (
+        Address("eth0", IPv4Address("10.1.0.5"), 24, is_secondary=True, has_prefix_route=False),
+        Address("eth0", IPv4Address("192.0.2.1"), 30, IPv4Address("192.0.2.9"), metric=5),
+    )
+
+
+def test_hops_come_from_nexthop_objects_where_a_route_shows_none() -> None:
+    first, second = NextHop("eth0", IPv4Address("10.1.0.1")), NextHop("eth0", IPv6Address("fe80::1"))
+    objects = (
+        NexthopObject(5, first),
+        NexthopObject(7, second),
+        NexthopObject(8, members=((5, 3), (7, 1))),
+        NexthopObject(9, members=((7, 2),)),
+    )
+
+    def route(nexthop_id: int, *hops: NextHop) -> Route:
+        return Route(IPv4Network("10.0.0.0/8"), hops, nexthop_id=nexthop_id)
+
+    assert [found.hops for found in with_hops([route(5), route(8), route(9), route(4), route(7, first)], objects)] == [
+        (first,),
+        (NextHop("eth0", IPv4Address("10.1.0.1"), weight=3), second),
+        (second,),
+        (),
+        (first,),
+    ]
+
+
+# --- what is no snapshot -------------------------------------------------------------------------------------------
+
+
+def test_all_problems_are_told_at_once_with_their_paths() -> None:
+    document = {
+        "schema": 2,
+        "time": 5,
+        "links": [LINK, {"ifname": "", "flags": "UP", "link_type": "sausage"}],
+        "addresses": [{"ifname": "eth0", "addr_info": [{"local": "10.1.0.4"}, {"local": "x", "prefixlen": 33}]}],
+        "rules": [{"priority": -1, "table": "blue"}, {"priority": 7}, 5],
+        "routes": [
+            {"dst": "fe80::/64", "dev": "eth0"},
+            {"dst": "10.0.0.1/24", "gateway": "fe80::1"},
+            {"dst": "10.0.0.0/8", "nexthops": [{"dev": "eth0"}, {"via": {}, "weight": True}]},
+        ],
+        "nexthops": {},
+        "nameservers": ["10.0.0.10", "dns"],
+    }
+    found = problems(document)
+    assert list(found) == [
+        "schema",
+        "links[1].flags",
+        "links[1].ifindex",
+        "links[1].ifname",
+        "links[1].link_type",
+        "addresses[0].addr_info[0].prefixlen",
+        "addresses[0].addr_info[1].local",
+        "addresses[0].addr_info[1].prefixlen",
+        "rules[0].priority",
+        "rules[0].table",
+        "rules[1].table",
+        "rules[2]",
+        "routes[0].dst",
+        "routes[1].gateway",
+        "routes[1].dst",
+        "routes[2].nexthops[1].via.host",
+        "routes[2].nexthops[1].weight",
+        "nexthops",
+        "nameservers[1]",
+        "time",
+    ]
+    assert found["schema"] == "2 is not a schema that is known here; expected 1"
+    assert found["rules[0].table"] == "'blue' is not a number; record with ip -N, which prints no names"
+    assert found["rules[1].table"] == "is missing"
+    assert "IPv4-only" in found["routes[0].dst"]
+    assert "host bits" in found["routes[1].dst"]
+
+
+@pytest.mark.parametrize("document", [None, [], "x", 5, [{"dst": "default"}]])
+def test_what_is_no_object_is_told_what_was_expected(document: Any) -> None:
+    assert "the lists links, addresses, rules and routes" in problems(document)[""]
+
+
+def test_missing_lists_are_named() -> None:
+    assert problems({"nexthops": []}) == dict.fromkeys(("links", "addresses", "rules", "routes"), "is missing")
+
+
+@pytest.mark.parametrize("text", ["", "[", '{"links":\n[]\n, "routes":\n\n}', "{}]", "\0", '{"links": [' * 100_000])
+def test_a_file_that_is_not_json_is_told_as_one(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "node.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="not JSON|nested too deeply"):
+        load_snapshot(path)
+
+
+def test_a_name_that_is_not_utf_8_is_read_as_python_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "node.json"
+    path.write_bytes(json.dumps(EMPTY | {"links": [LINK]}).encode().replace(b'"eth0"', b'"\xffeth"'))
+    assert load_snapshot(path).links[0].name == os.fsdecode(b"\xffeth")
+
+
+# --- the backend ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def backend() -> SnapshotBackend:
+    route = {"dst": "default", "gateway": "10.1.0.1", "dev": "eth0"}
+    rules = [{"priority": 0, "table": "255"}, {"priority": 32766, "table": "254"}, {"priority": 32767, "table": "253"}]
+    return SnapshotBackend(read(links=[LINK], rules=rules, routes=[route, {"dst": "10.0.0.0/8", "table": "7"}]))
+
+
+def test_a_recorded_host_answers_and_is_never_changed(backend: SnapshotBackend) -> None:
+    assert [answer.route for answer in backend.lookup([IPv4Address("10.0.0.1")])] == [backend.routes(Table.MAIN)[0]]
+    assert len(backend.routes()) == 2
+    assert [route.table for route in backend.routes(7)] == [7]
+    assert backend.routes(8) == ()
+    before = backend.routes()
+    for change in (backend.add, backend.replace, backend.delete):
+        assert change([]) == ()
+        with pytest.raises(RouteError, match="can't .* default via 10.1.0.1 dev eth0 .*: this is a recorded host"):
+            change(before)
+    assert backend.routes() == before
+
+
+def test_nothing_ever_changes_so_only_the_scope_ends_a_wait(backend: SnapshotBackend) -> None:
+    backend.wait_for_change(phases.CancelScope())
+    scope = phases.CancelScope()
+    scope.cancel("enough")
+    with pytest.raises(phases.Cancelled):
+        backend.wait_for_change(scope)
+
+
+# --- nameservers ---------------------------------------------------------------------------------------------------
+
+
+def test_nameservers_are_those_of_resolv_conf_or_those_behind_the_stub(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    assert nameservers(layout) == ()
+    layout.resolv_conf.parent.mkdir()
+    layout.resolv_conf.write_text("nameserver 127.0.0.53\noptions edns0\n")
+    assert nameservers(layout) == ()
+    layout.resolved_conf.parent.mkdir(parents=True)
+    layout.resolved_conf.write_text("nameserver 168.63.129.16\nnameserver fe80::1%2\n")
+    assert nameservers(layout) == (IPv4Address("168.63.129.16"),)
+    layout.resolv_conf.write_text(
+        "# nameserver 10.0.0.1\nnameserver\t10.0.0.2  # the first\n nameserver 10.0.0.3\nnameservers 10.0.0.4\n"
+        "nameserver\nnameserver x\nnameserver 2001:db8::1\nnameserver 10.0.0.5\nnameserver 10.0.0.2\n"
+    )
+    assert nameservers(layout) == (IPv4Address("10.0.0.2"), IPv4Address("10.0.0.5"))
+
+
+def test_nameservers_that_can_not_be_read_are_an_error(tmp_path: Path) -> None:
+    Layout(tmp_path).resolv_conf.mkdir(parents=True)
+    with pytest.raises(FileError, match="can't read .*resolv.conf: Is a directory"):
+        nameservers(Layout(tmp_path))
+
+
+def test_a_recording_names_its_time_its_kernel_and_its_nameservers(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    layout.resolv_conf.parent.mkdir()
+    layout.resolv_conf.write_text("nameserver 10.0.0.10\n")
+    snapshot = take_snapshot(Host(routes=FakeKernel(), units=FakeSystemd(), layout=layout))
+    assert snapshot.nameservers == (IPv4Address("10.0.0.10"),)
+    assert snapshot.kernel == f"Linux {os.uname().release}"
+    assert snapshot.time is not None
+    assert len(snapshot.time) == len("2026-11-20T09:00:00Z")
+    document = json.loads(snapshot.to_text())
+    assert list(document) == [
+        *("schema", "time", "kernel", "links", "addresses", "rules", "routes", "nexthops", "nameservers")
+    ]
