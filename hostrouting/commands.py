@@ -90,7 +90,7 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
     on = _asked_host(options, host)
     plan, missing = plan_now(config, on.routes)
     boot = None if options.snapshot is not None else plan_boot(config, on)
-    next_start = will_start(_patient(config, options), on, plan, missing)
+    next_start = will_start(_without_waits(config, options), on, plan, missing)
     if options.output == "json":
         document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
         styled.say(report.to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
@@ -125,7 +125,7 @@ def check(options: argparse.Namespace, host: Host | None) -> int:
     config = Config() if given and options.config is None else _load(options, host)
     expected = (*config.route_overlap.expected_cidrs, *given)
     config = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
-    on, config = _asked_host(options, host), _patient(config, options)
+    on, config = _asked_host(options, host), _without_waits(config, options)
     result = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
     if options.output == "json":
         styled.say(report.to_json_text(result.to_json()).rstrip())
@@ -181,8 +181,8 @@ def _asked_host(options: argparse.Namespace, host: Host | None) -> Host:
     return Host(routes=SnapshotBackend(recorded), units=FakeSystemd(), layout=Layout() if host is None else host.layout)
 
 
-def _patient(config: Config, options: argparse.Namespace) -> Config:
-    """The config as far as waiting goes: on a recorded host nothing will come."""
+def _without_waits(config: Config, options: argparse.Namespace) -> Config:
+    """The config, but on a recorded host, where nothing will ever come, nothing is waited for."""
     if options.snapshot is None:
         return config
     return attrs.evolve(config, wait_seconds=0, route_overlap=attrs.evolve(config.route_overlap, settle_seconds=0))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.kernel
 
@@ -33,6 +31,9 @@ ip route add default via 10.1.0.1 proto dhcp metric 100
 hostrouting() { "$PYTHON" -m hostrouting "$@"; }
 """
 
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+(BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
 CONFIG = {
     "hostRouting": {
         "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
@@ -49,7 +50,9 @@ def on_a_host(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     return subprocess.run(
         ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + script],
-        env=os.environ | {"SCRATCH": str(scratch), "PYTHON": sys.executable, "CONFIG": str(tmp_path / "config.json")},
+        env=os.environ
+        | {"SCRATCH": str(scratch), "PYTHON": sys.executable, "CONFIG": str(tmp_path / "config.json")}
+        | {"BY_HAND": BY_HAND},
         capture_output=True,
         text=True,
         check=False,
@@ -153,4 +156,36 @@ def test_two_processes_at_once_come_one_after_the_other_with_the_same_end(tmp_pa
         "nothing to change",
         f"unchanged {line} proto hostrouting",
         line,
+    ]
+
+
+def test_a_node_recorded_without_privileges_is_judged_elsewhere_as_on_the_node(tmp_path: Path) -> None:
+    done = on_a_host(
+        tmp_path,
+        r"""
+        anybody() { setpriv --bounding-set=-all --inh-caps=-all "$@"; }
+        elsewhere() { unshare --net "$PYTHON" -m hostrouting "$@"; }
+        ip nexthop add id 5 via 10.1.0.1 dev eth0
+        anybody "$PYTHON" -m hostrouting snapshot > "$SCRATCH/ours.json"
+        cd "$SCRATCH"
+        anybody sh -euc "$BY_HAND"
+        hostrouting check "$CONFIG" > live || echo "live: $?"
+        for recorded in ours.json node.json; do
+          elsewhere check "$CONFIG" --snapshot "$recorded" > judged || echo "judged: $?"
+          cmp live judged
+        done
+        elsewhere plan "$CONFIG" --snapshot node.json | head -n 1
+        hostrouting snapshot | elsewhere check --cidr 10.96.0.0/12 --snapshot -
+        elsewhere check "$CONFIG"  > judged || echo "elsewhere: $?"
+        """,
+    )
+    assert done.stderr == ""
+    assert [text.strip() for text in done.stdout.splitlines()] == [
+        "live: 1",
+        "judged: 1",
+        "judged: 1",
+        "+ 172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
+        "expected interface: eth0",
+        "✓ 10.96.0.0/12  by eth0",
+        "elsewhere: 2",
     ]
