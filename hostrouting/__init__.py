@@ -6,8 +6,9 @@ This module *is* the API; everything else may move. The layers, each importing o
     config, layout, the ports (backends, systemd)   what is asked, where, of whom
     rules, fib, resolve, plan                       pure: what the tables say, what has to change
     coverage, overlap, remedy, findings             pure: what is wrong, and what mends it
+    snapshot                                        pure: a host as a document
     backends/*, systemd/*, files, host              adapters: the kernel, systemd, the file system
-    install, verify, wait, check                    the host is changed and asked
+    install, verify, wait, check, record            the host is changed and asked
     tasks, report                                   what a bootstrap program runs
     cli, demo, testing                              fronts
 

@@ -132,6 +132,8 @@ _table = _number(names=_names(Table))
 _MORE_PROTOCOLS = {"gated": 8, "mrt": 10, "dnrouted": 13, "xorp": 14, "ntk": 15, "babel": 42, "openr": 99}
 _MORE_PROTOCOLS |= {"isis": 187, "rip": 189, "eigrp": 192}
 _protocol = _number(_BYTE, _names(Protocol, **_MORE_PROTOCOLS))
+_type = _number(_BYTE, _names(RouteType, nat=10, xresolve=11))
+_act = _number(_BYTE, _names(RuleAction))
 _scope = _number(_BYTE, _names(Scope, **{"global": 0}))
 _ip_protocol = _number(_BYTE, {"icmp": 1, "tcp": 6, "udp": 17, "sctp": 132})
 _group = _number(names={"default": 0})
@@ -141,7 +143,7 @@ _hardware = _number(0xFFFF, _names(Hardware, **_MORE_HARDWARE))
 
 
 def _kind_of_route(value: object) -> RouteType:
-    number = _number(_BYTE, _names(RouteType, nat=10, xresolve=11))(value)
+    number = _type(value)
     try:
         return RouteType(number)
     except ValueError:
@@ -149,7 +151,7 @@ def _kind_of_route(value: object) -> RouteType:
 
 
 def _action(value: object) -> RuleAction:
-    number = _number(_BYTE, _names(RuleAction))(value)
+    number = _act(value)
     try:
         return RuleAction(number)
     except ValueError:

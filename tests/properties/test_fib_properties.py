@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from hostrouting.backends.memory import FakeKernel
 from hostrouting.errors import RouteError
 from hostrouting.fib import Fib
-from hostrouting.model import Lookup
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, NewAddress, new_addresses, policy_rules, routes
 
 if TYPE_CHECKING:
-    from hostrouting.model import Route, Rule
+    from hostrouting.model import Lookup, Route, Rule
 
 LOOPBACK = 127
 
