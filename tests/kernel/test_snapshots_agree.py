@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -165,6 +166,33 @@ def test_routes_have_the_hops_of_their_nexthop_objects_where_the_kernel_hides_th
     assert host.routes() != shown
     for snapshot in (recorded(host), recorded_by(BY_HAND), recorded_by(IN_WORDS)):
         assert SnapshotBackend(snapshot).routes() == shown
+
+
+def _await_loss_of_carrier(kernel: NamespaceKernel, dev: str) -> None:
+    """Until the kernel's work queue has told routes (they are marked) and nexthop objects (they are flushed)."""
+    scope = phases.CancelScope().child(timeout=10)
+    is_told = False
+    while not is_told:
+        kernel.wait_for_change(scope)
+        is_marked = any(hop.is_linkdown for route in kernel.routes() for hop in route.hops if hop.dev == dev)
+        is_told = is_marked and all(item.hop is None or item.hop.dev != dev for item in kernel.nexthops())
+
+
+@pytest.mark.parametrize("ignores", [0, 1])
+def test_hops_without_carrier_count_as_they_do_on_the_host(host: NamespaceKernel, ignores: int) -> None:
+    # ignore_routes_with_linkdown isn't recorded: the kernel shows what it passes over as dead.
+    setting = f"net.ipv4.conf.all.ignore_routes_with_linkdown={ignores}"
+    subprocess.run(["sysctl", "-qw", setting], check=True)
+    subprocess.run(
+        ["ip", "route", "add", "10.50.0.0/16", "nexthop", "dev", "ib0", "nexthop", "dev", "eth0"], check=True
+    )
+    subprocess.run(["ip", "route", "add", "10.51.0.0/16", "dev", "eth0", "metric", "9"], check=True)
+    subprocess.run(["ip", "link", "set", "p0", "down"], check=True)
+    _await_loss_of_carrier(host, "eth0")
+    asked = [IPv4Address(text) for text in ("10.50.0.1", "10.51.0.1", "10.1.0.77", "10.20.0.1", "9.9.9.9")]
+    live = host.lookup(asked)
+    for snapshot in (recorded(host), recorded_by(BY_HAND)):
+        assert SnapshotBackend(snapshot).lookup(asked) == live
 
 
 def test_a_host_with_next_to_nothing_is_recorded_too(kernel: NamespaceKernel) -> None:
