@@ -20,6 +20,7 @@ from hostrouting.wait import look_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from ipaddress import IPv4Address
 
     from hostrouting.backends import RouteBackend
     from hostrouting.config import Config, RouteOverlap
@@ -36,7 +37,12 @@ def utc_now() -> datetime.datetime:
 
 
 def check_overlap(
-    config: Config, host: Host, scope: CancelScope, *, now: Callable[[], datetime.datetime] = utc_now
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+    *,
+    nameservers: Sequence[IPv4Address] = (),
+    now: Callable[[], datetime.datetime] = utc_now,
 ) -> OverlapReport:
     """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
 
@@ -44,6 +50,7 @@ def check_overlap(
         config: the expected CIDRs and how to judge them.
         host: whose kernel to ask.
         scope: ends the wait for a default route.
+        nameservers: that the host asks; the remedy tells of those that change sides.
         now: the time of day.
 
     Returns:
@@ -81,10 +88,12 @@ def check_overlap(
         scene = _look(overlap, default, host.routes)
     except RouteError as error:
         return report_of(Verdict.UNKNOWN, reason=f"check-failed: {error}")
-    return _judge(report_of(Verdict.OK, default_devs=default.devs), overlap, scene)
+    return _judge(report_of(Verdict.OK, default_devs=default.devs), overlap, scene, nameservers)
 
 
-def _judge(report: OverlapReport, overlap: RouteOverlap, scene: Scene) -> OverlapReport:
+def _judge(
+    report: OverlapReport, overlap: RouteOverlap, scene: Scene, nameservers: Sequence[IPv4Address]
+) -> OverlapReport:
     outcomes = sort_answers(overlap, scene)
     findings, notes = judge(overlap, scene, outcomes)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
@@ -95,7 +104,7 @@ def _judge(report: OverlapReport, overlap: RouteOverlap, scene: Scene) -> Overla
     report = attrs.evolve(report, strips=strips)
     if not findings:
         return report
-    remedies = Remedies(scene, outcomes)
+    remedies = Remedies(scene, outcomes, nameservers)
     findings = tuple(attrs.evolve(each, fix=remedies.fix_of(each)) for each in findings)
     return attrs.evolve(report, findings=findings, remedy=remedies.of_all())
 

@@ -36,7 +36,8 @@ checks by the kernel's own answers that every expected CIDR leaves by the defaul
 
 _EPILOG = """\
 exit codes: 0 done; 1 failed; 64 usage; 74 done, but the output could not be written; 77 not permitted; 78 bad config
-            check: 0 ok, 1 overlap, 2 couldn't judge;  plan: 0 nothing to change, 2 changes
+            check: 0 ok, 1 overlap, 2 couldn't judge;  fix: 1 not all can be mended, 2 couldn't judge;
+            plan: 0 nothing to change, 2 changes
 
 see it happen, on a throw-away copy of the kernel's tables:   hostrouting demo
 """
@@ -154,8 +155,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_config(check)
     check.add_argument("--cidr", action="append", default=[], metavar="C", help="a CIDR to expect; may be repeated")
+    check.add_argument("--coverage", type=str.upper, choices=("EXACT", "PROBE"), help="every address, or one of each")
     _add_snapshot(check)
-    _add_output(check)
+    _add_output(check, "svg")
+
+    fix = command(
+        "fix",
+        commands.fix,
+        "print the config that mends what a check finds",
+        more=_FIX_MORE,
+        failed=EXIT_CHECK_UNKNOWN,
+    )
+    _add_config(fix)
+    fix.add_argument("--cidr", action="append", default=[], metavar="C", help="a CIDR to expect; may be repeated")
+    fix.add_argument(
+        "--format",
+        choices=("config", "netplan", "networkd", "ip"),
+        default="config",
+        help="our own config, or the same routes for netplan, systemd-networkd or as ip commands",
+    )
+    _add_snapshot(fix)
 
     command("snapshot", commands.snapshot, "print what a check looks at, to judge it elsewhere", more=_SNAPSHOT_MORE)
 
@@ -192,13 +211,27 @@ For a look, or for a tool that installs files by itself: the units must then be 
 """
 _CHECK_MORE = """
 
-Asks the kernel about one address of each CIDR. Waits for a default route, waitSeconds at most (30 without a
-CONFIG). Writes no marker. Exits with 0 if all is well, with 1 if a CIDR
-is shadowed, has no route or is discarded, with 2 if nothing could be judged.
+Every address counts: the tables cut each CIDR into ranges, and the kernel is asked about each of them (PROBE asks
+about one address of each CIDR). Waits for a default route, waitSeconds at most (30 without a CONFIG). Writes no
+marker. Exits with 0 if all is well, with 1 if a CIDR is shadowed, has no route or is discarded, with 2 if nothing
+could be judged.
 
   hostrouting check                                        the CIDRs of /etc/aks-flex-node/config.json
   hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
   hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host, as it was recorded (waits for nothing)
+  hostrouting check --output svg > check.svg                     a picture for a ticket
+"""
+_FIX_MORE = """
+
+The fewest routes that cover every failing address and none that is fine, each longer than the route that wins there.
+With CONFIG the whole document with these merged in, as if its own routes were installed already; with --cidr alone a
+document with the proposal alone. What no route can mend, and what else changes sides, is said on standard error.
+Changes nothing. Exits with 0, with 1 if something isn't mendable (the rest is printed), with 2 if nothing could be
+judged.
+
+  hostrouting fix config.json > mended.json && hostrouting apply mended.json
+  hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes netplan keeps
+  hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, as it was recorded
 """
 _SNAPSHOT_MORE = """
 
@@ -233,8 +266,10 @@ def _add_snapshot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--snapshot", metavar="FILE", help=what)
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="for people, or for programs")
+def _add_output(parser: argparse.ArgumentParser, *more: str) -> None:
+    choices = ("text", "json", *more)
+    help_ = "for people, for programs, or a picture" if more else "for people, or for programs"
+    parser.add_argument("--output", choices=choices, default="text", help=help_)
 
 
 # --- logging -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import attrs
 
 import phases
 from hostrouting import styled
-from hostrouting.config import Config
+from hostrouting.config import SECTION, Config, read_config
 from hostrouting.errors import ConfigError
 from hostrouting.layout import Layout
 from hostrouting.netaddr import parse_cidr
@@ -20,8 +20,9 @@ from hostrouting.progress import ProgressLine
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
-    from ipaddress import IPv4Network
+    from ipaddress import IPv4Address, IPv4Network
 
+    from hostrouting.config import StaticRoute
     from hostrouting.host import Host
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "apply",
     "check",
     "demo",
+    "fix",
     "plan",
     "remove",
     "render",
@@ -84,7 +86,8 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
     """What apply would change."""
     from hostrouting import report
     from hostrouting.boot import plan_boot
-    from hostrouting.tasks import plan_now, will_start
+    from hostrouting.foresee import will_start
+    from hostrouting.tasks import plan_now
 
     config = _load(options, host)
     on = _asked_host(options, host)
@@ -121,17 +124,44 @@ def check(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.check import check_overlap
     from hostrouting.findings import Verdict
 
-    given = _cidrs(options.cidr)
-    config = Config() if given and options.config is None else _load(options, host)
-    expected = (*config.route_overlap.expected_cidrs, *given)
-    config = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
+    _, config = _read_with_cidrs(options, host)
+    if options.coverage is not None:
+        overlap = attrs.evolve(config.route_overlap, coverage=options.coverage)
+        config = attrs.evolve(config, route_overlap=overlap)
     on, config = _asked_host(options, host), _without_waits(config, options)
     result = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
     if options.output == "json":
         styled.say(report.to_json_text(result.to_json()).rstrip())
+    elif options.output == "svg":
+        from hostrouting.pictures import overlap_svg
+
+        styled.say(overlap_svg(result).rstrip())
     else:
-        styled.say(report.overlap_text(result))
+        styled.say(report.overlap_text(result, width=styled.columns(sys.stdout)))
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
+
+
+def fix(options: argparse.Namespace, host: Host | None) -> int:
+    """What mends the failures of a check."""
+    from hostrouting import formats, report
+    from hostrouting.findings import Verdict
+    from hostrouting.foresee import propose, resolve_now
+
+    document, config = _read_with_cidrs(options, host)
+    on, config = _asked_host(options, host), _without_waits(config, options)
+    servers = _nameservers(on)
+    result = _run(phases.task("fix")(lambda scope: propose(config, on, scope, nameservers=servers)))
+    for line in report.remedy_lines(result):
+        styled.complain(line)
+    if result.verdict is Verdict.UNKNOWN:
+        return EXIT_CHECK_UNKNOWN
+    entries = result.remedy.routes
+    if options.format == "config":
+        styled.say(report.to_json_text(_merged(document, entries)).rstrip())
+    else:
+        write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
+        styled.say(write(resolve_now(entries, on)).rstrip())
+    return EXIT_FAILURE if result.remedy.unmendable else 0
 
 
 def snapshot(options: argparse.Namespace, host: Host | None) -> int:
@@ -188,17 +218,49 @@ def _without_waits(config: Config, options: argparse.Namespace) -> Config:
     return attrs.evolve(config, wait_seconds=0, route_overlap=attrs.evolve(config.route_overlap, settle_seconds=0))
 
 
-def _load(options: argparse.Namespace, host: Host | None) -> Config:
+def _read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:
+    """The document of CONFIG as it was written, and what it means."""
     layout = Layout() if host is None else host.layout
     path = layout.config if options.config is None else options.config
     if path == "":
         raise UsageError("hostrouting: CONFIG is empty; is a shell variable unset?")
     try:
-        return Config.load(path)
+        document = read_config(path)
+        return document, Config.from_mapping(document)
     except ConfigError as error:
         if not any(where == str(path) for where, _ in error.problems):
             styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(str(path))} breaks the rules:")
         raise
+
+
+def _load(options: argparse.Namespace, host: Host | None) -> Config:
+    return _read(options, host)[1]
+
+
+def _read_with_cidrs(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:
+    """The same with the CIDRs of --cidr; where only these are given, no file is read."""
+    given = _cidrs(options.cidr)
+    document, config = ({}, Config()) if given and options.config is None else _read(options, host)
+    expected = (*config.route_overlap.expected_cidrs, *given)
+    return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
+
+
+def _merged(document: dict[str, Any], entries: Sequence[StaticRoute]) -> dict[str, Any]:
+    """A config's document with some more static routes."""
+    if not entries and document:
+        return document
+    section = document.get(SECTION) or {}
+    routes = section.get("staticRoutes") or {}
+    more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
+    return document | {SECTION: section | {"staticRoutes": routes | more}}
+
+
+def _nameservers(on: Host) -> Sequence[IPv4Address]:
+    from hostrouting.backends.snapshot import SnapshotBackend
+    from hostrouting.resolvers import nameservers
+
+    recorded = on.routes.snapshot if isinstance(on.routes, SnapshotBackend) else None
+    return nameservers(on.layout) if recorded is None else recorded.nameservers
 
 
 def _cidrs(texts: Sequence[str]) -> tuple[IPv4Network, ...]:
@@ -208,7 +270,7 @@ def _cidrs(texts: Sequence[str]) -> tuple[IPv4Network, ...]:
         try:
             cidrs.append(parse_cidr(text))
         except ValueError as error:
-            problems.append(f"hostrouting check: --cidr {error}")
+            problems.append(f"hostrouting: --cidr {error}")
     if problems:
         raise UsageError("\n".join(problems))
     return tuple(cidrs)

@@ -27,6 +27,7 @@ __all__ = [
     "RouteOverlap",
     "StaticRoute",
     "StaticRoutes",
+    "read_config",
 ]
 
 SECTION = "hostRouting"
@@ -195,6 +196,16 @@ def _static_routes(value: StaticRoutes | Mapping[str, Any]) -> StaticRoutes:
 
 def _route_overlap(value: RouteOverlap | Mapping[str, Any]) -> RouteOverlap:
     return attempt(lambda given: given if isinstance(given, RouteOverlap) else read(RouteOverlap, given), value)
+
+
+def read_config(path: str | os.PathLike[str]) -> Any:
+    """The document of a config file as it is written: what ``Config.load`` reads.
+
+    Raises:
+        ConfigError: there is no such file, or it isn't JSON.
+        FileError: it can't be read.
+    """
+    return read_document(path, "config", bytes_max=CONFIG_BYTES_MAX)
 
 
 # --- the config --------------------------------------------------------------------------------------------------
@@ -370,7 +381,7 @@ class Config:
             ConfigError: there is no such file, it isn't JSON, or its content breaks the rules.
             FileError: it can't be read.
         """
-        return cls.from_mapping(read_document(path, "config", bytes_max=CONFIG_BYTES_MAX))
+        return cls.from_mapping(read_config(path))
 
     def to_mapping(self) -> dict[str, Any]:
         """The document that ``from_mapping`` reads back as this config."""

@@ -137,7 +137,11 @@ class Fib:
         decision = self.decide(address)
         if decision.route is not None:
             errno = _ERRNO_OF_TYPE.get(decision.route.type)
-            return Lookup(address, None if errno else decision.route, errno)
+            route = decision.route
+            if self._is_merged and route.table == Table.LOCAL:
+                # A look-up names the table that was asked, and that is main then.
+                route = attrs.evolve(route, table=Table.MAIN)
+            return Lookup(address, None if errno else route, errno)
         errno = errnos.ENETUNREACH if decision.rule is None else _ERRNO_OF_ACTION[decision.rule.action]
         return Lookup(address, None, errno)
 

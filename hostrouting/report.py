@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hostrouting.drawing import draw
 from hostrouting.files import remove, write_if_changed
 from hostrouting.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
+from hostrouting.overlap import shortened
 from hostrouting.strips import runs
 from hostrouting.styled import bad, cell, clean, dim, good, head
 
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
     from hostrouting.plan import NextStart, RoutePlan, RoutesReport
     from hostrouting.strips import Answer
 
-__all__ = ["marker_text", "overlap_text", "plan_text", "routes_text", "summary", "to_json_text", "write_markers"]
+__all__ = [
+    "marker_text",
+    "overlap_text",
+    "plan_text",
+    "remedy_lines",
+    "routes_text",
+    "summary",
+    "to_json_text",
+    "write_markers",
+]
 
 
 def to_json_text(document: object) -> str:
@@ -36,6 +46,19 @@ def summary(report: OverlapReport) -> str:
     if report.findings:
         return "\n".join(finding.message for finding in report.findings)
     return f"every expected CIDR leaves by {','.join(report.default_devs)}"
+
+
+def remedy_lines(report: OverlapReport) -> list[str]:
+    """What a proposal is worth, a line each: what it leaves and why, and what else changes sides with it."""
+    if report.verdict is Verdict.UNKNOWN:
+        return [bad(clean(summary(report)))]
+    remedy = report.remedy
+    lines = [
+        bad(f"no route mends {shortened(list(map(str, left.ranges)), ' ', 16)}: {clean(left.reason)}")
+        for left in remedy.unmendable
+    ]
+    lines += [f"with these routes: {clean(line)}" for line in remedy.consequences]
+    return lines or [good("nothing fails: there is nothing to mend")] if not remedy.routes else lines
 
 
 def marker_text(report: OverlapReport) -> str:

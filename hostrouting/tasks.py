@@ -22,7 +22,7 @@ from hostrouting.host import Host
 from hostrouting.install import all_or_nothing, apply_routes
 from hostrouting.model import Table
 from hostrouting.parts import Manifest, check_part, routes_part
-from hostrouting.plan import NextStart, RoutePlan, RoutesReport, plan_routes
+from hostrouting.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.resolve import describe_missing, resolve
 from hostrouting.verify import verify_routes
 from hostrouting.wait import look_until
@@ -30,11 +30,10 @@ from phases import CancelScope, Serial
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from hostrouting.backends import RouteBackend
     from hostrouting.config import Config
-    from hostrouting.findings import Finding
     from hostrouting.model import Route
 
 __all__ = [
@@ -44,7 +43,6 @@ __all__ = [
     "InstallRoutes",
     "RemoveHostRouting",
     "plan_now",
-    "will_start",
 ]
 
 
@@ -76,43 +74,6 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
     if resolution.missing:
         return RoutePlan(), describe_missing(resolution.missing)
     return plan_routes(resolution.routes, main), None
-
-
-def will_start(config: Config, host: Host, plan: RoutePlan, missing: str | None) -> NextStart:
-    """Whether the gate would let the consumer start if the plan were carried out now.
-
-    The kernel's answers are taken as they are, but for addresses to which a planned route is longer than the winner.
-
-    Args:
-        config: what is wanted.
-        host: whose kernel to ask.
-        plan: of its routes.
-        missing: what they wait for.
-
-    Returns:
-        The answer with its reason.
-    """
-    consumer = config.consumer
-    if missing is not None:
-        return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
-    result = check_overlap(attrs.evolve(config, wait_seconds=0), host, CancelScope())
-    new = (*plan.add, *(item.new for item in plan.replace))
-    failing = [finding for finding in result.findings if not _is_mended(finding, new, result.default_devs)]
-    if result.verdict is Verdict.UNKNOWN:
-        reason = f"the check can't judge: {result.reason}"
-    elif failing:
-        reason = "; ".join(finding.message for finding in failing)
-    else:
-        return NextStart(consumer, True, "every route is installed, and nothing that is expected is shadowed")
-    is_held = config.route_overlap.mode is OverlapMode.STRICT
-    return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
-
-
-def _is_mended(finding: Finding, new: Sequence[Route], default_devs: Sequence[str]) -> bool:
-    covering = [route for route in new if finding.probe in route.destination and set(route.devs) <= set(default_devs)]
-    beaten = -1 if finding.route is None else finding.route.destination.prefixlen
-    is_in_main = finding.route is None or finding.route.table == Table.MAIN
-    return is_in_main and any(route.destination.prefixlen > beaten for route in covering)
 
 
 def _carry_out(config: Config, host: Host, scope: CancelScope, *, with_files: bool) -> RoutesReport:

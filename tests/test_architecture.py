@@ -36,7 +36,7 @@ FLOORS = [
     },
     {"backends.*", "systemd.*", "files", "resolvers", "host"},
     {"parts", "install", "boot", "verify", "wait", "check", "record"},
-    {"styled", "report", "pictures", "tasks"},
+    {"styled", "report", "pictures", "tasks", "foresee"},
     {"progress", "commands", "cli", "demo", "__main__", "testing", "testing.*"},
 ]
 PURE = {"errors", "netaddr", "model", *FLOORS[2]}

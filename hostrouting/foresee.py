@@ -1,0 +1,115 @@
+"""The host as it will be: what a plan would change is judged before it is carried out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.backends.snapshot import SnapshotBackend
+from hostrouting.check import check_overlap
+from hostrouting.config import Coverage, OverlapMode
+from hostrouting.errors import RouteError
+from hostrouting.fib import Fib
+from hostrouting.findings import Verdict
+from hostrouting.host import Host
+from hostrouting.model import Table
+from hostrouting.plan import NextStart
+from hostrouting.resolve import describe_missing, resolve
+from hostrouting.snapshot import Snapshot
+from hostrouting.tasks import plan_now
+from phases import CancelScope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ipaddress import IPv4Address
+
+    from hostrouting.config import Config, StaticRoute
+    from hostrouting.findings import OverlapReport
+    from hostrouting.model import Route
+    from hostrouting.plan import RoutePlan
+
+__all__ = ["as_planned", "propose", "resolve_now", "will_start"]
+
+
+def as_planned(plan: RoutePlan, host: Host) -> Host:
+    """The host as it would be once a plan is carried out; it can be asked and not changed."""
+    if plan.is_empty:
+        return host
+    backend = host.routes
+    rules = backend.rules()
+    fib = Fib(rules, backend.routes()).with_changes(
+        add=(*plan.add, *(item.new for item in plan.replace)),
+        remove=(*plan.remove, *(item.old for item in plan.replace)),
+    )
+    recorded = Snapshot(backend.links(), backend.addresses(), rules, fib.routes)
+    return Host(SnapshotBackend(recorded), host.units, host.layout)
+
+
+def will_start(config: Config, host: Host, plan: RoutePlan, missing: str | None) -> NextStart:
+    """Whether the gate would let the consumer start if the plan were carried out now.
+
+    Args:
+        config: what is wanted.
+        host: whose kernel to ask.
+        plan: of its routes.
+        missing: what they wait for.
+
+    Returns:
+        The answer with its reason.
+    """
+    consumer = config.consumer
+    if missing is not None:
+        return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
+    result = check_overlap(_without_waits(config), as_planned(plan, host), CancelScope())
+    if result.verdict is Verdict.UNKNOWN:
+        reason = f"the check can't judge: {result.reason}"
+    elif result.findings:
+        reason = "; ".join(finding.message for finding in result.findings)
+    else:
+        return NextStart(consumer, True, "every route is installed, and nothing that is expected is shadowed")
+    is_held = config.route_overlap.mode is OverlapMode.STRICT
+    return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
+
+
+def _without_waits(config: Config) -> Config:
+    return attrs.evolve(config, wait_seconds=0, route_overlap=attrs.evolve(config.route_overlap, settle_seconds=0))
+
+
+def propose(
+    config: Config, host: Host, scope: CancelScope, *, nameservers: Sequence[IPv4Address] = ()
+) -> OverlapReport:
+    """Check the host as it would be with the routes of a config, whole CIDRs whatever its coverage.
+
+    Args:
+        config: the expected CIDRs, and the routes that the proposal is to join.
+        host: whose kernel to ask.
+        scope: ends the wait for a default route.
+        nameservers: that the host asks.
+
+    Returns:
+        The report; its ``remedy`` is the proposal.
+
+    Raises:
+        RouteError: the routes of the config can't be installed as it is.
+    """
+    config = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, coverage=Coverage.EXACT))
+    if config.static_routes.routes:
+        plan, missing = plan_now(config, host.routes)
+        if missing is not None:
+            raise RouteError(f"can't propose routes beside those of the config: still missing is {missing}")
+        host = as_planned(plan, host)
+    return check_overlap(config, host, scope, nameservers=nameservers)
+
+
+def resolve_now(entries: Sequence[StaticRoute], host: Host) -> tuple[Route, ...]:
+    """Static routes as the kernel would get them at this moment.
+
+    Raises:
+        RouteError: something is missing, or one can't ever be installed.
+    """
+    backend = host.routes
+    resolution = resolve(entries, backend.links(), backend.addresses(), backend.routes(Table.MAIN))
+    if resolution.missing:
+        raise RouteError(f"can't fill in the routes: still missing is {describe_missing(resolution.missing)}")
+    return resolution.routes
