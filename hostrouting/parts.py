@@ -145,6 +145,8 @@ def check_part(config: Config, layout: Layout) -> Part:
         container_devs=overlap.container_devs,
         allowed_devs=overlap.allowed_devs,
         settle_seconds=overlap.settle_seconds,
+        coverage=overlap.coverage,
+        foreseen=overlap.foreseen,
     )
     wait_seconds = max(config.wait_seconds, overlap.settle_seconds)
     return Part(

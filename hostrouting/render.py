@@ -48,6 +48,8 @@ def render_check_route_overlap_script(
     container_devs: Iterable[str] = CONTAINER_DEVS,
     allowed_devs: Iterable[str] = (),
     settle_seconds: int = 0,
+    coverage: str = "EXACT",
+    foreseen: Iterable[str | IPv4Network] = (),
 ) -> str:
     """Render the script that proves that every expected CIDR leaves by the default route's interface.
 
@@ -58,6 +60,8 @@ def render_check_route_overlap_script(
         container_devs: shell patterns of interfaces that belong to pods.
         allowed_devs: shell patterns of interfaces that may carry expected traffic.
         settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
+        coverage: ``EXACT`` for whole CIDRs, ``PROBE`` for one address of each.
+        foreseen: CIDRs that another interface may get later; what they would shadow is noted.
 
     Returns:
         The text of an executable file.
@@ -72,6 +76,8 @@ def render_check_route_overlap_script(
             "containerDevs": container_devs,
             "allowedDevs": allowed_devs,
             "settleSeconds": settle_seconds,
+            "coverage": coverage,
+            "foreseen": foreseen,
         },
         wait_seconds=wait_seconds,
     )
@@ -80,10 +86,12 @@ def render_check_route_overlap_script(
         *(_row("expect", str(cidr)) for cidr in dict.fromkeys(overlap.expected_cidrs)),
         *(_row("container", pattern) for pattern in overlap.container_devs),
         *(_row("allow", pattern) for pattern in overlap.allowed_devs),
+        *(_row("foreseen", str(cidr)) for cidr in dict.fromkeys(overlap.foreseen)),
     ]
     return _fill(
         "check-route-overlap.sh",
         MODE=overlap.mode.value,
+        COVERAGE=overlap.coverage.value,
         WAIT_SECONDS=f"{config.wait_seconds:d}",
         SETTLE_SECONDS=f"{overlap.settle_seconds:d}",
         CONFIG="\n".join(rows),

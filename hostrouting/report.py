@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import textwrap
+from ipaddress import collapse_addresses
 from typing import TYPE_CHECKING
 
 from hostrouting.drawing import draw
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hostrouting.strips import Answer
 
 __all__ = [
+    "advice",
     "marker_text",
     "overlap_text",
     "plan_text",
@@ -32,6 +34,9 @@ __all__ = [
     "to_json_text",
     "write_markers",
 ]
+
+# A line is for people; ``hostrouting fix`` prints all of them.
+_SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
 
 
 def to_json_text(document: object) -> str:
@@ -48,13 +53,26 @@ def summary(report: OverlapReport) -> str:
     return f"every expected CIDR leaves by {','.join(report.default_devs)}"
 
 
+def advice(report: OverlapReport) -> list[str]:
+    """The mend in at most two lines: the entries to paste, and what no route mends; none if nothing fails."""
+    lines = []
+    if report.remedy.routes:
+        entries = [json.dumps(entry.to_mapping()) for entry in report.remedy.routes]
+        rest = "; hostrouting fix prints all" if len(entries) > _SHOWN_ENTRIES else ""
+        lines.append(f"fix: add to hostRouting.staticRoutes.routes: {shortened(entries, ', ', _SHOWN_ENTRIES)}{rest}")
+    left = collapse_addresses(network for item in report.remedy.unmendable for network in item.ranges)
+    if ranges := [str(network).removesuffix("/32") for network in left]:
+        lines.append(f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why")
+    return lines
+
+
 def remedy_lines(report: OverlapReport) -> list[str]:
     """What a proposal is worth, a line each: what it leaves and why, and what else changes sides with it."""
     if report.verdict is Verdict.UNKNOWN:
         return [bad(clean(summary(report)))]
     remedy = report.remedy
     lines = [
-        bad(f"no route mends {shortened(list(map(str, left.ranges)), ' ', 16)}: {clean(left.reason)}")
+        bad(f"no route mends {shortened(list(map(str, left.ranges)), ' ', _SHOWN_RANGES)}: {clean(left.reason)}")
         for left in remedy.unmendable
     ]
     lines += [f"with these routes: {clean(line)}" for line in remedy.consequences]

@@ -7,8 +7,9 @@
 #   check-route-overlap.sh gate    before the machine starts: waits 5 s at most, and looks again for 3 s before it fails
 #
 # STRICT fails if anything fails or nothing could be judged; WARN only says so. Needs bash, coreutils, flock, iproute2
-# 5.15 and any POSIX awk. One ip asks the kernel for everything, one awk judges the answers. Everything stands in one
-# group: bash runs none of a file that is cut off.
+# 5.15 and any POSIX awk. One ip lists what the kernel holds, one asks it about each range of addresses whose answer
+# cannot change inside, and one awk has both do so and judges. Everything stands in one group: bash runs none of a file
+# that is cut off.
 
 set -u
 # TZ: for the time of the report, which is UTC.
@@ -18,7 +19,7 @@ export TMPDIR=/run
 umask 022
 
 readonly MODE=@MODE@
-readonly COVERAGE=PROBE
+readonly COVERAGE=@COVERAGE@
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 readonly SETTLE_SECONDS=@SETTLE_SECONDS@
 readonly RUN_DIR=/run/aks-flex-node
@@ -70,23 +71,10 @@ look_at_time() {
 
 # --- the kernel and awk --------------------------------------------------------------------------------------------
 
-# ask [-force] <COMMANDS: the kernel's answer, a line each; then "==errors" and what ip said on stderr.
-# The errors come last, whole: on one pipe with the answers they could fall into the middle of a line.
-# -N: an rt_protos file may give 217 any name. -o: a multipath route is one line.
-ask() {
-  local errors
-  { errors=$(ip -4 -N -o "$@" -batch - 2>&1 >&3 3>&-); } 3>&1
-  printf '==errors\n%s\n' "$errors"
-}
-
-# think STEP <SECTIONS: all that needs arithmetic. The program and the config are here-documents, quoted: nothing
-# in them is expanded.
-#
-#   addresses   what to ask the kernel about
-#   judge       its answers -> a report; the JSON goes to a file beside REPORT, the rest to stdout
+# think: all that needs arithmetic. The program and the config are here-documents, quoted: nothing in them is expanded.
+# Two questions of the kernel pass through the file that becomes the report.
 think() {
-  awk -v step="$1" -v mode="$MODE" -v coverage="$COVERAGE" -v time="$TIME" -v json="$REPORT.$$" \
-    -f /dev/fd/3 section=config /dev/fd/4 section=input -
+  awk -v mode="$MODE" -v coverage="$COVERAGE" -v time="$TIME" -v file="$REPORT.$$" -f /dev/fd/3 /dev/fd/4
 } 3<<'AWK' 4<<'CONFIG'
 # Portable awk: mawk prints integers from 2^31 on as 2.14748e+09 wherever it makes text of them, so addresses become
 # text in parts, and numbers that only pass through stay text.
@@ -235,72 +223,202 @@ function length_of(prefix) {
 
 # --- the end of the part that both scripts share -------------------------------------------------------------------
 
-# --- reading -------------------------------------------------------------------------------------------------------
+# --- asking --------------------------------------------------------------------------------------------------------
 
-section == "config" {
-  if ($1 == "expect")
-    cidr[++cidrs] = $2
-  else if ($1 == "container")
-    container[++containers] = $2
-  else if ($1 == "allow")
-    allowed[++alloweds] = $2
-  next
+$1 == "expect" { cidr[++cidrs] = $2 }
+$1 == "foreseen" { foreseen[++foreseens] = $2 }
+$1 == "container" { container[++containers] = $2 }
+$1 == "allow" { allowed[++alloweds] = $2 }
+
+# Has one ip answer the commands that were printed to file. get_line() reads the answers, read_errors() the rest.
+# What ip says on stderr comes last, whole: on one pipe with the answers it could fall into the middle of a line.
+# -N: an rt_protos file may give 217 any name. -o: a multipath route is one line.
+function ask() {
+  close(file)
+  command = "{ errors=$(ip -4 -N -o -force -batch " file " 2>&1 >&3 3>&-); } 3>&1; printf \"==errors\\n%s\\n\" \"$errors\""
 }
 
-/^==/ {
-  section = substr($1, 3)
-  next
+function get_line() {
+  return (command | getline line) > 0 && line != "==errors"
 }
 
-section == "asked" {
-  asked[++addresses] = $4
-  next
+# Fills failed: for the number of each command that failed why it did.
+function read_errors() {
+  split("", failed)
+  while ((command | getline line) > 0)
+    if (line ~ /Dump was interrupted/)
+      interrupted = 1
+    else if (line ~ /^Command failed /) {
+      sub(/.*:/, "", line)
+      failed[line + 0] = last_error
+    }
+    else if (line != "") {
+      sub(/^RTNETLINK answers: /, "", line)
+      last_error = line
+    }
+  close(command)
 }
 
-section == "errors" {
-  if (/Dump was interrupted/)
-    interrupted = 1
-  else if (/^Command failed /)
-    failed[substr($0, index($0, ":") + 1) + 0] = last_error
-  else if ($0 != "")
-    last_error = $0
-  next
+# Reads all tables, addresses, rules and links.
+function read_host(    i) {
+  print "route show table all\naddress show\nrule show\nlink show" >file
+  ask()
+  while (get_line())
+    if (line !~ /^[0-9]+:/) {
+      route[++routes] = line
+      if (index(line, "default") && line ~ /^([0-9a-z]+ )?default /)
+        defaults[++default_count] = line
+    }
+    else if (line ~ /^[0-9]+: [^ ]+ </)
+      read_link()
+    else if (line ~ /^[0-9]+: +[^ ]+ +inet /)
+      read_address()
+    else
+      read_rule()
+  read_errors()
+  for (i = 1; i <= 4; i++)
+    if (i in failed)
+      trouble = "can\047t read the routes: " failed[i]
+  # There is always a loopback interface: without any ip itself couldn't run.
+  if (trouble == "" && !links)
+    trouble = "can\047t read the routes: " (last_error == "" ? "ip gave no answer" : last_error)
 }
 
-# The links are listed behind all routes: what comes then are the answers.
-$3 ~ /^</ && $1 ~ /:$/ {
-  has_links = 1
-  read_link()
-  next
-}
-
-$3 == "inet" && $1 ~ /:$/ {
-  has_address[$2] = 1
-  next
-}
-
-$1 ~ /:$/ {
-  rule[++rules] = $0
-  next
-}
-
-has_links {
-  answer[++answers] = $0
-  next
-}
-
-{
-  route[++routes] = $0
-  if ($1 == "default" || $2 == "default")
-    defaults[++default_count] = $0
-}
-
-function read_link(    name) {
-  name = $2
+function read_link(    word, name) {
+  links++
+  split(line, word, " ")
+  name = word[2]
   sub(/[@:].*/, "", name)
   # Without names (-N) the hardware type is its number in brackets.
-  if (/ link\/(\[32\]|infiniband) /)
+  if (line ~ / link\/(\[32\]|infiniband) /)
     infiniband[++infinibands] = name
+}
+
+function read_address(    word) {
+  split(line, word, " ")
+  sub(/@.*/, "", word[2])
+  has_address[word[2]] = 1
+  address_dev[++addresses] = word[2]
+  address_network[addresses] = word[5] == "peer" ? word[6] : word[4]
+}
+
+# Asks about all questions: fills answer and error (of those without an answer). What was read before must still be so.
+function look_up(    i, given, text, seen, has_link) {
+  for (i = 1; i <= questions; i++)
+    print "route get fibmatch " question_text[i] " uid 0" >file
+  # The line of the link tells answers and tables apart.
+  print "link show dev lo\nroute show table all\nrule show" >file
+  ask()
+  given = seen = has_link = 0
+  while (get_line())
+    if (has_link) {
+      seen++
+      if (line != (seen <= routes ? route[seen] : rule[seen - routes]))
+        interrupted = 1
+    }
+    else if (line ~ /^[0-9]+: /)
+      has_link = 1
+    else
+      text[++given] = line
+  read_errors()
+  if (!has_link)
+    trouble = "can\047t look up routes: " (last_error == "" ? "ip gave no answer" : last_error)
+  else if (seen != routes + rules)
+    interrupted = 1
+  for (i = 1; i <= 3; i++)
+    if ((questions + i) in failed)
+      trouble = "can\047t read the routes: " failed[questions + i]
+  seen = 0
+  for (i = 1; i <= questions; i++)
+    if (i in failed)
+      error[i] = discard_of(failed[i])
+    else
+      answer[i] = text[++seen]
+  if (seen != given && trouble == "")
+    trouble = "can\047t look up routes: ip gave " given " answers instead of " seen
+}
+
+# The type of the route or rule that discards; 0: nothing matches.
+function discard_of(text) {
+  if (text == "Invalid argument")
+    return 6
+  if (text ~ /^(No route to host|Host is unreachable)$/)
+    return 7
+  if (text == "Permission denied")
+    return 8
+  if (text !~ /^Network( is)? unreachable$/)
+    trouble = "can\047t look up routes: " text
+  return 0
+}
+
+# --- classes of routes ---------------------------------------------------------------------------------------------
+
+# The class of a route: routes mostly differ in their destinations, so what stands behind is taken apart once.
+# Sets destination.
+function classify(text,    space, rest) {
+  text = text " "
+  space = index(text, " ")
+  destination = substr(text, 1, space - 1)
+  rest = substr(text, space)
+  if (destination in type_number) {
+    text = destination
+    space = index(substr(rest, 2), " ")
+    destination = substr(rest, 2, space - 1)
+    rest = text substr(rest, space + 1)
+  }
+  if (destination == "default")
+    destination = "0.0.0.0/0"
+  else if (!index(destination, "/"))
+    destination = destination "/32"
+  if (!(rest in class_of))
+    class_of[rest] = new_class(rest)
+  return class_of[rest]
+}
+
+function new_class(rest,    c, h, whole) {
+  c = ++classes
+  whole = destination
+  if (substr(rest, 1, 1) == " ")
+    parse("0.0.0.0/0" rest)
+  else {
+    h = index(rest, " ")
+    parse(substr(rest, 1, h) "0.0.0.0/0" substr(rest, h))
+  }
+  destination = whole
+  class_type[c] = type
+  class_table[c] = table
+  class_proto[c] = proto
+  class_tos[c] = tos
+  class_metric[c] = metric + 0
+  class_devs[c] = live_devs()
+  # One whose hops are all dead is passed over.
+  class_is_dead[c] = hops && class_devs[c] == " "
+  class_is_taken[c] = table == "254" && ((proto == "2" && type == 1 && scope == "253") || (tos == "0" && metric == "0"))
+  class_is_plain[c] = is_plain(c)
+  for (h = 1; h <= hops; h++)
+    if (via[h] != "" && !index(via[h], ":")) {
+      if (!class_is_plain[c])
+        borders[via[h] "/32"] = 1
+      if (dev[h] != "" && !index(expected, " " dev[h] " "))
+        is_gateway[via[h], dev[h]] = 1
+    }
+  sort_class(c)
+  return c
+}
+
+# Whether it does what is expected wherever it wins.
+function is_plain(c) {
+  return class_type[c] == 1 && class_devs[c] != " " && without(class_devs[c], expected) == " "
+}
+
+function classify_all(    i) {
+  if (is_classified)
+    return
+  is_classified = 1
+  for (i = 1; i <= routes; i++) {
+    route_class[i] = classify(route[i])
+    route_prefix[i] = destination
+  }
 }
 
 # --- interfaces ----------------------------------------------------------------------------------------------------
@@ -423,21 +541,39 @@ function pending_devs(    i, j, out, list, count, name) {
   return out
 }
 
+function has_container(devs,    list, count, i) {
+  count = split(devs, list, " ")
+  for (i = 1; i <= count; i++)
+    if (is_container(list[i]))
+      return 1
+  return 0
+}
+
 # --- rules ---------------------------------------------------------------------------------------------------------
 
-# Takes a line of `ip -N rule` apart: preference, lookup (a table, or ""), does_match (it matches the packet that is
-# asked about, to this address), and is_other (it doesn't, but may match another packet to the same address).
-function parse_rule(text, address,    word, count, i, w, inverted, value) {
-  count = split(text, word, " ")
-  preference = substr(word[1], 1, length(word[1]) - 1)
-  lookup = ""
-  is_other = is_split = inverted = 0
+# Takes a line of `ip -N rule` apart. rule_is_match: whether it matches the packet that is asked about, its
+# destination and "not" aside; rule_is_other: whether it doesn't, but may match another packet to the same address.
+function read_rule(    word, count, i, w, r, value, is_other, is_split, does_match) {
+  r = ++rules
+  rule[r] = line
+  count = split(line, word, " ")
+  rule_preference[r] = substr(word[1], 1, length(word[1]) - 1)
+  if (!(rule_preference[r] in rule_at))
+    rule_at[rule_preference[r]] = r
+  rule_action[r] = "nop"
+  rule_table[r] = rule_to[r] = rule_group[r] = ""
+  rule_shortest[r] = -1
+  rule_is_inverted[r] = is_other = is_split = 0
   does_match = 1
   for (i = 2; i <= count; i++) {
     w = word[i]
     value = word[i + 1]
     if (w == "not") {
-      inverted = 1
+      rule_is_inverted[r] = 1
+      continue
+    }
+    if (w in type_number) {
+      rule_action[r] = type_number[w] + 0
       continue
     }
     if (w ~ /^(\[detached\]|\[unresolved\]|nop)$/)
@@ -450,8 +586,8 @@ function parse_rule(text, address,    word, count, i, w, inverted, value) {
       }
     }
     else if (w == "to") {
-      if (value != "all" && !is_inside(address, value))
-        does_match = 0
+      if (value != "all")
+        rule_to[r] = masked(index(value, "/") ? value : value "/32")
     }
     else if (w == "fwmark") {
       is_other = 1
@@ -476,20 +612,54 @@ function parse_rule(text, address,    word, count, i, w, inverted, value) {
       is_other = 1
       does_match = 0
     }
-    else if (w == "lookup")
+    else if (w == "lookup") {
+      rule_action[r] = "lookup"
+      rule_table[r] = value
       # Of a VRF's rule the table is the packet's own.
-      lookup = value == "[l3mdev-table]" ? "254" : value
+      if (value == "[l3mdev-table]") {
+        rule_table[r] = "254"
+        does_match = 0
+      }
+    }
+    else if (w == "goto") {
+      rule_action[r] = "goto"
+      rule_goto[r] = value
+    }
+    else if (w == "suppress_prefixlength")
+      rule_shortest[r] = value + 0
+    else if (w == "suppress_ifgroup")
+      rule_group[r] = value
+    else if (w == "proto")
+      custom_rules++
   }
-  if (inverted)
-    does_match = !does_match
-  is_other = is_split || (is_other && !does_match)
+  rule_is_match[r] = does_match
+  rule_is_other[r] = is_split || (is_other && does_match == rule_is_inverted[r])
 }
 
-function is_inside(address, prefix,    first) {
-  if (!index(prefix, "/"))
-    prefix = prefix "/32"
+function matches(r, n) {
+  return (rule_is_match[r] && (rule_to[r] == "" || is_inside(n, rule_to[r]))) != rule_is_inverted[r]
+}
+
+function is_inside(n, prefix,    first) {
   first = as_number(prefix)
-  return address >= first && address < first + size[length_of(prefix)]
+  return n >= first && n < first + size[length_of(prefix)]
+}
+
+# Whether an address that only plain routes reach is sure to get to the default route in table main. Rules for a
+# destination are left out: their prefixes are looked into anyway.
+function has_floor(    r) {
+  for (r = 1; r <= rules; r++)
+    if (rule_to[r] != "") {
+      if (rule_is_inverted[r])
+        return 0
+    }
+    else if (rule_action[r] != "nop" && matches(r, 0)) {
+      if (rule_action[r] != "lookup")
+        return 0
+      if (rule_table[r] == "254" && rule_shortest[r] < 0 && rule_group[r] == "")
+        return 1
+    }
+  return 0
 }
 
 # What a mark and its mask, 0x1f/0xff, have in common: 0 if an unmarked packet matches.
@@ -518,82 +688,671 @@ function hexadecimal(text,    i, value) {
   return value
 }
 
-# --- discarding routes ---------------------------------------------------------------------------------------------
+# --- prefixes ------------------------------------------------------------------------------------------------------
 
-# Files every route under its table and prefix, the lowest metric first. Only needed where something is discarded.
-function file_routes(    i, id, first, devs) {
+function masked(prefix,    bits) {
+  bits = length_of(prefix)
+  return prefix_text(as_number(prefix), bits)
+}
+
+function prefix_text(n, bits) {
+  return dotted(n - n % size[bits]) "/" bits
+}
+
+# Sorts numbers in list by their rank: merges runs, so what is nearly sorted costs little.
+function sort(list, count, rank,    from, middle, to, i, j, k, merged) {
+  do {
+    from = 1
+    for (to = 0; to < count; from = to + 1) {
+      for (middle = from; middle < count && rank[list[middle]] <= rank[list[middle + 1]]; middle++)
+        ;
+      if (middle == count)
+        break
+      for (to = middle + 1; to < count && rank[list[to]] <= rank[list[to + 1]]; to++)
+        ;
+      for (i = from; i <= middle; i++)
+        merged[i] = list[i]
+      i = k = from
+      j = middle + 1
+      while (i <= middle)
+        list[k++] = j <= to && rank[list[j]] < rank[merged[i]] ? list[j++] : merged[i++]
+    }
+  } while (from > 1)
+}
+
+# The greatest of some ascending numbers that isn't above n: its place; 0 if there is none.
+function place(numbers, count, n,    low, middle) {
+  low = 0
+  while (low < count) {
+    middle = int((low + count + 1) / 2)
+    if (numbers[middle] <= n)
+      low = middle
+    else
+      count = middle - 1
+  }
+  return low
+}
+
+# Adjacent numbers of an ascending list of ranges become CIDRs: part[1..parts].
+function start_parts() {
+  parts = 0
+  range_first = range_last = -1
+}
+
+function add_range(first, last) {
+  if (first != range_last + 1 || range_first < 0) {
+    end_parts()
+    range_first = first
+  }
+  range_last = last
+}
+
+function end_parts(    bits) {
+  while (range_first >= 0 && range_first <= range_last) {
+    for (bits = 32; bits > 0 && range_first % size[bits - 1] == 0 && range_first + size[bits - 1] - 1 <= range_last; bits--)
+      ;
+    part[++parts] = dotted(range_first) "/" bits
+    range_first += size[bits]
+  }
+}
+
+# All of part, without the /32 of a single address if bare.
+function listed(separator, most, bare,    i, out, text) {
+  for (i = 1; i <= parts && i <= most; i++) {
+    text = part[i]
+    if (bare)
+      sub(/\/32$/, "", text)
+    out = out (i > 1 ? separator : "") text
+  }
+  return out (parts > most ? " and " (parts - most) " more" : "")
+}
+
+function listed_all(    i, out) {
+  for (i = 1; i <= parts; i++)
+    out = out " " part[i]
+  return out
+}
+
+# --- coverage ------------------------------------------------------------------------------------------------------
+# Prefixes are nested or apart: all addresses whose innermost prefix is the same have the same answer. What only the
+# routes by the default route's interfaces reach isn't cut by them.
+
+# A prefix to cut at; its number.
+function cut(prefix,    id) {
+  if (prefix in cut_id)
+    return cut_id[prefix]
+  id = cut_id[prefix] = ++cuts
+  cut_first[id] = as_number(prefix)
+  cut_last[id] = cut_first[id] + size[length_of(prefix)] - 1
+  # Sorted, a prefix comes right before those inside it.
+  cut_rank[id] = cut_first[id] * 64 + length_of(prefix)
+  return id
+}
+
+# The parts of the address space that some sorted cuts cover; how many.
+function merge_spans(list, count, firsts, lasts,    i, spans) {
+  spans = 0
+  for (i = 1; i <= count; i++)
+    if (!spans || cut_first[list[i]] > lasts[spans]) {
+      firsts[++spans] = cut_first[list[i]]
+      lasts[spans] = cut_last[list[i]]
+    }
+  return spans
+}
+
+function is_in_span(first, last,    i) {
+  i = place(span_first, spans, first)
+  return i && last <= span_last[i]
+}
+
+function is_in_shadow(first, last,    i) {
+  i = place(shadow_first, shadows, first)
+  return i && last <= shadow_last[i]
+}
+
+function meets_span(first, last,    i) {
+  i = place(span_first, spans, last)
+  return i && first <= span_last[i]
+}
+
+function suspect(prefix,    id) {
+  id = cut(prefix)
+  if (!(id in is_suspect)) {
+    is_suspect[id] = 1
+    suspects[++suspect_count] = id
+  }
+}
+
+function add_inner(prefix,    first, last) {
+  first = as_number(prefix)
+  last = first + size[length_of(prefix)] - 1
+  if (is_in_shadow(first, last) && is_in_span(first, last))
+    tiled[++tiled_count] = cut(prefix)
+}
+
+# Lays the tiles of all CIDRs: tile_first, tile_last and tile_question, ascending; from_tile and to_tile for a CIDR.
+function tile_exactly(    i, c, prefix, first) {
+  classify_all()
+  for (i = 1; i <= cidrs; i++)
+    tiled[i] = cut(cidr[i])
+  tiled_count = cidrs
+  sort(tiled, cidrs, cut_rank)
+  spans = merge_spans(tiled, cidrs, span_first, span_last)
+  for (i = 1; i <= routes; i++) {
+    c = route_class[i]
+    if (class_is_plain[c] || class_tos[c] != "0")
+      continue
+    first = as_number(route_prefix[i])
+    if (meets_span(first, first + size[length_of(route_prefix[i])] - 1))
+      suspect(route_prefix[i])
+  }
+  for (i = 1; i <= rules; i++)
+    if (rule_to[i] != "")
+      suspect(rule_to[i])
+  for (i = 1; i <= foreseens; i++)
+    suspect(foreseen[i])
+  if (!has_floor())
+    suspect("0.0.0.0/0")
+  sort(suspects, suspect_count, cut_rank)
+  shadows = merge_spans(suspects, suspect_count, shadow_first, shadow_last)
+  for (i = 1; i <= suspect_count; i++)
+    if (is_in_span(cut_first[suspects[i]], cut_last[suspects[i]]))
+      tiled[++tiled_count] = suspects[i]
+  if (shadows) {
+    for (i = 1; i <= routes; i++)
+      if (class_is_plain[route_class[i]] && class_tos[route_class[i]] == "0")
+        add_inner(route_prefix[i])
+    for (prefix in borders)
+      add_inner(prefix)
+    for (i = 1; i <= subnets; i++)
+      add_inner(subnet[i])
+  }
+  split("0.0.0.0/8 127.0.0.0/8 224.0.0.0/4 240.0.0.0/4", reserved, " ")
+  for (i = 1; i <= 4; i++) {
+    c = cut(reserved[i])
+    is_reserved[c] = 1
+    if (is_in_span(cut_first[c], cut_last[c]))
+      tiled[++tiled_count] = c
+  }
+  sort(tiled, tiled_count, cut_rank)
+  lay_tiles()
+  for (i = 1; i <= cidrs; i++) {
+    from_tile[i] = cut_from[cut(cidr[i])]
+    to_tile[i] = cut_to[cut(cidr[i])]
+  }
+}
+
+# Each address belongs to the innermost prefix around it.
+function lay_tiles(    i, c, previous) {
+  depth = position = previous = 0
+  for (i = 1; i <= tiled_count; i++) {
+    c = tiled[i]
+    if (c == previous)
+      continue
+    previous = c
+    while (depth && cut_last[open_[depth]] < cut_first[c])
+      close_cut()
+    if (depth)
+      lay(cut_first[c] - 1)
+    position = cut_first[c]
+    open_is_reserved[depth + 1] = (depth && open_is_reserved[depth]) || (c in is_reserved)
+    open_[++depth] = c
+    open_question[depth] = 0
+    cut_from[c] = tiles + 1
+  }
+  while (depth)
+    close_cut()
+}
+
+function close_cut() {
+  lay(cut_last[open_[depth]])
+  cut_to[open_[depth]] = tiles
+  depth--
+}
+
+# A tile of the innermost open prefix, from the current address on.
+function lay(last) {
+  if (position > last)
+    return
+  if (!open_is_reserved[depth]) {
+    if (!open_question[depth])
+      open_question[depth] = new_question(position)
+    tile_first[++tiles] = position
+    tile_last[tiles] = last
+    tile_question[tiles] = open_question[depth]
+  }
+  position = last + 1
+}
+
+function new_question(n) {
+  question[++questions] = n
+  question_text[questions] = dotted(n)
+  return questions
+}
+
+# PROBE: network + 1 of the masked prefix (also for a /31); for a /32 the address itself.
+function tile_probes(    i, n, text, question_of) {
+  for (i = 1; i <= cidrs; i++) {
+    n = as_number(cidr[i]) + (length_of(cidr[i]) < 32)
+    text = dotted(n)
+    if (!(text in question_of))
+      question_of[text] = new_question(n)
+    tile_first[i] = tile_last[i] = n
+    tile_question[i] = question_of[text]
+    from_tile[i] = to_tile[i] = i
+  }
+  tiles = cidrs
+}
+
+# Covers the targets among some tiles with as few prefixes as possible. Of each tile piece_above < the length of a
+# prefix that covers it <= piece_most. What is allowed to a prefix is allowed to its halves, but for piece_most: so
+# the largest that are, are the fewest. Fills cover_first and cover_length, covers.
+function fewest_prefixes(first, bits, from, to, is_for_routes,    i) {
+  covers = 0
+  targets[from - 1] = 0
+  for (i = from; i <= to; i++)
+    targets[i] = targets[i - 1] + piece_is_target[i]
+  descend(first, bits, from, to, is_for_routes)
+}
+
+function descend(first, bits, from, to, is_for_routes,    last, i, covered) {
+  last = first + size[bits] - 1
+  i = place(tile_first, to, first)
+  if (i > from)
+    from = i
+  if (from <= to && tile_last[from] < first)
+    from++
+  to = place(tile_first, to, last)
+  if (from > to || targets[to] == targets[from - 1])
+    return
+  covered = first
+  for (i = from; i <= to && tile_first[i] <= covered && piece_above[i] < bits && bits <= piece_most[i]; i++)
+    covered = tile_last[i] + 1
+  if (i > to && covered > last && !(is_for_routes && (dotted(first) "/" bits) in is_taken)) {
+    cover_first[++covers] = first
+    cover_length[covers] = bits
+  }
+  else if (bits < 32) {
+    descend(first, bits + 1, from, to, is_for_routes)
+    descend(first + size[bits + 1], bits + 1, from, to, is_for_routes)
+  }
+}
+
+# --- what the tables say -------------------------------------------------------------------------------------------
+# The kernel answers every question. This model of it is for what no look-up shows: the entry that discards, and what
+# a longer route in table main would change. net/ipv4/fib_trie.c, net/core/fib_rules.c.
+
+# Files every route under its table and prefix, the lowest metric first.
+function file_routes(    i, c, id, bits) {
   if (is_filed)
     return
   is_filed = 1
+  classify_all()
   for (i = 1; i <= routes; i++) {
-    parse(route[i])
-    first = as_number(destination)
-    devs = without(live_devs(), expected)
-    if (devs != " " && has_container(devs)) {
-      pod_first[++pods] = first
-      pod_length[pods] = length_of(destination)
-      pod_table[pods] = table
+    c = route_class[i]
+    if (class_is_taken[c])
+      is_taken[route_prefix[i]] = 1
+    if (class_has_container[c]) {
+      pod_first[++pods] = as_number(route_prefix[i])
+      pod_length[pods] = length_of(route_prefix[i])
+      pod_table[pods] = class_table[c]
     }
-    if (tos != "0")
+    if (class_tos[c] != "0" || class_is_dead[c])
       continue
-    id = table " " destination
-    if (!(id in best) || metric + 0 < best_metric[id]) {
+    id = class_table[c] " " route_prefix[i]
+    if (!(id in best)) {
       best[id] = i
-      best_metric[id] = metric + 0
+      has_length[class_table[c], length_of(route_prefix[i])] = 1
     }
+    else if (class_metric[c] < class_metric[route_class[best[id]]])
+      best[id] = i
   }
 }
 
-function has_container(devs,    list, count, i) {
-  count = split(devs, list, " ")
-  for (i = 1; i <= count; i++)
-    if (is_container(list[i]))
-      return 1
+# The entry of a table with the longest prefix around an address, be it one that discards or throws; 0: none.
+function longest_match(table, n,    i, bits, id) {
+  if (!(table in lengths)) {
+    lengths[table] = 0
+    for (bits = 32; bits >= 0; bits--)
+      if ((table, bits) in has_length)
+        length_at[table, ++lengths[table]] = bits
+  }
+  for (i = 1; i <= lengths[table]; i++) {
+    id = table " " prefix_text(n, length_at[table, i])
+    if (id in best)
+      return best[id]
+  }
   return 0
 }
 
-# The entry that discards packets to an address, which the kernel's answer doesn't show; "" if a rule does.
-function discarding_route(address, wanted_type,    i, bits, id) {
-  file_routes()
-  for (i = 1; i <= rules; i++) {
-    parse_rule(rule[i], address)
-    if (lookup == "" || !does_match)
+# Tables local and main are one trie until the first custom rule (fib_unmerge).
+function find(table, n,    local, main) {
+  local = longest_match(table, n)
+  if (table != "255" || custom_rules || rules != 3)
+    return local
+  main = longest_match("254", n)
+  # Of equals the local one is first; where only main has one, it is main's turn next.
+  return local && main && length_of(route_prefix[main]) > length_of(route_prefix[local]) ? main : local
+}
+
+function is_final(r, found,    code) {
+  code = class_type[route_class[found]]
+  if (code == 9)
+    return 0
+  # What discards is never suppressed (fib_rules_lookup asks only where there is a result).
+  if (code >= 6)
+    return 1
+  # Every device is in group 0 unless somebody has moved it.
+  return rule_group[r] != "0" && length_of(route_prefix[found]) > rule_shortest[r]
+}
+
+# The rules that a packet of this host to an address meets, up to the one that decides, each with the longest match in
+# its table: asked_rule[1..asks], asked_entry.
+function asked(n,    r, i) {
+  asks = 0
+  for (r = 1; r <= rules; r++) {
+    if (rule_action[r] == "nop" || !matches(r, n))
       continue
-    for (bits = 32; bits >= 0; bits--) {
-      id = lookup " " dotted(address - address % size[bits]) "/" bits
-      if (id in best)
-        break
+    if (rule_action[r] == "goto") {
+      # The target may be gone; then the rule does nothing.
+      if (rule_goto[r] in rule_at)
+        r = rule_at[rule_goto[r]] - 1
+      continue
     }
-    if (bits < 0)
-      continue
-    parse(route[best[id]])
-    if (type == wanted_type)
-      return route[best[id]]
+    asked_rule[++asks] = r
+    asked_entry[asks] = rule_action[r] == "lookup" ? find(rule_table[r], n) : 0
+    if (rule_action[r] != "lookup" || (asked_entry[asks] && is_final(r, asked_entry[asks])))
+      return
   }
-  return ""
+}
+
+# What asked() ends with: the entry, be it one that discards, in decided; why there is no route, as in error, in
+# decided_error ("": there is one).
+function decide(n,    r) {
+  file_routes()
+  asked(n)
+  decided = decided_error = 0
+  if (!asks)
+    return
+  r = asked_rule[asks]
+  if (rule_action[r] != "lookup") {
+    # An unreachable rule says that the network is.
+    if (rule_action[r] != 7)
+      decided_error = rule_action[r]
+  }
+  else if (asked_entry[asks] && is_final(r, asked_entry[asks])) {
+    decided = asked_entry[asks]
+    decided_error = class_type[route_class[decided]]
+    if (decided_error < 6 || decided_error > 8)
+      decided_error = ""
+  }
 }
 
 # CNIs blackhole their own block, with the routes to their pods inside it, in the same table; no default is a block.
-function is_of_cni(discard,    first, bits, i) {
-  parse(discard)
-  if (length_of(destination) == 0)
+function is_of_cni(found,    c, first, last, i) {
+  if (found in cni_memo)
+    return cni_memo[found]
+  cni_memo[found] = 0
+  c = route_class[found]
+  first = as_number(route_prefix[found])
+  last = first + size[length_of(route_prefix[found])] - 1
+  if (length_of(route_prefix[found]) == 0)
     return 0
-  if (proto == "12" || proto == "80")
-    return 1
-  first = as_number(destination)
-  bits = length_of(destination)
+  if (class_proto[c] == "12" || class_proto[c] == "80")
+    return cni_memo[found] = 1
   for (i = 1; i <= pods; i++)
-    if (pod_table[i] == table && pod_length[i] >= bits && pod_first[i] >= first && pod_first[i] < first + size[bits])
-      return 1
+    if (pod_table[i] == class_table[c] && pod_first[i] >= first && pod_first[i] <= last)
+      if (pod_first[i] > first || pod_length[i] >= length_of(route_prefix[found]))
+        return cni_memo[found] = 1
   return 0
 }
 
-# --- judging -------------------------------------------------------------------------------------------------------
+# --- one answer ----------------------------------------------------------------------------------------------------
 
-# PROBE: network + 1 of the masked prefix (also for a /31); for a /32 the address itself.
-function probe(prefix) {
-  return length_of(prefix) == 32 ? as_number(prefix) : as_number(prefix) + 1
+# What an answer with a route of a class means: class_kind ("": all is well), the interfaces to name, and of an own or
+# a broadcast address whether it hides one of the cluster's.
+function sort_class(c,    devs, foreign) {
+  devs = class_devs[c]
+  foreign = without(devs, expected)
+  class_has_container[c] = foreign != " " && has_container(foreign)
+  class_is_lost[c] = 0
+  class_shown[c] = devs
+  if (class_type[c] == 2 || class_type[c] == 3) {
+    class_kind[c] = class_type[c] == 2 ? "LOCAL" : "BROADCAST"
+    class_is_lost[c] = without(devs, expected "lo ") != " "
+  }
+  else if (devs != " " && foreign == " ")
+    class_kind[c] = ""
+  else {
+    class_kind[c] = devs == " " ? "OVERLAP" : are_all("container", foreign) ? "CONTAINER" : are_all("allowed", foreign) ? "ALLOWED" : "OVERLAP"
+    if (class_kind[c] != "OVERLAP")
+      class_shown[c] = foreign
+  }
 }
+
+# Of each question: kind ("": all is well), shown (interfaces), entry (the line of the route, or ""), fails, and group:
+# what it is told of together with, of one CIDR.
+function sort_answers(    q, c) {
+  for (q = 1; q <= questions; q++) {
+    fails[q] = 0
+    if (q in error) {
+      sort_discarded(q)
+      continue
+    }
+    c = classify(answer[q])
+    kind[q] = class_kind[c]
+    if (kind[q] == "")
+      continue
+    shown[q] = class_shown[c]
+    entry[q] = answer[q]
+    is_lost[q] = class_is_lost[c]
+    fails[q] = kind[q] == "OVERLAP"
+    group[q] = kind[q] (fails[q] ? shown[q] : is_lost[q])
+    failures += fails[q]
+  }
+}
+
+function sort_discarded(q) {
+  shown[q] = " "
+  entry[q] = ""
+  kind[q] = error[q] ? "BLACKHOLE" : "NO-ROUTE"
+  fails[q] = 1
+  group[q] = kind[q] " "
+  if (error[q]) {
+    decide(question[q])
+    if (decided && class_type[route_class[decided]] == error[q]) {
+      entry[q] = route[decided]
+      if (is_of_cni(decided)) {
+        kind[q] = "CNI-DISCARD"
+        fails[q] = is_lost[q] = 0
+        group[q] = kind[q] decided
+      }
+    }
+  }
+  failures += fails[q]
+}
+
+# --- what mends it -------------------------------------------------------------------------------------------------
+
+BEGIN {
+  owners = split("docker* br-* podman* virbr* tailscale* wg* tun* tap* ppp* zt* nebula*", owner, " ")
+}
+
+# What each answer asks of a route that covers its addresses: above < length <= most; whether it fails and a route can
+# mend it, and whether it fails and none can.
+function find_stakes(    q) {
+  file_routes()
+  for (q = 1; q <= questions; q++) {
+    above[q] = -1
+    most[q] = 32
+    is_target[q] = is_left[q] = 0
+    if (kind[q] == "LOCAL" || kind[q] == "BROADCAST")
+      continue
+    if (!fails[q])
+      most[q] = -1
+    else
+      stake(q)
+  }
+}
+
+function stake(q,    length_, list, count, i) {
+  is_left[q] = 1
+  decide(question[q])
+  if (!is_as_decided(q)) {
+    most[q] = -1
+    return
+  }
+  length_ = beaten()
+  count = split(shown[q], list, " ")
+  for (i = 1; i <= count; i++)
+    if (is_owned(list[i])) {
+      most[q] = length_
+      return
+    }
+  if (length_ == 32)
+    return
+  for (i = 1; i <= count; i++)
+    if ((question_text[q], list[i]) in is_gateway) {
+      most[q] = -1
+      return
+    }
+  is_left[q] = 0
+  is_target[q] = 1
+  above[q] = length_
+  i = subnet_of(question[q], 32)
+  if (i && length_of(subnet[i]) - 1 > length_)
+    above[q] = length_of(subnet[i]) - 1
+}
+
+# Whether the kernel's answer follows from its tables and rules.
+function is_as_decided(q,    c) {
+  if (q in error)
+    return decided_error != "" && decided_error == error[q]
+  if (decided_error != "")
+    return 0
+  c = classify(answer[q])
+  return destination == route_prefix[decided] && class_metric[c] == class_metric[route_class[decided]]
+}
+
+# How long the entry is that a new one of table main must be longer than, of what asked() found; 32 where main isn't
+# asked.
+function beaten(    i, r, found, is_main, length_) {
+  for (i = 1; i <= asks; i++) {
+    r = asked_rule[i]
+    found = asked_entry[i]
+    # While local and main are one trie, local's turn is main's too.
+    is_main = rule_table[r] == "254" || (found && class_table[route_class[found]] == "254")
+    if (rule_action[r] == "lookup" && is_main && rule_group[r] == "") {
+      length_ = found ? length_of(route_prefix[found]) : -1
+      return length_ > rule_shortest[r] ? length_ : rule_shortest[r]
+    }
+  }
+  return 32
+}
+
+function is_owned(name,    i) {
+  if (!(name in owned_memo)) {
+    owned_memo[name] = 0
+    for (i = 1; i <= owners && !owned_memo[name]; i++)
+      owned_memo[name] = !index(expected, " " name " ") && is_match(name, owner[i])
+  }
+  return owned_memo[name]
+}
+
+# The subnets of the default route's interfaces: none that is a single address.
+function find_subnets(    i, prefix, id) {
+  for (i = 1; i <= addresses; i++) {
+    prefix = address_network[i]
+    if (!index(expected, " " address_dev[i] " ") || !index(prefix, "/") || prefix ~ /\/32$/)
+      continue
+    prefix = masked(prefix)
+    if (!(prefix in subnet_at)) {
+      subnet[++subnets] = prefix
+      subnet_at[prefix] = subnets
+    }
+    subnet_dev[subnet_at[prefix]] = address_dev[i]
+  }
+}
+
+# The innermost of them that a prefix lies in; 0: none.
+function subnet_of(first, bits,    i, found) {
+  found = 0
+  for (i = 1; i <= subnets; i++)
+    if (length_of(subnet[i]) <= bits && is_inside(first, subnet[i]) && (!found || length_of(subnet[i]) > length_of(subnet[found])))
+      found = i
+  return found
+}
+
+# The entries that mend some tiles: entry_prefix[1..entries], entry_dev, entry_is_onlink. For a finding only what is
+# of its group is a target.
+function find_entries(first, bits, from, to, of_group,    t, q, i, list) {
+  for (t = from; t <= to; t++) {
+    q = tile_question[t]
+    piece_is_target[t] = is_target[q]
+    piece_above[t] = above[q]
+    piece_most[t] = most[q]
+    if (is_target[q] && of_group != "" && group[q] != of_group) {
+      piece_is_target[t] = 0
+      piece_most[t] = -1
+    }
+  }
+  fewest_prefixes(first, bits, from, to, 1)
+  for (entries = 1; entries <= covers; entries++) {
+    i = subnet_of(cover_first[entries], cover_length[entries])
+    entry_prefix[entries] = dotted(cover_first[entries]) "/" cover_length[entries]
+    entry_is_onlink[entries] = i > 0
+    entry_dev[entries] = i && split(expected, list, " ") > 1 ? subnet_dev[i] : ""
+  }
+  entries = covers
+}
+
+function entries_json(    i, out) {
+  for (i = 1; i <= entries; i++) {
+    out = out (i > 1 ? "," : "") "\n        {\n          \"destination\": " quoted(entry_prefix[i])
+    if (entry_is_onlink[i])
+      out = out ",\n          \"gateway\": \"onlink\""
+    if (entry_dev[i] != "")
+      out = out ",\n          \"dev\": " quoted(entry_dev[i])
+    out = out "\n        }"
+  }
+  return entries ? "[" out "\n      ]" : "[]"
+}
+
+# Fills advice: the entries that mend all failures together, and what no route mends.
+function add_advice(    i, t, q, out, first, k) {
+  find_entries(0, 0, 1, tiles, "")
+  for (i = 1; i <= entries && i <= 50; i++)
+    out = out (i > 1 ? ", " : "") "{\"destination\": " quoted(entry_prefix[i]) (entry_is_onlink[i] ? ", \"gateway\": \"onlink\"" : "") (entry_dev[i] == "" ? "" : ", \"dev\": " quoted(entry_dev[i])) "}"
+  if (entries > 50)
+    out = out " and " (entries - 50) " more; hostrouting fix prints all"
+  if (entries)
+    advice[++advices] = "fix: add to hostRouting.staticRoutes.routes: " out
+  start_parts()
+  k = 1
+  for (t = 1; t <= tiles; t++) {
+    q = tile_question[t]
+    if (is_left[q])
+      add_range(tile_first[t], tile_last[t])
+    else if (is_target[q]) {
+      # A route that isn't used may have the very destination of an entry.
+      first = tile_first[t]
+      while (k <= covers && cover_first[k] + size[cover_length[k]] - 1 < first)
+        k++
+      for (i = k; i <= covers && cover_first[i] <= tile_last[t]; i++) {
+        if (first < cover_first[i])
+          add_range(first, cover_first[i] - 1)
+        first = cover_first[i] + size[cover_length[i]]
+      }
+      if (first <= tile_last[t])
+        add_range(first, tile_last[t])
+    }
+  }
+  end_parts()
+  if (parts)
+    advice[++advices] = "no route mends " listed(" ", 16, 1) "; hostrouting fix says why"
+}
+
+# --- judging -------------------------------------------------------------------------------------------------------
 
 function find_default(    i, lowest) {
   expected = " "
@@ -632,127 +1391,179 @@ function no_default_route(    i) {
   return ""
 }
 
-# Sets kind ("" if all is well), message, devs and by for one CIDR, and whether it is a failure.
-function judge_one(prefix, address, text, error,    n, foreign, via, asked, wanted_type) {
-  kind = by = ""
-  is_failure = 0
-  asked = "expected CIDR " prefix " (probe " address ")"
-  if (error != "") {
-    devs = " "
-    is_failure = 1
-    sub(/^RTNETLINK answers: /, "", error)
-    wanted_type = error == "Invalid argument" ? 6 : error ~ /^(No route to host|Host is unreachable)$/ ? 7 : error == "Permission denied" ? 8 : 0
-    if (!wanted_type) {
-      if (error !~ /^Network( is)? unreachable$/)
-        trouble = "can\047t look up routes: " error
-      kind = "NO-ROUTE"
-      message = "NO-ROUTE: " asked " has no IPv4 route; expected via " joined(expected, ",")
-      return
-    }
-    by = discarding_route(as_number(address), wanted_type)
-    if (by != "" && is_of_cni(by)) {
-      kind = "CNI-DISCARD"
-      message = asked " is discarded by " words(by) ", a CNI\047s own block"
-      is_failure = 0
-      return
-    }
-    kind = "BLACKHOLE"
-    message = "BLACKHOLE: " asked " is discarded by " type_name[wanted_type] "; expected via " joined(expected, ",") "; by " (by == "" ? "a policy rule" : words(by))
-    return
+# Fills findings and notes, in the order of the config, and advice.
+function judge_all(    i, g, others) {
+  sort_answers()
+  if (failures && coverage == "EXACT")
+    find_stakes()
+  for (i = 1; i <= cidrs; i++) {
+    find_groups(i)
+    for (g = 1; g <= groups; g++)
+      if (fails[tile_question[group_first[g]]])
+        add_finding(i, g)
+      else
+        add_group_note(i, g)
+    if (foreseens)
+      add_foreseen(i)
   }
-  parse(text)
-  devs = live_devs()
-  if (type == 2 || type == 3) {
-    kind = type == 2 ? "LOCAL" : "BROADCAST"
-    message = address " of " prefix " is " (type == 2 ? "an address of this host" : "a broadcast address") (devs == " " ? "" : " on " joined(devs, ",")) "; no route can change that"
-    if (without(devs, expected "lo ") != " ")
-      message = message ", so nothing in the cluster that has this address can be reached"
-    return
-  }
-  foreign = without(devs, expected)
-  if (devs != " " && foreign == " ")
-    return
-  via = asked " routes via " (devs == " " ? "no device" : joined(devs, ","))
-  if (devs != " " && are_all("container", foreign)) {
-    kind = "CONTAINER"
-    message = via ", a container interface"
-    devs = foreign
-  }
-  else if (devs != " " && are_all("allowed", foreign)) {
-    kind = "ALLOWED"
-    message = via ", an allowed interface"
-    devs = foreign
-  }
-  else {
-    kind = "OVERLAP"
-    is_failure = 1
-    by = text
-    message = "OVERLAP: " via ", expected " joined(expected, ",") "; by " words(text)
-  }
-}
-
-# Fills findings and notes, in the order of the config.
-function judge_all(    i, given, text, others) {
-  given = 0
-  for (i = 1; i <= addresses; i++) {
-    if ((dumps + i) in failed)
-      judge_one(cidr[i], asked[i], "", failed[dumps + i])
-    else {
-      text = answer[++given]
-      if (text in is_fine)
-        continue
-      judge_one(cidr[i], asked[i], text, "")
-      if (kind == "")
-        is_fine[text] = 1
-    }
-    if (kind != "")
-      add_item(is_failure ? "finding" : "note", cidr[i], asked[i])
-  }
-  if (given != answers + 0)
-    trouble = "can\047t look up routes: ip gave " (answers + 0) " answers instead of " given
+  if (failures && coverage == "EXACT")
+    add_advice()
   add_pending()
-  for (i = 1; i <= rules; i++) {
-    parse_rule(rule[i], first_of_rule(rule[i]))
-    if (is_other)
-      others = others (others == "" ? "" : ", ") preference
-  }
-  if (others != "") {
-    kind = "RULE"
-    devs = " "
-    message = "policy rules on marks, sources, users, interfaces or ports weren\047t judged: preference " others
-    add_item("note", "", "")
+  for (i = 1; i <= rules; i++)
+    if (rule_is_other[i])
+      others = others (others == "" ? "" : ", ") rule_preference[i]
+  if (others != "")
+    add_note("RULE", "policy rules on marks, sources, users, interfaces or ports weren\047t judged: preference " others, "", " ")
+}
+
+# The tiles of a CIDR that are told of together: from group_first[1..groups], each followed by next_tile.
+function find_groups(i,    t, g, group_of) {
+  groups = 0
+  for (t = from_tile[i]; t <= to_tile[i]; t++) {
+    if (kind[tile_question[t]] == "")
+      continue
+    g = group[tile_question[t]]
+    if (!(g in group_of)) {
+      group_of[g] = ++groups
+      group_first[groups] = t
+    }
+    else
+      next_tile[group_last[group_of[g]]] = t
+    group_last[group_of[g]] = t
+    next_tile[t] = 0
   }
 }
 
-# An address that a rule is about: the first of its destination.
-function first_of_rule(text,    prefix) {
-  if (!match(text, / to [0-9.\/]+/))
+# Sets part to the CIDRs that the tiles of a group are.
+function find_parts(g,    t) {
+  start_parts()
+  for (t = group_first[g]; t; t = next_tile[t])
+    add_range(tile_first[t], tile_last[t])
+  end_parts()
+}
+
+# Sets part to where a failure is, in a few prefixes: own and broadcast addresses, which are noted, count as part of it.
+function find_about(i, failing,    t, q) {
+  parts = 1
+  part[1] = cidr[i]
+  if (coverage == "PROBE")
+    return
+  for (t = from_tile[i]; t <= to_tile[i]; t++) {
+    q = tile_question[t]
+    piece_is_target[t] = kind[q] != "" && group[q] == failing
+    piece_above[t] = -1
+    piece_most[t] = piece_is_target[t] || kind[q] == "LOCAL" || kind[q] == "BROADCAST" ? 32 : -1
+  }
+  fewest_prefixes(as_number(cidr[i]), length_of(cidr[i]), from_tile[i], to_tile[i], 0)
+  for (parts = 1; parts <= covers; parts++)
+    part[parts] = dotted(cover_first[parts]) "/" cover_length[parts]
+  parts = covers
+}
+
+function add_finding(i, g,    q, message, probe, about, text, by) {
+  q = tile_question[group_first[g]]
+  probe = dotted(tile_first[group_first[g]])
+  about = "expected CIDR " cidr[i] " (probe " probe ")"
+  if (kind[q] == "OVERLAP")
+    message = "OVERLAP: " about " routes via " (shown[q] == " " ? "no device" : joined(shown[q], ",")) ", expected " joined(expected, ",")
+  else if (kind[q] == "NO-ROUTE")
+    message = "NO-ROUTE: " about " has no IPv4 route; expected via " joined(expected, ",")
+  else
+    message = "BLACKHOLE: " about " is discarded by " discards(g) "; expected via " joined(expected, ",")
+  find_about(i, group[q])
+  if (parts > 1 || part[1] != cidr[i])
+    message = message "; shadowed: " listed(" ", 16, 0)
+  by = entry[q] == "" ? "" : words(entry[q])
+  if (kind[q] != "NO-ROUTE")
+    message = message "; by " (by == "" ? "a policy rule" : by)
+  find_parts(g)
+  text = field("kind", quoted(kind[q])) field("cidr", quoted(cidr[i])) field("probe", quoted(probe)) field("devs", array(shown[q])) field("expectedDevs", array(expected)) field("ranges", array(listed_all())) field("route", by == "" ? "null" : quoted(by))
+  entries = 0
+  if (coverage == "EXACT")
+    find_entries(as_number(cidr[i]), length_of(cidr[i]), from_tile[i], to_tile[i], group[q])
+  finding[++findings] = "    {" text field("fix", entries_json()) "\n      \"message\": " quoted(message) "\n    }"
+  finding_message[findings] = message
+}
+
+# The discarding types of a group, in the order of the alphabet.
+function discards(g,    t, has) {
+  for (t = group_first[g]; t; t = next_tile[t])
+    has[error[tile_question[t]]] = 1
+  t = (6 in has ? ",blackhole" : "") (8 in has ? ",prohibit" : "") (7 in has ? ",unreachable" : "")
+  return substr(t, 2)
+}
+
+function add_group_note(i, g,    q, t, kind_, all, by, is_one, about, whose, message, list) {
+  q = tile_question[group_first[g]]
+  kind_ = kind[q]
+  all = " "
+  for (t = group_first[g]; t; t = next_tile[t])
+    if (!index(all, shown[tile_question[t]]))
+      all = united(all, shown[tile_question[t]])
+  by = some(all)
+  find_parts(g)
+  about = about_parts(i)
+  is_one = parts == 1 && part[1] ~ /\/32$/
+  if (kind_ == "LOCAL" || kind_ == "BROADCAST") {
+    whose = kind_ == "LOCAL" ? is_one ? "is an address of this host" : "are addresses of this host" : is_one ? "is a broadcast address" : "are broadcast addresses"
+    message = about " " whose (by == "" ? "" : " on " by) "; no route can change that"
+    if (is_lost[q])
+      message = message ", so nothing in the cluster that has " (is_one ? "this address" : "one of them") " can be reached"
+  }
+  else if (kind_ == "CNI-DISCARD")
+    message = about " is discarded by " words(entry[q]) ", a CNI\047s own block"
+  else {
+    whose = kind_ == "CONTAINER" ? "container" : "allowed"
+    message = about " routes via " by ", " (split(all, list, " ") == 1 ? (kind_ == "CONTAINER" ? "a " : "an ") whose " interface" : whose " interfaces")
+  }
+  add_note(kind_, message, cidr[i], all)
+}
+
+function about_parts(i) {
+  if (parts == 1 && part[1] == cidr[i])
+    return "expected CIDR " cidr[i]
+  return listed(" ", 16, 1) " of " cidr[i]
+}
+
+# What connected routes to the foreseen prefixes would shadow: all that no longer route of main protects.
+function add_foreseen(i,    f, first, last, t, low, high) {
+  low = as_number(cidr[i])
+  high = low + size[length_of(cidr[i])] - 1
+  for (f = 1; f <= foreseens; f++) {
+    first = as_number(foreseen[f])
+    last = first + size[length_of(foreseen[f])] - 1
+    if (last < low || first > high)
+      continue
+    start_parts()
+    for (t = from_tile[i]; t <= to_tile[i]; t++)
+      if (first <= tile_first[t] && tile_last[t] <= last && would_lose(tile_question[t], length_of(foreseen[f])))
+        add_range(tile_first[t], tile_last[t])
+    end_parts()
+    if (parts)
+      add_note("FORESEEN", about_parts(i) " would be shadowed by a route to " foreseen[f] ", which is foreseen", cidr[i], " ")
+  }
+}
+
+function would_lose(q, bits,    c) {
+  if (kind[q] != "")
     return 0
-  prefix = substr(text, RSTART + 4, RLENGTH - 4)
-  return as_number(index(prefix, "/") ? prefix : prefix "/32")
+  c = classify(answer[q])
+  return class_table[c] == "254" && length_of(destination) <= bits
 }
 
 function add_pending(    list, count, i) {
+  parts = 0
   count = split(pending, list, " ")
-  for (i = 1; i <= count; i++) {
-    kind = "PENDING"
-    devs = " " list[i] " "
-    message = list[i] " is an InfiniBand interface without an IPv4 address; once it has one, its subnet\047s route comes too"
-    add_item("note", "", "")
-  }
+  for (i = 1; i <= count; i++)
+    add_note("PENDING", list[i] " is an InfiniBand interface without an IPv4 address; once it has one, its subnet\047s route comes too", "", " " list[i] " ")
+  parts = 0
 }
 
-function add_item(what, prefix, address,    text) {
-  if (what == "finding") {
-    text = field("kind", quoted(kind)) field("cidr", quoted(prefix)) field("probe", quoted(address)) field("devs", array(devs)) field("expectedDevs", array(expected)) field("ranges", array(address "/32")) field("route", by == "" ? "null" : quoted(words(by))) field("fix", "[]")
-    finding[++findings] = "    {" text "\n      \"message\": " quoted(message) "\n    }"
-    finding_message[findings] = message
-  }
-  else {
-    text = field("kind", quoted(kind)) field("message", quoted(message)) field("cidr", prefix == "" ? "null" : quoted(prefix)) field("devs", array(devs))
-    note[++notes] = "    {" text "\n      \"ranges\": " array(address == "" ? "" : address "/32") "\n    }"
-    note_message[notes] = kind ": " message
-  }
+# A note on part, of a CIDR or of none.
+function add_note(kind_, message, prefix, devs,    text) {
+  text = field("kind", quoted(kind_)) field("message", quoted(message)) field("cidr", prefix == "" ? "null" : quoted(prefix)) field("devs", array(devs))
+  note[++notes] = "    {" text "\n      \"ranges\": " array(listed_all()) "\n    }"
+  note_message[notes] = kind_ ": " message
 }
 
 # --- the report ----------------------------------------------------------------------------------------------------
@@ -778,77 +1589,98 @@ function array(items,    list, count, i, out) {
   return count ? "[" out "\n      ]" : "[]"
 }
 
+# Two lists of interfaces as one, sorted.
+function united(devs, others,    list, count, i, j, name) {
+  count = split(devs without(others, devs), list, " ")
+  for (i = 2; i <= count; i++) {
+    name = list[i]
+    for (j = i; j > 1 && (list[j - 1] "") > (name ""); j--)
+      list[j] = list[j - 1]
+    list[j] = name
+  }
+  devs = " "
+  for (i = 1; i <= count; i++)
+    devs = devs list[i] " "
+  return devs
+}
+
+# The first interfaces of some, for a person.
+function some(devs,    list, count, i, out) {
+  count = split(devs, list, " ")
+  for (i = 1; i <= count && i <= 8; i++)
+    out = out (i > 1 ? "," : "") list[i]
+  return out (count > 8 ? " and " (count - 8) " more" : "")
+}
+
 function print_list(name, list, count,    i) {
   if (!count) {
-    print "  \"" name "\": []," >json
+    print "  \"" name "\": []," >file
     return
   }
-  print "  \"" name "\": [" >json
+  print "  \"" name "\": [" >file
   for (i = 1; i <= count; i++)
-    print list[i] (i < count ? "," : "") >json
-  print "  ]," >json
+    print list[i] (i < count ? "," : "") >file
+  print "  ]," >file
 }
 
 function print_json(    list, count, i) {
-  print "{\n  \"schema\": 1,\n  \"verdict\": \"" (findings ? "overlap" : "ok") "\",\n  \"mode\": \"" mode "\",\n  \"coverage\": \"" coverage "\"," >json
+  print "{\n  \"schema\": 1,\n  \"verdict\": \"" (findings ? "overlap" : "ok") "\",\n  \"mode\": \"" mode "\",\n  \"coverage\": \"" coverage "\"," >file
   count = split(expected, list, " ")
   for (i = 1; i <= count; i++)
     list[i] = "    " quoted(list[i])
   print_list("defaultDevs", list, count)
   print_list("findings", finding, findings)
   print_list("notes", note, notes)
-  print "  \"reason\": null,\n  \"time\": \"" time "\"\n}" >json
+  print "  \"reason\": null,\n  \"time\": \"" time "\"\n}" >file
 }
 
-# The first line: a verdict, the number of findings, and the interfaces that may still get an address.
-# The reason of "unknown" is the second.
+# The first line: a verdict, the numbers of findings and of lines of advice, and the interfaces that may still get an
+# address. The reason of "unknown" is the second.
 function print_report(    i) {
+  if (!cidrs) {
+    print "nothing 0 0"
+    return
+  }
+  read_host()
+  if (!interrupted && trouble == "") {
+    find_default()
+    if (expected == " ") {
+      print "no-default-route 0 0"
+      print "no-default-route: " (dead_default == "" ? "table main has no unicast 0.0.0.0/0 to compare with" : "missing is " missing_default()) no_default_route()
+      return
+    }
+    pending = pending_devs()
+    find_subnets()
+    if (coverage == "EXACT")
+      tile_exactly()
+    else
+      tile_probes()
+    look_up()
+  }
   if (interrupted) {
     print "again"
     return
   }
-  dumps = 4
-  for (i = 1; i <= dumps; i++)
-    if (i in failed)
-      trouble = "can\047t read the routes: " failed[i]
-  # There is always a loopback interface: without any ip itself couldn't run.
-  if (trouble == "" && !has_links)
-    trouble = "can\047t read the routes: " (last_error == "" ? "ip gave no answer" : last_error)
-  find_default()
-  if (trouble == "" && expected == " ") {
-    print "no-default-route 0"
-    print "no-default-route: " (dead_default == "" ? "table main has no unicast 0.0.0.0/0 to compare with" : "missing is " missing_default()) no_default_route()
-    return
-  }
-  pending = pending_devs()
   if (trouble == "")
     judge_all()
   if (trouble != "") {
-    sub(/RTNETLINK answers: /, "", trouble)
-    print "unknown 0"
+    print "unknown 0 0"
     print "check-failed: " trouble
     return
   }
   print_json()
-  print (findings ? "overlap" : "ok"), findings + 0, pending
+  print (findings ? "overlap" : "ok"), findings + 0, advices + 0, pending
   for (i = 1; i <= findings; i++)
     print finding_message[i]
+  for (i = 1; i <= advices; i++)
+    print advice[i]
   for (i = 1; i <= notes; i++)
     print note_message[i]
   if (!findings)
     print "every expected CIDR leaves by " joined(expected, ",")
 }
 
-END {
-  if (step == "addresses") {
-    # This line tells from an awk that failed.
-    print "addresses"
-    for (i = 1; i <= cidrs; i++)
-      print "route get fibmatch " dotted(probe(cidr[i])) " uid 0"
-  }
-  else
-    print_report()
-}
+END { print_report() }
 AWK
 @CONFIG@
 CONFIG
@@ -882,24 +1714,19 @@ take_lock() {
   fi
 }
 
-# Asks the kernel and has the answers judged. Sets VERDICT, FINDINGS, PENDING and LINES.
+# Asks the kernel and has the answers judged. Sets VERDICT, FINDINGS, ADVICES, PENDING and LINES.
 look() {
   local text left lines
   printf -v TIME '%(%Y-%m-%dT%H:%M:%SZ)T' -1
   for ((left = ATTEMPTS; left; left--)); do
-    text=$(
-      {
-        say '==asked' "$LOOKUPS" '==input'
-        say 'route show table all' 'address show' 'rule show' 'link show' "$LOOKUPS" | ask -force
-      } | think judge
-    )
+    text=$(think)
     [ "$text" = again ] || break
   done
   mapfile -t lines <<<"$text"
-  read -r VERDICT FINDINGS PENDING <<<"${lines[0]}"
+  read -r VERDICT FINDINGS ADVICES PENDING <<<"${lines[0]}"
   LINES=("${lines[@]:1}")
   case $VERDICT in
-    ok | overlap | unknown | no-default-route) ;;
+    ok | overlap | unknown | no-default-route | nothing) ;;
     again)
       VERDICT=unknown PENDING=''
       LINES=("check-failed: can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later")
@@ -965,11 +1792,12 @@ report() {
     overlap) STATUS=1 ;;
     *)
       LINES[0]="the check couldn't judge anything: ${LINES[0]}"
-      FINDINGS=1 STATUS=1
+      FINDINGS=1 ADVICES=0 STATUS=1
       ;;
   esac
   print_some complain "${LINES[@]:0:FINDINGS}"
-  print_some say "${LINES[@]:FINDINGS}"
+  print_some complain "${LINES[@]:FINDINGS:ADVICES}"
+  print_some say "${LINES[@]:FINDINGS+ADVICES}"
   [ "$MODE" = STRICT ] || STATUS=0
 }
 
@@ -1060,7 +1888,7 @@ prepare_gate() {
 }
 
 give_up() {
-  VERDICT=unknown FINDINGS=0 PENDING='' LINES=("$1")
+  VERDICT=unknown FINDINGS=0 ADVICES=0 PENDING='' LINES=("$1")
   printf -v TIME '%(%Y-%m-%dT%H:%M:%SZ)T' -1
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
   write_markers || complain "can't write the markers in $RUN_DIR"
@@ -1099,18 +1927,16 @@ case $#:${1-} in
     ;;
 esac
 watch_signals
-LOOKUPS=$(think addresses </dev/null)
-if [ "$LOOKUPS" = addresses ]; then
-  rm -f "$MARKER_OK" "$MARKER_DETECTED" "$REPORT"
-  say 'no CIDRs are expected: nothing to check'
-  finish 0
-fi
-LOOKUPS=${LOOKUPS#addresses$'\n'}
 look_at_time
 WAIT_UNTIL=$((NOW + LIMIT * 100)) SETTLE_UNTIL=$((NOW + SETTLE_LIMIT * 100)) HOLD_UNTIL=''
 while :; do
   take_lock
   look
+  if [ "$VERDICT" = nothing ]; then
+    rm -f "$MARKER_OK" "$MARKER_DETECTED" "$REPORT"
+    say 'no CIDRs are expected: nothing to check'
+    finish 0
+  fi
   look_at_time
   MISSING='' UNTIL=$WAIT_UNTIL
   if [ "$VERDICT" = no-default-route ]; then

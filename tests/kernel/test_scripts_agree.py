@@ -24,7 +24,7 @@ from hostrouting.check import check_overlap
 from hostrouting.errors import HostRoutingError
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
 from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
-from hostrouting.report import routes_text, summary, write_markers
+from hostrouting.report import advice, routes_text, summary, write_markers
 from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import NewAddress, new_addresses, policy_rules, routes, variants
@@ -259,6 +259,8 @@ def checks() -> st.SearchStrategy[Config]:
             "mode": st.sampled_from(("WARN", "STRICT")),
             "containerDevs": st.lists(st.sampled_from(PATTERNS), max_size=1),
             "allowedDevs": st.lists(st.sampled_from(PATTERNS), max_size=1),
+            "coverage": st.sampled_from(("EXACT", "EXACT", "EXACT", "PROBE")),
+            "foreseen": st.lists(st.sampled_from(CIDRS), max_size=2),
         }
     )
     return overlap.map(
@@ -271,7 +273,9 @@ def _check(config: Config, kernel: Kernel, root: Path) -> Outcome:
     report = check_overlap(config, host, phases.CancelScope())
     write_markers(host.layout, report)
     notes = [f"{note.kind}: {note.message}" for note in report.notes]
-    return Outcome(_table(kernel), (*_lines(summary(report)), *notes), _markers(root), report.verdict == "ok")
+    return Outcome(
+        _table(kernel), (*_lines(summary(report)), *advice(report), *notes), _markers(root), report.verdict == "ok"
+    )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -287,6 +291,8 @@ def test_checking(world: World, config: Config, awk: str, roots: Callable[[], Pa
         wait_seconds=config.wait_seconds,
         container_devs=overlap.container_devs,
         allowed_devs=overlap.allowed_devs,
+        coverage=overlap.coverage,
+        foreseen=overlap.foreseen,
     )
     sandbox = Sandbox(roots(), awk_or_skip(awk))
     done = sandbox.run(script)
