@@ -576,7 +576,7 @@ def test_all_is_well_and_the_marker_says_so(node: NamespaceKernel, sandbox: Sand
         "schema": 1,
         "verdict": "ok",
         "mode": "STRICT",
-        "coverage": "PROBE",
+        "coverage": "EXACT",
         "defaultDevs": ["eth0"],
         "findings": [],
         "notes": [],
@@ -586,12 +586,13 @@ def test_all_is_well_and_the_marker_says_so(node: NamespaceKernel, sandbox: Sand
 
 def test_a_shadow_is_named_strict_fails_and_warn_admits(node: NamespaceKernel, sandbox: Sandbox) -> None:
     message = (
-        "OVERLAP: expected CIDR 172.16.2.0/24 (probe 172.16.2.1) routes via ib0, expected eth0; "
+        "OVERLAP: expected CIDR 172.16.2.0/24 (probe 172.16.2.0) routes via ib0, expected eth0; "
         "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10\n"
     )
+    mend = 'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.2.0/24"}\n'
     for mode in ("STRICT", "WARN"):
         done = sandbox.run(check_script("172.16.2.0/24", mode=mode))
-        assert (done.returncode, done.stderr) == (mode == "STRICT", message)
+        assert (done.returncode, done.stderr) == (mode == "STRICT", message + mend)
         assert markers(sandbox) == {"route-overlap.detected": message}
     sandbox.run(check_script("10.96.0.0/12"))
     assert markers(sandbox) == {"route-overlap.ok": ""}

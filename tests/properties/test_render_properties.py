@@ -47,6 +47,8 @@ overlaps = st.builds(
     st.lists(patterns, max_size=4),
     st.lists(patterns, max_size=4),
     seconds,
+    st.sampled_from(["EXACT", "PROBE"]),
+    st.lists(networks, max_size=4),
 )
 
 
@@ -76,6 +78,8 @@ def render_check(overlap: RouteOverlap, wait_seconds: int) -> str:
         container_devs=overlap.container_devs,
         allowed_devs=overlap.allowed_devs,
         settle_seconds=overlap.settle_seconds,
+        coverage=overlap.coverage,
+        foreseen=overlap.foreseen,
     )
 
 
@@ -107,13 +111,15 @@ def test_any_routes_render_to_bash_whose_rows_read_back(routes: list[StaticRoute
 def test_any_check_renders_to_bash_whose_rows_read_back(overlap: RouteOverlap, wait_seconds: int) -> None:
     script = render_check(overlap, wait_seconds)
     assert script == render_check(overlap, wait_seconds)
-    read: dict[str, list[str]] = {"expect": [], "container": [], "allow": []}
+    read: dict[str, list[str]] = {"expect": [], "container": [], "allow": [], "foreseen": []}
     for row in rows(script, "check-route-overlap.sh"):
         kind, value = row.split()
         read[kind].append(value)
     assert tuple(map(IPv4Network, read["expect"])) == tuple(dict.fromkeys(overlap.expected_cidrs))
     assert tuple(read["container"]) == overlap.container_devs
     assert tuple(read["allow"]) == overlap.allowed_devs
+    assert tuple(map(IPv4Network, read["foreseen"])) == tuple(dict.fromkeys(overlap.foreseen))
+    assert f"\nreadonly MODE={overlap.mode}\nreadonly COVERAGE={overlap.coverage}\n" in script
     check_syntax(script)
 
 
@@ -132,7 +138,7 @@ def test_hostile_text_in_a_route_never_reaches_a_script(field: str, text: str) -
 
 
 @given(hostile)
-@pytest.mark.parametrize("field", ["expected_cidrs", "container_devs", "allowed_devs"])
+@pytest.mark.parametrize("field", ["expected_cidrs", "container_devs", "allowed_devs", "foreseen"])
 def test_hostile_text_in_a_check_never_reaches_a_script(field: str, text: str) -> None:
     arguments: dict[str, Any] = {"expected_cidrs": ["10.0.0.0/8"]} | {field: [text]}
     with pytest.raises(ConfigError):
@@ -147,6 +153,8 @@ def test_a_wait_that_is_no_number_of_seconds_never_reaches_a_script(value: Any) 
         render_check_route_overlap_script([], settle_seconds=value)
     with pytest.raises(ConfigError):
         render_check_route_overlap_script([], value)
+    with pytest.raises(ConfigError):
+        render_check_route_overlap_script([], coverage=value)
 
 
 SAMPLES = {
@@ -164,6 +172,8 @@ SAMPLES = {
         container_devs=["cali*", "veth[0-9]*"],
         allowed_devs=["ens1f0"],
         settle_seconds=60,
+        coverage="probe",
+        foreseen=["172.16.0.0/16"],
     ),
 }
 
