@@ -1,0 +1,385 @@
+"""Section 6 address by address: the kernel is asked about every one, and each answer is sorted on its own.
+
+Slow and plain on purpose, and nothing of it is shared with what it judges: it imports values only. What the kernel
+doesn't show, the entry that discards, is found by a walk through rules and tables, which is held to the kernel's
+answer for every address, discarded or not.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import socket
+import struct
+from collections import defaultdict
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.backends.namespace import NamespaceKernel
+from hostrouting.model import DEFAULT_DESTINATION, Lookup, Route, RouteType, Rule, RuleAction, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hostrouting.backends import RouteBackend
+    from hostrouting.config import RouteOverlap
+    from hostrouting.overlap import Finding, OverlapReport
+
+FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE")
+FINE = "fine"
+_DISCARDED = {errnos.EINVAL: "blackhole", errnos.EHOSTUNREACH: "unreachable", errnos.EACCES: "prohibit"}
+
+
+@attrs.frozen
+class Sort:
+    """What one address is.
+
+    Args:
+        kind: of the finding or note, or ``fine``.
+        devs: the interfaces that it leaves by.
+        route: the entry that decides; None: there is none, or a rule decides.
+        discarded_by: blackhole, unreachable or prohibit, if it is.
+    """
+
+    kind: str
+    devs: tuple[str, ...] = ()
+    route: Route | None = None
+    discarded_by: str | None = None
+
+    @property
+    def is_failure(self) -> bool:
+        return self.kind in FAILURES
+
+
+# --- asking ------------------------------------------------------------------------------------------------------
+
+_NLMSG_ERROR, _RTM_GETROUTE, _NLM_F_REQUEST = 2, 26, 1
+_RTA_DST, _RTA_UID, _RTM_F_LOOKUP_TABLE, _RTM_F_FIB_MATCH = 1, 25, 0x1000, 0x2000
+_QUESTION = struct.Struct("=IHHII BBBBBBBBI HH4s HHI")
+_IN_FLIGHT = 128
+
+
+def ask(kernel: RouteBackend, addresses: Sequence[IPv4Address]) -> list[Lookup]:
+    """The kernel's answer about each address.
+
+    On Linux in one go over a socket of its own: of many answers that are the same byte by byte, the backend is
+    asked about one.
+    """
+    if not isinstance(kernel, NamespaceKernel):
+        return list(kernel.lookup(addresses))
+    raw = list(_raw_answers(addresses))
+    firsts = dict(zip(reversed(raw), reversed(addresses), strict=True))
+    known = {answer: kernel.lookup([address])[0] for answer, address in firsts.items()}
+    return [attrs.evolve(known[answer], address=address) for answer, address in zip(raw, addresses, strict=True)]
+
+
+def _raw_answers(addresses: Sequence[IPv4Address]) -> Iterator[bytes]:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.bind((0, 0))
+        for start in range(0, len(addresses), _IN_FLIGHT):
+            batch = addresses[start : start + _IN_FLIGHT]
+            kernel.send(b"".join(map(_question, batch)))
+            for _ in batch:
+                answer = kernel.recv(65536)
+                kind = struct.unpack_from("=H", answer, 4)[0]
+                # Behind an errno comes the question, which is never the same.
+                yield answer[16:20] if kind == _NLMSG_ERROR else answer[16:]
+
+
+def _question(address: IPv4Address) -> bytes:
+    flags = _RTM_F_FIB_MATCH | _RTM_F_LOOKUP_TABLE
+    header = (_QUESTION.size, _RTM_GETROUTE, _NLM_F_REQUEST, 0, 0)
+    message = (socket.AF_INET, 32, 0, 0, 0, 0, 0, 0, flags)
+    return _QUESTION.pack(*header, *message, 8, _RTA_DST, address.packed, 8, _RTA_UID, 0)
+
+
+# --- sorting -----------------------------------------------------------------------------------------------------
+
+
+def default_route(routes: Iterable[Route]) -> Route | None:
+    """The lowest-metric unicast 0.0.0.0/0 of table main, if one has a live hop."""
+    best: Route | None = None
+    for route in routes:
+        is_default = route.destination == DEFAULT_DESTINATION and route.table == Table.MAIN
+        if is_default and route.type is RouteType.UNICAST and route.tos == 0 and live(route):
+            best = route if best is None or route.metric < best.metric else best
+    return best
+
+
+class Judge:
+    """What the tables and rules of a host say, and what is expected of it.
+
+    Args:
+        kernel: the host's, as it is now.
+        overlap: the interfaces that are no failure.
+        had_rules: whether a rule was ever added to the three that are always there.
+    """
+
+    def __init__(self, kernel: RouteBackend, overlap: RouteOverlap, *, had_rules: bool) -> None:
+        self._routes = kernel.routes()
+        self._rules = kernel.rules()
+        self._had_rules = had_rules
+        self._overlap = overlap
+        self._spans = [(int(r.destination[0]), int(r.destination[-1]), r) for r in self._routes if r.tos == 0]
+        self.default = default_route(self._routes)
+        self.expected = live(self.default) if self.default is not None else ()
+
+    def sort(self, answer: Lookup) -> Sort:
+        """What section 6 says of one address."""
+        decision = self.walk(int(answer.address))
+        _compare(answer, decision)
+        if answer.route is None:
+            return self._sort_without_route(answer, decision)
+        devs = live(answer.route)
+        if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
+            return Sort(answer.route.type.name, devs, answer.route)
+        foreign = tuple(dev for dev in devs if dev not in self.expected)
+        if devs and not foreign:
+            return Sort(FINE, devs, answer.route)
+        if devs and all(self._is_container(dev) for dev in foreign):
+            return Sort("CONTAINER", foreign, answer.route)
+        if devs and all(self._is_container(dev) or _is_like(dev, self._overlap.allowed_devs) for dev in foreign):
+            return Sort("ALLOWED", foreign, answer.route)
+        return Sort("OVERLAP", devs, answer.route)
+
+    def _sort_without_route(self, answer: Lookup, decision: Route | int) -> Sort:
+        assert answer.errno is not None
+        if answer.errno == errnos.ENETUNREACH:
+            return Sort("NO-ROUTE")
+        route = decision if isinstance(decision, Route) else None
+        word = _DISCARDED[answer.errno]
+        if route is not None and self._is_of_cni(route):
+            return Sort("CNI-DISCARD", (), route, word)
+        return Sort("BLACKHOLE", (), route, word)
+
+    def _is_of_cni(self, discard: Route) -> bool:
+        if discard.destination.prefixlen == 0:
+            return False
+        return discard.protocol in (12, 80) or any(
+            route.table == discard.table
+            and route.destination.subnet_of(discard.destination)
+            and any(self._is_container(dev) for dev in live(route))
+            for route in self._routes
+        )
+
+    def _is_container(self, dev: str) -> bool:
+        return dev not in self.expected and _is_like(dev, self._overlap.container_devs)
+
+    # --- rules and tables ----------------------------------------------------------------------------------------
+
+    def walk(self, address: int) -> Route | int:
+        """The entry that decides about an address, or the errno of the rule that does."""
+        position = 0
+        while position < len(self._rules):
+            rule = self._rules[position]
+            position += 1
+            if _selects(rule, address) == rule.is_inverted:
+                continue
+            if rule.action is RuleAction.GOTO:
+                targets = [number for number, other in enumerate(self._rules) if other.preference == rule.goto]
+                position = targets[0] if targets else position
+            elif rule.action is RuleAction.TO_TABLE:
+                found = self._look_into(rule.table, address)
+                if found is not None and not _is_suppressed(rule, found):
+                    return found
+            elif rule.action is not RuleAction.NOP:
+                return {
+                    RuleAction.BLACKHOLE: errnos.EINVAL,
+                    RuleAction.UNREACHABLE: errnos.ENETUNREACH,
+                    RuleAction.PROHIBIT: errnos.EACCES,
+                }[rule.action]
+        return errnos.ENETUNREACH
+
+    def _look_into(self, table: int, address: int) -> Route | None:
+        # Until the first rule of somebody's own, local and main are one table.
+        tables = (table,) if self._had_rules or table != Table.LOCAL else (Table.LOCAL, Table.MAIN)
+        covering = [
+            (-route.destination.prefixlen, -route.table, route.metric, number, route)
+            for number, (first, last, route) in enumerate(self._spans)
+            if first <= address <= last and route.table in tables
+        ]
+        for *_, route in sorted(covering, key=lambda row: row[:-1]):
+            if route.type is RouteType.THROW:
+                return None
+            if route.type in (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT) or live(route):
+                return route
+        return None
+
+
+def live(route: Route) -> tuple[str, ...]:
+    return tuple(sorted({hop.dev for hop in route.hops if hop.dev is not None and not hop.is_dead}))
+
+
+def _is_like(dev: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(dev, pattern) for pattern in patterns)
+
+
+def _is_suppressed(rule: Rule, found: Route) -> bool:
+    limit = rule.suppress_prefix_length
+    is_discard = found.type in (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT)
+    return limit is not None and not is_discard and found.destination.prefixlen <= limit
+
+
+def _selects(rule: Rule, address: int) -> bool:
+    """Whether it is about a packet without mark, tos, source or ports, of uid 0, UDP, bound to nothing."""
+    if rule.destination is not None and not int(rule.destination[0]) <= address <= int(rule.destination[-1]):
+        return False
+    if rule.source is not None and rule.source.prefixlen > 0:
+        return False
+    if rule.mark is not None and rule.mark & rule.mark_mask != 0:
+        return False
+    if rule.uid_range is not None and not rule.uid_range[0] <= 0 <= rule.uid_range[1]:
+        return False
+    if rule.iif not in (None, "lo") or rule.oif is not None:
+        return False
+    return rule.tos == 0 and rule.ip_protocol in (0, 17) and not rule.has_ports
+
+
+def _compare(answer: Lookup, decision: Route | int) -> None:
+    """Hold the walk to the kernel's answer."""
+    if answer.route is not None:
+        is_same = isinstance(decision, Route) and _identity(decision) == _identity(answer.route)
+    elif isinstance(decision, int):
+        is_same = decision == answer.errno
+    else:
+        is_same = decision.type.name.lower() == _DISCARDED.get(answer.errno or 0)
+    if not is_same:
+        raise LookupError(
+            f"the walk found {decision} for {answer.address}, the kernel says {answer.route or answer.errno}"
+        )
+
+
+def _identity(route: Route) -> tuple[object, ...]:
+    # The kernel calls the one table of local and main "main".
+    return (route.destination, route.metric, route.type, route.hops, Table.MAIN if route.table == 255 else route.table)
+
+
+# --- the whole answer --------------------------------------------------------------------------------------------
+
+
+def judged(network: IPv4Network) -> list[IPv4Address]:
+    """The addresses of a CIDR that are judged: those outside of 0/8, 127/8, 224/4 and 240/4."""
+    return [
+        IPv4Address(n)
+        for n in range(int(network[0]), int(network[-1]) + 1)
+        if n >> 24 not in (0, 127) and n >> 24 < 224
+    ]
+
+
+def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, Sort]:
+    """What each address is."""
+    return {answer.address: judge.sort(answer) for answer in ask(kernel, list(addresses))}
+
+
+def by_kind(sorts: dict[IPv4Address, Sort]) -> dict[tuple[str, tuple[str, ...]], list[IPv4Address]]:
+    """The addresses of each kind and set of interfaces, ascending."""
+    found: dict[tuple[str, tuple[str, ...]], list[IPv4Address]] = defaultdict(list)
+    for address, sort in sorted(sorts.items()):
+        found[sort.kind, sort.devs].append(address)
+    return found
+
+
+def fewest_prefixes(addresses: Iterable[IPv4Address]) -> tuple[IPv4Network, ...]:
+    """The fewest prefixes that hold exactly these addresses, ascending."""
+    rest = sorted({int(address) for address in addresses})
+    found = []
+    position = 0
+    while position < len(rest):
+        size, end = 1, len(rest)
+        while rest[position] % (2 * size) == 0 and position + 2 * size <= end:
+            if rest[position + 2 * size - 1] - rest[position] != 2 * size - 1:
+                break
+            size *= 2
+        found.append(IPv4Network((rest[position], 33 - size.bit_length())))
+        position += size
+    return tuple(found)
+
+
+# --- what a report may say ---------------------------------------------------------------------------------------
+
+_NOTES = ("LOCAL", "BROADCAST", "CONTAINER", "ALLOWED", "CNI-DISCARD")
+
+
+def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, dict[IPv4Address, Sort]]) -> list[str]:
+    """Where a report says something else than brute force does, in words.
+
+    Args:
+        report: of ``check_overlap``.
+        judge: the same host.
+        sorts: what each judged address of each expected CIDR is.
+    """
+    wrong = list(_wrong_verdict(report, sorts))
+    told = {(str(finding.kind), finding.cidr, finding.devs): finding for finding in report.findings}
+    if len(told) != len(report.findings):
+        wrong.append(f"two findings of one CIDR, kind and set of interfaces: {report.findings}")
+    for cidr, there in sorts.items():
+        groups = by_kind(there)
+        for (kind, devs), addresses in groups.items():
+            if kind in FAILURES:
+                finding = told.pop((kind, cidr, devs), None)
+                if finding is None:
+                    wrong.append(f"missed: {kind} of {cidr} via {devs}: {_brief(addresses)}")
+                else:
+                    wrong += _wrong_finding(finding, judge, there, addresses)
+        for kind in _NOTES:
+            truth = {address for (other, _), some in groups.items() if other == kind for address in some}
+            wrong += _wrong_notes(report, kind, cidr, truth)
+    wrong += [f"false alarm: {finding.message}" for finding in told.values()]
+    return wrong
+
+
+def _wrong_verdict(report: OverlapReport, sorts: dict[IPv4Network, dict[IPv4Address, Sort]]) -> Iterator[str]:
+    fails = any(sort.is_failure for there in sorts.values() for sort in there.values())
+    if report.verdict != ("overlap" if fails else "ok"):
+        yield f"the verdict is {report.verdict}, and it fails: {fails} ({report.reason})"
+
+
+def _wrong_finding(
+    finding: Finding, judge: Judge, there: dict[IPv4Address, Sort], addresses: list[IPv4Address]
+) -> Iterator[str]:
+    what = f"{finding.kind} of {finding.cidr} via {finding.devs}"
+    if finding.ranges != (ranges := fewest_prefixes(addresses)):
+        yield f"{what} has the ranges {_brief(finding.ranges)}, not {_brief(ranges)}"
+    if finding.probe != addresses[0]:
+        yield f"{what} has the probe {finding.probe}, not {addresses[0]}"
+        return
+    first = there[addresses[0]]
+    if finding.expected_devs != judge.expected:
+        yield f"{what} expects {finding.expected_devs}, not {judge.expected}"
+    if finding.route != first.route:
+        yield f"{what} names the route {finding.route}, not {first.route}"
+    if finding.message != (
+        message := _message(finding.cidr, first, judge, addresses, is_whole=len(addresses) == len(there))
+    ):
+        yield f"{what} says {finding.message!r}, not {message!r}"
+
+
+def _message(cidr: IPv4Network, first: Sort, judge: Judge, addresses: list[IPv4Address], *, is_whole: bool) -> str:
+    asked, expected = f"expected CIDR {cidr} (probe {addresses[0]})", ",".join(judge.expected)
+    message = {
+        "OVERLAP": f"OVERLAP: {asked} routes via {','.join(first.devs)}, expected {expected}",
+        "NO-ROUTE": f"NO-ROUTE: {asked} has no IPv4 route; expected via {expected}",
+        "BLACKHOLE": f"BLACKHOLE: {asked} is discarded by {first.discarded_by}; expected via {expected}",
+    }[first.kind]
+    if not is_whole:
+        message += f"; shadowed: {' '.join(map(str, fewest_prefixes(addresses)))}"
+    if first.route is not None:
+        message += f"; by {first.route}"
+    elif first.kind == "BLACKHOLE":
+        message += "; by a policy rule"
+    return message
+
+
+def _wrong_notes(report: OverlapReport, kind: str, cidr: IPv4Network, truth: set[IPv4Address]) -> Iterator[str]:
+    ranges = [part for note in report.notes if (str(note.kind), note.cidr) == (kind, cidr) for part in note.ranges]
+    told = [address for part in ranges for address in part]
+    if set(told) != truth:
+        yield f"{kind} of {cidr}: {_brief(ranges)}, not {_brief(fewest_prefixes(truth))}"
+    if len(told) != len(set(told)):
+        yield f"{kind} of {cidr}: told twice: {_brief(ranges)}"
+
+
+def _brief(items: Sequence[object]) -> str:
+    return " ".join(map(str, items[:12])) + (f" and {len(items) - 12} more" if len(items) > 12 else "")

@@ -1,0 +1,304 @@
+"""Random hosts around a few prefixes of one /20, so that expected CIDRs are cut in many ways."""
+
+from __future__ import annotations
+
+import subprocess
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from hypothesis import strategies as st
+
+from hostrouting.backends.namespace import NamespaceKernel
+from hostrouting.errors import RouteError
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
+from hostrouting.testing.strategies import NewAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostrouting.backends import Kernel
+
+SPACE = IPv4Network("10.0.0.0/20")
+"""What is cut; every wider prefix that is drawn holds all of it."""
+
+WIDE = tuple(map(IPv4Network, ("10.0.0.0/19", "10.0.0.0/16", "10.0.0.0/8", "8.0.0.0/5", "0.0.0.0/1")))
+
+# The default route's, a second NIC, one that shadows, one that gets advice, and two of containers.
+DEVICES = ("eth0", "eth1", "ib0", "docker0", "cali1", "veth1")
+
+
+@attrs.frozen
+class World:
+    """What is done to a fresh kernel; a step that the kernel refuses is left out.
+
+    Args:
+        addresses: by interface.
+        routes: in the order in which they are added; those with a ``nexthop_id`` come after the objects.
+        rules: likewise.
+        objects: the words behind ``ip nexthop add``; only where the kernel is a real one.
+        down: interfaces that are set down in the end.
+        unplugged: interfaces that lose their carrier in the end.
+    """
+
+    addresses: tuple[tuple[str, NewAddress], ...]
+    routes: tuple[Route, ...]
+    rules: tuple[Rule, ...] = ()
+    objects: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
+    unplugged: tuple[str, ...] = ()
+
+    @property
+    def devs(self) -> tuple[str, ...]:
+        """The interfaces that anything is said of."""
+        named = {dev for dev, _ in self.addresses} | {hop.dev for route in self.routes for hop in route.hops}
+        named |= {word for words in self.objects for word in words.split()}
+        return tuple(dev for dev in DEVICES if dev in named or dev == "eth0")
+
+    def build(self, kernel: Kernel) -> None:
+        for dev in self.devs:
+            kernel.add_link(dev)
+        for dev, address in self.addresses:
+            _tried(lambda dev=dev, address=address: kernel.add_address(dev, **attrs.asdict(address)))  # type: ignore[misc]
+        if self.objects and isinstance(kernel, NamespaceKernel):
+            _ip("".join(f"nexthop add {words}\n" for words in self.objects))
+        kernel.add(self.routes)
+        for rule in self.rules:
+            _tried(lambda rule=rule: kernel.add_rule(rule))  # type: ignore[misc]
+        for dev in self.down:
+            if dev in self.devs:
+                kernel.set_link(dev, up=False)
+        for dev in self.unplugged:
+            if dev in self.devs:
+                kernel.set_link(dev, carrier=False)
+
+
+def _ip(batch: str) -> None:
+    subprocess.run(["ip", "-batch", "-", "-force"], input=batch, text=True, capture_output=True, check=False)
+
+
+def _tried(step: Callable[[], object]) -> None:
+    try:
+        step()
+    except RouteError as error:
+        if error.errno is None:
+            raise
+
+
+# --- what is drawn -----------------------------------------------------------------------------------------------
+
+_OFFSETS = (
+    *(0, 1, 2, 4, 5, 8, 63, 64, 100, 127, 128, 129, 200, 255, 256, 300, 511, 512, 700, 768, 1000, 1023),
+    1024,
+    2048,
+)
+_LENGTHS = (*(32, 31, 30, 29, 28, 27, 26, 25, 25, 24, 24, 24, 24, 23, 23, 22, 22, 21), 20)
+_offsets = st.sampled_from(_OFFSETS)
+
+
+def _network(offset: int, length: int) -> IPv4Network:
+    return IPv4Network((int(SPACE.network_address) + offset, length), strict=False)
+
+
+def _prefixes(*lengths: int) -> st.SearchStrategy[IPv4Network]:
+    return st.builds(_network, _offsets, st.sampled_from(lengths))
+
+
+def _inside(outer: IPv4Network) -> st.SearchStrategy[IPv4Network]:
+    """Prefixes that touch the ends or the middle of another, or are near by."""
+    size = outer.num_addresses
+    starts = sorted({0, size // 4, size // 2, size // 2 - 1, size - 1, size, 1} - {-1})
+    places = st.sampled_from(starts).map(lambda start: int(outer[0]) - int(SPACE[0]) + start)
+    return st.builds(_network, places, st.sampled_from(_LENGTHS))
+
+
+def _addresses(offsets: st.SearchStrategy[int] = _offsets) -> st.SearchStrategy[IPv4Address]:
+    return offsets.map(lambda offset: SPACE.network_address + offset)
+
+
+_FAR = IPv4Address("192.0.2.1")
+_NEAR = st.sampled_from((0, 1, 4, 5, 100, 129, 300)).map(lambda offset: SPACE.network_address + offset)
+
+# Onlink gateways are taken whatever the addresses are.
+_hops = st.one_of(
+    st.sampled_from(DEVICES).map(NextHop),
+    st.builds(NextHop, st.sampled_from(DEVICES), st.one_of(st.just(_FAR), _NEAR), onlink=st.just(True)),
+    st.builds(NextHop, st.sampled_from(("eth0", "ib0", None)), _NEAR),
+)
+_legs = st.one_of(
+    _hops,
+    st.builds(NextHop, st.sampled_from(("eth0", "eth1", "ib0")), st.just(_FAR), st.just(True), st.sampled_from((1, 7))),
+)
+_ways = st.one_of(
+    _hops.map(lambda hop: (hop,)),
+    _hops.map(lambda hop: (hop,)),
+    _hops.map(lambda hop: (hop,)),
+    st.lists(_legs, min_size=2, max_size=3, unique_by=lambda hop: hop.path).map(tuple),
+)
+_DISCARDS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT)
+_PROTOCOLS = (Protocol.STATIC, Protocol.STATIC, Protocol.BOOT, Protocol.DHCP, Protocol.BIRD, 80)
+_TABLES = (*(Table.MAIN,) * 7, 100, 100, 52, Table.DEFAULT)
+
+
+@st.composite
+def _entries(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network], objects: tuple[int, ...]) -> Route:
+    kind = draw(st.sampled_from((*(RouteType.UNICAST,) * 7, *_DISCARDS, RouteType.BLACKHOLE, RouteType.THROW)))
+    fields: dict[str, Any] = {
+        "destination": draw(destinations),
+        "table": draw(st.sampled_from(_TABLES)),
+        "protocol": draw(st.sampled_from(_PROTOCOLS)),
+        "metric": draw(st.sampled_from((0, 0, 0, 0, 10, 100, 2**32 - 1))),
+        "tos": draw(st.sampled_from((0,) * 9 + (0x10,))),
+    }
+    if kind is not RouteType.UNICAST:
+        return Route(type=kind, **fields)
+    if objects and draw(st.booleans()):
+        return Route(nexthop_id=draw(st.sampled_from(objects)), scope=Scope.UNIVERSE, **fields)
+    return Route(hops=draw(_ways), **fields)
+
+
+@st.composite
+def _any_ips(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network]) -> Route:
+    """``ip route add local PREFIX dev lo``: every address of it is this host's."""
+    table = draw(st.sampled_from((Table.LOCAL, Table.LOCAL, Table.MAIN)))
+    return Route(draw(destinations), (NextHop("lo"),), RouteType.LOCAL, table=table, protocol=Protocol.STATIC)
+
+
+@st.composite
+def _rules(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network]) -> Rule:
+    action = draw(st.sampled_from((*(RuleAction.TO_TABLE,) * 7, *RuleAction)))
+    rule = Rule(
+        preference=draw(st.sampled_from((0, 10, 20, 20, 30, 5210, 32765, 32766, 40000))),
+        action=action,
+        table=draw(st.sampled_from((100, 100, 52, 300, *Table))) if action is RuleAction.TO_TABLE else Table.MAIN,
+        goto=draw(st.sampled_from((20, 30, 32766, 50000))) if action is RuleAction.GOTO else None,
+        suppress_prefix_length=draw(st.sampled_from((None, None, None, 0, 22, 24))),
+        is_inverted=draw(st.sampled_from((False, False, False, True))),
+    )
+    selectors: dict[str, Any] = dict(draw(st.lists(st.sampled_from(_SELECTORS), max_size=1)))
+    if draw(st.booleans()):
+        selectors["destination"] = draw(destinations)
+    return attrs.evolve(rule, **selectors)
+
+
+_SELECTORS: tuple[tuple[str, object], ...] = (
+    *(("source", IPv4Network("10.0.0.0/24")), ("source", IPv4Network("0.0.0.0/0"))),
+    *(("mark", 0xCA6C), ("mark", 0x80000), ("mark", 0), ("tos", 0x10)),
+    *(("uid_range", (0, 0)), ("uid_range", (1000, 2000)), ("uid_range", (0, 2**32 - 2))),
+    *(("iif", "lo"), ("iif", "eth1"), ("oif", "ib0")),
+    *(("ip_protocol", 17), ("ip_protocol", 6), ("has_ports", True)),
+)
+
+# Addresses of the default interface, each with a gateway that it reaches.
+_UPLINKS = (
+    *(("192.0.2.4/24", "192.0.2.1"), ("192.0.2.4/24", "192.0.2.1"), ("10.0.0.4/24", "10.0.0.1")),
+    *(("10.0.0.4/20", "10.0.0.1"), ("10.0.2.4/25", "10.0.2.1"), ("10.0.1.4/16", "10.0.0.1")),
+    *(("10.0.0.2/31", "10.0.0.3"), ("10.0.0.4/32", None)),
+)
+
+
+@st.composite
+def _defaults(draw: st.DrawFn, gateway: str | None, objects: tuple[int, ...]) -> Route:
+    usual = NextHop("eth0", IPv4Address(gateway)) if gateway else NextHop("eth0", _FAR, onlink=True)
+    second = NextHop("eth1", _FAR, onlink=True)
+    way = draw(st.sampled_from(((usual,),) * 7 + ((NextHop("eth0"),), (usual, second), (second,), (NextHop("ib0"),))))
+    more: dict[str, Any] = {
+        "protocol": draw(st.sampled_from((Protocol.DHCP, Protocol.DHCP, Protocol.STATIC))),
+        "metric": draw(st.sampled_from((0, 100, 100, 200))),
+    }
+    if objects and draw(st.sampled_from((False, False, True))):
+        return Route(DEFAULT_DESTINATION, nexthop_id=draw(st.sampled_from(objects)), scope=Scope.UNIVERSE, **more)
+    return Route(DEFAULT_DESTINATION, way, **more)
+
+
+_OBJECTS = (
+    *("id 1 via 192.0.2.1 dev eth0 onlink", "id 2 dev ib0", "id 3 group 1/2", "id 4 blackhole", "id 5 group 1"),
+    *("id 6 via 192.0.2.1 dev eth1 onlink", "id 7 group 1,3/6", "id 8 dev cali1"),
+)
+
+
+@st.composite
+def _new_addresses(draw: st.DrawFn) -> NewAddress:
+    length = draw(st.sampled_from((16, 20, 22, 24, 24, 24, 25, 28, 30, 31, 32)))
+    return NewAddress(
+        str(IPv4Interface((draw(_addresses()), length))),
+        peer=str(draw(_addresses())) if draw(st.sampled_from((False,) * 7 + (True,))) else None,
+        metric=draw(st.sampled_from((0, 0, 0, 5, 100))),
+        prefix_route=draw(st.sampled_from((True, True, True, False))),
+    )
+
+
+@st.composite
+def _blocks(draw: st.DrawFn) -> list[Route]:
+    """A CNI's block: discarded, but for its pods."""
+    block = draw(_prefixes(22, 24, 26))
+    pods = draw(st.lists(st.integers(0, block.num_addresses - 1), max_size=2, unique=True))
+    discard = Route(block, type=draw(st.sampled_from(_DISCARDS)), protocol=draw(st.sampled_from(_PROTOCOLS)))
+    ways = st.sampled_from((NextHop("cali1"), NextHop("veth1"), NextHop("eth0", _FAR, onlink=True)))
+    return [
+        discard,
+        *(Route(IPv4Network(block[pod]), (draw(ways),), protocol=Protocol.STATIC) for pod in pods),
+    ]
+
+
+@attrs.frozen
+class Question:
+    """A host, and what is asked about it.
+
+    Args:
+        world: the host.
+        cidrs: the expected ones.
+        allowed: ``allowedDevs``.
+        foreseen: prefixes that may get a route to another interface.
+    """
+
+    world: World
+    cidrs: tuple[IPv4Network, ...]
+    allowed: tuple[str, ...] = ()
+    foreseen: tuple[IPv4Network, ...] = ()
+
+
+@st.composite
+def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
+    """A random host and expected CIDRs that meet its tables.
+
+    Args:
+        draw: by Hypothesis.
+        has_objects: whether routes may use nexthop objects, which only a real kernel has.
+    """
+    pool = draw(st.lists(_prefixes(*_LENGTHS), min_size=2, max_size=5, unique=True))
+    narrow = [prefix if prefix.prefixlen >= 22 else _network(0, 22) for prefix in pool]
+    around = [prefix.supernet(new_prefix=min(prefix.prefixlen, 22)) for prefix in pool]
+    within = st.sampled_from(pool).flatmap(_inside)
+    meeting = st.one_of(st.sampled_from(pool), within, within, _prefixes(*_LENGTHS), st.sampled_from(WIDE))
+    ids = tuple(range(1, len(_OBJECTS) + 1)) if has_objects and draw(st.booleans()) else ()
+    uplink, gateway = draw(st.sampled_from(_UPLINKS))
+    blocks = draw(_blocks()) if draw(st.sampled_from((False, False, False, True))) else []
+    routes = [
+        *draw(st.lists(_defaults(gateway, ids), min_size=draw(st.sampled_from((0,) + (1,) * 15)), max_size=2)),
+        *blocks,
+        *draw(st.lists(_entries(meeting, ids), min_size=draw(st.sampled_from((0, 2, 4))), max_size=10)),
+        *draw(st.lists(_any_ips(meeting), max_size=draw(st.sampled_from((0, 0, 0, 0, 1))))),
+    ]
+    # The most hosts have no rules of their own, and the kernel then walks another path.
+    rules = draw(st.lists(_rules(meeting), max_size=draw(st.sampled_from((0, 0, 1, 3)))))
+    world = World(
+        (
+            ("eth0", NewAddress(uplink)),
+            *draw(st.lists(st.tuples(st.sampled_from(DEVICES), _new_addresses()), max_size=3)),
+        ),
+        tuple(routes),
+        tuple(rules),
+        _OBJECTS if ids else (),
+        draw(st.sampled_from(((),) * 7 + (("eth1",), ("ib0",), ("veth1",)))),
+        draw(st.sampled_from(((),) * 9 + (("ib0",), ("eth0",)))),
+    )
+    expected = st.one_of(
+        st.sampled_from(narrow), st.sampled_from(around), _prefixes(22, 22, 22, 23, 24, 26, 30, 31, 32)
+    )
+    return Question(
+        world,
+        tuple(draw(st.lists(expected, min_size=1, max_size=3))),
+        draw(st.sampled_from(((), (), ("eth1",), ("eth1", "docker0")))),
+        tuple(draw(st.lists(meeting, max_size=draw(st.sampled_from((0, 2)))))),
+    )
