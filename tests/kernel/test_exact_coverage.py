@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
