@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hostrouting.backends import RouteBackend
     from hostrouting.config import RouteOverlap
-    from hostrouting.overlap import Finding, OverlapReport
+    from hostrouting.findings import Finding, OverlapReport
 
 FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE")
 FINE = "fine"
@@ -350,26 +350,35 @@ def _wrong_finding(
         yield f"{what} expects {finding.expected_devs}, not {judge.expected}"
     if finding.route != first.route:
         yield f"{what} names the route {finding.route}, not {first.route}"
-    if finding.message != (
-        message := _message(finding.cidr, first, judge, addresses, is_whole=len(addresses) == len(there))
-    ):
-        yield f"{what} says {finding.message!r}, not {message!r}"
+    if not finding.message.startswith(head := _head(finding, judge, [there[address] for address in addresses])):
+        yield f"{what} says {finding.message!r}, not {head!r}"
+    if (tail := finding.message.removeprefix(head)) != (expected := _tail(finding.cidr, there, addresses)):
+        yield f"{what} goes on {tail!r}, not {expected!r}"
 
 
-def _message(cidr: IPv4Network, first: Sort, judge: Judge, addresses: list[IPv4Address], *, is_whole: bool) -> str:
-    asked, expected = f"expected CIDR {cidr} (probe {addresses[0]})", ",".join(judge.expected)
-    message = {
-        "OVERLAP": f"OVERLAP: {asked} routes via {','.join(first.devs)}, expected {expected}",
+def _head(finding: Finding, judge: Judge, sorts: list[Sort]) -> str:
+    asked, expected = f"expected CIDR {finding.cidr} (probe {finding.probe})", ",".join(judge.expected)
+    words = ",".join(sorted({sort.discarded_by for sort in sorts if sort.discarded_by is not None}))
+    return {
+        "OVERLAP": f"OVERLAP: {asked} routes via {','.join(sorts[0].devs) or 'no device'}, expected {expected}",
         "NO-ROUTE": f"NO-ROUTE: {asked} has no IPv4 route; expected via {expected}",
-        "BLACKHOLE": f"BLACKHOLE: {asked} is discarded by {first.discarded_by}; expected via {expected}",
-    }[first.kind]
-    if not is_whole:
-        message += f"; shadowed: {' '.join(map(str, fewest_prefixes(addresses)))}"
-    if first.route is not None:
-        message += f"; by {first.route}"
-    elif first.kind == "BLACKHOLE":
-        message += "; by a policy rule"
-    return message
+        "BLACKHOLE": f"BLACKHOLE: {asked} is discarded by {words}; expected via {expected}",
+    }[sorts[0].kind]
+
+
+def _tail(cidr: IPv4Network, there: dict[IPv4Address, Sort], addresses: list[IPv4Address]) -> str:
+    # Own and broadcast addresses are noted, and don't cut what fails into pieces.
+    free = (address for address, sort in there.items() if sort.kind in ("LOCAL", "BROADCAST"))
+    failing = set(addresses)
+    parts = [part for part in fewest_prefixes((*addresses, *free)) if not failing.isdisjoint(part)]
+    tail = ""
+    if len(there) > 1 and parts != [cidr]:
+        more = f" and {len(parts) - 16} more" if len(parts) > 16 else ""
+        tail = f"; shadowed: {' '.join(map(str, parts[:16]))}{more}"
+    first = there[addresses[0]]
+    if first.kind == "NO-ROUTE":
+        return tail
+    return f"{tail}; by {first.route or 'a policy rule'}"
 
 
 def _wrong_notes(report: OverlapReport, kind: str, cidr: IPv4Network, truth: set[IPv4Address]) -> Iterator[str]:
