@@ -152,7 +152,7 @@ def _entries(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network], obje
     }
     if kind is not RouteType.UNICAST:
         return Route(type=kind, **fields)
-    if objects and draw(st.booleans()):
+    if objects and draw(st.integers(0, 1)) == 0:
         return Route(nexthop_id=draw(st.sampled_from(objects)), scope=Scope.UNIVERSE, **fields)
     return Route(hops=draw(_ways), **fields)
 
@@ -206,7 +206,7 @@ def _defaults(draw: st.DrawFn, gateway: str | None, objects: tuple[int, ...]) ->
         "protocol": draw(st.sampled_from((Protocol.DHCP, Protocol.DHCP, Protocol.STATIC))),
         "metric": draw(st.sampled_from((0, 100, 100, 200))),
     }
-    if objects and draw(st.sampled_from((False, False, True))):
+    if objects and draw(st.integers(0, 2)) == 0:
         return Route(DEFAULT_DESTINATION, nexthop_id=draw(st.sampled_from(objects)), scope=Scope.UNIVERSE, **more)
     return Route(DEFAULT_DESTINATION, way, **more)
 

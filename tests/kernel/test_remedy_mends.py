@@ -1,0 +1,188 @@
+"""The remedy against brute force: what it proposes mends what fails, nothing else changes, and no entry is idle."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from brute_force import Judge, Sort, default_route, fewest_prefixes, judged, live, sort_all
+from hypothesis import HealthCheck, given, settings
+from test_exact_coverage import checked
+from worlds import Question, questions
+
+import phases
+from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoutes
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+from hostrouting.findings import Remedy
+from hostrouting.model import Table
+from hostrouting.tasks import InstallRoutes
+from hostrouting.testing import FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from ipaddress import IPv4Address, IPv4Network
+
+    from hostrouting import OverlapReport, StaticRoute
+    from hostrouting.backends import Kernel
+
+_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+_SETTINGS = settings(
+    max_examples=int(os.environ.get("BRUTE_N", 0)) or (5000 if _IS_NIGHTLY else 50),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """Where the lock is; hypothesis runs a test's function many times."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@attrs.frozen
+class Patient:
+    """A host with failures, and its check.
+
+    Args:
+        kernel: the host's.
+        question: what is expected of it.
+        root: where its files are.
+    """
+
+    kernel: Kernel
+    question: Question
+    root: Path
+
+    def check(self) -> OverlapReport:
+        return checked(self.kernel, self.question)[1]
+
+    def sorts(self) -> dict[IPv4Address, Sort]:
+        """By brute force what each expected address is."""
+        overlap = RouteOverlap(self.question.cidrs, allowed_devs=self.question.allowed)
+        judge = Judge(self.kernel, overlap, had_rules=bool(self.question.world.rules))
+        addresses = {address for cidr in self.question.cidrs for address in judged(cidr)}
+        return sort_all(self.kernel, judge, sorted(addresses))
+
+    def apply(self, entries: Sequence[StaticRoute]) -> None:
+        config = Config(static_routes=StaticRoutes(enabled=bool(entries), routes=entries), wait_seconds=0)
+        host = Host(routes=self.kernel, units=FakeSystemd(), layout=Layout(self.root))
+        InstallRoutes(config, host=host).do(phases.CancelScope())
+
+    def fewest_entries(self, targets: set[IPv4Address], before: dict[IPv4Address, Sort]) -> int | None:
+        """How many prefixes cover addresses, each longer than what wins there; None where that isn't so simple."""
+        main = [route for route in self.kernel.routes(Table.MAIN) if route.tos == 0]
+        if any(rule.table == Table.MAIN and rule.suppress_prefix_length is not None for rule in self.kernel.rules()):
+            return None
+        default = default_route(main)
+        subnets = [a.network for a in self.kernel.addresses() if default is not None and a.dev in live(default)]
+        # Inside a subnet of the default's an entry is on the link, outside it has a gateway.
+        lengths = [(route.destination, route.destination.prefixlen + 1) for route in main]
+        lengths += [(subnet, subnet.prefixlen) for subnet in subnets if subnet.prefixlen < 32]
+        above = {target: max((n for net, n in lengths if target in net), default=0) for target in targets}
+        free = {address for address, sort in before.items() if sort.kind in ("LOCAL", "BROADCAST")}
+        there = {route.destination for route in main}
+        found: list[IPv4Network] = []
+
+        def descend(network: IPv4Network) -> None:
+            inside = [above[address] for address in network if address in targets]
+            if inside and network.prefixlen >= max(inside):
+                found.append(network)
+            elif inside:
+                for half in network.subnets():
+                    descend(half)
+
+        for network in fewest_prefixes(targets | free):
+            descend(network)
+        return None if there & set(found) else len(found)
+
+    def connected(self) -> tuple[str, ...]:
+        return tuple(str(route) for route in self.kernel.routes() if route.is_connected)
+
+
+def failing(sorts: dict[IPv4Address, Sort]) -> set[IPv4Address]:
+    return {address for address, sort in sorts.items() if sort.is_failure}
+
+
+def found(report: OverlapReport) -> set[IPv4Address]:
+    """What a check says fails; it is held to brute force elsewhere."""
+    return {address for finding in report.findings for part in finding.ranges for address in part}
+
+
+def covered(entries: Iterable[StaticRoute]) -> set[IPv4Address]:
+    return {address for entry in entries for address in entry.destination}
+
+
+def mend(patient: Patient, *, few: bool) -> None:
+    """Apply the remedy, all of it and parts, and hold what becomes of every address to what was promised.
+
+    Args:
+        patient: a host.
+        few: whether to leave out only one entry, and apply only one finding's fix, not several.
+    """
+    report = patient.check()
+    remedy = report.remedy
+    if not report.findings:
+        assert remedy == Remedy()
+        return
+    before = patient.sorts()
+    hopeless = {address for part in remedy.unmendable for network in part.ranges for address in network}
+    assert hopeless <= failing(before), "what was fine is called unmendable"
+    _see_what_is_covered(remedy.routes, before)
+    for finding in report.findings:
+        _see_what_is_covered(finding.fix, before)
+    assert failing(before) - covered(remedy.routes) <= hopeless, "left out without a word"
+
+    most = patient.fewest_entries(failing(before) - hopeless, before)
+    assert most is None or len(remedy.routes) <= most, f"{most} would do, instead of {remedy.routes}"
+
+    connected = patient.connected()
+    patient.apply(remedy.routes)
+    again, after = patient.check(), patient.sorts()
+    assert failing(after) == hopeless, f"it still fails: {again.findings}"
+    assert found(again) == hopeless
+    touched = covered(remedy.routes)
+    assert {a: s for a, s in after.items() if a not in touched} == {a: s for a, s in before.items() if a not in touched}
+    assert patient.connected() == connected
+
+    for entry in remedy.routes[:1] if few else remedy.routes[:8]:
+        patient.apply([other for other in remedy.routes if other != entry])
+        assert found(patient.check()) & covered([entry]), f"{entry} is idle"
+    for finding in report.findings[:1] if few else report.findings[:4]:
+        patient.apply(finding.fix)
+        there = {address for part in finding.ranges for address in part}
+        still = found(patient.check())
+        assert there & still <= hopeless, f"the fix of {finding.message} leaves it"
+        assert failing(before) - there <= still, "a fix mends another failure"
+    patient.apply([])
+    assert patient.connected() == connected
+    assert patient.sorts() == before
+
+
+def _see_what_is_covered(entries: Sequence[StaticRoute], before: dict[IPv4Address, Sort]) -> None:
+    for entry in entries:
+        kinds = {before[address].kind if address in before else "not asked about" for address in entry.destination}
+        assert kinds <= {"OVERLAP", "NO-ROUTE", "BLACKHOLE", "LOCAL", "BROADCAST"}, f"{entry} covers {kinds}"
+        assert any(before[address].is_failure for address in entry.destination), f"{entry} covers nothing that fails"
+
+
+@settings(_SETTINGS)
+@given(question=questions())
+def test_in_memory_the_remedy_mends_all_that_it_says_and_nothing_else(question: Question, root: Path) -> None:
+    kernel = FakeKernel()
+    question.world.build(kernel)
+    mend(Patient(kernel, question, root), few=False)
+
+
+@pytest.mark.kernel
+@settings(_SETTINGS)
+@given(question=questions(has_objects=True))
+def test_on_linux_the_remedy_mends_all_that_it_says_and_nothing_else(question: Question, root: Path) -> None:
+    enter_namespace()
+    kernel = NamespaceKernel()
+    question.world.build(kernel)
+    mend(Patient(kernel, question, root), few=True)
