@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno as errnos
 import socket
 import struct
+from bisect import bisect_right
 from collections import defaultdict
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import attrs
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE")
 FINE = "fine"
+NOTHING: tuple[str, ...] = ()
 _DISCARDED = {errnos.EINVAL: "blackhole", errnos.EHOSTUNREACH: "unreachable", errnos.EACCES: "prohibit"}
 
 
@@ -119,9 +122,10 @@ class Judge:
 
     def __init__(self, kernel: RouteBackend, overlap: RouteOverlap, *, had_rules: bool) -> None:
         self._routes = kernel.routes()
-        self._rules = kernel.rules()
+        self.rules = kernel.rules()
         self._had_rules = had_rules
         self._overlap = overlap
+        self.foreseen = tuple(dict.fromkeys(overlap.foreseen))
         self._spans = [(int(r.destination[0]), int(r.destination[-1]), r) for r in self._routes if r.tos == 0]
         self.default = default_route(self._routes)
         self.expected = live(self.default) if self.default is not None else ()
@@ -172,13 +176,13 @@ class Judge:
     def walk(self, address: int) -> Route | int:
         """The entry that decides about an address, or the errno of the rule that does."""
         position = 0
-        while position < len(self._rules):
-            rule = self._rules[position]
+        while position < len(self.rules):
+            rule = self.rules[position]
             position += 1
             if _selects(rule, address) == rule.is_inverted:
                 continue
             if rule.action is RuleAction.GOTO:
-                targets = [number for number, other in enumerate(self._rules) if other.preference == rule.goto]
+                targets = [number for number, other in enumerate(self.rules) if other.preference == rule.goto]
                 position = targets[0] if targets else position
             elif rule.action is RuleAction.TO_TABLE:
                 found = self._look_into(rule.table, address)
@@ -326,6 +330,8 @@ def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, 
         for kind in _NOTES:
             truth = {address for (other, _), some in groups.items() if other == kind for address in some}
             wrong += _wrong_notes(report, kind, cidr, truth)
+        wrong += _wrong_foresight(report, judge, cidr, there)
+    wrong += _wrong_rule_notes(report, judge)
     wrong += [f"false alarm: {finding.message}" for finding in told.values()]
     return wrong
 
@@ -390,5 +396,50 @@ def _wrong_notes(report: OverlapReport, kind: str, cidr: IPv4Network, truth: set
         yield f"{kind} of {cidr}: told twice: {_brief(ranges)}"
 
 
+def _wrong_foresight(
+    report: OverlapReport, judge: Judge, cidr: IPv4Network, there: dict[IPv4Address, Sort]
+) -> Iterator[str]:
+    """A foreseen route of table main takes what no longer one of main holds, and no other table."""
+    notes = [note for note in report.notes if note.kind == "FORESEEN" and note.cidr == cidr]
+    for prefix in judge.foreseen:
+        truth = {
+            address
+            for address, sort in there.items()
+            if address in prefix and sort.kind == FINE and sort.route is not None
+            if sort.route.table == Table.MAIN and sort.route.destination.prefixlen <= prefix.prefixlen
+        }
+        ranges = [part for note in notes if f" a route to {prefix}," in note.message for part in note.ranges]
+        if tuple(ranges) != fewest_prefixes(truth):
+            yield f"FORESEEN {prefix} of {cidr}: {_brief(ranges)}, not {_brief(fewest_prefixes(truth))}"
+
+
+def _wrong_rule_notes(report: OverlapReport, judge: Judge) -> Iterator[str]:
+    """One note if a rule is about other marks, sources, users, interfaces; none if there is no rule of anybody's."""
+    count = sum(note.kind == "RULE" for note in report.notes)
+    is_due = any(
+        rule.iif not in (None, "lo") or rule.oif is not None or rule.mark or (rule.uid_range or (0,))[0] > 0
+        for rule in judge.rules
+        if not rule.is_inverted
+    )
+    if count > 1 or (is_due and count == 0) or (count and len(judge.rules) == 3):
+        yield f"{count} notes on rules"
+
+
 def _brief(items: Sequence[object]) -> str:
     return " ".join(map(str, items[:12])) + (f" and {len(items) - 12} more" if len(items) > 12 else "")
+
+
+def disagreements_at(report: OverlapReport, cidr: IPv4Network, sorts: dict[IPv4Address, Sort]) -> list[str]:
+    """As ``disagreements``, for one CIDR of which only some addresses are looked at."""
+    told = [(str(f.kind), f.devs, f.ranges) for f in report.findings if f.cidr == cidr]
+    told += [(str(n.kind), (), n.ranges) for n in report.notes if n.cidr == cidr and n.kind != "FORESEEN"]
+    spans = sorted((int(part[0]), int(part[-1]), kind, devs) for kind, devs, ranges in told for part in ranges)
+    wrong = [f"{kind} overlaps another" for (_, last, *_), (first, _, kind, _) in pairwise(spans) if first <= last]
+    for address, sort in sorted(sorts.items()):
+        position = bisect_right(spans, int(address), key=lambda span: span[0]) - 1
+        kind, devs = FINE, NOTHING
+        if position >= 0 and int(address) <= spans[position][1]:
+            _, _, kind, devs = spans[position]
+        if (kind, devs) != (sort.kind, sort.devs if sort.is_failure else ()):
+            wrong.append(f"{address} of {cidr} is {kind} via {devs}, not {sort.kind} via {sort.devs}")
+    return wrong[:20]
