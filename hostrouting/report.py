@@ -163,6 +163,9 @@ def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
         lines += _row_lines(row, drawing, report.default_devs, label=label, width=width)
     if drawing.fine_left_out:
         lines.append(f"{good('✓')} and {drawing.fine_left_out} more by {clean(','.join(report.default_devs))}")
+    lines += [
+        (good if line.startswith("fix") else bad)(part) for line in advice(report) for part in _wrapped(line, width)
+    ]
     general = [note.message for note in report.notes if note.cidr is None]
     lines += [dim(line) for message in general for line in _wrapped(f"note: {message}", width)]
     return "\n".join(lines)

@@ -228,7 +228,8 @@ class CheckRouteOverlap:
             return result
         report.write_markers(host.layout, result)
         if is_held_back(result.mode, result.verdict):
-            raise RouteOverlapError(report.summary(result), findings=result.findings, reason=result.reason)
+            words = "\n".join([report.summary(result), *report.advice(result)])
+            raise RouteOverlapError(words, findings=result.findings, reason=result.reason)
         return result
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import json
 import re
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import attrs
 import pytest
 
-from hostrouting import Config, RouteOverlap, StaticRoute, StaticRoutes, cli
+from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoute, StaticRoutes, cli
 from hostrouting.demo import CONFIG
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -53,6 +56,22 @@ def test_its_table_names_every_command(capsys: pytest.CaptureFixture[str]) -> No
     assert commands == re.findall(
         r"^\| `(\w+)[^`]*` \| .* \| .*\d \|?", README.partition("## The command line")[2], re.MULTILINE
     )
+
+
+def test_its_check_prints_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
+    assert not kernel.add([Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)])
+    (shown,) = [block for block in blocks("console") if "hostrouting fix config.json" in block]
+    command, *lines = shown.splitlines()[:-1]
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+    assert cli.main(command.removeprefix("$ hostrouting ").split(), host=host) == 1
+    # What the README leaves out are the notes on own and broadcast addresses.
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if not re.match(r" +(LOCAL|BROADCAST): ", line)] == lines
 
 
 def test_its_recording_by_hand_is_the_one_that_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
