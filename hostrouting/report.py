@@ -53,17 +53,26 @@ def summary(report: OverlapReport) -> str:
     return f"every expected CIDR leaves by {','.join(report.default_devs)}"
 
 
+_PASTE = "fix: add to hostRouting.staticRoutes.routes:"
+
+
 def advice(report: OverlapReport) -> list[str]:
     """The mend in at most two lines: the entries to paste, and what no route mends; none if nothing fails."""
-    lines = []
-    if report.remedy.routes:
-        entries = [json.dumps(entry.to_mapping()) for entry in report.remedy.routes]
-        rest = "; hostrouting fix prints all" if len(entries) > _SHOWN_ENTRIES else ""
-        lines.append(f"fix: add to hostRouting.staticRoutes.routes: {shortened(entries, ', ', _SHOWN_ENTRIES)}{rest}")
+    entries, rest = _entries(report)
+    return ([f"{_PASTE} {', '.join(entries)}{rest}"] if entries else []) + _left(report)
+
+
+def _entries(report: OverlapReport) -> tuple[list[str], str]:
+    """The entries as JSON, as many as a person will read, and what to say of the others."""
+    entries = [json.dumps(entry.to_mapping()) for entry in report.remedy.routes]
+    more = len(entries) - _SHOWN_ENTRIES
+    return entries[:_SHOWN_ENTRIES], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
+
+
+def _left(report: OverlapReport) -> list[str]:
     left = collapse_addresses(network for item in report.remedy.unmendable for network in item.ranges)
-    if ranges := [str(network).removesuffix("/32") for network in left]:
-        lines.append(f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why")
-    return lines
+    ranges = [str(network).removesuffix("/32") for network in left]
+    return [f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"] if ranges else []
 
 
 def remedy_lines(report: OverlapReport) -> list[str]:
@@ -163,9 +172,7 @@ def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
         lines += _row_lines(row, drawing, report.default_devs, label=label, width=width)
     if drawing.fine_left_out:
         lines.append(f"{good('✓')} and {drawing.fine_left_out} more by {clean(','.join(report.default_devs))}")
-    lines += [
-        (good if line.startswith("fix") else bad)(part) for line in advice(report) for part in _wrapped(line, width)
-    ]
+    lines += _advice_lines(report, width)
     general = [note.message for note in report.notes if note.cidr is None]
     lines += [dim(line) for message in general for line in _wrapped(f"note: {message}", width)]
     return "\n".join(lines)
@@ -198,6 +205,14 @@ def _row_lines(
         said += [dim(line) for line in _wrapped(f"by {by}", room) if by]
     said += [dim(line) for note in row.notes for line in _wrapped(f"{note.kind}: {note.message}", room)]
     return [f"{mark} {row.cidr!s:{label}}  {said[0]}", *(f"  {'':{label}}  {line}" for line in said[1:])]
+
+
+def _advice_lines(report: OverlapReport, width: int | None) -> list[str]:
+    """The same with an entry a line, so that none is broken."""
+    entries, rest = _entries(report)
+    lines = [good(_PASTE), *(good(f"  {entry},") for entry in entries[:-1])] if entries else []
+    lines += [good(f"  {entry}{rest}") for entry in entries[-1:]]
+    return lines + [bad(line) for said in _left(report) for line in _wrapped(said, width)]
 
 
 def _wrapped(text: str, room: int | None) -> list[str]:

@@ -346,7 +346,7 @@ def test_check_is_1_while_something_fails_in_either_mode_and_0_after_the_mend(
         "                 OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.0) routes via ib0, expected eth0\n"
         "                 by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10\n"
         "✓ 10.96.0.0/12   by eth0\n"
-        'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.1.0/24"}\n'
+        'fix: add to hostRouting.staticRoutes.routes:\n  {"destination": "172.16.1.0/24"}\n'
     )
     config.write_text(json.dumps(CONFIG).replace("STRICT", "WARN"))
     assert run("check", config)[0] == 1
