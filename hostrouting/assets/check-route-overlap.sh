@@ -720,9 +720,8 @@ function sort(list, count, rank,    from, middle, to, i, j, k, merged) {
   } while (from > 1)
 }
 
-# The greatest of some ascending numbers that isn't above n: its place; 0 if there is none.
-function place(numbers, count, n,    low, middle) {
-  low = 0
+# The greatest of some ascending numbers that isn't above n: its place, if it lies behind low; else low.
+function place(numbers, low, count, n,    middle) {
   while (low < count) {
     middle = int((low + count + 1) / 2)
     if (numbers[middle] <= n)
@@ -801,17 +800,17 @@ function merge_spans(list, count, firsts, lasts,    i, spans) {
 }
 
 function is_in_span(first, last,    i) {
-  i = place(span_first, spans, first)
+  i = place(span_first, 0, spans, first)
   return i && last <= span_last[i]
 }
 
 function is_in_shadow(first, last,    i) {
-  i = place(shadow_first, shadows, first)
+  i = place(shadow_first, 0, shadows, first)
   return i && last <= shadow_last[i]
 }
 
 function meets_span(first, last,    i) {
-  i = place(span_first, spans, last)
+  i = place(span_first, 0, spans, last)
   return i && first <= span_last[i]
 }
 
@@ -957,12 +956,10 @@ function fewest_prefixes(first, bits, from, to, is_for_routes,    i) {
 
 function descend(first, bits, from, to, is_for_routes,    last, i, covered) {
   last = first + size[bits] - 1
-  i = place(tile_first, to, first)
-  if (i > from)
-    from = i
-  if (from <= to && tile_last[from] < first)
-    from++
-  to = place(tile_first, to, last)
+  i = place(tile_first, from - 1, to, first)
+  if (i >= from)
+    from = tile_last[i] < first ? i + 1 : i
+  to = place(tile_first, from - 1, to, last)
   if (from > to || targets[to] == targets[from - 1])
     return
   covered = first
@@ -1473,7 +1470,7 @@ function add_finding(i, g,    q, message, probe, about, text, by) {
   find_about(i, group[q])
   if (parts > 1 || part[1] != cidr[i])
     message = message "; shadowed: " listed(" ", 16, 0)
-  by = entry[q] == "" ? "" : words(entry[q])
+  by = entry[q] == "" ? "" : told(entry[q])
   if (kind[q] != "NO-ROUTE")
     message = message "; by " (by == "" ? "a policy rule" : by)
   find_parts(g)
@@ -1483,6 +1480,13 @@ function add_finding(i, g,    q, message, probe, about, text, by) {
     find_entries(as_number(cidr[i]), length_of(cidr[i]), from_tile[i], to_tile[i], group[q])
   finding[++findings] = "    {" text field("fix", entries_json()) "\n      \"message\": " quoted(message) "\n    }"
   finding_message[findings] = message
+}
+
+# The words of a route: many are told of often.
+function told(text) {
+  if (!(text in words_memo))
+    words_memo[text] = words(text)
+  return words_memo[text]
 }
 
 # The discarding types of a group, in the order of the alphabet.

@@ -601,6 +601,66 @@ def test_a_shadow_is_named_strict_fails_and_warn_admits(node: NamespaceKernel, s
     assert markers(sandbox) == {}
 
 
+HALVES = ("172.16.0.0/17", "172.16.128.0/17")
+
+
+def test_10_4_exact_sees_a_shadow_over_any_part_of_a_cidr_probe_only_one_at_its_probe(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    installed(sandbox, routes_script(*HALVES))
+    assert node.add([Route(IPv4Network("172.16.7.0/29"), (NextHop("eth1", SECOND_GATEWAY),))]) == ()
+    assert sandbox.run(check_script("172.16.0.0/16", coverage="PROBE")).returncode == 0
+    assert refused(sandbox, check_script("172.16.0.0/16", coverage="EXACT")).splitlines() == [
+        "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.7.0) routes via eth1, expected eth0; "
+        "shadowed: 172.16.7.0/29; by 172.16.7.0/29 via 10.2.0.1 dev eth1 proto hostrouting",
+        'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.7.0/30"}, '
+        '{"destination": "172.16.7.4/30"}',
+    ]
+
+
+def test_what_the_report_calls_the_fix_mends_the_failure(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    text = check_script("172.16.0.0/16", "10.96.0.0/12")
+    assert sandbox.run(text).returncode == 1
+    report = json.loads((sandbox.root / "run/aks-flex-node/route-overlap.json").read_text())
+    assert [entry["destination"] for entry in report["findings"][0]["fix"]] == list(HALVES)
+    installed(sandbox, routes_script(*report["findings"][0]["fix"]))
+    assert sandbox.run(text).returncode == 0
+
+
+# The first ip lists the tables, the second answers the questions.
+CHANGING = r"""
+cp "$(readlink -f "$(command -v ip)")" "$ROOT/ip-itself"
+cat > "$ROOT/ip" <<'END'
+#!/bin/sh
+echo >> "$ROOT/calls"
+calls=$(grep -c '' "$ROOT/calls")
+CHANGE
+exec "$ROOT/ip-itself" "$@"
+END
+chmod 755 "$ROOT/ip"
+mount --bind "$ROOT/ip" "$(readlink -f "$(command -v ip)")"
+"""
+
+
+def test_a_route_that_comes_while_the_kernel_is_asked_is_not_overlooked(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    installed(sandbox, routes_script(*HALVES))
+    change = '[ "$calls" != 2 ] || "$ROOT/ip-itself" route add 172.16.7.0/29 via 10.2.0.1 dev eth1'
+    done = sandbox.run(check_script("172.16.0.0/16"), prepare=CHANGING.replace("CHANGE", change))
+    assert done.returncode == 1
+    assert "shadowed: 172.16.7.0/29; by" in done.stderr
+    assert len((sandbox.root / "calls").read_text()) == 4
+
+
+def test_tables_that_never_hold_still_are_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    text = with_constant(check_script("172.16.0.0/16"), "ATTEMPTS", 3)
+    change = '"$ROOT/ip-itself" route add "172.17.$calls.0/24" via 10.1.0.1 dev eth0'
+    error = refused(sandbox, text, prepare=CHANGING.replace("CHANGE", change))
+    assert "can't list the routes: they changed while they were read, 3 times over; try again later" in error
+    assert len((sandbox.root / "calls").read_text()) == 6
+
+
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
@@ -777,6 +837,10 @@ def test_10_10_the_number_of_processes_does_not_depend_on_the_number_of_routes(
     cidrs = [f"11.{n // 250}.{n % 250}.0/24" for n in range(1000)]
     checks = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 1000)]
     assert checks[0] == checks[1]
+    shadowed = [f"172.16.{n // 2}.{n % 2 * 128}/25" for n in range(500)]
+    plain.count_processes(check_script(*shadowed, mode="WARN"))  # takes the other marker away
+    failing = [plain.count_processes(check_script(*shadowed[:count], mode="WARN")) for count in (1, 500)]
+    assert failing == checks
 
 
 @attrs.frozen
