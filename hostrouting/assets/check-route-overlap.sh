@@ -582,7 +582,8 @@ function read_rule(    word, count, i, w, r, value, is_other, is_split, does_mat
     if (w == "from") {
       if (value != "all") {
         is_other = 1
-        does_match = does_match && value ~ /\/0$/
+        # No source is chosen yet.
+        does_match = does_match && as_number(masked(index(value, "/") ? value : value "/32")) == 0
       }
     }
     else if (w == "to") {
@@ -1024,12 +1025,14 @@ function longest_match(table, n,    i, bits, id) {
 
 # Tables local and main are one trie until the first custom rule (fib_unmerge).
 function find(table, n,    local, main) {
-  local = longest_match(table, n)
-  if (table != "255" || custom_rules || rules != 3)
-    return local
+  if ((table != "254" && table != "255") || custom_rules || rules != 3)
+    return longest_match(table, n)
+  local = longest_match("255", n)
   main = longest_match("254", n)
-  # Of equals the local one is first; where only main has one, it is main's turn next.
-  return local && main && length_of(route_prefix[main]) > length_of(route_prefix[local]) ? main : local
+  if (!local || !main)
+    return local + main
+  # Of equals the one of table local comes first.
+  return length_of(route_prefix[main]) > length_of(route_prefix[local]) ? main : local
 }
 
 function is_final(r, found,    code) {

@@ -611,10 +611,14 @@ def test_10_4_exact_sees_a_shadow_over_any_part_of_a_cidr_probe_only_one_at_its_
     assert node.add([Route(IPv4Network("172.16.7.0/29"), (NextHop("eth1", SECOND_GATEWAY),))]) == ()
     assert sandbox.run(check_script("172.16.0.0/16", coverage="PROBE")).returncode == 0
     assert refused(sandbox, check_script("172.16.0.0/16", coverage="EXACT")).splitlines() == [
-        "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.7.0) routes via eth1, expected eth0; "
-        "shadowed: 172.16.7.0/29; by 172.16.7.0/29 via 10.2.0.1 dev eth1 proto hostrouting",
-        'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.7.0/30"}, '
-        '{"destination": "172.16.7.4/30"}',
+        (
+            "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.7.0) routes via eth1, expected eth0; "
+            "shadowed: 172.16.7.0/29; by 172.16.7.0/29 via 10.2.0.1 dev eth1 proto hostrouting"
+        ),
+        (
+            'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.7.0/30"}, '
+            '{"destination": "172.16.7.4/30"}'
+        ),
     ]
 
 
