@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from test_exact_coverage import checked
 from worlds import Question, questions
 
 import phases
-from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoutes
+from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.backends.memory import FakeKernel
 from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
 from hostrouting.findings import Remedy
@@ -25,9 +26,9 @@ from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from ipaddress import IPv4Address, IPv4Network
+    from ipaddress import IPv4Address
 
-    from hostrouting import OverlapReport, StaticRoute
+    from hostrouting import OverlapReport
     from hostrouting.backends import Kernel
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -100,6 +101,19 @@ class Patient:
             descend(network)
         return None if there & set(found) else len(found)
 
+    def is_mendable(self, address: IPv4Address, devs: Sequence[str]) -> bool:
+        """Whether a route of its own, where none may be proposed for other reasons, mends an address."""
+        routes = self.kernel.routes()
+        is_gateway = any(hop.gateway == address for route in routes for hop in route.hops)
+        has_route = any(route.destination == IPv4Network(address) and route.table == Table.MAIN for route in routes)
+        if is_gateway or has_route or "docker0" in devs:
+            return False
+        try:
+            self.apply([StaticRoute(IPv4Network(address))])
+        except RouteError:
+            return False
+        return address not in failing(self.sorts())
+
     def connected(self) -> tuple[str, ...]:
         return tuple(str(route) for route in self.kernel.routes() if route.is_connected)
 
@@ -161,6 +175,8 @@ def mend(patient: Patient, *, few: bool) -> None:
     patient.apply([])
     assert patient.connected() == connected
     assert patient.sorts() == before
+    for part in remedy.unmendable[:1] if few else remedy.unmendable[:4]:
+        assert not patient.is_mendable(part.ranges[0][0], part.devs), f"one route would mend {part}"
 
 
 def _see_what_is_covered(entries: Sequence[StaticRoute], before: dict[IPv4Address, Sort]) -> None:
