@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,9 +86,9 @@ def test_strict_and_shadowed_the_payload_never_runs_mended_it_runs_after_the_che
     payload = installed(node, add=add, **config)
     node.boot()
     assert node.state(payload.unit) == "failed/failed"
-    assert "OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.1) routes via ib0, expected eth0" in node.journal(
-        payload.unit
-    )
+    journal = node.journal(payload.unit)
+    assert "OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.0) routes via ib0, expected eth0" in journal
+    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.1.0/24"}' in journal
     assert list(marker(node)) == ["detected"]
     assert not start(node, payload)
     node.ip(*MEND)
@@ -150,6 +151,35 @@ def test_with_restart_it_comes_up_by_itself_after_a_mend_thirty_seconds_later(no
     assert node.show(payload.unit, "Result")["Result"] != "start-limit-hit"
     node.ip(*MEND)
     payload.wait_until_it_ran()
+
+
+def test_10_4_a_shadow_beside_the_probe_holds_back_and_the_fix_in_the_journal_is_ready_to_paste(node: Machine) -> None:
+    wide = ["172.0.0.0/8", "10.96.0.0/12"]
+    payload = installed(node, cidrs=wide)
+    node.boot()
+    assert node.state(payload.unit) == "failed/failed"
+    journal = node.journal(payload.unit)
+    assert (
+        "expected CIDR 172.0.0.0/8 (probe 172.16.0.0) routes via ib0, expected eth0; shadowed: 172.16.0.0/16; by 172.16"
+        in journal
+    )
+    fix = re.search(r"fix: add to hostRouting.staticRoutes.routes: (.*)", journal)
+    assert fix is not None
+    entries = json.loads(f"[{fix[1]}]")
+    assert entries == [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
+    write_config(node, *entries, cidrs=wide)
+    node.python("apply")
+    assert start(node, payload)
+    payload.wait_until_it_ran()
+    assert marker(node) == {"ok": ""}
+
+
+def test_10_4_one_probe_misses_it(node: Machine) -> None:
+    overlap = {"expectedCidrs": ["172.0.0.0/8"], "mode": "STRICT", "coverage": "PROBE"}
+    payload = installed(node, routeOverlap=overlap)
+    node.boot()
+    payload.wait_until_it_ran()
+    assert marker(node) == {"ok": ""}
 
 
 # --- what is broken doesn't open it ----------------------------------------------------------------------------------
@@ -255,8 +285,11 @@ def test_a_consumer_with_a_network_of_its_own_is_refused_in_strict_and_told_in_w
     payload = installed(node, MENDED, add=add_kubelet, mode=mode)
     node.write(f"{UNITS}/kubelet.service.d/private.conf", "[Service]\nPrivateNetwork=yes\n")
     node.boot()
-    node.wait_for(payload.unit, "active", "failed")
-    assert payload.has_run() == (mode == "WARN")
+    node.wait_for(payload.unit, "active" if mode == "WARN" else "failed")
+    if mode == "WARN":
+        payload.wait_until_it_ran()
+    else:
+        assert not payload.has_run()
     assert "network namespace" in node.journal(payload.unit)
     assert "172.16.1.0/24 via 10.1.0.1" in node.run("ip", "route").stdout  # by the oneshot, on the host
 

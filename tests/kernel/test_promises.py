@@ -583,6 +583,15 @@ def test_each_way_of_failing_is_told_from_the_others(node: Kernel, layout: Layou
     assert finding.route == (None if kind == "NO-ROUTE" else answer)
 
 
+def test_10_4_a_shadow_anywhere_in_a_cidr_is_found_where_one_probe_sees_none(node: Kernel, layout: Layout) -> None:
+    wanted = config(cidrs=["172.0.0.0/8"], mode="WARN")
+    (finding,) = phases.run(CheckRouteOverlap(wanted, host=host_of(node, layout))).findings
+    assert (finding.devs, finding.probe) == (("ib0",), IPv4Address("172.16.0.0"))
+    assert [str(entry.destination) for entry in finding.fix] == ["172.16.0.0/17", "172.16.128.0/17"]
+    probing = attrs.evolve(wanted, route_overlap=attrs.evolve(wanted.route_overlap, coverage="PROBE"))
+    assert phases.run(CheckRouteOverlap(probing, host=host_of(node, layout))).verdict == "ok"
+
+
 def test_own_and_broadcast_addresses_are_notes(node: Kernel, layout: Layout) -> None:
     wanted = config(cidrs=["172.16.0.10/32", "172.16.255.255/32", f"{OWN}/32"])
     report = phases.run(CheckRouteOverlap(wanted, host=host_of(node, layout)))
