@@ -154,7 +154,7 @@ def test_with_restart_it_comes_up_by_itself_after_a_mend_thirty_seconds_later(no
 
 
 def test_10_4_a_shadow_beside_the_probe_holds_back_and_the_fix_in_the_journal_is_ready_to_paste(node: Machine) -> None:
-    wide = ["172.0.0.0/8", "10.96.0.0/12"]
+    wide = ("172.0.0.0/8", "10.96.0.0/12")
     payload = installed(node, cidrs=wide)
     node.boot()
     assert node.state(payload.unit) == "failed/failed"
