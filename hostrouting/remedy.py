@@ -131,11 +131,13 @@ class Remedies:
             return _Stake(most=-1, reason=f"{reason} {address}")
         beaten, reason = self._beaten(address)
         if owner := self._owner(outcome.devs):
-            return _Stake(most=beaten, reason=owner)
+            return _Stake(most=-1 if reason else beaten, reason=owner)
         if reason:
-            return _Stake(reason=reason)
+            # An entry that covered it would be seen not to win there, and refused.
+            return _Stake(most=-1, reason=reason)
         if beaten == 32:
-            return _Stake(reason=f"{outcome.route} is for this address alone, and no route is longer: remove it")
+            entry = self._fib.longest_match(Table.MAIN, address)
+            return _Stake(reason=f"{entry} is for this address alone, and no route is longer: remove it")
         for dev in outcome.devs:
             if (route := self._gateways.get((address, dev))) is not None:
                 return _Stake(most=-1, reason=f"it is the gateway of {route}: move that gateway, or remove the route")
@@ -149,8 +151,8 @@ class Remedies:
             last = rule
             # While local and main are one trie, local's turn is main's too.
             is_main = rule.table == Table.MAIN or (found is not None and found.table == Table.MAIN)
-            if rule.action is RuleAction.TO_TABLE and is_main and rule.suppress_group is None:
-                shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
+            shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
+            if rule.action is RuleAction.TO_TABLE and is_main and rule.suppress_group is None and shortest < 32:
                 return max(-1 if found is None else found.destination.prefixlen, shortest), ""
         if last is None or self._fib.decide(address).rule is None:
             return 32, "no policy rule has table main asked: add one, as: ip rule add preference 32766 lookup main"

@@ -48,7 +48,7 @@ def compare(kernel: Kernel, question: Question, coverage: str = "EXACT") -> None
     """Hold the check of a host to brute force."""
     question.world.build(kernel)
     config, report = checked(kernel, question, coverage=coverage)
-    judge = Judge(kernel, config.route_overlap, had_rules=bool(question.world.rules))
+    judge = Judge(kernel, config.route_overlap, had_rules=question.world.has_rules)
     if judge.default is None:
         assert report.verdict == "unknown"
         return
@@ -104,7 +104,7 @@ def compare_wide(kernel: Kernel, question: Question, wide: list[str]) -> None:
     question = attrs.evolve(question, cidrs=tuple(map(IPv4Network, wide)))
     question.world.build(kernel)
     config, report = checked(kernel, question)
-    judge = Judge(kernel, config.route_overlap, had_rules=bool(question.world.rules))
+    judge = Judge(kernel, config.route_overlap, had_rules=question.world.has_rules)
     if judge.default is None:
         return
     sorts = sort_all(kernel, judge, [*SPACE, *map(IPv4Address, _ELSEWHERE)])

@@ -12,8 +12,10 @@ import attrs
 import pytest
 from brute_force import Judge, Sort, default_route, fewest_prefixes, judged, live, sort_all
 from hypothesis import HealthCheck, given, settings
+from node import build_node
+from scenario import play
 from test_exact_coverage import checked
-from worlds import Question, questions
+from worlds import Question, World, questions
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
@@ -65,7 +67,7 @@ class Patient:
     def sorts(self) -> dict[IPv4Address, Sort]:
         """By brute force what each expected address is."""
         overlap = RouteOverlap(self.question.cidrs, allowed_devs=self.question.allowed)
-        judge = Judge(self.kernel, overlap, had_rules=bool(self.question.world.rules))
+        judge = Judge(self.kernel, overlap, had_rules=len(self.kernel.rules()) > 3 or self.question.world.has_rules)
         addresses = {address for cidr in self.question.cidrs for address in judged(cidr)}
         return sort_all(self.kernel, judge, sorted(addresses))
 
@@ -202,3 +204,27 @@ def test_on_linux_the_remedy_mends_all_that_it_says_and_nothing_else(question: Q
     kernel = NamespaceKernel()
     question.world.build(kernel)
     mend(Patient(kernel, question, root), few=True)
+
+
+def test_an_entry_never_covers_what_a_rule_decides_before_main(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    build_node(kernel)
+    play(
+        kernel,
+        """
+        route add 10.9.0.0/16 dev ib0 proto static
+        route add default via 10.2.0.1 dev eth1 table 100 proto static
+        rule add 10 to 10.9.0.0/24 lookup 100
+        """,
+    )
+    mend(Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/20"),)), tmp_path), few=False)
+
+
+def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    build_node(kernel)
+    play(kernel, "route add throw 10.9.0.7 proto static")
+    patient = Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path)
+    (part,) = patient.check().remedy.unmendable
+    assert part.reason == "throw 10.9.0.7 proto static is for this address alone, and no route is longer: remove it"
+    mend(patient, few=False)

@@ -27,6 +27,12 @@ WIDE = tuple(map(IPv4Network, ("10.0.0.0/19", "10.0.0.0/16", "10.0.0.0/8", "8.0.
 # The default route's, a second NIC, one that shadows, one that gets advice, and two of containers.
 DEVICES = ("eth0", "eth1", "ib0", "docker0", "cali1", "veth1")
 
+STANDARD_RULES = (
+    Rule(0, table=Table.LOCAL, protocol=Protocol.KERNEL),
+    Rule(32766, table=Table.MAIN, protocol=Protocol.KERNEL),
+    Rule(32767, table=Table.DEFAULT, protocol=Protocol.KERNEL),
+)
+
 
 @attrs.frozen
 class World:
@@ -36,6 +42,7 @@ class World:
         addresses: by interface.
         routes: in the order in which they are added; those with a ``nexthop_id`` come after the objects.
         rules: likewise.
+        without: preferences of the rules of the kernel's own that are deleted.
         objects: the words behind ``ip nexthop add``; only where the kernel is a real one.
         down: interfaces that are set down in the end.
         unplugged: interfaces that lose their carrier in the end.
@@ -44,9 +51,15 @@ class World:
     addresses: tuple[tuple[str, NewAddress], ...]
     routes: tuple[Route, ...]
     rules: tuple[Rule, ...] = ()
+    without: tuple[int, ...] = ()
     objects: tuple[str, ...] = ()
     down: tuple[str, ...] = ()
     unplugged: tuple[str, ...] = ()
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether the rules were ever touched: from then on the kernel takes another path."""
+        return bool(self.rules or self.without)
 
     @property
     def devs(self) -> tuple[str, ...]:
@@ -65,12 +78,12 @@ class World:
         kernel.add(self.routes)
         for rule in self.rules:
             _tried(lambda rule=rule: kernel.add_rule(rule))  # type: ignore[misc]
-        for dev in self.down:
-            if dev in self.devs:
-                kernel.set_link(dev, up=False)
-        for dev in self.unplugged:
-            if dev in self.devs:
-                kernel.set_link(dev, carrier=False)
+        for rule in filter(lambda rule: rule.preference in self.without, STANDARD_RULES):
+            kernel.del_rule(rule)
+        for dev in set(self.devs).intersection(self.down):
+            kernel.set_link(dev, up=False)
+        for dev in set(self.devs).intersection(self.unplugged):
+            kernel.set_link(dev, carrier=False)
 
 
 def _ip(batch: str) -> None:
@@ -189,6 +202,19 @@ _SELECTORS: tuple[tuple[str, object], ...] = (
     *(("ip_protocol", 17), ("ip_protocol", 6), ("has_ports", True)),
 )
 
+
+@st.composite
+def _chains(draw: st.DrawFn) -> list[Rule]:
+    """Main is asked for its longer routes only, and something else decides behind it."""
+    shortest = draw(st.sampled_from((0, 0, 8, 22, 24, 26, 32)))
+    ends = (RuleAction.BLACKHOLE, RuleAction.UNREACHABLE, RuleAction.PROHIBIT, *(RuleAction.TO_TABLE,) * 3)
+    end = draw(st.sampled_from(ends))
+    return [
+        Rule(11, suppress_prefix_length=shortest),
+        Rule(12, action=end, table=100 if end is RuleAction.TO_TABLE else Table.MAIN, mark=0xCA6C, is_inverted=True),
+    ]
+
+
 # Addresses of the default interface, each with a gateway that it reaches.
 _UPLINKS = (
     *(("192.0.2.4/24", "192.0.2.1"), ("192.0.2.4/24", "192.0.2.1"), ("10.0.0.4/24", "10.0.0.1")),
@@ -282,6 +308,8 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
     ]
     # The most hosts have no rules of their own, and the kernel then walks another path.
     rules = draw(st.lists(_rules(meeting), max_size=draw(st.sampled_from((0, 0, 1, 3)))))
+    if draw(st.integers(0, 5)) == 0:
+        rules += draw(_chains())
     world = World(
         (
             ("eth0", NewAddress(uplink)),
@@ -289,6 +317,7 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
         ),
         tuple(routes),
         tuple(rules),
+        draw(st.sampled_from(((),) * 9 + ((32766,), (0,), (0, 32766)))),
         _OBJECTS if ids else (),
         draw(st.sampled_from(((),) * 7 + (("eth1",), ("ib0",), ("veth1",)))),
         draw(st.sampled_from(((),) * 9 + (("ib0",), ("eth0",)))),
