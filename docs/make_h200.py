@@ -1,0 +1,318 @@
+"""Writes docs/h200.md and its pictures, in the tool's own words:  ./run python docs/make_h200.py [FOLDER].
+
+Each variant is a node that can be built on any kernel; tests/kernel/test_h200.py mends every one of them on Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import json
+import sys
+import tempfile
+from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+import phases
+from hostrouting import Config, Configure, Host, Layout, cli, report, styled
+from hostrouting.check import check_overlap
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.netaddr import parse_cidr
+from hostrouting.pictures import overlap_svg
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from hostrouting.backends import Kernel
+
+FOLDER = Path(__file__).parent
+TIME = datetime.datetime(2026, 11, 20, 9, 0, tzinfo=datetime.UTC)
+COLUMNS = 100
+
+INFINIBAND = [IPv4Interface(f"172.16.0.{10 + number}/16") for number in range(8)]
+DNS_SERVER = "172.16.1.53"
+METRIC = 100
+
+
+@attrs.frozen
+class Variant:
+    """A node whose InfiniBand interfaces shadow what the cluster expects.
+
+    Args:
+        name: of its picture.
+        title: of its section.
+        story: what is special about it; Markdown.
+        expected: the expected CIDR.
+        eth0: the address of the default route's interface.
+        gateway: of the default route.
+        behind: a destination with a gateway on ib0, if there is one.
+        after: what is to be said once it is mended; Markdown.
+    """
+
+    name: str
+    title: str
+    story: str
+    expected: str = "172.16.0.0/16"
+    eth0: str = "10.1.0.4/24"
+    gateway: str = "10.1.0.1"
+    behind: tuple[str, str] | None = None
+    after: str = ""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The document of a config that expects the CIDR."""
+        return {"hostRouting": {"routeOverlap": {"expectedCidrs": [self.expected], "mode": "STRICT"}}}
+
+    def build(self, kernel: Kernel) -> None:
+        """Give a kernel with nothing but ``lo`` this node's interfaces, addresses and routes."""
+        kernel.add_link("eth0")
+        # networkd gives a connected route the metric of the interface's DHCP.
+        kernel.add_address("eth0", self.eth0, metric=METRIC)
+        for number, address in enumerate(INFINIBAND):
+            kernel.add_link(f"ib{number}")
+            kernel.add_address(f"ib{number}", str(address))
+        hop = NextHop("eth0", IPv4Address(self.gateway))
+        own = IPv4Interface(self.eth0).ip
+        routes = [Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=METRIC, source=own)]
+        if self.behind is not None:
+            destination, gateway = self.behind
+            hop = NextHop("ib0", IPv4Address(gateway))
+            routes.append(Route(parse_cidr(destination), (hop,), protocol=Protocol.STATIC))
+        assert kernel.add(routes) == ()
+
+
+VARIANTS = (
+    Variant(
+        "equal",
+        "The cluster's network is 172.16.0.0/16",
+        """\
+Nothing can be added at 172.16.0.0/16 itself: it is the InfiniBand interfaces' connected route, and whoever replaces
+that cuts the interface off. Its two halves are longer, so they win.""",
+        after="""\
+The eight InfiniBand addresses are still this host's own, and so is the broadcast address: no route changes that. A pod
+or service that gets one of them can't be reached from this node; keep 172.16.0.10 to 172.16.0.17 out of the cluster's
+pools.""",
+    ),
+    Variant(
+        "inside",
+        "The cluster's network is a part of it, 172.16.1.0/24",
+        """\
+The API server, or a subnet of nodes, lies somewhere inside InfiniBand's /16. One route of the same size is enough, and
+the rest of the /16 stays with InfiniBand.""",
+        expected="172.16.1.0/24",
+    ),
+    Variant(
+        "around",
+        "The cluster's network is around it, 172.16.0.0/12",
+        """\
+Only a sixteenth of what is expected is shadowed. One address, 172.16.0.1, would be enough to see it; had the InfiniBand
+network been 172.20.0.0/16, it would not. So every address is judged, unless you ask for `--coverage probe`.""",
+        expected="172.16.0.0/12",
+    ),
+    Variant(
+        "same-subnet",
+        "eth0 is in 172.16.0.0/16 itself",
+        """\
+eth0 has a connected /16 of its own, but with metric 100, as networkd gives it; InfiniBand's have metric 0, and win. So
+the neighbours of eth0 are looked for on ib0. They need no gateway: the halves are routes to the link.""",
+        eth0="172.16.0.4/16",
+        gateway="172.16.0.1",
+    ),
+    Variant(
+        "own-subnet",
+        "eth0 has a subnet inside, 172.16.4.0/24",
+        """\
+The virtual network is 172.16.0.0/16, and the node has one of its subnets. That /24 is longer than InfiniBand's /16, so
+the neighbours in it are fine, and the routes leave it out: these are the fewest that cover all else.""",
+        eth0="172.16.4.4/24",
+        gateway="172.16.4.1",
+    ),
+    Variant(
+        "gateway",
+        "What no route mends: a gateway on the InfiniBand side",
+        """\
+Here somebody reaches 192.168.100.0/24 by a router on ib0, 172.16.0.1. A route that took this one address to eth0 would
+cut that off, so it is left out and named. `fix` prints the rest, and exits with 1.""",
+        behind=("192.168.100.0/24", "172.16.0.1"),
+        after="""\
+In STRICT mode the node doesn't start until that is solved too: renumber the router, remove its route, or leave its
+address out of what is expected.""",
+    ),
+)
+
+
+@attrs.frozen
+class Told:
+    """What the tool says of a node.
+
+    Args:
+        routes: table main, a line each.
+        check: the check as text.
+        picture: and as SVG.
+        fix: the document that ``fix --cidr`` prints.
+        commands: the same as ``ip`` commands.
+        remarks: what it says besides, a line each.
+        code: its exit code.
+        after: the check once the fix is applied, as text.
+    """
+
+    routes: str
+    check: str
+    picture: str
+    fix: str
+    commands: str
+    remarks: tuple[str, ...]
+    code: int
+    after: str
+
+
+def tell(variant: Variant) -> Told:
+    """Build a node in memory, and have the tool check and mend it."""
+    kernel = FakeKernel()
+    variant.build(kernel)
+    with tempfile.TemporaryDirectory() as root:
+        host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
+        host.layout.resolv_conf.parent.mkdir(parents=True)
+        host.layout.resolv_conf.write_text(f"nameserver {DNS_SERVER}\n")
+        host.layout.config.parent.mkdir(parents=True)
+        host.layout.config.write_text(json.dumps(variant.config))
+        routes = "\n".join(map(str, kernel.routes(Table.MAIN)))
+        check, picture = _check(variant, host)
+        code, fix, remarks = _run(host, "fix", "--cidr", variant.expected)
+        _, commands, _ = _run(host, "fix", "--cidr", variant.expected, "--format", "ip")
+        _, merged, _ = _run(host, "fix")
+        mended = Config.from_mapping(json.loads(merged) if code == 0 else _as_warning(json.loads(merged)))
+        phases.run(Configure(mended, host=host))
+        after, _ = _check(variant, host)
+    return Told(routes, check, picture, fix, commands, tuple(remarks.splitlines()), code, after)
+
+
+def _as_warning(document: dict[str, Any]) -> dict[str, Any]:
+    document["hostRouting"]["routeOverlap"]["mode"] = "WARN"
+    return document
+
+
+def _check(variant: Variant, host: Host) -> tuple[str, str]:
+    config = Config.from_mapping(variant.config)
+    result = check_overlap(config, host, phases.CancelScope(), now=lambda: TIME)
+    return styled.to_terminal(report.overlap_text(result, width=COLUMNS), io.StringIO()), overlap_svg(result)
+
+
+def _run(host: Host, *words: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(words, host=host)
+    return code, out.getvalue().rstrip("\n"), err.getvalue().rstrip("\n")
+
+
+HEAD = f"""\
+<!-- Made by docs/make_h200.py from the tool's own output; edits are lost. -->
+
+# The sick H200
+
+The node is `Ready` and the kubelet looks healthy, but its pods get no answer from the API server, from DNS or from
+other nodes. `ip route get` for one of those addresses says `dev ib0` where it should say `dev eth0`.
+
+The cause: `ib0` to `ib7` of Azure's H200 machines have addresses in 172.16.0.0/16, each brings a connected route to all
+of it, and the cluster's own network lies there too. Find out which of these nodes is yours:
+
+{{contents}}
+
+In every one of them hostrouting is asked what is wrong, and what mends it. With the command on the node:
+
+```console
+$ hostrouting check --cidr 172.16.0.0/16       # what is shadowed, and by what; changes nothing
+$ hostrouting fix --cidr 172.16.0.0/16         # the routes that mend it; changes nothing
+```
+
+Without it, [record the node with a shell and `ip`](../README.md#record-on-a-sick-node-judge-on-a-laptop) and give the
+recording to both with `--snapshot`. To make it last, at once and at every boot, have the config name what is expected,
+and `fix` put the routes into it:
+
+```console
+$ hostrouting fix config.json > mended.json    # your config with the routes merged in
+$ hostrouting plan mended.json                 # what would change, and whether the node's next start is let through
+$ hostrouting apply mended.json
+```
+
+In STRICT mode the gate then [holds the node back](gate.md) whenever something is shadowed. A config to begin with:
+
+```json
+{{config}}
+```
+
+What follows is what hostrouting prints, but that its JSON is shown with an entry a line. The nodes have `nameserver
+{DNS_SERVER}` in resolv.conf. `check` exits with 1 as long as something fails; `LOCAL` and `BROADCAST` are only notes.
+"""
+
+
+def page(told: dict[str, Told]) -> str:
+    """The document."""
+    contents = "\n".join(
+        f"{number}. [{variant.title}](#{_anchor(number, variant)})" for number, variant in enumerate(VARIANTS, 1)
+    )
+    head = HEAD.format(contents=contents, config=json.dumps(VARIANTS[0].config))
+    return "\n".join([head, *(_section(number, each, told[each.name]) for number, each in enumerate(VARIANTS, 1))])
+
+
+def _heading(number: int, variant: Variant) -> str:
+    return f"{number}. {variant.title}"
+
+
+def _anchor(number: int, variant: Variant) -> str:
+    kept = "".join(c for c in _heading(number, variant).lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
+
+
+def _section(number: int, variant: Variant, told: Told) -> str:
+    sides = [line.removeprefix("with these routes: ") for line in told.remarks if line.startswith("with these")]
+    left = [line for line in told.remarks if not line.startswith("with these")]
+    parts = [
+        f"## {_heading(number, variant)}",
+        variant.story,
+        _console("ip route show", told.routes),
+        _console(f"hostrouting check --cidr {variant.expected}", told.check),
+        f"![Where packets to {variant.expected} leave, and what mends it](h200-{variant.name}.svg)",
+        f"The fix, as config{'' if told.code == 0 else f' (exit code {told.code})'}:",
+        _console(f"hostrouting fix --cidr {variant.expected}", _one_line_routes(told.fix)),
+    ]
+    if number == 1:
+        parts += [
+            "As commands, which hold until the next boot (`--format netplan` or `networkd` is for good, without us):",
+            _console(f"hostrouting fix --cidr {variant.expected} --format ip", told.commands),
+        ]
+    parts += ["What changes sides:", _list(sides)] if sides else []
+    parts += ["What it can't mend:", _list(left)] if left else []
+    parts += ["Once it is applied:", _console(f"hostrouting check --cidr {variant.expected}", told.after)]
+    parts += [variant.after] if variant.after else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _one_line_routes(document: str) -> str:
+    """The same JSON with an entry a line."""
+    section = json.loads(document)["hostRouting"]["staticRoutes"]
+    entries = ",\n".join(f"  {json.dumps(entry)}" for entry in section["routes"])
+    return f'{{"hostRouting": {{"staticRoutes": {{"enabled": true, "routes": [\n{entries}]}}}}}}'
+
+
+def _console(command: str, output: str) -> str:
+    return f"```console\n$ {command}\n{output}\n```"
+
+
+def _list(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def main(folder: Path = FOLDER) -> None:
+    """Write the page and its pictures."""
+    told = {variant.name: tell(variant) for variant in VARIANTS}
+    (folder / "h200.md").write_text(page(told), encoding="utf-8")
+    for name, each in told.items():
+        (folder / f"h200-{name}.svg").write_text(each.picture, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

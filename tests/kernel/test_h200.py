@@ -1,0 +1,197 @@
+"""The H200 in full, on Linux and in memory: each node of docs/h200.md is found sick, mended, and let through."""
+
+from __future__ import annotations
+
+import json
+import sys
+from ipaddress import IPv4Interface, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node import hears, listening
+
+import phases
+from hostrouting import Config, Configure, Host, Layout, RouteOverlapError, cli
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+from hostrouting.model import Table
+from hostrouting.testing import FakeSystemd
+
+sys.path.append(str(Path(__file__).parents[2] / "docs"))
+
+from make_h200 import VARIANTS, Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostrouting.backends import Kernel
+
+    Run = Callable[..., tuple[int, str, str]]
+
+LOST_AFTER_SECONDS = 0.2
+BY_IB0 = "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10"
+ALL_BUT_THE_SUBNET = [
+    "172.16.0.0/22",
+    "172.16.5.0/24",
+    "172.16.6.0/23",
+    "172.16.8.0/21",
+    "172.16.16.0/20",
+    "172.16.32.0/19",
+    "172.16.64.0/18",
+    "172.16.128.0/17",
+]
+OWN_OF_INFINIBAND = "LOCAL 172.16.0.10/31 172.16.0.12/30 172.16.0.16/31"
+HALVES = ({"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"})
+
+# For each node the failure's last words, the notes, and the fix.
+EXPECTED: dict[str, tuple[str, list[str], list[dict[str, str]]]] = {
+    "equal": ("", [OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"], [*HALVES]),
+    "inside": ("", [], [{"destination": "172.16.1.0/24"}]),
+    "around": ("; shadowed: 172.16.0.0/16", [OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"], [*HALVES]),
+    "same-subnet": (
+        "",
+        ["LOCAL 172.16.0.4/32", OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"],
+        [half | {"gateway": "onlink"} for half in HALVES],
+    ),
+    "own-subnet": (
+        f"; shadowed: {' '.join(ALL_BUT_THE_SUBNET)}",
+        [
+            OWN_OF_INFINIBAND,
+            "LOCAL 172.16.4.4/32",
+            "BROADCAST 172.16.4.255/32",
+            "BROADCAST 172.16.255.255/32",
+        ],
+        [{"destination": prefix} for prefix in ALL_BUT_THE_SUBNET],
+    ),
+}
+MENDED = [variant for variant in VARIANTS if variant.name in EXPECTED]
+(GATEWAY_BEHIND,) = [variant for variant in VARIANTS if variant.name not in EXPECTED]
+
+
+def _linux() -> Kernel:
+    enter_namespace()
+    return NamespaceKernel()
+
+
+@pytest.fixture(
+    params=[pytest.param(_linux, marks=pytest.mark.kernel, id="linux"), pytest.param(FakeKernel, id="memory")]
+)
+def bare(request: pytest.FixtureRequest) -> Kernel:
+    made: Kernel = request.param()
+    return made
+
+
+@pytest.fixture
+def host(bare: Kernel, tmp_path: Path) -> Host:
+    return Host(routes=bare, units=FakeSystemd(), layout=Layout(tmp_path))
+
+
+@pytest.fixture
+def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words], host=host)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+def config_of(variant: Variant, host: Host) -> Path:
+    path = host.layout.root / "config.json"
+    path.write_text(json.dumps(variant.config))
+    return path
+
+
+def noted(report: dict[str, Any]) -> list[str]:
+    return [" ".join([note["kind"], *note["ranges"]]) for note in report["notes"]]
+
+
+@pytest.mark.parametrize("variant", MENDED, ids=lambda variant: variant.name)
+def test_a_node_is_found_sick_and_its_fix_lets_it_through(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
+    variant.build(bare)
+    before = bare.routes()
+    part, notes, fix = EXPECTED[variant.name]
+    config = config_of(variant, host)
+
+    code, out, _ = run("check", config, "--output", "json")
+    report = json.loads(out)
+    first = IPv4Network(variant.expected)[0]
+    asked = f"expected CIDR {variant.expected} (probe {first})"
+    assert code == 1
+    assert [finding["message"] for finding in report["findings"]] == [
+        f"OVERLAP: {asked} routes via ib0, expected eth0{part}; {BY_IB0}"
+    ]
+    assert report["findings"][0]["fix"] == fix
+    assert noted(report) == notes
+
+    code, out, err = run("fix", config)
+    mended = json.loads(out)
+    assert code == 0
+    assert all(line.startswith("with these routes: neighbours of ib0, ib1, ") for line in err.splitlines())
+    static = {"enabled": True, "routes": fix}
+    assert mended == {"hostRouting": variant.config["hostRouting"] | {"staticRoutes": static}}
+    assert bare.routes() == before
+
+    with pytest.raises(RouteOverlapError):
+        phases.run(Configure(Config.from_mapping(variant.config), host=host))
+    assert bare.routes() == before
+    config.write_text(out)
+    phases.run(Configure(Config.load(config), host=host))
+    assert [route for route in bare.routes() if not route.is_ours] == [*before]
+    assert [str(r.destination) for r in bare.routes(Table.MAIN) if r.is_ours] == [each["destination"] for each in fix]
+
+    code, out, _ = run("check", config, "--output", "json")
+    assert (code, noted(json.loads(out))) == (0, notes)
+    assert run("fix", config) == (0, json.dumps(mended, indent=2) + "\n", "nothing fails: there is nothing to mend\n")
+
+
+@pytest.mark.parametrize("variant", MENDED, ids=lambda variant: variant.name)
+def test_no_entry_of_a_fix_could_be_left_out(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
+    variant.build(bare)
+    fix = EXPECTED[variant.name][2]
+    config = config_of(variant, host)
+    for entry in fix:
+        others = [each for each in fix if each != entry]
+        static = {"staticRoutes": {"enabled": True, "routes": others}} if others else {}
+        section = variant.config["hostRouting"] | static
+        config.write_text(json.dumps({"hostRouting": section}))
+        document = json.loads(run("fix", config)[1])
+        routes = document["hostRouting"]["staticRoutes"]["routes"]
+        assert routes == [*others, entry]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("variant", MENDED, ids=lambda variant: variant.name)
+def test_what_is_sent_to_the_api_server_is_lost_before_the_fix_and_arrives_after(
+    variant: Variant, kernel: NamespaceKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variant.build(kernel)
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+    router = f"{variant.gateway}/{IPv4Interface(variant.eth0).network.prefixlen}"
+    kernel.in_fabric(lambda: kernel.add_address("eth0", router))
+    with listening(kernel, "eth0") as api_server:
+        assert not hears(api_server, patience=LOST_AFTER_SECONDS)
+        assert cli.main(["fix", str(config_of(variant, host))], host=host) == 0
+        mended = json.loads(capsys.readouterr().out)
+        phases.run(Configure(Config.from_mapping(mended), host=host))
+        assert hears(api_server)
+
+
+def test_a_gateway_on_the_infiniband_side_is_left_out_and_named(bare: Kernel, host: Host, run: Run) -> None:
+    GATEWAY_BEHIND.build(bare)
+    before = bare.routes()
+    config = config_of(GATEWAY_BEHIND, host)
+    code, out, err = run("fix", config)
+    assert code == 1
+    gateway = "it is the gateway of 192.168.100.0/24 via 172.16.0.1 dev ib0 proto static"
+    assert f"no route mends 172.16.0.1/32: {gateway}: move that gateway, or remove the route" in err.splitlines()
+    assert "172.16.0.1/32" not in out
+    assert len(json.loads(out)["hostRouting"]["staticRoutes"]["routes"]) == 16
+
+    config.write_text(out)
+    with pytest.raises(RouteOverlapError) as raised:
+        phases.run(Configure(Config.load(config), host=host))
+    (finding,) = raised.value.findings
+    assert finding.ranges == (IPv4Network("172.16.0.1/32"),)
+    assert [route for route in bare.routes() if not route.is_ours] == [*before]
+    assert run("fix", config)[1] == out
