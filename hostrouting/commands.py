@@ -237,17 +237,19 @@ def _load(options: argparse.Namespace, host: Host | None) -> Config:
     return _read(options, host)[1]
 
 
-def _read_with_cidrs(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:
-    """The same with the CIDRs of --cidr; where only these are given, no file is read."""
+def _read_with_cidrs(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any] | None, Config]:
+    """The same with the CIDRs of --cidr; where only these are given, no file is read, and there is no document."""
     given = _cidrs(options.cidr)
-    document, config = ({}, Config()) if given and options.config is None else _read(options, host)
+    document, config = (None, Config()) if given and options.config is None else _read(options, host)
     expected = (*config.route_overlap.expected_cidrs, *given)
     return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
 
 
-def _merged(document: dict[str, Any], entries: Sequence[StaticRoute]) -> dict[str, Any]:
-    """A config's document with some more static routes."""
-    if not entries and document:
+def _merged(document: dict[str, Any] | None, entries: Sequence[StaticRoute]) -> dict[str, Any]:
+    """A config's document with some more static routes; without one, a document of these alone."""
+    if document is None:
+        document = {}
+    elif not entries:
         return document
     section = document.get(SECTION) or {}
     routes = section.get("staticRoutes") or {}
