@@ -1,0 +1,418 @@
+"""``hostrouting fix``, and the ways of ``check`` that lead to it: documents, exit codes and words."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import pytest
+
+from hostrouting import Config, Host, Layout, cli
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., tuple[int, str, str]]
+
+GATEWAY = IPv4Address("10.1.0.1")
+EXPECTED = "172.16.0.0/16"
+HALVES = [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
+NOTHING = "nothing fails: there is nothing to mend\n"
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    """ib0 shadows 172.16.0.0/16."""
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), protocol=Protocol.DHCP)
+    assert kernel.add([default]) == ()
+    return kernel
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, tmp_path: Path) -> Host:
+    return Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+
+
+@pytest.fixture
+def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words], host=host)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[object], Path]:
+    def write(document: object) -> Path:
+        path = tmp_path / "given.json"
+        path.write_text(json.dumps(document))
+        return path
+
+    return write
+
+
+def expecting(*cidrs: str, **more: Any) -> dict[str, Any]:
+    return {"hostRouting": {"waitSeconds": 0, "routeOverlap": {"expectedCidrs": [*cidrs]}, **more}}
+
+
+def static(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"enabled": True, "routes": [*entries]}
+
+
+def without_default_route(kernel: FakeKernel) -> None:
+    default = [route for route in kernel.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
+    assert kernel.delete(default) == ()
+
+
+# --- the document ------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_config_is_printed_with_the_proposal_after_its_own_routes(
+    run: Run, written: Any, kernel: FakeKernel
+) -> None:
+    own = [{"metric": 0, "destination": "172.16.9.0/24", "dev": "eth0"}, {"destination": "192.168.0.0/24"}]
+    document = {
+        "agent": {"z": 1, "a": [1.5, None, "ü"]},
+        "hostRouting": {
+            "routeOverlap": {"mode": "strict", "expectedCidrs": [EXPECTED]},
+            "staticRoutes": {"routes": own, "enabled": True},
+            "waitSeconds": 0,
+        },
+        "last": True,
+    }
+    path = written(document)
+    before, text = kernel.routes(), path.read_text()
+    code, out, err = run("fix", path)
+    assert code == 0
+    mended = json.loads(out)
+    proposal = mended["hostRouting"]["staticRoutes"]["routes"][2:]
+    document["hostRouting"]["staticRoutes"]["routes"] = own + proposal  # type: ignore[index]
+    assert json.dumps(mended) == json.dumps(document)
+    assert [entry["destination"] for entry in proposal] == [
+        "172.16.0.0/21",
+        "172.16.8.0/24",
+        "172.16.10.0/23",
+        "172.16.12.0/22",
+        "172.16.16.0/20",
+        "172.16.32.0/19",
+        "172.16.64.0/18",
+        "172.16.128.0/17",
+    ]
+    assert (kernel.routes(), path.read_text()) == (before, text)
+    assert err.startswith("with these routes: neighbours of ib0 in 172.16.0.0/16 are then reached by eth0")
+
+
+def test_what_is_printed_is_a_config_that_mends(run: Run, written: Any, tmp_path: Path) -> None:
+    mended = tmp_path / "mended.json"
+    mended.write_text(run("fix", written(expecting(EXPECTED, "10.96.0.0/12")))[1])
+    assert run("apply", "--routes-only", mended)[0] == 0
+    assert run("check", mended)[0] == 0
+
+
+@pytest.mark.parametrize("routes", [None, {}, {"enabled": False}, {"enabled": None, "routes": None}, static()])
+def test_a_config_without_routes_of_its_own_gets_them_enabled(run: Run, written: Any, routes: object) -> None:
+    code, out, _ = run("fix", written(expecting(EXPECTED, staticRoutes=routes)))
+    assert code == 0
+    assert json.loads(out)["hostRouting"]["staticRoutes"] == static(*HALVES)
+    assert Config.from_mapping(json.loads(out)).static_routes.enabled
+
+
+def test_with_cidrs_alone_the_proposal_is_a_document_of_its_own(run: Run) -> None:
+    code, out, _ = run("fix", "--cidr", EXPECTED, "--cidr", "172.16.0.0/12")
+    assert (code, json.loads(out)) == (0, {"hostRouting": {"staticRoutes": static(*HALVES)}})
+
+
+def test_cidrs_beside_a_config_are_mended_too_and_not_written_into_it(run: Run, written: Any) -> None:
+    document = expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.2.0/24"}))
+    code, out, _ = run("fix", written(document), "--cidr", "172.16.2.0/23")
+    entries = ({"destination": f"172.16.{number}.0/24"} for number in (2, 1, 3))
+    document["hostRouting"]["staticRoutes"] = static(*entries)
+    assert (code, json.loads(out)) == (0, document)
+
+
+def test_the_config_of_the_layout_is_mended_if_none_is_named(run: Run, host: Host) -> None:
+    host.layout.config.parent.mkdir(parents=True)
+    host.layout.config.write_text(json.dumps(expecting("172.16.1.0/24")))
+    assert json.loads(run("fix")[1])["hostRouting"]["staticRoutes"] == static({"destination": "172.16.1.0/24"})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"agent": 1},
+        expecting(),
+        expecting("10.96.0.0/12"),
+        expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.1.0/24"})),
+    ],
+)
+def test_where_nothing_fails_the_config_is_printed_as_it_is(run: Run, written: Any, document: object) -> None:
+    assert run("fix", written(document)) == (0, json.dumps(document, indent=2) + "\n", NOTHING)
+
+
+def test_where_nothing_fails_of_cidrs_alone_no_route_is_proposed(run: Run) -> None:
+    code, out, err = run("fix", "--cidr", "10.96.0.0/12")
+    assert (code, json.loads(out), err) == (0, {"hostRouting": {"staticRoutes": static()}}, NOTHING)
+    assert Config.from_mapping(json.loads(out)) == Config(static_routes={"enabled": True})
+    for format_ in ("ip", "netplan", "networkd"):
+        code, out, err = run("fix", "--cidr", "10.96.0.0/12", "--format", format_)
+        assert (code, out.strip(), err) == (0, "", NOTHING)
+
+
+def test_whole_cidrs_are_mended_whatever_the_coverage_of_the_config(run: Run, written: Any) -> None:
+    document = expecting("172.0.0.0/8")
+    document["hostRouting"]["routeOverlap"]["coverage"] = "PROBE"
+    assert run("check", written(document))[0] == 0
+    code, out, _ = run("fix", written(document))
+    assert code == 0
+    document["hostRouting"]["staticRoutes"] = static(*HALVES)
+    assert json.loads(out) == document
+
+
+# --- the other formats -------------------------------------------------------------------------------------------
+
+
+FORMATS = {
+    "ip": [
+        "ip -4 route add 172.16.0.0/17 via 10.1.0.1 dev eth0 proto static",
+        "ip -4 route add 172.16.128.0/17 via 10.1.0.1 dev eth0 proto static",
+    ],
+    "netplan": [
+        "network:",
+        "  version: 2",
+        "  ethernets:",
+        "    eth0:",
+        "      routes:",
+        "        - to: 172.16.0.0/17",
+        "          via: 10.1.0.1",
+        "        - to: 172.16.128.0/17",
+        "          via: 10.1.0.1",
+    ],
+    "networkd": [
+        "[Route]",
+        "Destination=172.16.0.0/17",
+        "Gateway=10.1.0.1",
+        "GatewayOnLink=no",
+        "",
+        "[Route]",
+        "Destination=172.16.128.0/17",
+        "Gateway=10.1.0.1",
+        "GatewayOnLink=no",
+    ],
+}
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_each_format_has_the_same_routes_with_their_next_hops(run: Run, written: Any, format_: str) -> None:
+    for words in (("--cidr", EXPECTED), (written(expecting(EXPECTED)),)):
+        code, out, err = run("fix", *words, "--format", format_)
+        assert code == 0
+        assert [line for line in out.splitlines() if not line.startswith("#")] == FORMATS[format_]
+        assert out.startswith("# ")
+        assert err.startswith("with these routes: ")
+
+
+def test_a_format_has_the_proposal_alone_not_the_routes_of_the_config(run: Run, written: Any) -> None:
+    own = {"destination": "172.16.2.0/24"}
+    _, out, _ = run("fix", written(expecting("172.16.2.0/23", staticRoutes=static(own))), "--format", "ip")
+    assert [line.split()[4] for line in out.splitlines() if not line.startswith("#")] == ["172.16.3.0/24"]
+
+
+# --- what can't be mended, and what can't be judged --------------------------------------------------------------
+
+
+def test_what_no_route_mends_is_named_and_is_1_and_the_rest_is_printed(run: Run, kernel: FakeKernel) -> None:
+    lost = Route(IPv4Network("172.16.5.5/32"), (NextHop("ib0"),), protocol=Protocol.STATIC)
+    assert kernel.add([lost]) == ()
+    code, out, err = run("fix", "--cidr", "172.16.5.0/24")
+    assert code == 1
+    assert json.loads(out)["hostRouting"]["staticRoutes"] == static({"destination": "172.16.5.0/24"})
+    assert err.splitlines()[0] == (
+        "no route mends 172.16.5.5/32: 172.16.5.5/32 dev ib0 proto static scope link "
+        "is for this address alone, and no route is longer: remove it"
+    )
+    code, out, _ = run("fix", "--cidr", "172.16.5.5/32")
+    assert (code, json.loads(out)["hostRouting"]["staticRoutes"]) == (1, static())
+    assert run("fix", "--cidr", "172.16.5.5/32", "--format", "ip")[:2] == (1, "\n")
+
+
+def test_docker_is_advised_to_move_and_gets_no_routes(run: Run, kernel: FakeKernel, written: Any) -> None:
+    kernel.add_link("docker0")
+    kernel.add_address("docker0", "172.17.0.1/16")
+    document = expecting("172.17.0.0/16", "172.16.1.0/24")
+    code, out, err = run("fix", written(document))
+    assert code == 1
+    assert json.loads(out)["hostRouting"]["staticRoutes"] == static({"destination": "172.16.1.0/24"})
+    advice = [line for line in err.splitlines() if line.startswith("no route mends")]
+    assert len(advice) == 1
+    assert "docker0 belongs to Docker: move its address pools (bip, default-address-pools in daemon.json)" in advice[0]
+    assert json.loads(run("fix", written(expecting("172.17.0.0/16")))[1]) == expecting("172.17.0.0/16")
+
+
+def test_without_a_default_route_nothing_is_printed_and_it_is_2(run: Run, kernel: FakeKernel, written: Any) -> None:
+    without_default_route(kernel)
+    code, out, err = run("fix", written(expecting(EXPECTED)))
+    assert (code, out) == (2, "")
+    assert err.startswith("the check couldn't judge anything: no-default-route: ")
+
+
+def test_beside_routes_of_the_config_that_still_miss_something_it_is_2(
+    run: Run, kernel: FakeKernel, written: Any
+) -> None:
+    entry = {"destination": "172.16.9.0/24", "gateway": "10.9.0.1", "dev": "eth9"}
+    code, out, err = run("fix", written(expecting(EXPECTED, staticRoutes=static(entry))))
+    assert (code, out) == (2, "")
+    assert err.startswith("hostrouting: can't propose routes beside those of the config: still missing is ")
+    assert "eth9" in err
+
+
+def test_beside_a_route_of_the_config_that_is_refused_it_is_2_and_says_why(run: Run, written: Any) -> None:
+    code, out, err = run("fix", written(expecting(EXPECTED, staticRoutes=static({"destination": EXPECTED}))))
+    assert (code, out) == (2, "")
+    assert "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17" in err
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"hostRouting": {"x": 1}}'])
+def test_a_bad_or_missing_config_is_78(run: Run, tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "bad.json"
+    if content is not None:
+        path.write_text(content)
+    for words in ((path,), (path, "--cidr", EXPECTED)):
+        code, out, err = run("fix", *words)
+        assert (code, out) == (78, "")
+        assert err.startswith("hostrouting: ")
+    assert run("fix")[0] == 78
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--format", "yaml"],
+        ["--output", "json"],
+        ["--coverage", "probe"],
+        ["--cidr", "10.0.0.0"],
+        ["--cidr"],
+        ["a", "b"],
+        [""],
+        ["--cidr", EXPECTED, "--snapshot", ""],
+    ],
+)
+def test_wrong_usage_is_64(run: Run, words: list[str]) -> None:
+    code, out, _ = run("fix", *words)
+    assert (code, out) == (64, "")
+
+
+def test_its_help_teaches(run: Run) -> None:
+    code, out, _ = run("fix", "--help")
+    assert code == 0
+    assert "hostrouting fix config.json > mended.json && hostrouting apply mended.json" in out
+
+
+# --- nameservers, and recorded hosts -----------------------------------------------------------------------------
+
+
+DNS_CHANGES = "with these routes: the DNS server 172.16.1.53 of resolv.conf is then reached by eth0, not by ib0"
+
+
+def test_a_nameserver_that_changes_sides_is_told_of(run: Run, host: Host) -> None:
+    resolv_conf = host.layout.resolv_conf
+    resolv_conf.parent.mkdir(parents=True)
+    resolv_conf.write_text("search example.com\nnameserver 172.16.1.53\nnameserver 10.1.0.53\nnameserver fd00::1\n")
+    told = [line for line in run("fix", "--cidr", EXPECTED)[2].splitlines() if "DNS" in line]
+    assert told == [DNS_CHANGES]
+    assert "DNS" not in run("fix", "--cidr", "172.16.2.0/24")[2]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs commands on a laptop, which has another nameserver and no routes."""
+    laptop = Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path / "laptop"))
+    laptop.layout.resolv_conf.parent.mkdir(parents=True)
+    laptop.layout.resolv_conf.write_text("nameserver 172.16.2.53\n")
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words], host=laptop)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize("format_", ["config", *FORMATS])
+def test_a_recorded_host_is_mended_elsewhere_in_the_same_words(
+    run: Run, elsewhere: Run, host: Host, written: Any, tmp_path: Path, format_: str
+) -> None:
+    host.layout.resolv_conf.parent.mkdir(parents=True)
+    host.layout.resolv_conf.write_text("nameserver 172.16.1.53\n")
+    path = tmp_path / "node.json"
+    path.write_text(run("snapshot")[1])
+    for words in (("--cidr", EXPECTED), (written(expecting(EXPECTED)),)):
+        here = run("fix", *words, "--format", format_)
+        assert elsewhere("fix", *words, "--format", format_, "--snapshot", path) == here
+        assert DNS_CHANGES in here[2].splitlines()
+
+
+def test_a_recorded_host_is_waited_for_by_nobody(
+    run: Run, elsewhere: Run, kernel: FakeKernel, written: Any, tmp_path: Path
+) -> None:
+    without_default_route(kernel)
+    path = tmp_path / "node.json"
+    path.write_text(run("snapshot")[1])
+    assert elsewhere("fix", "--cidr", EXPECTED, "--snapshot", path)[:2] == (2, "")
+    document = expecting(EXPECTED)
+    document["hostRouting"]["waitSeconds"] = 600
+    assert elsewhere("fix", written(document), "--snapshot", path)[:2] == (2, "")
+
+
+def test_a_bad_snapshot_is_78(elsewhere: Run, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text("{}")
+    code, out, err = elsewhere("fix", "--cidr", EXPECTED, "--snapshot", path)
+    assert (code, out, err.splitlines()[0]) == (78, "", f"hostrouting: {path} is no snapshot:")
+
+
+# --- check: what leads to it -------------------------------------------------------------------------------------
+
+
+def test_coverage_is_what_is_asked_for_not_what_the_config_says(run: Run, written: Any) -> None:
+    document = expecting("172.0.0.0/8")
+    assert run("check", written(document))[0] == 1
+    code, out, _ = run("check", written(document), "--coverage", "probe", "--output", "json")
+    report = json.loads(out)
+    assert (code, report["verdict"], report["coverage"]) == (0, "ok", "PROBE")
+    document["hostRouting"]["routeOverlap"]["coverage"] = "PROBE"
+    assert run("check", written(document))[0] == 0
+    assert run("check", written(document), "--coverage", "EXACT")[0] == 1
+
+
+def test_a_probe_is_the_second_address_and_proposes_nothing(run: Run) -> None:
+    code, out, _ = run("check", "--cidr", EXPECTED, "--coverage", "probe", "--output", "json")
+    (finding,) = json.loads(out)["findings"]
+    assert (code, finding["probe"], finding["fix"]) == (1, "172.16.0.1", [])
+    assert finding["message"] == (
+        "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.1) routes via ib0, expected eth0; "
+        "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10"
+    )
+
+
+def test_a_picture_of_a_check_is_a_document_with_the_exit_code_of_the_check(
+    run: Run, kernel: FakeKernel, written: Any
+) -> None:
+    codes = []
+    for words in (["10.96.0.0/12"], [EXPECTED], [EXPECTED, "--coverage", "probe"]):
+        code, out, err = run("check", "--cidr", *words, "--output", "svg")
+        assert (ElementTree.fromstring(out).tag, err) == ("{http://www.w3.org/2000/svg}svg", "")
+        codes.append(code)
+    without_default_route(kernel)
+    code, out, _ = run("check", written(expecting(EXPECTED)), "--output", "svg")
+    ElementTree.fromstring(out)
+    assert [*codes, code] == [0, 1, 1, 2]
