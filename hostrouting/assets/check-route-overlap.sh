@@ -756,15 +756,15 @@ function end_parts(    bits) {
   }
 }
 
-# All of part, without the /32 of a single address if bare.
-function listed(separator, most, bare,    i, out, text) {
-  for (i = 1; i <= parts && i <= most; i++) {
+# The first of part, without the /32 of a single address if bare, and how many there are besides.
+function listed(separator, limit, bare,    i, out, text) {
+  for (i = 1; i <= parts && i <= limit; i++) {
     text = part[i]
     if (bare)
       sub(/\/32$/, "", text)
     out = out (i > 1 ? separator : "") text
   }
-  return out (parts > most ? " and " (parts - most) " more" : "")
+  return out (parts > limit ? " and " (parts - limit) " more" : "")
 }
 
 function listed_all(    i, out) {
@@ -790,14 +790,14 @@ function cut(prefix,    id) {
 }
 
 # The parts of the address space that some sorted cuts cover; how many.
-function merge_spans(list, count, firsts, lasts,    i, spans) {
-  spans = 0
+function merge_spans(list, count, firsts, lasts,    i, found) {
+  found = 0
   for (i = 1; i <= count; i++)
-    if (!spans || cut_first[list[i]] > lasts[spans]) {
-      firsts[++spans] = cut_first[list[i]]
-      lasts[spans] = cut_last[list[i]]
+    if (!found || cut_first[list[i]] > lasts[found]) {
+      firsts[++found] = cut_first[list[i]]
+      lasts[found] = cut_last[list[i]]
     }
-  return spans
+  return found
 }
 
 function is_in_span(first, last,    i) {
