@@ -1206,10 +1206,13 @@ function stake(q,    length_, list, count, i) {
   count = split(shown[q], list, " ")
   for (i = 1; i <= count; i++)
     if (is_owned(list[i])) {
-      most[q] = length_
+      most[q] = length_ > 32 ? -1 : length_
       return
     }
-  if (length_ == 32)
+  if (length_ > 32)
+    # An entry that covered it would be seen not to win there, and refused.
+    most[q] = -1
+  if (length_ >= 32)
     return
   for (i = 1; i <= count; i++)
     if ((question_text[q], list[i]) in is_gateway) {
@@ -1234,7 +1237,7 @@ function is_as_decided(q,    c) {
   return destination == route_prefix[decided] && class_metric[c] == class_metric[route_class[decided]]
 }
 
-# How long the entry is that a new one of table main must be longer than, of what asked() found; 32 where main isn't
+# How long the entry is that a new one of table main must be longer than, of what asked() found; 33 where main isn't
 # asked.
 function beaten(    i, r, found, is_main, length_) {
   for (i = 1; i <= asks; i++) {
@@ -1242,12 +1245,12 @@ function beaten(    i, r, found, is_main, length_) {
     found = asked_entry[i]
     # While local and main are one trie, local's turn is main's too.
     is_main = rule_table[r] == "254" || (found && class_table[route_class[found]] == "254")
-    if (rule_action[r] == "lookup" && is_main && rule_group[r] == "") {
+    if (rule_action[r] == "lookup" && is_main && rule_group[r] == "" && rule_shortest[r] < 32) {
       length_ = found ? length_of(route_prefix[found]) : -1
       return length_ > rule_shortest[r] ? length_ : rule_shortest[r]
     }
   }
-  return 32
+  return 33
 }
 
 function is_owned(name,    i) {
