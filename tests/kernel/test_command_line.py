@@ -101,6 +101,44 @@ def test_the_story_of_a_host_check_plan_apply_check_remove(tmp_path: Path) -> No
     ]
 
 
+def test_what_fix_prints_mends_the_host_as_a_config_and_as_commands(tmp_path: Path) -> None:
+    done = on_a_host(
+        tmp_path,
+        r"""
+        cd "$SCRATCH"
+        before=$(ip -4 route show table all)
+        elsewhere() { unshare --net "$PYTHON" -m hostrouting "$@"; }
+        hostrouting check "$CONFIG" --cidr 172.16.2.0/23 > out || echo "check: $?"
+        hostrouting fix "$CONFIG" --cidr 172.16.2.0/23 > mended.json 2> advice
+        hostrouting snapshot > node.json
+        elsewhere fix "$CONFIG" --cidr 172.16.2.0/23 --snapshot node.json > judged.json 2> judged
+        cmp mended.json judged.json
+        cmp advice judged
+        grep -c neighbours advice
+        [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
+        hostrouting apply --routes-only mended.json
+        hostrouting check mended.json --cidr 172.16.2.0/23
+        hostrouting remove > out
+        hostrouting fix --cidr 172.16.2.0/23 --format ip 2> advice | sh -eu
+        hostrouting check --cidr 172.16.2.0/23
+        hostrouting fix --cidr 172.16.2.0/23 --format ip
+        """,
+    )
+    assert [line.strip() for line in done.stdout.splitlines() if line] == [
+        "check: 1",
+        "1",
+        "as-before",
+        "added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
+        "added     172.16.2.0/23 via 10.1.0.1 dev eth0 proto hostrouting",
+        "expected interface: eth0",
+        "✓ 172.16.1.0/24  by eth0",
+        "✓ 172.16.2.0/23  by eth0",
+        "expected interface: eth0",
+        "✓ 172.16.2.0/23  by eth0",
+    ]
+    assert done.stderr == "nothing fails: there is nothing to mend\n"
+
+
 def test_without_cap_net_admin_apply_is_77_and_check_works(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
