@@ -246,6 +246,7 @@ In STRICT mode the gate then [holds the node back](gate.md) whenever something i
 
 What follows is what hostrouting prints, but that its JSON is shown with an entry a line. The nodes have `nameserver
 {DNS_SERVER}` in resolv.conf. `check` exits with 1 as long as something fails; `LOCAL` and `BROADCAST` are only notes.
+With `--output json` it says the same to programs, in [a form of its own](route-overlap.schema.json).
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,11 @@ DOCS = Path(__file__).parent.parent / "docs"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
-    subprocess.run([sys.executable, DOCS / "make_h200.py", folder], check=True, cwd=DOCS.parent, timeout=60)
+    program, environment = (
+        [sys.executable, DOCS / "make_h200.py", folder],
+        os.environ | {"PYTHONPATH": str(DOCS.parent)},
+    )
+    subprocess.run(program, env=environment, check=True, timeout=60)
     return folder
 
 

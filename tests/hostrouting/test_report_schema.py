@@ -1,0 +1,250 @@
+"""docs/route-overlap.schema.json is what a report is, key by key."""
+
+from __future__ import annotations
+
+import copy
+import json
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from jsonschema import Draft202012Validator
+
+import phases
+from hostrouting import Config, Host, Layout, Note, OverlapMode, OverlapReport, StaticRoute
+from hostrouting.check import check_overlap
+from hostrouting.config import Coverage
+from hostrouting.findings import FindingKind, NoteKind, Verdict
+from hostrouting.model import DEFAULT_DESTINATION, Hardware, NextHop, Protocol, Route, RouteType, Rule
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/route-overlap.schema.json").read_text())
+VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
+
+GATEWAY = IPv4Address("10.1.0.1")
+EVERYTHING = [
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "100.64.0.0/10",
+    "203.0.113.0/24",
+]
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    """A host with something of every kind, but for a network namespace that isn't the host's."""
+    kernel = FakeKernel()
+    kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16"), ("eth1", "10.2.0.4/24")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    kernel.add_link("cali1")
+    routes = [
+        Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), protocol=Protocol.DHCP),
+        Route(IPv4Network("10.244.1.0/26"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD),
+        Route(IPv4Network("10.244.1.7/32"), (NextHop("cali1"),), protocol=Protocol.BOOT),
+        Route(IPv4Network("192.168.4.0/24"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC),
+        Route(IPv4Network("192.168.5.0/24"), type=RouteType.THROW, protocol=Protocol.STATIC),
+        Route(IPv4Network("203.0.113.0/24"), (NextHop("ib0", IPv4Address("172.16.0.1")),), protocol=Protocol.STATIC),
+    ]
+    assert kernel.add(routes) == ()
+    kernel.add_rule(Rule(99, mark=5, table=100))
+    return kernel
+
+
+@pytest.fixture
+def report(kernel: FakeKernel, tmp_path: Path) -> OverlapReport:
+    return checked(kernel, tmp_path, EVERYTHING)
+
+
+def checked(kernel: FakeKernel, root: Path, cidrs: list[str], **more: Any) -> OverlapReport:
+    overlap = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"], "foreseen": ["100.64.0.0/16"], **more}
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
+    return check_overlap(config, host, phases.CancelScope())
+
+
+def problems(document: object) -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(document)]
+
+
+def objects(value: object) -> Iterator[dict[str, Any]]:
+    """Every object of a document."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from objects(inner)
+
+
+# --- the schema itself -------------------------------------------------------------------------------------------
+
+
+def test_the_schema_is_one() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_it_describes_every_key_in_a_sentence_and_allows_no_others() -> None:
+    described = [each for each in objects(SCHEMA) if each.get("type") == "object"]
+    assert len(described) == 4
+    for each in described:
+        assert each["additionalProperties"] is False
+        for key, value in each["properties"].items():
+            assert value["description"].endswith("."), key
+
+
+def test_it_requires_every_key_but_those_that_a_config_may_leave_out() -> None:
+    for each in (SCHEMA, SCHEMA["$defs"]["finding"], SCHEMA["$defs"]["note"]):
+        assert each["required"] == list(each["properties"])
+    route = SCHEMA["$defs"]["staticRoute"]
+    assert route["required"] == ["destination"]
+    assert list(route["properties"]) == [field.metadata["key"] for field in attrs.fields(StaticRoute)]
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (SCHEMA["properties"]["verdict"]["enum"], Verdict),
+        (SCHEMA["properties"]["mode"]["enum"], OverlapMode),
+        (SCHEMA["properties"]["coverage"]["enum"], Coverage),
+        (SCHEMA["$defs"]["finding"]["properties"]["kind"]["enum"], FindingKind),
+        (SCHEMA["$defs"]["note"]["properties"]["kind"]["enum"], NoteKind),
+    ],
+)
+def test_its_words_are_those_of_the_code(words: list[str], values: type) -> None:
+    assert words == list(map(str, values))  # type: ignore[call-overload]
+
+
+def test_its_keys_are_those_of_a_report_in_the_same_order(report: OverlapReport) -> None:
+    document = report.to_json()
+    assert list(document) == SCHEMA["required"]
+    assert list(document["findings"][0]) == SCHEMA["$defs"]["finding"]["required"]
+    assert list(document["notes"][0]) == SCHEMA["$defs"]["note"]["required"]
+
+
+# --- what is a report --------------------------------------------------------------------------------------------
+
+
+def test_a_report_with_everything_in_it_is_one(report: OverlapReport) -> None:
+    assert {finding.kind for finding in report.findings} == {*FindingKind}
+    assert {note.kind for note in report.notes} == {*NoteKind} - {NoteKind.NETNS}
+    assert any(finding.fix for finding in report.findings)
+    assert problems(report.to_json()) == []
+    for mode in OverlapMode:
+        assert problems(attrs.evolve(report, mode=mode).to_json()) == []
+
+
+def test_a_report_of_probes_is_one(kernel: FakeKernel, tmp_path: Path) -> None:
+    report = checked(kernel, tmp_path, ["192.168.4.0/24", "172.16.0.0/16", "10.2.0.0/24"], coverage="PROBE")
+    assert (report.coverage, len(report.findings)) == (Coverage.PROBE, 2)
+    assert problems(report.to_json()) == []
+
+
+def test_a_report_of_a_node_as_it_should_be_is_one(kernel: FakeKernel, tmp_path: Path) -> None:
+    for cidrs in ([], ["192.0.2.0/24"]):
+        report = checked(kernel, tmp_path, cidrs)
+        assert report.verdict is Verdict.OK
+        assert problems(report.to_json()) == []
+
+
+def test_a_report_of_what_could_not_be_judged_is_one(tmp_path: Path) -> None:
+    report = checked(FakeKernel(), tmp_path, EVERYTHING)
+    assert (report.verdict, report.default_devs) == (Verdict.UNKNOWN, ())
+    assert problems(report.to_json()) == []
+
+
+@pytest.mark.parametrize("kind", NoteKind)
+def test_a_note_of_every_kind_may_be_about_everything_or_a_part(report: OverlapReport, kind: NoteKind) -> None:
+    cidr = IPv4Network("10.0.0.0/8")
+    notes = (Note(kind, "said"), Note(kind, "said", cidr, ("eth0", "eth1"), (IPv4Network("10.0.0.0/32"),)))
+    assert problems(attrs.evolve(report, notes=notes).to_json()) == []
+
+
+def test_a_fix_may_hold_whatever_a_static_route_may(report: OverlapReport) -> None:
+    fix = (StaticRoute("10.0.0.0/9", "10.1.0.1", "eth0", 4294967295), StaticRoute("10.0.0.0/9", "onlink"))
+    finding = attrs.evolve(report.findings[0], fix=fix)
+    assert problems(attrs.evolve(report, findings=(finding,)).to_json()) == []
+
+
+# --- what is none ------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_key_is_noticed_wherever_it_is_missing(report: OverlapReport) -> None:
+    document = report.to_json()
+    for number, place in enumerate(objects(document)):
+        for key in place:
+            changed = copy.deepcopy(document)
+            del [*objects(changed)][number][key]
+            assert not VALIDATOR.is_valid(changed) or key == "gateway", key
+
+
+def test_an_extra_key_is_noticed_wherever_it_is(report: OverlapReport) -> None:
+    document = report.to_json()
+    for number, _ in enumerate(objects(document)):
+        changed = copy.deepcopy(document)
+        [*objects(changed)][number]["more"] = 1
+        assert not VALIDATOR.is_valid(changed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": 2},
+        {"verdict": "OVERLAP"},
+        {"verdict": "ok"},
+        {"verdict": "unknown"},
+        {"mode": "strict"},
+        {"coverage": "exact"},
+        {"defaultDevs": "eth0"},
+        {"defaultDevs": []},
+        {"defaultDevs": ["eth0", "eth0"]},
+        {"findings": []},
+        {"findings": None},
+        {"notes": [None]},
+        {"reason": "because"},
+        {"reason": ""},
+        {"time": None},
+        {"time": "2026-11-20T09:00:00+01:00"},
+        {"time": "2026-11-20 09:00:00Z"},
+    ],
+)
+def test_a_report_that_contradicts_itself_or_has_other_words_is_none(
+    report: OverlapReport, change: dict[str, Any]
+) -> None:
+    assert problems(report.to_json() | change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "LOCAL"},
+        {"cidr": None},
+        {"cidr": "10.0.0.0"},
+        {"cidr": "10.0.0.256/8"},
+        {"cidr": "010.0.0.0/8"},
+        {"cidr": "10.0.0.0/33"},
+        {"cidr": "::/0"},
+        {"probe": "10.0.0"},
+        {"probe": "10.0.0.0/32"},
+        {"devs": None},
+        {"devs": [""]},
+        {"expectedDevs": []},
+        {"ranges": []},
+        {"ranges": ["10.0.0.1"]},
+        {"route": 1},
+        {"fix": [{}]},
+        {"fix": [{"destination": "10.0.0.0/9", "gateway": None}]},
+        {"fix": [{"destination": "10.0.0.0/9", "metric": -1}]},
+        {"message": "said"},
+    ],
+)
+def test_a_finding_with_other_words_is_none(report: OverlapReport, change: dict[str, Any]) -> None:
+    document = report.to_json()
+    assert problems(document) == []
+    document["findings"][0] |= change
+    assert problems(document)
