@@ -244,9 +244,9 @@ In STRICT mode the gate then [holds the node back](gate.md) whenever something i
 {{config}}
 ```
 
-What follows is what hostrouting prints, but that its JSON is shown with an entry a line. The nodes have `nameserver
-{DNS_SERVER}` in resolv.conf. `check` exits with 1 as long as something fails; `LOCAL` and `BROADCAST` are only notes.
-With `--output json` it says the same to programs, in [a form of its own](route-overlap.schema.json).
+What follows is what hostrouting prints. The nodes have `nameserver {DNS_SERVER}` in resolv.conf. `check` exits with 1
+as long as something fails; `LOCAL` and `BROADCAST` are only notes. With `--output json` it says the same to programs,
+in [a form of its own](route-overlap.schema.json).
 """
 
 
@@ -277,26 +277,19 @@ def _section(number: int, variant: Variant, told: Told) -> str:
         _console("ip route show", told.routes),
         _console(f"hostrouting check --cidr {variant.expected}", told.check),
         f"![Where packets to {variant.expected} leave, and what mends it](h200-{variant.name}.svg)",
-        f"The fix, as config{'' if told.code == 0 else f' (exit code {told.code})'}:",
-        _console(f"hostrouting fix --cidr {variant.expected}", _one_line_routes(told.fix)),
     ]
     if number == 1:
         parts += [
+            "As config:",
+            _console(f"hostrouting fix --cidr {variant.expected}", told.fix),
             "As commands, which hold until the next boot (`--format netplan` or `networkd` is for good, without us):",
             _console(f"hostrouting fix --cidr {variant.expected} --format ip", told.commands),
         ]
-    parts += ["What changes sides:", _list(sides)] if sides else []
-    parts += ["What it can't mend:", _list(left)] if left else []
+    parts += ["What changes sides with these routes, by `hostrouting fix`:", _list(sides)] if sides else []
+    parts += ["What they don't mend:", _list(left)] if left else []
     parts += ["Once it is applied:", _console(f"hostrouting check --cidr {variant.expected}", told.after)]
     parts += [variant.after] if variant.after else []
     return "\n\n".join(parts) + "\n"
-
-
-def _one_line_routes(document: str) -> str:
-    """The same JSON with an entry a line."""
-    section = json.loads(document)["hostRouting"]["staticRoutes"]
-    entries = ",\n".join(f"  {json.dumps(entry)}" for entry in section["routes"])
-    return f'{{"hostRouting": {{"staticRoutes": {{"enabled": true, "routes": [\n{entries}]}}}}}}'
 
 
 def _console(command: str, output: str) -> str:

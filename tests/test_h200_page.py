@@ -16,11 +16,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
-    program, environment = (
-        [sys.executable, DOCS / "make_h200.py", folder],
-        os.environ | {"PYTHONPATH": str(DOCS.parent)},
-    )
-    subprocess.run(program, env=environment, check=True, timeout=60)
+    program = [sys.executable, str(DOCS / "make_h200.py"), str(folder)]
+    subprocess.run(program, env=os.environ | {"PYTHONPATH": str(DOCS.parent)}, check=True, timeout=60)
     return folder
 
 
