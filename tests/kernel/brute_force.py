@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.backends.namespace import NamespaceKernel
-from hostrouting.model import DEFAULT_DESTINATION, Lookup, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.model import DEFAULT_DESTINATION, Lookup, Protocol, Route, RouteType, Rule, RuleAction, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -421,7 +421,11 @@ def _wrong_rule_notes(report: OverlapReport, judge: Judge) -> Iterator[str]:
         for rule in judge.rules
         if not rule.is_inverted
     )
-    if count > 1 or (is_due and count == 0) or (count and len(judge.rules) == 3):
+    if (
+        count > 1
+        or (is_due and count == 0)
+        or (count and all(rule.protocol == Protocol.KERNEL for rule in judge.rules))
+    ):
         yield f"{count} notes on rules"
 
 
