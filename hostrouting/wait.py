@@ -43,6 +43,6 @@ def look_until(
         scope.progress(f"waiting up to {seconds:g} s for {missing}", waited / seconds)
         nap = scope.child(timeout=min(LOOK_SECONDS, seconds - waited))
         try:
-            backend.wait_for_change(nap)
+            backend.wait_for_change(nap, ways_only=True)
         except TimedOut:
             scope.check()  # the nap's end is no news; the scope's own deadline is

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from hostrouting.backends import _rtnetlink as rtnl
+from hostrouting.backends._conversation import Conversation
+from hostrouting.backends._messages import runs
 from hostrouting.backends._namespaces import this_namespace
+from hostrouting.backends._pyroute2 import Channel, Message, Request
 from hostrouting.backends.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.host import Host
 
@@ -95,16 +97,24 @@ def _host_is_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to send a change in the host's network namespace."""
-    send = rtnl.Channel._exchange
+    """Refuse to send a change in the host's network namespace, by hand or by pyroute2."""
+    send, ask = Conversation._send, Channel.ask
 
-    def guarded(self: rtnl.Channel, request: rtnl.Request, note: object) -> object:
-        is_read = request.kind % 4 == 2  # RTM_NEW*, RTM_DEL*, RTM_GET* follow each other (rtnetlink.h)
+    def guard(kinds: set[int], what: object) -> None:
+        is_read = all(kind % 4 == 2 for kind in kinds)  # RTM_NEW*, RTM_DEL*, RTM_GET* follow each other (rtnetlink.h)
         if not is_read and repr(this_namespace()) == os.environ[_HOST]:
-            raise AssertionError(f"a test was about to change the host's network: {request}")
-        return send(self, request, note)  # type: ignore[arg-type]
+            raise AssertionError(f"a test was about to change the host's network: {what!r}")
 
-    monkeypatch.setattr(rtnl.Channel, "_exchange", guarded)
+    def guarded_send(self: Conversation, messages: bytes) -> None:
+        guard({run.kind for run in runs(messages)}, messages)
+        send(self, messages)
+
+    def guarded_ask(self: Channel, request: Request) -> tuple[Message, ...]:
+        guard({request.kind}, request)
+        return ask(self, request)
+
+    monkeypatch.setattr(Conversation, "_send", guarded_send)
+    monkeypatch.setattr(Channel, "ask", guarded_ask)
 
 
 def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_a_pure_module_touches_nothing(name: str) -> None:
 
 def test_only_one_module_imports_pyroute2() -> None:
     users = {name for name, tree in modules().items() if any(i.partition(".")[0] == "pyroute2" for i in imports(tree))}
-    assert users == {"backends._rtnetlink"}
+    assert users == {"backends._pyroute2"}
 
 
 def test_phases_knows_nothing_of_hostrouting() -> None:

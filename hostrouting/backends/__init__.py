@@ -76,7 +76,7 @@ class RouteBackend(Protocol):
         """
         ...
 
-    def wait_for_change(self, scope: CancelScope) -> None:
+    def wait_for_change(self, scope: CancelScope, *, ways_only: bool = False) -> None:
         """Return when links, addresses, routes or rules may have changed since this thread's last call.
 
         The first call returns at once, so that a loop of wait, look, decide misses nothing. A return is only a
@@ -84,6 +84,12 @@ class RouteBackend(Protocol):
 
         A backend that can't listen by itself may leave this to another one of the same network namespace
         (``NetlinkBackend().wait_for_change``), kept as long as itself.
+
+        Args:
+            scope: ends the wait.
+            ways_only: of routes only those count that others may need: default routes, and those of scope link or
+                nearer, where gateways are. A flood of others then wakes nobody. For who waits for such a route to come:
+                that one has gone in another's place may be told late or not at all.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended first.

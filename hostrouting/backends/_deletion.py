@@ -2,7 +2,8 @@
 
 Its own match is looser than what ``RouteBackend.delete`` promises: a metric of 0 is any metric, and a device
 without a gateway is that device with any gateway (fib_nh_match in net/ipv4/fib_semantics.c). Asking for a route
-that isn't there could so take another one away.
+that isn't there could so take another one away. So the tables are read first; only entries with the destination of a
+route to delete are kept, however many others there are.
 """
 
 from __future__ import annotations
@@ -13,11 +14,26 @@ from typing import TYPE_CHECKING
 from hostrouting.backends._rtnetlink import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hostrouting.model import Route
 
-__all__ = ["Deletable"]
+__all__ = ["Deletable", "SameDestinations"]
+
+
+class SameDestinations:
+    """The destinations of some routes, as a choice (``_entries.Destinations``)."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._prefixes = {(route.destination.prefixlen, int(route.destination.network_address)) for route in routes}
+
+    def among(self, prefixes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those that a route to delete has."""
+        return [prefix for prefix in prefixes if prefix in self._prefixes]
+
+    def are_between(self, _first: int, _last: int, /) -> bool:
+        """Whether it is worth looking: always, as there is no order among them."""
+        return True
 
 
 class Deletable:
@@ -28,7 +44,7 @@ class Deletable:
     """
 
     def __init__(self, entries: Iterable[Route]) -> None:
-        self._entries: dict[tuple[object, ...], list[Route]] = {}
+        self._entries: dict[tuple[int, ...], list[Route]] = {}
         for entry in entries:
             self._entries.setdefault(_identity(entry), []).append(entry)
 
@@ -46,8 +62,10 @@ class Deletable:
         raise RefusedError(errnos.ESRCH, "no such route")
 
 
-def _identity(route: Route) -> tuple[object, ...]:
-    return (*route.key, route.type, route.protocol)
+def _identity(route: Route) -> tuple[int, ...]:
+    """Table, destination, tos and metric (``Route.key``), type and protocol, as numbers: they are hashed fast."""
+    address = int(route.destination.network_address)
+    return (route.table, address, route.destination.prefixlen, route.tos, route.metric, route.type, route.protocol)
 
 
 def _goes_the_same_way(entry: Route, route: Route) -> bool:

@@ -14,13 +14,12 @@ from __future__ import annotations
 import os
 import select
 import time
-from contextlib import contextmanager
+from contextlib import closing
 from ipaddress import IPv4Interface
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.backends import _rtnetlink as rtnl
 from hostrouting.backends._changes import ChangeSocket
-from hostrouting.backends._link_messages import get_link
 from hostrouting.backends._namespaces import (
     Namespace,
     NamespaceError,
@@ -29,13 +28,15 @@ from hostrouting.backends._namespaces import (
     refusal,
     this_namespace,
 )
-from hostrouting.backends._rule_messages import encode_rule
-from hostrouting.backends.netlink import NetlinkBackend
+from hostrouting.backends._pyroute2 import Channel, Request, encode_rule, get_link
+from hostrouting.backends.netlink import NetlinkBackend, told
 from hostrouting.errors import RouteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from hostrouting.backends._conversation import Conversation
+    from hostrouting.backends._pyroute2 import Message
     from hostrouting.model import Rule
 
 __all__ = ["NamespaceError", "NamespaceKernel", "enter_namespace"]
@@ -252,11 +253,9 @@ class NamespaceKernel(NetlinkBackend):
 
     # --- the way to the kernel -----------------------------------------------------------------------------------
 
-    @contextmanager
-    def _open(self, attempt: str) -> Iterator[rtnl.Channel]:
+    def _connect(self) -> Conversation:
         self._refuse_elsewhere()
-        with super()._open(attempt) as channel:
-            yield channel
+        return super()._connect()
 
     def _refuse_elsewhere(self) -> None:
         if this_namespace() not in self._namespaces:
@@ -272,10 +271,13 @@ class NamespaceKernel(NetlinkBackend):
     def _change(
         self, attempt: str, kind: int, flags: int, fields: dict[str, int], *attributes: tuple[str, object]
     ) -> None:
-        self._ask(attempt, rtnl.Request(kind, flags, fields, attributes))
+        self._ask(attempt, Request(kind, flags, fields, attributes))
 
-    def _ask(self, attempt: str, request: rtnl.Request) -> tuple[rtnl.Message, ...]:
-        with self._open(attempt) as channel:
+    def _ask(self, attempt: str, request: Request) -> tuple[Message, ...]:
+        self._refuse_elsewhere()
+        with told(attempt):
+            channel = Channel()
+        with closing(channel):
             try:
                 return channel.ask(request)
             except rtnl.RefusedError as refused:

@@ -1,51 +1,55 @@
-"""The routes port on the kernel itself, over pyroute2, which is loaded on first use.
+"""The routes port on the kernel itself, over netlink sockets of our own.
 
 Requests never share a socket with notifications (on a bound socket another process's message is taken for the
-answer): each call opens an unbound one in its own thread, asks everything, and closes it. Changes arrive on a
-socket of their own (_changes.py).
+answer): each call holds a conversation of its own in its own thread (_conversation.py), and closes it. Changes arrive
+on other sockets (_changes.py).
 """
 
 from __future__ import annotations
 
 import errno as errnos
+import gc
 import sys
 import threading
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from hostrouting.backends import _rtnetlink as rtnl
-from hostrouting.backends._changes import ChangeSocket
-from hostrouting.backends._deletion import Deletable
+from hostrouting.backends import wire
+from hostrouting.backends._changes import ChangeSocket, Witness
+from hostrouting.backends._conversation import Conversation
+from hostrouting.backends._deletion import Deletable, SameDestinations
+from hostrouting.backends._entries import RouteReader
 from hostrouting.backends._link_messages import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
+from hostrouting.backends._messages import cut
+from hostrouting.backends._networks import Inside
 from hostrouting.backends._nexthop_messages import DUMP_NEXTHOPS, decode_nexthop
-from hostrouting.backends._route_messages import (
-    decode_route,
-    delete_route,
-    dump_routes,
-    is_entry,
-    lookup_route,
-    new_route,
-)
 from hostrouting.backends._rule_messages import DUMP_RULES, decode_rule
 from hostrouting.errors import RouteError
-from hostrouting.model import Lookup, RouteFailure
+from hostrouting.model import Lookup, RouteFailure, RouteType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from ipaddress import IPv4Address
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from ipaddress import IPv4Address, IPv4Network
     from typing import TypeVar
 
+    from hostrouting.backends._messages import Run
     from hostrouting.model import Address, Link, NexthopObject, Route, Rule
     from phases import CancelScope
 
     T = TypeVar("T")
-    _Encode = Callable[[Route, rtnl.Indexes], rtnl.Request]
+    _Pack = Callable[[Route, int], bytes]
+    _HasWorked = Callable[[Route, rtnl.RefusedError], bool]
 
 __all__ = ["NetlinkBackend"]
 
 # Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
 _ATTEMPTS = 32
+
+# A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
+_CALM_ATTEMPTS = 4
 
 # What fib_lookup answers instead of an entry; anything else is a failure to answer.
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
@@ -81,23 +85,47 @@ class NetlinkBackend:
 
     def links(self) -> tuple[Link, ...]:
         """All network interfaces, by index."""
-        return self._read("list the interfaces", lambda channel: decode_links(channel.dump(DUMP_LINKS)))
+        return self._read("list the interfaces", lambda talk: decode_links(_dumped(talk, rtnl.RTM_GETLINK, DUMP_LINKS)))
 
     def addresses(self) -> tuple[Address, ...]:
         """All IPv4 addresses of this host."""
 
-        def read(channel: rtnl.Channel) -> tuple[Address, ...]:
+        def read(talk: Conversation) -> tuple[Address, ...]:
             names = rtnl.Names()
-            return tuple(decode_address(message, names) for message in channel.dump(DUMP_ADDRESSES))
+            messages = _dumped(talk, rtnl.RTM_GETADDR, DUMP_ADDRESSES)
+            return tuple(decode_address(message, names) for message in messages)
 
         return self._read("list the addresses", read)
 
     def rules(self) -> tuple[Rule, ...]:
         """The policy rules in the order in which the kernel asks them, that of its list."""
-        return self._read("list the rules", lambda channel: tuple(map(decode_rule, channel.dump(DUMP_RULES))))
+        return self._read(
+            "list the rules", lambda talk: tuple(map(decode_rule, _dumped(talk, rtnl.RTM_GETRULE, DUMP_RULES)))
+        )
+
+    def nexthops(self) -> tuple[NexthopObject, ...]:
+        """All nexthop objects, by number; none where the kernel has no such thing (before 5.3).
+
+        Beyond the port: what routes do by them, ``routes`` tells, but where net.ipv4.nexthop_compat_mode is off.
+        """
+
+        def read(talk: Conversation) -> tuple[NexthopObject, ...]:
+            names = rtnl.Names()
+            try:
+                messages = tuple(_dumped(talk, rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS))
+            except rtnl.RefusedError as refusal:
+                if refusal.errno == errnos.EOPNOTSUPP:
+                    return ()
+                raise
+            return tuple(decode_nexthop(message, names) for message in messages)
+
+        return self._read("list the nexthop objects", read)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """The entries of a table, in the kernel's order; of every table, if none is named.
+
+        A table that changed while it was read is read again, a few times over. Should it never be still, each entry
+        was there at some time during the call, though not all of them at one moment.
 
         Args:
             table: its number; the kernel itself leaves the others out.
@@ -106,7 +134,52 @@ class NetlinkBackend:
             The entries; none for a table that doesn't exist. Where net.ipv4.nexthop_compat_mode is off, one
             that uses a nexthop object has its ``nexthop_id`` and no hops.
         """
-        return self._read("list the routes", lambda channel: _entries(channel, table))
+        attempt = "list the routes"
+        patience = _CALM_ATTEMPTS
+
+        def read(talk: Conversation) -> tuple[Route, ...]:
+            nonlocal patience
+            with told(attempt), closing(Witness()) as witness:
+                runs = list(_dumped_routes(talk, table))
+                if patience and witness.saw_a_change(table):
+                    patience -= 1
+                    raise rtnl.AgainError
+            return _values(chain.from_iterable(map(RouteReader(rtnl.Names()).read, runs)))
+
+        return self._read(attempt, read)
+
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
+        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
+
+        A plain entry is unicast for any tos, and all its live hops are on these interfaces. Those that aren't asked
+        for are never made a value: memory goes by the result, whatever the size of the tables. In a large table, most
+        of them are passed over hundreds at a time.
+
+        Args:
+            devs: names of interfaces.
+            inside: networks; a plain entry whose destination is one of them or lies in one is given too.
+
+        Returns:
+            The entries in the kernel's order, all of one moment.
+
+        Raises:
+            RouteError: the kernel can't be asked, or routes changed each time that they were read.
+        """
+        attempt, names = "list the routes", frozenset(devs)
+
+        def is_wanted(route: Route) -> bool:
+            is_plain = route.type is RouteType.UNICAST and route.tos == 0
+            return not (is_plain and route.devs and names.issuperset(route.devs))
+
+        def read(talk: Conversation) -> tuple[Route, ...]:
+            reader = RouteReader(rtnl.Names(), is_wanted, Inside(inside) if inside else None)
+            with told(attempt), closing(Witness()) as witness:
+                found = _values(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
+                if witness.saw_a_change(None):
+                    raise rtnl.AgainError
+            return found
+
+        return self._read(attempt, read)
 
     def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
@@ -118,72 +191,98 @@ class NetlinkBackend:
         """
         if not addresses:
             return ()
-        attempt = "look up routes"
-        with self._open(attempt) as channel:
-            return tuple(_retried(attempt, partial(_look_up, channel, address)) for address in addresses)
+        return self._read("look up routes", lambda talk: _values(self._answers(talk, addresses)))
 
-    def nexthops(self) -> tuple[NexthopObject, ...]:
-        """All nexthop objects, by number; none where the kernel has no such thing (before 5.3).
-
-        Beyond the port: what routes do by them, ``routes`` tells, but where net.ipv4.nexthop_compat_mode is off.
-        """
-
-        def read(channel: rtnl.Channel) -> tuple[NexthopObject, ...]:
-            names = rtnl.Names()
+    def _answers(self, talk: Conversation, addresses: Sequence[IPv4Address]) -> Iterator[Lookup]:
+        reader = RouteReader(rtnl.Names())
+        for address, answer in talk.ask(rtnl.RTM_GETROUTE, addresses, wire.look_up):
+            if isinstance(answer, rtnl.RefusedError):
+                if answer.errno not in _NO_ROUTE:
+                    raise answer
+                yield Lookup(address, None, answer.errno)
+                continue
             try:
-                messages = channel.dump(DUMP_NEXTHOPS)
-            except rtnl.RefusedError as refusal:
-                if refusal.errno == errnos.EOPNOTSUPP:
-                    return ()
-                raise
-            return tuple(decode_nexthop(message, names) for message in messages)
-
-        return self._read("list the nexthop objects", read)
+                route = reader.one(answer)
+            except rtnl.AgainError:
+                # Its interface has just gone. Only this address is asked again, or links that come and go would
+                # never let a long list end.
+                if len(addresses) == 1:
+                    raise
+                yield from self.lookup((address,))
+            else:
+                yield Lookup(address, route)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST."""
-        return self._write(routes, lambda _: partial(new_route, rtnl.ADD))
+        return self._write(routes, lambda: _packed(rtnl.ADD), self._is_added)
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes or put them in the place of the first with the same ``key``.
 
         The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
         """
-        return self._write(routes, lambda _: partial(new_route, rtnl.REPLACE))
+        return self._write(routes, lambda: _packed(rtnl.REPLACE), lambda *_: False)
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH."""
 
-        def prepare(channel: rtnl.Channel) -> _Encode:
-            deletable = _deletable(channel, routes)
+        def prepare() -> _Pack:
+            deletable, indexes = self._deletable(routes), rtnl.Indexes()
 
-            def encode(route: Route, indexes: rtnl.Indexes) -> rtnl.Request:
-                request = delete_route(route, indexes)
+            def pack(route: Route, sequence: int) -> bytes:
+                message = wire.delete_route(route, indexes, sequence)
                 deletable.take(route)
-                return request
+                return message
 
-            return encode
+            return pack
 
-        return self._write(routes, prepare)
+        return self._write(routes, prepare, lambda _, refusal: refusal.errno == errnos.ESRCH)
 
-    def _write(self, routes: Sequence[Route], prepare: Callable[[rtnl.Channel], _Encode]) -> tuple[RouteFailure, ...]:
+    def _write(
+        self, routes: Sequence[Route], prepare: Callable[[], _Pack], has_worked: _HasWorked
+    ) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
-        failures = []
-        with self._open("change routes") as channel:
-            encode, indexes = prepare(channel), rtnl.Indexes()
-            for route in routes:
-                try:
-                    channel.ask(encode(route, indexes))
-                except rtnl.RefusedError as refusal:
-                    failures.append(RouteFailure(route, refusal.errno, refusal.message))
-        return tuple(failures)
+        attempt = "change routes"
+        _refuse_running_loop(attempt)
+        with told(attempt):
+            talk = self._connect()
+        with closing(talk):
+            refusals = talk.change(routes, prepare(), has_worked)
+        return tuple(
+            RouteFailure(routes[number], refusals[number].errno, refusals[number].message)
+            for number in sorted(refusals)
+        )
+
+    def _is_added(self, route: Route, refusal: rtnl.RefusedError) -> bool:
+        if refusal.errno != errnos.EEXIST:
+            return False
+        try:
+            self._deletable((route,)).take(route)
+        except (RouteError, rtnl.RefusedError):
+            return False
+        return True
+
+    def _deletable(self, routes: Sequence[Route]) -> Deletable:
+        chosen = SameDestinations(routes)
+
+        def read(table: int, protocol: int, talk: Conversation) -> list[Route]:
+            reader = RouteReader(rtnl.Names(), lambda _: False, chosen)
+            return list(chain.from_iterable(map(reader.read, _dumped_routes(talk, table, protocol))))
+
+        tables = sorted({(route.table, route.protocol) for route in routes if route.protocol in rtnl.BYTE})
+        return Deletable(
+            entry
+            for table, protocol in tables
+            for entry in self._read("read the routes to delete", partial(read, table, protocol))
+            if entry.protocol == protocol  # 0 is no filter to the kernel
+        )
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
-    def wait_for_change(self, scope: CancelScope) -> None:
+    def wait_for_change(self, scope: CancelScope, *, ways_only: bool = False) -> None:
         """Return when links, addresses, routes or rules may have changed since this thread's last call.
 
         The first call in a thread returns at once; from then on changes are collected, until the thread ends or
@@ -191,6 +290,9 @@ class NetlinkBackend:
 
         Args:
             scope: ends the wait.
+            ways_only: of routes only those count that others may need: default routes, and what is on a link, where
+                gateways are. The kernel drops the news of all others (a socket filter), so that a flood of them wakes
+                nobody. Collected apart from what calls without it see.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended first.
@@ -198,79 +300,77 @@ class NetlinkBackend:
         """
         attempt = "listen for changes of routes"
         _refuse_running_loop(attempt)
-        changes: ChangeSocket | None = getattr(self._local, "changes", None)
+        sockets: dict[bool, ChangeSocket] = vars(self._local).setdefault("changes", {})
+        changes = sockets.get(ways_only)
         if changes is None:
-            with _told(attempt):
-                self._local.changes = ChangeSocket()
+            with told(attempt):
+                sockets[ways_only] = ChangeSocket(ways_only=ways_only)
             return
-        # Not inside ``_told``: phases.TimedOut is an OSError too.
+        # Not inside ``told``: phases.TimedOut is an OSError too.
         scope.wait(changes)
-        with _told(attempt):
+        with told(attempt):
             changes.drain()
 
     # --- the way to the kernel ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def _open(self, attempt: str) -> Iterator[rtnl.Channel]:
-        """A channel for a batch; why it can't be opened is told as of the attempt ("list the routes")."""
-        _refuse_running_loop(attempt)
-        with _told(attempt):
-            channel = rtnl.Channel()
-        with closing(channel):
-            yield channel
+    def _connect(self) -> Conversation:
+        return Conversation()
 
-    def _read(self, attempt: str, read: Callable[[rtnl.Channel], T]) -> T:
-        with self._open(attempt) as channel:
-            return _retried(attempt, partial(read, channel))
+    def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
+        """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""
+        _refuse_running_loop(attempt)
+        reason = ""
+        for _ in range(_ATTEMPTS):
+            with told(attempt):
+                talk = self._connect()
+            with closing(talk):
+                try:
+                    return read(talk)
+                except rtnl.AgainError as again:
+                    reason = again.reason
+                except rtnl.RefusedError as refusal:
+                    raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
+        raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
 
 
 @contextmanager
-def _told(attempt: str) -> Iterator[None]:
+def told(attempt: str) -> Iterator[None]:
+    """Tell why a socket can't be opened as of the attempt ("list the routes")."""
     try:
         yield
     except OSError as error:
         raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error
 
 
-def _retried(attempt: str, read: Callable[[], T]) -> T:
-    for _ in range(_ATTEMPTS):
-        try:
-            return read()
-        except rtnl.ChangedError:
-            continue
-        except rtnl.RefusedError as refusal:
-            raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
-    raise RouteError(f"can't {attempt}: they changed while they were read, {_ATTEMPTS} times over; try again later")
+def _values(found: Iterator[T]) -> tuple[T, ...]:
+    """All of them, made without the garbage collector.
+
+    Values hold no cycles, but with every few hundred of them it would start to look for some among all there are,
+    which takes as long as making them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return tuple(found)
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
-def _entries(channel: rtnl.Channel, table: int | None, protocol: int = 0) -> tuple[Route, ...]:
+def _packed(flags: int) -> _Pack:
+    indexes = rtnl.Indexes()
+    return lambda route, sequence: wire.new_route(flags, route, indexes, sequence)
+
+
+def _dumped(talk: Conversation, kind: int, body: bytes) -> Iterator[bytes]:
+    return chain.from_iterable(map(cut, talk.dump(kind, body)))
+
+
+def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[Run]:
     if table is not None and table not in rtnl.TABLES:
-        return ()
+        return
     try:
-        messages = channel.dump(dump_routes(table, protocol))
+        yield from talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(table, protocol))
     except rtnl.RefusedError as refusal:
-        if table is not None and refusal.errno == errnos.ENOENT:
-            return ()
-        raise
-    names = rtnl.Names()
-    return tuple(decode_route(message, names) for message in messages if is_entry(message))
-
-
-def _deletable(channel: rtnl.Channel, routes: Sequence[Route]) -> Deletable:
-    tables = sorted({(route.table, route.protocol) for route in routes if route.protocol in rtnl.BYTE})
-    return Deletable(
-        entry
-        for table, protocol in tables
-        for entry in _retried("read the routes to delete", partial(_entries, channel, table, protocol))
-        if entry.protocol == protocol  # 0 is no filter to the kernel
-    )
-
-
-def _look_up(channel: rtnl.Channel, address: IPv4Address) -> Lookup:
-    try:
-        answer = channel.ask(lookup_route(address))
-    except rtnl.RefusedError as refusal:
-        if refusal.errno not in _NO_ROUTE:
+        if table is None or refusal.errno != errnos.ENOENT:
             raise
-        return Lookup(address, None, refusal.errno)
-    return Lookup(address, decode_route(answer[0], rtnl.Names()))

@@ -140,7 +140,7 @@ def test_each_thread_is_told_of_each_change(node: NamespaceKernel) -> None:
 
 
 def changes_of(backend: NetlinkBackend) -> ChangeSocket:
-    changes = backend._local.changes
+    changes = backend._local.changes[False]
     assert isinstance(changes, ChangeSocket)
     return changes
 

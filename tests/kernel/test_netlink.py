@@ -1,4 +1,4 @@
-"""The real backend: what pyroute2 0.9 and rtnetlink do behind one's back, and that it isn't done here."""
+"""The real backend: what rtnetlink does behind one's back, and that it isn't done here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,11 @@ from scenario import play, route, rule, skip_without_other_users
 
 from hostrouting.backends import _rtnetlink as rtnl
 from hostrouting.backends._link_messages import DUMP_ADDRESSES
+from hostrouting.backends._messages import HEADER, Run, attributes
 from hostrouting.backends._namespaces import in_thread
-from hostrouting.backends._route_messages import delete_route, is_entry, new_route
+from hostrouting.backends._pyroute2 import Request
 from hostrouting.backends.netlink import NetlinkBackend
+from hostrouting.backends.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, delete_route, new_route
 from hostrouting.errors import RouteError
 from hostrouting.model import NextHop, Route, RouteType, Rule, RuleAction, Table
 from phases import CancelScope
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from hostrouting.backends import RouteBackend
+    from hostrouting.backends._conversation import Conversation
     from hostrouting.backends.namespace import NamespaceKernel
 
     T = TypeVar("T")
@@ -119,16 +122,6 @@ def test_a_table_is_filtered_and_a_missing_one_is_empty(node: NamespaceKernel) -
     for table in (100, 100_000, 2**32 - 1, Table.DEFAULT, Table.MAIN, Table.LOCAL):
         assert node.routes(table) == tuple(there for there in everything if there.table == table) != ()
     assert [node.routes(table) for table in (77, 2**32 - 2, 0, -1, 2**32)] == [(), (), (), (), ()]
-
-
-def test_only_entries_of_the_ipv4_fib_count() -> None:
-    class Message(dict[str, int]):
-        def get_attr(self, attribute: str, /) -> None:
-            return None
-
-    assert is_entry(Message(family=2, flags=0x10))
-    assert not is_entry(Message(family=2, flags=rtnl.RTM_F_CLONED))
-    assert not is_entry(Message(family=10, flags=0))
 
 
 def test_links_read_as_iproute2_prints_them(kernel: NamespaceKernel) -> None:
@@ -226,7 +219,7 @@ def test_a_rule_for_a_vrf_has_no_table_of_its_own(kernel: NamespaceKernel) -> No
 
 def test_an_action_that_the_kernel_stores_and_does_not_know_drops_packets(kernel: NamespaceKernel) -> None:
     fields = {"family": 2, "action": 77}
-    kernel._ask("add a rule", rtnl.Request(rtnl.RTM_NEWRULE, rtnl.ADD, fields, (("FRA_PRIORITY", 100),)))
+    kernel._ask("add a rule", Request(rtnl.RTM_NEWRULE, rtnl.ADD, fields, (("FRA_PRIORITY", 100),)))
     assert kernel.rules()[1].action is RuleAction.BLACKHOLE
     assert kernel.lookup([GATEWAY])[0].discarded_by is RouteType.BLACKHOLE
 
@@ -236,7 +229,7 @@ def test_a_rule_that_asks_for_a_dscp_is_not_taken_for_one_that_asks_for_nothing(
     fields = {"family": 2, "table": 254, "action": RuleAction.TO_TABLE}
     attributes = (("FRA_PRIORITY", 100), ("FRA_TABLE", 254), ("FRA_PROTOCOL", 3), ("FRA_DSCP", 4))
     try:
-        kernel._ask("add a rule", rtnl.Request(rtnl.RTM_NEWRULE, rtnl.ADD, fields, attributes))
+        kernel._ask("add a rule", Request(rtnl.RTM_NEWRULE, rtnl.ADD, fields, attributes))
     except RouteError:
         pytest.skip("this kernel has no rules for a DSCP")
     assert kernel.rules()[1] == attrs.evolve(plain, tos=0x10)
@@ -279,7 +272,7 @@ def test_a_name_of_an_interface_is_the_same_string_everywhere(node: NamespaceKer
         assert {link.name: link.master for link in node.links()}["eth0"] == f"{name}br"
 
 
-# --- nexthop objects, which pyroute2 doesn't know ---------------------------------------------------------------
+# --- nexthop objects --------------------------------------------------------------------------------------------
 
 
 def test_a_nexthop_object_shows_its_number_and_hops(node: NamespaceKernel) -> None:
@@ -382,14 +375,15 @@ def test_every_request_names_what_would_otherwise_be_a_wildcard_or_the_default_r
         def __missing__(self, name: str) -> int:
             return 5
 
-    for destination in ("0.0.0.0/0", "172.16.0.0/16"):
-        wanted = Route(IPv4Network(destination), BY_ETH0)
-        for request in (new_route(rtnl.ADD, wanted, AnyIndex()), delete_route(wanted, AnyIndex())):
-            names = {"RTA_DST", "RTA_TABLE", "RTA_PRIORITY", "RTA_GATEWAY", "RTA_OIF"}
-            assert dict(request.attributes).keys() == names
-            assert {"family", "dst_len", "tos", "table", "proto", "scope", "type"} < request.fields.keys()
-            scope = {rtnl.RTM_NEWROUTE: 0, rtnl.RTM_DELROUTE: 255}[request.kind]
-            assert (request.fields["type"], request.fields["proto"], request.fields["scope"]) == (1, 217, scope)
+    for destination, hops in itertools.product(("0.0.0.0/0", "172.16.0.0/16"), (BY_ETH0, BY_ETH0 * 2, ())):
+        wanted = Route(IPv4Network(destination), hops)
+        for message in (new_route(rtnl.ADD, wanted, AnyIndex(), 7), delete_route(wanted, AnyIndex(), 7)):
+            length, kind, _, sequence, _ = HEADER.unpack_from(message)
+            _, dst_len, _, _, table, protocol, scope, route_type, _ = BODY.unpack_from(message, 16)
+            assert (length, sequence) == (len(message), 7)
+            assert {RTA_DST, RTA_TABLE, RTA_PRIORITY} <= attributes(message, 28).keys()
+            assert (dst_len, table, protocol, route_type) == (wanted.destination.prefixlen, 254, 217, 1)
+            assert scope == {rtnl.RTM_NEWROUTE: 0, rtnl.RTM_DELROUTE: 255}[kind]
 
 
 def test_no_write_ever_touches_the_default_route(node: NamespaceKernel) -> None:
@@ -534,8 +528,8 @@ def rtnl_events() -> Iterator[Callable[[], int]]:
 
 def test_nothing_to_do_opens_no_socket() -> None:
     class Unconnected(NetlinkBackend):
-        def _open(self, attempt: str) -> Iterator[rtnl.Channel]:  # type: ignore[override]
-            raise AssertionError(attempt)
+        def _connect(self) -> Conversation:
+            raise AssertionError
 
     backend = Unconnected()
     assert (backend.add([]), backend.replace([]), backend.delete([]), backend.lookup([])) == ((), (), (), ())
@@ -552,20 +546,19 @@ class Interrupted(NetlinkBackend):
         self.left = times
         self.dumps = 0
 
-    @contextmanager
-    def _open(self, attempt: str) -> Iterator[rtnl.Channel]:
-        with super()._open(attempt) as channel:
-            whole = channel.dump
+    def _connect(self) -> Conversation:
+        talk = super()._connect()
+        whole = talk.dump
 
-            def dump(request: rtnl.Request) -> tuple[rtnl.Message, ...]:
-                self.dumps += 1
-                if self.left:
-                    self.left -= 1
-                    raise rtnl.ChangedError
-                return whole(request)
+        def dump(kind: int, body: bytes) -> Iterator[Run]:
+            self.dumps += 1
+            if self.left:
+                self.left -= 1
+                raise rtnl.AgainError
+            return whole(kind, body)
 
-            channel.dump = dump  # type: ignore[method-assign]
-            yield channel
+        talk.dump = dump  # type: ignore[method-assign]
+        return talk
 
 
 def test_an_interrupted_dump_is_read_again_but_not_for_ever(node: NamespaceKernel) -> None:
@@ -603,35 +596,28 @@ class Disturbed(NetlinkBackend):
         super().__init__()
         self._disturb: Callable[[], None] | None = disturb
 
-    @contextmanager
-    def _open(self, attempt: str) -> Iterator[rtnl.Channel]:
-        with super()._open(attempt) as channel:
-            exchange = channel._exchange
+    def _connect(self) -> Conversation:
+        talk = super()._connect()
+        whole = talk.dump
 
-            def exchange_disturbed(
-                request: rtnl.Request, note: Callable[[rtnl.Message], None] | None
-            ) -> tuple[rtnl.Message, ...]:
-                def noted(message: rtnl.Message) -> None:
-                    disturb, self._disturb = self._disturb, None
-                    if disturb is not None:
-                        in_thread(disturb)
-                    assert note is not None
-                    note(message)
+        def dump(kind: int, body: bytes) -> Iterator[Run]:
+            for run in whole(kind, body):
+                yield run
+                disturb, self._disturb = self._disturb, None
+                if disturb is not None:
+                    in_thread(disturb)
 
-                return exchange(request, noted)
-
-            channel._exchange = exchange_disturbed  # type: ignore[method-assign]
-            yield channel
+        talk.dump = dump  # type: ignore[method-assign]
+        return talk
 
 
 def test_the_kernels_mark_on_an_interrupted_dump_is_seen_and_obeyed(node: NamespaceKernel) -> None:
-    """pyroute2 0.9 returns such a dump as if it were whole."""
     first = IPv4Address("10.6.0.0")
     lines = (f"address add {first + number}/32 dev eth0" for number in range(1500))
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.1/32"))
-    with backend._open("test") as channel, pytest.raises(rtnl.ChangedError):
-        channel.dump(DUMP_ADDRESSES)
+    with closing(backend._connect()) as talk, pytest.raises(rtnl.AgainError, match="they changed"):
+        list(talk.dump(rtnl.RTM_GETADDR, DUMP_ADDRESSES))
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.2/32"))
     assert len({address.local for address in backend.addresses()}) == 1505
 
@@ -698,11 +684,9 @@ def test_no_file_is_left_open(node: NamespaceKernel) -> None:
 
 
 FULL = """
-import gc, os, resource, sys
+import os, resource
 from hostrouting.backends.netlink import NetlinkBackend
 from hostrouting.errors import RouteError
-# asyncio's own loop stumbles in __del__ when its constructor could open no pipe.
-sys.unraisablehook = lambda unraisable: None
 backend = NetlinkBackend()
 backend.routes()
 before = os.listdir("/proc/self/fd")
@@ -715,7 +699,6 @@ for allowed in range(6):
     except RouteError as error:
         print(error.errno, error)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-gc.collect()  # what pyroute2 and asyncio had opened half is in cycles
 assert os.listdir("/proc/self/fd") == before
 """
 
@@ -726,29 +709,34 @@ def test_too_many_open_files_are_an_error_that_says_so_and_leaves_none_behind() 
     assert set(done.stdout.splitlines()) == {
         f"{errno.EMFILE} can't list the routes: no netlink socket: Too many open files"
     }
-    assert len(done.stdout.splitlines()) > 3
+    assert len(done.stdout.splitlines()) == 2  # a conversation, and a witness of what changes meanwhile
 
 
 QUIET = """
 import sys
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-assert not {"pyroute2", "asyncio"} & set(sys.modules)
+from hostrouting.backends.namespace import NamespaceKernel
+from hostrouting.backends._namespaces import make_namespace
 from hostrouting.backends.netlink import NetlinkBackend
+from hostrouting.model import Route
+from ipaddress import IPv4Address, IPv4Network
+GATEWAY = IPv4Address("10.1.0.1")
 NetlinkBackend()
 assert not {"pyroute2", "asyncio"} & set(sys.modules)
-enter_namespace()
+make_namespace()
 kernel = NamespaceKernel()
-kernel.add_link("eth0")
-kernel.links(), kernel.routes(), kernel.routes(77)
+kernel.links(), kernel.addresses(), kernel.rules(), kernel.routes(), kernel.routes(77), kernel.lookup([GATEWAY])
+kernel.add([Route(IPv4Network("10.9.0.0/16"))]), kernel.replace([]), kernel.delete([Route(IPv4Network("10.9.0.0/16"))])
 class Scope:
     def wait(self, what): return True
 kernel.wait_for_change(Scope())
 kernel.wait_for_change(Scope())
+assert not {"pyroute2", "asyncio"} & set(sys.modules)
+kernel.add_link("eth0")
 assert "pyroute2" in sys.modules
 """
 
 
-def test_pyroute2_is_loaded_on_first_use_and_nothing_is_warned_of() -> None:
+def test_pyroute2_is_loaded_for_what_is_rare_and_nothing_is_warned_of() -> None:
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", QUIET]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,269 @@
+"""Entries of the FIB read from the bytes that wire.py draws: hundreds at once where they are alike.
+
+Most entries of a large table differ in their destinations only. With those columns blanked, the messages of a datagram
+are one message repeated, which is one comparison; what it says is decoded once, and the routes share it. Whatever looks
+otherwise is read by itself. All ways end in ``_decode``, so they give the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import struct
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import attrs
+
+from hostrouting.backends import _rtnetlink as rtnl
+from hostrouting.backends import wire
+from hostrouting.backends._messages import CUT_OFF, HEADER_BYTES, NO_SENSE, attributes, to_number
+from hostrouting.model import NextHop, Route, RouteType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from hostrouting.backends._messages import Run
+
+__all__ = ["Destinations", "RouteReader"]
+
+# Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
+_LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
+_DESTINATION_COLUMNS = (_LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
+_HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
+
+_ANY = bytes(4)
+
+# A bound on memory where every entry goes another way.
+_WAYS_MAX = 4096
+
+
+class Destinations(Protocol):
+    """A choice of prefixes, each given as its length and its address as a number."""
+
+    def among(self, prefixes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of some prefixes that are chosen, in their order."""
+        ...
+
+    def are_between(self, first: int, last: int, /) -> bool:
+        """Whether any may start with an address from the first to the last."""
+        ...
+
+
+class _Way(NamedTuple):
+    """What entries have in common: all of a ``Route`` but its destination, in order."""
+
+    fields: tuple[Any, ...]
+    is_wanted: bool
+
+
+class RouteReader:
+    """Reads entries; those that aren't wanted are never made a value, so memory is bounded by what is.
+
+    Args:
+        names: of the interfaces.
+        is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all that go its way
+            are wanted; None: everything is.
+        destinations: what is wanted whatever its way; None: nothing.
+    """
+
+    def __init__(
+        self,
+        names: rtnl.Names,
+        is_wanted: Callable[[Route], bool] | None = None,
+        destinations: Destinations | None = None,
+    ) -> None:
+        self._names = names
+        self._is_wanted = is_wanted
+        self._destinations = destinations
+        self._ways: dict[bytes, _Way | None] = {}
+
+    def read(self, run: Run) -> list[Route]:
+        """The wanted entries of a part of a dump, in its order.
+
+        Raises:
+            AgainError: an interface is gone, or a message makes no sense.
+        """
+        try:
+            return self._read(run.messages, run.length)
+        except (ValueError, IndexError, struct.error) as error:
+            raise rtnl.AgainError(NO_SENSE) from error
+
+    def _read(self, block: bytes, length: int) -> list[Route]:
+        if block[_DST_HEADER] != _HAS_DST or length % 4:
+            return [
+                route for at in range(0, len(block), (length + 3) & ~3) for route in self._odd(block[at : at + length])
+            ]
+        blanked = bytearray(block)
+        zeros = bytes(len(block) // length)
+        for column in _DESTINATION_COLUMNS:
+            blanked[column::length] = zeros
+        first = bytes(blanked[:length])
+        if blanked == first * len(zeros):
+            return self._alike(block, length, self._way(first[HEADER_BYTES:]))
+        routes: list[Route] = []
+        for at, prefix in zip(range(0, len(block), length), _prefixes(length).iter_unpack(block), strict=True):
+            if block[at + _DST_HEADER.start : at + _DST_HEADER.stop] == _HAS_DST:
+                way = self._way(bytes(blanked[at + HEADER_BYTES : at + length]))
+                routes += self._chosen(way, (prefix,))
+            else:
+                routes += self._odd(block[at : at + length])
+        return routes
+
+    def one(self, message: bytes) -> Route:
+        """The entry that answers a look-up, wanted or not.
+
+        Raises:
+            AgainError: as ``read``.
+        """
+        try:
+            if message[_DST_HEADER] == _HAS_DST:
+                way = self._way(b"".join((message[16:17], b"\0", message[18:40], b"\0\0\0\0", message[44:])))
+                if way is not None:
+                    length, address = _prefixes(len(message)).unpack(message)
+                    return Route(_network(length, address), *way.fields)
+            route = _decode(message[HEADER_BYTES:], self._names)
+        except (ValueError, IndexError, struct.error) as error:
+            raise rtnl.AgainError(NO_SENSE) from error
+        if route is None:
+            raise rtnl.AgainError(NO_SENSE)
+        return route
+
+    def _alike(self, block: bytes, length: int, way: _Way | None) -> list[Route]:
+        """The wanted ones of entries that differ in their destinations only."""
+        layout = _prefixes(length)
+        if way is not None and not way.is_wanted:
+            # The walk of a table is in the order of addresses (leaf_walk_rcu), and it goes on by address.
+            (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
+            if self._destinations is None or not self._destinations.are_between(first, last):
+                return []
+        return self._chosen(way, layout.iter_unpack(block))
+
+    def _chosen(self, way: _Way | None, prefixes: Iterable[tuple[Any, ...]]) -> list[Route]:
+        if way is None:
+            return []
+        if not way.is_wanted:
+            prefixes = self._destinations.among(prefixes) if self._destinations is not None else ()
+        fields = way.fields
+        return [Route(_network(length, address), *fields) for length, address in prefixes]
+
+    def _odd(self, message: bytes) -> list[Route]:
+        route = _decode(message[HEADER_BYTES:], self._names)
+        if route is None:
+            return []
+        prefix = (route.destination.prefixlen, int(route.destination.network_address))
+        if self._is_wanted is None or self._is_wanted(route):
+            return [route]
+        return [route] if self._destinations is not None and self._destinations.among((prefix,)) else []
+
+    def _way(self, body: bytes) -> _Way | None:
+        """What the body of an entry with a blank destination says; None if it is no entry."""
+        try:
+            return self._ways[body]
+        except KeyError:
+            pass
+        if len(self._ways) >= _WAYS_MAX:
+            self._ways.clear()
+        route = _decode(body, self._names)
+        way = None
+        if route is not None:
+            is_wanted = self._is_wanted is None or self._is_wanted(route)
+            way = _Way(attrs.astuple(route, recurse=False)[1:], is_wanted)
+        self._ways[body] = way
+        return way
+
+
+@functools.cache
+def _prefixes(length: int) -> struct.Struct:
+    """Where the prefix length and the address of an entry of so many bytes stand."""
+    return struct.Struct(f">{_LENGTH_AT}xB{_ADDRESS.start - _LENGTH_AT - 1}xI{length - _ADDRESS.stop}x")
+
+
+def _network(length: int, address: int) -> IPv4Network:
+    """``IPv4Network((address, length))`` in half the time, from one that has been checked; neither has host bits."""
+    if length > _COPIED_LENGTH_MAX:
+        return IPv4Network((address, length))
+    network = IPv4Network.__new__(IPv4Network)
+    vars(network).update(_NETWORKS[length], network_address=IPv4Address(address))
+    return network
+
+
+# A /31 and a /32 hold functions of their own.
+_COPIED_LENGTH_MAX = 30
+_NETWORKS = [dict(vars(IPv4Network((0, length)))) for length in range(_COPIED_LENGTH_MAX + 1)]
+
+
+def _decode(body: bytes, names: rtnl.Names) -> Route | None:
+    """One entry of the FIB, as dumped or as RTM_F_FIB_MATCH shows it; None: a cached exception to one."""
+    family, length, _, tos, table, protocol, scope, kind, flags = wire.BODY.unpack_from(body)
+    if family != socket.AF_INET or flags & rtnl.RTM_F_CLONED:
+        return None
+    found = attributes(body, wire.BODY.size)
+    metrics = attributes(found.get(wire.RTA_METRICS, b""))
+    source = found.get(wire.RTA_PREFSRC)
+    return Route(
+        destination=IPv4Network((found.get(wire.RTA_DST, _ANY), length)),
+        hops=_decode_hops(kind, flags, found, names),
+        type=_decode_type(kind),
+        table=to_number(found.get(wire.RTA_TABLE, b"")) or table,
+        protocol=protocol,
+        scope=scope,
+        metric=to_number(found.get(wire.RTA_PRIORITY, b"")),
+        tos=tos,
+        source=IPv4Address(source) if source is not None else None,
+        mtu=to_number(metrics[wire.RTAX_MTU]) if wire.RTAX_MTU in metrics else None,
+        nexthop_id=to_number(found[wire.RTA_NH_ID]) if wire.RTA_NH_ID in found else None,
+    )
+
+
+def _decode_type(number: int) -> RouteType:
+    try:
+        return RouteType(number)
+    except ValueError:
+        return RouteType.BLACKHOLE  # nat and xresolve: stored, and to a packet EINVAL as well (fib_props)
+
+
+def _decode_hops(kind: int, flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
+    several = found.get(wire.RTA_MULTIPATH)
+    if several is not None:
+        return tuple(_decode_several(several, names))
+    gateway, oif = _decode_gateway(found), found.get(wire.RTA_OIF)
+    # A blackhole of a nexthop object shows lo, which no packet sees.
+    if kind >= RouteType.BLACKHOLE or (oif is None and gateway is None):
+        return ()
+    return (_decode_hop(flags, 1, to_number(oif or b""), gateway, names),)
+
+
+def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
+    at = 0
+    while at < len(hops):
+        length, flags, extra_weight, oif = wire.HOP.unpack_from(hops, at)
+        if length < wire.HOP.size or at + length > len(hops):
+            raise rtnl.AgainError(CUT_OFF)
+        found = attributes(hops[at : at + length], wire.HOP.size)
+        yield _decode_hop(flags, extra_weight + 1, oif, _decode_gateway(found), names)
+        at += (length + 3) & ~3
+
+
+def _decode_hop(
+    flags: int, weight: int, oif: int, gateway: IPv4Address | IPv6Address | None, names: rtnl.Names
+) -> NextHop:
+    return NextHop(
+        dev=names[oif] if oif else None,
+        gateway=gateway,
+        onlink=bool(flags & rtnl.RTNH_F_ONLINK),
+        weight=weight,
+        is_dead=bool(flags & rtnl.RTNH_F_DEAD),
+        is_linkdown=bool(flags & rtnl.RTNH_F_LINKDOWN),
+    )
+
+
+def _decode_gateway(found: dict[int, bytes]) -> IPv4Address | IPv6Address | None:
+    gateway = found.get(wire.RTA_GATEWAY)
+    if gateway is not None:
+        return IPv4Address(gateway)
+    via = found.get(wire.RTA_VIA)
+    if via is None:
+        return None
+    is_ipv6 = wire.VIA_FAMILY.unpack_from(via)[0] == socket.AF_INET6
+    return IPv6Address(via[wire.VIA_FAMILY.size :]) if is_ipv6 else IPv4Address(via[wire.VIA_FAMILY.size :])
