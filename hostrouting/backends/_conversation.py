@@ -31,6 +31,7 @@ LOST = "an answer of the kernel got lost"
 
 # The kernel fills a datagram of a dump up to 32 KiB (netlink_dump), if the buffer of the reader shows room for it.
 _DATAGRAM_BYTES = 0x10000
+_MESSAGE_BYTES = 0x4000  # twice what the kernel makes (NLMSG_GOODSIZE)
 _BATCH_BYTES = 0x8000
 _BATCH_MAX = 100
 _ANSWER_BYTES = 0x800
@@ -137,15 +138,25 @@ class Conversation:
 
     def _collect(self, expected: int, asked: range, answers: dict[int, bytes | rtnl.RefusedError]) -> None:
         """Read until every question has its answer; what has come until something goes wrong is kept."""
+        receive, unpack, port = self._kernel.recv, HEADER.unpack_from, self._port
         while len(answers) < len(asked):
-            datagram = self._receive()
-            length, kind, _, sequence, port = HEADER.unpack_from(datagram)
+            try:
+                # An answer is one message, so its length tells whether it is whole.
+                datagram = receive(_MESSAGE_BYTES)
+                length, kind, _, sequence, addressee = unpack(datagram)
+            except InterruptedError:
+                continue
+            except OSError as error:
+                raise _no_answer(error) from error
+            except struct.error as error:
+                raise rtnl.AgainError(CUT_OFF) from error
             if length > len(datagram):
                 raise rtnl.AgainError(CUT_OFF)
-            if sequence in asked and port == self._port:
-                if kind not in (expected, rtnl.NLMSG_ERROR):
-                    raise rtnl.AgainError(NO_SENSE)
-                answers[sequence] = datagram[:length] if kind == expected else _refused(datagram)
+            if sequence not in asked or addressee != port:
+                continue
+            if kind not in (expected, rtnl.NLMSG_ERROR):
+                raise rtnl.AgainError(NO_SENSE)
+            answers[sequence] = datagram if kind == expected else _refused(datagram)
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -167,22 +178,26 @@ class Conversation:
             The refusals, by the number of the subject. One with ENOBUFS means that nobody knows.
         """
         refusals: dict[int, rtnl.RefusedError] = {}
-        for batch in self._batches(subjects, pack, refusals):
-            for number, refusal in self._commit(batch).items():
-                if refusal is not _UNKNOWN:
+        first = self._reserve(len(subjects))
+        for messages in self._batches(first, subjects, pack, refusals):
+            answered, unanswered = self._commit(messages)
+            refusals.update({sequence - first: refusal for sequence, refusal in answered.items()})
+            for message in unanswered:
+                number = _sequence_of(message) - first
+                refusal = self._commit_again(message)
+                if refusal is not None and not has_worked(subjects[number], refusal):
                     refusals[number] = refusal
-                    continue
-                second = self._commit_again(batch[number])
-                if second is not None and not has_worked(subjects[number], second):
-                    refusals[number] = second
         return refusals
 
     def _batches(
-        self, subjects: Sequence[T], pack: Callable[[T, int], bytes], refusals: dict[int, rtnl.RefusedError]
-    ) -> Iterator[dict[int, bytes]]:
-        """The requests by the number of the subject, as many at once as may be sent; notes what ``pack`` refuses."""
-        first = self._reserve(len(subjects))
-        batch: dict[int, bytes] = {}
+        self,
+        first: int,
+        subjects: Sequence[T],
+        pack: Callable[[T, int], bytes],
+        refusals: dict[int, rtnl.RefusedError],
+    ) -> Iterator[list[bytes]]:
+        """The requests, as many at once as may be sent; notes what ``pack`` refuses."""
+        batch: list[bytes] = []
         size = 0
         for number, subject in enumerate(subjects):
             try:
@@ -190,31 +205,30 @@ class Conversation:
             except rtnl.RefusedError as error:
                 refusals[number] = error
                 continue
-            if batch and (len(batch) == self._batch or size + len(message) > _BATCH_BYTES):
-                yield batch
-                batch, size = {}, 0
-            batch[number] = message
             size += len(message)
+            if len(batch) == self._batch or (batch and size > _BATCH_BYTES):
+                yield batch
+                batch, size = [], len(message)
+            batch.append(message)
         if batch:
             yield batch
 
-    def _commit(self, batch: dict[int, bytes]) -> dict[int, rtnl.RefusedError]:
-        """Send a batch and return what was refused; where an answer got lost, _UNKNOWN for what has none."""
-        messages = list(batch.values())
-        numbers = dict(zip(map(_sequence_of, messages), batch, strict=True))
+    def _commit(self, messages: list[bytes]) -> tuple[dict[int, rtnl.RefusedError], list[bytes]]:
+        """Send a batch; what was refused, by its sequence number, and what nobody knows about as an answer got lost."""
+        refusals: dict[int, rtnl.RefusedError] = {}
         try:
             self._send(b"".join(messages[:-1]) + _acknowledged(messages[-1]))
         except rtnl.RefusedError as error:
-            return dict.fromkeys(batch, error)
-        refusals: dict[int, rtnl.RefusedError] = {}
+            return dict.fromkeys(map(_sequence_of, messages), error), []
+        own = range(_sequence_of(messages[0]), _sequence_of(messages[-1]) + 1)
         try:
-            for sequence, refusal in self._acknowledgements(_sequence_of(messages[-1])):
-                if refusal is not None and sequence in numbers:
-                    refusals[numbers[sequence]] = refusal
+            for sequence, refusal in self._acknowledgements(own[-1]):
+                if refusal is not None and sequence in own:
+                    refusals[sequence] = refusal  # noqa: PERF403 - those that came before a loss count
         except rtnl.AgainError:
             self._forget()
-            return {number: refusals.get(number, _UNKNOWN) for number in batch}
-        return refusals
+            return refusals, [message for message in messages if _sequence_of(message) not in refusals]
+        return refusals, []
 
     def _commit_again(self, message: bytes) -> rtnl.RefusedError | None:
         sequence = self._reserve(1)
@@ -254,19 +268,19 @@ class Conversation:
 
     def _receive(self, flags: int = 0) -> bytes:
         """The next datagram, whole."""
-        try:
-            # With MSG_TRUNC the size is the datagram's own, even where the buffer is smaller.
-            size = self._kernel.recv_into(self._buffer, 0, socket.MSG_TRUNC | flags)
-        except InterruptedError:
-            return self._receive(flags)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            reason = LOST if error.errno == errnos.ENOBUFS else f"netlink gives no answer: {error.strerror or error}"
-            raise rtnl.AgainError(reason) from error
-        if not HEADER_BYTES <= size <= len(self._buffer):
-            raise rtnl.AgainError(CUT_OFF)
-        return bytes(self._buffer[:size])
+        while True:
+            try:
+                # With MSG_TRUNC the size is the datagram's own, even where the buffer is smaller.
+                size = self._kernel.recv_into(self._buffer, 0, socket.MSG_TRUNC | flags)
+            except InterruptedError:
+                continue
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                raise _no_answer(error) from error
+            if not HEADER_BYTES <= size <= len(self._buffer):
+                raise rtnl.AgainError(CUT_OFF)
+            return bytes(memoryview(self._buffer)[:size])
 
     def _forget(self) -> None:
         """Read what is queued: as long as something is, a socket that lost an answer loses all that follow."""
@@ -293,6 +307,12 @@ def _open() -> socket.socket:
         kernel.close()
         raise
     return kernel
+
+
+def _no_answer(error: OSError) -> rtnl.AgainError:
+    if error.errno == errnos.ENOBUFS:
+        return rtnl.AgainError(LOST)
+    return rtnl.AgainError(f"netlink gives no answer: {error.strerror or error}")
 
 
 def _sequence_of(message: bytes) -> int:

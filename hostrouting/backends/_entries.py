@@ -29,12 +29,12 @@ __all__ = ["Destinations", "RouteReader"]
 
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
+_FAMILY, _BEHIND_LENGTH = slice(16, 17), slice(18, 40)
 _DESTINATION_COLUMNS = (_LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
 _HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
 
 _ANY = bytes(4)
 
-# A bound on memory where every entry goes another way.
 _WAYS_MAX = 4096
 
 
@@ -77,6 +77,7 @@ class RouteReader:
         self._is_wanted = is_wanted
         self._destinations = destinations
         self._ways: dict[bytes, _Way | None] = {}
+        self._answers: dict[bytes, tuple[Any, ...]] = {}
 
     def read(self, run: Run) -> list[Route]:
         """The wanted entries of a part of a dump, in its order.
@@ -117,14 +118,20 @@ class RouteReader:
             AgainError: as ``read``.
         """
         try:
-            if message[_DST_HEADER] == _HAS_DST:
-                way = self._way(b"".join((message[16:17], b"\0", message[18:40], b"\0\0\0\0", message[44:])))
-                if way is not None:
-                    length, address = _prefixes(len(message)).unpack(message)
-                    return Route(_network(length, address), *way.fields)
-            route = _decode(message[HEADER_BYTES:], self._names)
+            if message[_DST_HEADER] != _HAS_DST:
+                return self._one_odd(message)
+            # All but the destination and what the header numbers.
+            rest = message[_FAMILY] + message[_BEHIND_LENGTH] + message[_ADDRESS.stop :]
+            fields = self._answers.get(rest)
+            if fields is None:
+                self._bound(self._answers)
+                fields = self._answers[rest] = _fields(self._one_odd(message))
+            return Route(_network(message[_LENGTH_AT], int.from_bytes(message[_ADDRESS], "big")), *fields)
         except (ValueError, IndexError, struct.error) as error:
             raise rtnl.AgainError(NO_SENSE) from error
+
+    def _one_odd(self, message: bytes) -> Route:
+        route = _decode(message[HEADER_BYTES:], self._names)
         if route is None:
             raise rtnl.AgainError(NO_SENSE)
         return route
@@ -162,15 +169,25 @@ class RouteReader:
             return self._ways[body]
         except KeyError:
             pass
-        if len(self._ways) >= _WAYS_MAX:
-            self._ways.clear()
+        self._bound(self._ways)
         route = _decode(body, self._names)
         way = None
         if route is not None:
             is_wanted = self._is_wanted is None or self._is_wanted(route)
-            way = _Way(attrs.astuple(route, recurse=False)[1:], is_wanted)
+            way = _Way(_fields(route), is_wanted)
         self._ways[body] = way
         return way
+
+    @staticmethod
+    def _bound(ways: dict[bytes, Any]) -> None:
+        """Keep memory bounded where every entry goes another way."""
+        if len(ways) >= _WAYS_MAX:
+            ways.clear()
+
+
+def _fields(route: Route) -> tuple[Any, ...]:
+    """All of a route but its destination, in order."""
+    return attrs.astuple(route, recurse=False)[1:]
 
 
 @functools.cache
@@ -184,13 +201,18 @@ def _network(length: int, address: int) -> IPv4Network:
     if length > _COPIED_LENGTH_MAX:
         return IPv4Network((address, length))
     network = IPv4Network.__new__(IPv4Network)
-    vars(network).update(_NETWORKS[length], network_address=IPv4Address(address))
+    network.network_address = IPv4Address(address)
+    for name, value in _OF_LENGTH[length]:
+        setattr(network, name, value)
     return network
 
 
 # A /31 and a /32 hold functions of their own.
 _COPIED_LENGTH_MAX = 30
-_NETWORKS = [dict(vars(IPv4Network((0, length)))) for length in range(_COPIED_LENGTH_MAX + 1)]
+_OF_LENGTH = [
+    tuple((name, value) for name, value in vars(IPv4Network((0, length))).items() if name != "network_address")
+    for length in range(_COPIED_LENGTH_MAX + 1)
+]
 
 
 def _decode(body: bytes, names: rtnl.Names) -> Route | None:

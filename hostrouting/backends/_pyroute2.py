@@ -131,7 +131,7 @@ def encode_rule(kind: int, flags: int, rule: Rule) -> Request:
         "src_len": rule.source.prefixlen if rule.source is not None else 0,
         "dst_len": rule.destination.prefixlen if rule.destination is not None else 0,
         "tos": rule.tos,
-        "table": 0 if not has_table else rule.table if rule.table in rtnl.BYTE else rtnl.RT_TABLE_COMPAT,
+        "table": 0 if not has_table else rule.table if rule.table <= 0xFF else rtnl.RT_TABLE_COMPAT,
         "action": rule.action,
         "flags": rtnl.FIB_RULE_INVERT if rule.is_inverted else 0,
     }

@@ -144,7 +144,8 @@ class NetlinkBackend:
                 if patience and witness.saw_a_change(table):
                     patience -= 1
                     raise rtnl.AgainError
-            return _values(chain.from_iterable(map(RouteReader(rtnl.Names()).read, runs)))
+            with _uncollected():
+                return tuple(chain.from_iterable(map(RouteReader(rtnl.Names()).read, runs)))
 
         return self._read(attempt, read)
 
@@ -173,8 +174,8 @@ class NetlinkBackend:
 
         def read(talk: Conversation) -> tuple[Route, ...]:
             reader = RouteReader(rtnl.Names(), is_wanted, Inside(inside) if inside else None)
-            with told(attempt), closing(Witness()) as witness:
-                found = _values(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
+            with told(attempt), closing(Witness()) as witness, _uncollected():
+                found = tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
                 if witness.saw_a_change(None):
                     raise rtnl.AgainError
             return found
@@ -191,7 +192,8 @@ class NetlinkBackend:
         """
         if not addresses:
             return ()
-        return self._read("look up routes", lambda talk: _values(self._answers(talk, addresses)))
+        with _uncollected():
+            return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses)))
 
     def _answers(self, talk: Conversation, addresses: Sequence[IPv4Address]) -> Iterator[Lookup]:
         reader = RouteReader(rtnl.Names())
@@ -229,10 +231,10 @@ class NetlinkBackend:
         """Delete exactly these routes; one that isn't there fails with ESRCH."""
 
         def prepare() -> _Pack:
-            deletable, indexes = self._deletable(routes), rtnl.Indexes()
+            deletable, ways = self._deletable(routes), wire.Ways(rtnl.Indexes())
 
             def pack(route: Route, sequence: int) -> bytes:
-                message = wire.delete_route(route, indexes, sequence)
+                message = wire.delete_route(route, ways, sequence)
                 deletable.take(route)
                 return message
 
@@ -272,13 +274,14 @@ class NetlinkBackend:
             reader = RouteReader(rtnl.Names(), lambda _: False, chosen)
             return list(chain.from_iterable(map(reader.read, _dumped_routes(talk, table, protocol))))
 
-        tables = sorted({(route.table, route.protocol) for route in routes if route.protocol in rtnl.BYTE})
-        return Deletable(
-            entry
-            for table, protocol in tables
-            for entry in self._read("read the routes to delete", partial(read, table, protocol))
-            if entry.protocol == protocol  # 0 is no filter to the kernel
-        )
+        tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
+        with _uncollected():
+            return Deletable(
+                entry
+                for table, protocol in tables
+                for entry in self._read("read the routes to delete", partial(read, table, protocol))
+                if entry.protocol == protocol  # 0 is no filter to the kernel
+            )
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
@@ -342,24 +345,25 @@ def told(attempt: str) -> Iterator[None]:
         raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error
 
 
-def _values(found: Iterator[T]) -> tuple[T, ...]:
-    """All of them, made without the garbage collector.
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Make values without the garbage collector.
 
-    Values hold no cycles, but with every few hundred of them it would start to look for some among all there are,
-    which takes as long as making them.
+    They hold no cycles, but with every few hundred of them it would start to look for some among all there are, which
+    takes as long as making them.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return tuple(found)
+        yield
     finally:
         if was_enabled:
             gc.enable()
 
 
 def _packed(flags: int) -> _Pack:
-    indexes = rtnl.Indexes()
-    return lambda route, sequence: wire.new_route(flags, route, indexes, sequence)
+    ways = wire.Ways(rtnl.Indexes())
+    return lambda route, sequence: wire.new_route(flags, route, ways, sequence)
 
 
 def _dumped(talk: Conversation, kind: int, body: bytes) -> Iterator[bytes]:
@@ -367,7 +371,7 @@ def _dumped(talk: Conversation, kind: int, body: bytes) -> Iterator[bytes]:
 
 
 def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[Run]:
-    if table is not None and table not in rtnl.TABLES:
+    if table is not None and not 0 < table <= rtnl.TABLE_MAX:
         return
     try:
         yield from talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(table, protocol))

@@ -9,9 +9,9 @@ A route is a message of _messages.py with this body, struct rtmsg::
 
 and these attributes. A request is packed in this order (the kernel takes any)::
 
-    DST 8 | TABLE 8 | PRIORITY 8 | [PREFSRC 8] | [METRICS: MTU] | NH_ID 8
-                                                                | MULTIPATH: hop, hop...
-                                                                | [GATEWAY 8 or VIA 24] | [OIF 8]
+    DST 8 | TABLE 8 | PRIORITY 8 | NH_ID 8                         | [PREFSRC 8] | [METRICS: MTU]
+                                 | MULTIPATH: hop, hop...          |
+                                 | [GATEWAY 8 or VIA 24] | [OIF 8] |
 
 and an entry of a dump, which the kernel writes in always the same order (fib_dump_info)::
 
@@ -41,19 +41,17 @@ from __future__ import annotations
 import errno as errnos
 import socket
 import struct
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
-import attrs
-
 from hostrouting.backends import _rtnetlink as rtnl
-from hostrouting.backends._messages import HEADER, HEADER_BYTES, attribute, number
+from hostrouting.backends._messages import attribute, number
 from hostrouting.model import Scope
 
 if TYPE_CHECKING:
     from hostrouting.model import NextHop, Route
 
-__all__ = ["delete_route", "dump_routes", "look_up", "new_route"]
+__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "new_route"]
 
 # linux/rtnetlink.h
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 4, 5, 6, 7, 8, 9
@@ -61,27 +59,26 @@ RTA_TABLE, RTA_VIA, RTA_UID, RTA_NH_ID = 15, 18, 25, 30
 RTAX_MTU = 2
 
 _IPV4 = socket.AF_INET
+_BYTE_MAX, _UINT32_MAX = 0xFF, 0xFFFFFFFF
 _COMPAT_FROM = 0x100  # the first table that eight bits don't hold
 BODY = struct.Struct("=8BI")  # struct rtmsg
 HOP = struct.Struct("=HBBi")  # struct rtnexthop
 VIA_FAMILY = struct.Struct("=H")  # in front of the address of RTA_VIA
 
+_WAYS_MAX = 4096
+
 # --- requests ------------------------------------------------------------------------------------------------------
 
-# Header, body and attributes of a route by one gateway, of one on the link, and of a look-up: each in one call.
-_BY_GATEWAY = struct.Struct("=IHHII 8BI HHI HHI HHI HHI HHI")
-_ON_LINK = struct.Struct("=IHHII 8BI HHI HHI HHI HHI")
+# Header, body and the attributes that every request has, each in one call.
+_ROUTE = struct.Struct("=IHHII 8BI HHI HHI HHI")
 _LOOK_UP = struct.Struct("=IHHII 8BI HHI HHI")
+_LOOK_UP_HEADER = (_LOOK_UP.size, rtnl.RTM_GETROUTE, rtnl.GET)
+_LOOK_UP_BODY = (_IPV4, 32, 0, 0, 0, 0, 0, 0, rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE, 8, RTA_DST)
 
 
 def look_up(address: IPv4Address, sequence: int) -> bytes:
     """Ask which entry wins for root's packet: without RTA_UID the kernel answers for the uid of the caller."""
-    return _LOOK_UP.pack(
-        *(_LOOK_UP.size, rtnl.RTM_GETROUTE, rtnl.GET, sequence, 0),
-        *(_IPV4, 32, 0, 0, 0, 0, 0, 0, rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE),
-        *(8, RTA_DST, socket.htonl(int(address))),
-        *(8, RTA_UID, 0),
-    )
+    return _LOOK_UP.pack(*_LOOK_UP_HEADER, sequence, 0, *_LOOK_UP_BODY, socket.htonl(int(address)), 8, RTA_UID, 0)
 
 
 def dump_routes(table: int | None, protocol: int = 0) -> bytes:
@@ -90,99 +87,112 @@ def dump_routes(table: int | None, protocol: int = 0) -> bytes:
     return body if table is None else body + number(RTA_TABLE, table)
 
 
-def new_route(flags: int, route: Route, indexes: rtnl.Indexes, sequence: int) -> bytes:
+class Ways:
+    """First hops as attributes, each packed once; good for one batch.
+
+    Args:
+        indexes: of the interfaces.
+    """
+
+    def __init__(self, indexes: rtnl.Indexes) -> None:
+        self.indexes = indexes
+        # By the identity of the hops, as their hash takes longer than packing them. They are kept, so it stays theirs.
+        self._packed: dict[int, tuple[tuple[NextHop, ...], int, bytes]] = {}
+
+    def first(self, hops: tuple[NextHop, ...]) -> tuple[object, int, bytes]:
+        """The hops themselves, and rtm_flags and attributes of the first.
+
+        Raises:
+            RefusedError: its interface doesn't exist, or its weight doesn't fit.
+        """
+        packed = self._packed.get(id(hops))
+        if packed is None:
+            if len(self._packed) >= _WAYS_MAX:
+                self._packed.clear()
+            hop = hops[0]
+            _refuse_outside("weight", hop.weight, 1, 256)
+            oif = b"" if hop.dev is None else number(RTA_OIF, self.indexes[hop.dev])
+            flags = rtnl.RTNH_F_ONLINK if hop.onlink else 0
+            packed = self._packed[id(hops)] = (hops, flags, _pack_gateway(hop) + oif)
+        return packed
+
+
+def new_route(flags: int, route: Route, ways: Ways, sequence: int) -> bytes:
     """Ask for a route to be added or replaced, naming all of it.
 
     Args:
         flags: ADD or REPLACE.
         route: what it is about.
-        indexes: of the interfaces.
+        ways: of the batch.
         sequence: comes back with a refusal.
 
     Raises:
         RefusedError: an interface doesn't exist, or a number doesn't fit into the message.
     """
-    kind = rtnl.RTM_NEWROUTE
-    is_bare = len(route.hops) == 1 and route.source is None and route.mtu is None and route.nexthop_id is None
-    message = _pack_bare(kind, flags, sequence, route, route.scope, indexes) if is_bare else None
-    return message or _pack(kind, flags, sequence, route, route.type, indexes)
+    if len(route.hops) == 1 and route.source is None and route.mtu is None and route.nexthop_id is None:
+        _, hop_flags, rest = ways.first(route.hops)
+        return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, route.type, route.scope, hop_flags, rest)
+    hop_flags, rest = _pack_way(route, ways)
+    if route.source is not None:
+        rest += attribute(RTA_PREFSRC, route.source.packed)
+    if route.mtu is not None:
+        _refuse_outside("mtu", route.mtu, 0, _UINT32_MAX)
+        rest += attribute(RTA_METRICS, number(RTAX_MTU, route.mtu))
+    return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, route.type, route.scope, hop_flags, rest)
 
 
-def delete_route(route: Route, indexes: rtnl.Indexes, sequence: int) -> bytes:
+def delete_route(route: Route, ways: Ways, sequence: int) -> bytes:
     """Ask for a route to be deleted, naming what tells it from others (fib_table_delete, fib_nh_match).
 
     Raises:
         RefusedError: as for ``new_route``.
     """
-    kind, flags = rtnl.RTM_DELROUTE, rtnl.DELETE
-    # Scope 0 would mean universe, and ESRCH for a route on the link: only NOWHERE means any. Of several hops the
-    # kernel compares the first only; a source or an MTU that isn't named is any.
-    is_bare = route.hops and route.nexthop_id is None
-    message = _pack_bare(kind, flags, sequence, route, Scope.NOWHERE, indexes) if is_bare else None
-    if message is not None:
-        return message
-    named = attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None, mtu=None)
-    # A blackhole of a nexthop object is shown as one, but stored as unicast; 0 is any type.
-    return _pack(kind, flags, sequence, named, route.type if route.nexthop_id is None else 0, indexes)
+    # Of several hops the kernel compares the first only; a source or an MTU that isn't named is any.
+    if route.nexthop_id is not None:
+        hop_flags, rest = _pack_way(route, ways)
+    else:
+        _, hop_flags, rest = ways.first(route.hops) if route.hops else ((), 0, b"")
+    # A blackhole of a nexthop object is shown as one, but stored as unicast; 0 is any type. Scope 0 would mean
+    # universe, and ESRCH for a route on the link: only NOWHERE means any.
+    kind = route.type if route.nexthop_id is None else 0
+    return _pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, kind, Scope.NOWHERE, hop_flags, rest)
 
 
-def _pack_bare(kind: int, flags: int, sequence: int, route: Route, scope: int, indexes: rtnl.Indexes) -> bytes | None:
-    """A route by its first hop and nothing more, in one call; None if there is more to it than that layout holds."""
-    hop, table, destination = route.hops[0], route.table, route.destination
-    dev, gateway = hop.dev, hop.gateway
-    if dev is None or hop.weight != 1 or table not in rtnl.TABLES or isinstance(gateway, IPv6Address):
-        return None
-    fields = (
-        *(kind, flags, sequence, 0),
-        *(_IPV4, destination.prefixlen, 0, route.tos, table if table < _COMPAT_FROM else rtnl.RT_TABLE_COMPAT),
-        *(route.protocol, scope, route.type, rtnl.RTNH_F_ONLINK if hop.onlink else 0),
-        *(8, RTA_DST, socket.htonl(int(destination.network_address))),
-        *(8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric, 8, RTA_OIF, indexes[dev]),
-    )
+def _pack(
+    kind: int, flags: int, sequence: int, route: Route, route_type: int, scope: int, hop_flags: int, rest: bytes
+) -> bytes:
+    destination, table = route.destination, route.table
+    if table < 1:
+        _refuse_unwritable(route)  # it isn't one: the kernel would take main (fib_new_table)
     try:
-        if gateway is None:
-            return _ON_LINK.pack(_ON_LINK.size, *fields)
-        return _BY_GATEWAY.pack(_BY_GATEWAY.size, *fields, 8, RTA_GATEWAY, socket.htonl(int(gateway)))
-    except struct.error:
-        return None  # a number that doesn't fit; which one it is, the long way tells
-
-
-def _pack(kind: int, flags: int, sequence: int, route: Route, route_type: int, indexes: rtnl.Indexes) -> bytes:
-    _refuse_unwritable(route)
-    is_onlink, way = _pack_way(route, indexes)
-    body = b"".join(
-        (
-            BODY.pack(
-                *(_IPV4, route.destination.prefixlen, 0, route.tos),
-                route.table if route.table < _COMPAT_FROM else rtnl.RT_TABLE_COMPAT,
-                *(route.protocol, route.scope, route_type, rtnl.RTNH_F_ONLINK if is_onlink else 0),
-            ),
-            attribute(RTA_DST, route.destination.network_address.packed),
-            number(RTA_TABLE, route.table),
-            number(RTA_PRIORITY, route.metric),
-            b"" if route.source is None else attribute(RTA_PREFSRC, route.source.packed),
-            b"" if route.mtu is None else attribute(RTA_METRICS, number(RTAX_MTU, route.mtu)),
-            way,
+        return (
+            _ROUTE.pack(
+                *(_ROUTE.size + len(rest), kind, flags, sequence, 0),
+                *(_IPV4, destination.prefixlen, 0, route.tos, table if table < _COMPAT_FROM else rtnl.RT_TABLE_COMPAT),
+                *(route.protocol, scope, route_type, hop_flags),
+                *(8, RTA_DST, socket.htonl(int(destination.network_address))),
+                *(8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric),
+            )
+            + rest
         )
-    )
-    return HEADER.pack(HEADER_BYTES + len(body), kind, flags, sequence, 0) + body
+    except struct.error:
+        _refuse_unwritable(route)
+        raise
 
 
-def _pack_way(route: Route, indexes: rtnl.Indexes) -> tuple[bool, bytes]:
-    """Whether its one hop is onlink, and the attributes of the hops."""
+def _pack_way(route: Route, ways: Ways) -> tuple[int, bytes]:
+    """What a route says of its hops: rtm_flags and attributes."""
     if route.nexthop_id is not None:
         # Its hops are the object's, and the kernel refuses to be told them too.
-        return False, number(RTA_NH_ID, route.nexthop_id)
+        _refuse_outside("nexthop id", route.nexthop_id, 0, _UINT32_MAX)
+        return 0, number(RTA_NH_ID, route.nexthop_id)
     if len(route.hops) > 1:
-        return False, attribute(RTA_MULTIPATH, b"".join(_pack_hop(hop, indexes) for hop in route.hops))
-    if not route.hops:
-        return False, b""
-    hop = route.hops[0]
-    oif = b"" if hop.dev is None else number(RTA_OIF, indexes[hop.dev])
-    return hop.onlink, _pack_gateway(hop) + oif
+        return 0, attribute(RTA_MULTIPATH, b"".join(_pack_hop(hop, ways.indexes) for hop in route.hops))
+    return ways.first(route.hops)[1:] if route.hops else (0, b"")
 
 
 def _pack_hop(hop: NextHop, indexes: rtnl.Indexes) -> bytes:
+    _refuse_outside("weight", hop.weight, 1, 256)
     gateway = _pack_gateway(hop)
     flags = rtnl.RTNH_F_ONLINK if hop.onlink else 0
     index = indexes[hop.dev] if hop.dev is not None else 0
@@ -198,17 +208,13 @@ def _pack_gateway(hop: NextHop) -> bytes:
 
 
 def _refuse_unwritable(route: Route) -> None:
-    # Table 0 isn't one: the kernel would take main (fib_new_table).
-    numbers = (
-        ("table", route.table, rtnl.TABLES),
-        ("metric", route.metric, rtnl.UINT32),
-        ("mtu", route.mtu or 0, rtnl.UINT32),
-        ("nexthop id", route.nexthop_id or 0, rtnl.UINT32),
-        ("protocol", route.protocol, rtnl.BYTE),
-        ("scope", route.scope, rtnl.BYTE),
-        ("tos", route.tos, rtnl.BYTE),
-        *(("weight", hop.weight, range(1, 257)) for hop in route.hops),
-    )
-    for name, value, allowed in numbers:
-        if value not in allowed:
-            raise rtnl.RefusedError(errnos.EINVAL, f"{name} {value} is not in {allowed[0]}-{allowed[-1]}")
+    _refuse_outside("table", route.table, 1, _UINT32_MAX)
+    _refuse_outside("metric", route.metric, 0, _UINT32_MAX)
+    _refuse_outside("protocol", route.protocol, 0, _BYTE_MAX)
+    _refuse_outside("scope", route.scope, 0, _BYTE_MAX)
+    _refuse_outside("tos", route.tos, 0, _BYTE_MAX)
+
+
+def _refuse_outside(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise rtnl.RefusedError(errnos.EINVAL, f"{name} {value} is not in {least}-{most}")

@@ -28,7 +28,7 @@ from hostrouting.backends._messages import HEADER, Run, attributes
 from hostrouting.backends._namespaces import in_thread
 from hostrouting.backends._pyroute2 import Request
 from hostrouting.backends.netlink import NetlinkBackend
-from hostrouting.backends.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, delete_route, new_route
+from hostrouting.backends.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
 from hostrouting.errors import RouteError
 from hostrouting.model import NextHop, Route, RouteType, Rule, RuleAction, Table
 from phases import CancelScope
@@ -375,9 +375,10 @@ def test_every_request_names_what_would_otherwise_be_a_wildcard_or_the_default_r
         def __missing__(self, name: str) -> int:
             return 5
 
+    ways = Ways(AnyIndex())
     for destination, hops in itertools.product(("0.0.0.0/0", "172.16.0.0/16"), (BY_ETH0, BY_ETH0 * 2, ())):
         wanted = Route(IPv4Network(destination), hops)
-        for message in (new_route(rtnl.ADD, wanted, AnyIndex(), 7), delete_route(wanted, AnyIndex(), 7)):
+        for message in (new_route(rtnl.ADD, wanted, ways, 7), delete_route(wanted, ways, 7)):
             length, kind, _, sequence, _ = HEADER.unpack_from(message)
             _, dst_len, _, _, table, protocol, scope, route_type, _ = BODY.unpack_from(message, 16)
             assert (length, sequence) == (len(message), 7)
