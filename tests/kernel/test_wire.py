@@ -1,0 +1,566 @@
+"""Messages packed and read by hand: they mean what pyroute2 reads, and no fault on the way gives a wrong answer."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+import struct
+import tracemalloc
+from collections import Counter
+from ipaddress import IPv4Address, IPv4Network
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import by_pyroute2
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scenario import play
+
+from hostrouting.backends import _conversation
+from hostrouting.backends import _rtnetlink as rtnl
+from hostrouting.backends._conversation import Conversation
+from hostrouting.backends._entries import RouteReader
+from hostrouting.backends._messages import HEADER, Run, attribute, attributes, number, runs
+from hostrouting.backends._networks import Inside
+from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+from hostrouting.backends.netlink import NetlinkBackend
+from hostrouting.errors import RouteError
+from hostrouting.model import NextHop, Route, RouteType, Table
+from hostrouting.testing.strategies import DESTINATIONS, DEVICES, policy_rules, routes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GATEWAY = IPv4Address("10.1.0.1")
+BY_ETH0 = (NextHop("eth0", GATEWAY),)
+BY_NOBODY = (NextHop("eth0", IPv4Address("10.9.0.1")),)  # refused: no such neighbour
+
+NODE = """
+    link add eth0
+    link add ib0
+    addr add 10.1.0.4/24 dev eth0
+    addr add 10.2.0.4/24 dev ib0
+    route add default via 10.1.0.1 dev eth0
+"""
+
+
+@pytest.fixture
+def node(kernel: NamespaceKernel) -> NamespaceKernel:
+    play(kernel, NODE)
+    return kernel
+
+
+def many(count: int, hops: tuple[NextHop, ...] = BY_ETH0) -> list[Route]:
+    return [Route(IPv4Network((0x14000000 + number * 256, 24)), hops) for number in range(count)]
+
+
+# --- what is read is what pyroute2 reads ---------------------------------------------------------------------------
+
+
+def agree(backend: NetlinkBackend) -> None:
+    assert backend.links() == by_pyroute2.links()
+    assert backend.addresses() == by_pyroute2.addresses()
+    assert backend.rules() == by_pyroute2.rules()
+    assert backend.routes() == by_pyroute2.routes()
+    assert backend.lookup(DESTINATIONS) == by_pyroute2.lookup(DESTINATIONS)
+
+
+@pytest.mark.kernel
+@settings(max_examples=12)
+@given(st.lists(routes(), min_size=5, max_size=40), st.lists(policy_rules(), max_size=4))
+def test_a_random_world_reads_as_by_pyroute2(wanted: list[Route], rules: list[Any]) -> None:
+    enter_namespace()
+    kernel = NamespaceKernel()
+    for dev, address in zip(DEVICES, ("10.0.0.1/24", "10.0.1.1/24", "10.2.0.1/31"), strict=True):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    kernel.add(wanted)
+    for rule in rules:
+        try:
+            kernel.add_rule(rule)
+        except RouteError:
+            continue
+    kernel.set_link("v1", carrier=False)
+    agree(kernel)
+
+
+def mixed(count: int) -> list[Route]:
+    """Routes of many shapes in an order that lets each shape meet each other in one datagram."""
+    pick = random.Random(7)
+    hops = [
+        BY_ETH0,
+        (NextHop("ib0", IPv4Address("10.2.0.1")),),
+        (NextHop("ib0"),),
+        (NextHop("eth0", IPv4Address("192.0.2.1"), onlink=True),),
+        (NextHop("eth0", GATEWAY), NextHop("ib0", IPv4Address("10.2.0.1"), weight=3)),
+    ]
+    found: dict[Any, Route] = {}
+    while len(found) < count:
+        length = pick.choice((8, 16, 24, 24, 24, 30, 31, 32))
+        address = pick.randrange(0x14000000, 0x20000000) >> (32 - length) << (32 - length)
+        discards = pick.random() < 0.1
+        route = Route(
+            IPv4Network((address, length)),
+            () if discards else pick.choice(hops[:1] * 8 + hops),
+            RouteType.UNREACHABLE if discards else RouteType.UNICAST,
+            table=pick.choice((254, 254, 254, 100, 1000)),
+            metric=pick.choice((0, 0, 0, 5, pick.randrange(2**32))),
+            tos=pick.choice((0, 0, 0, 0, 16)),
+            mtu=pick.choice((None, None, None, 1400)),
+            source=pick.choice((None, None, IPv4Address("10.1.0.4"))),
+        )
+        found[route.key] = route
+    return list(found.values())
+
+
+@pytest.mark.kernel
+def test_thousands_of_entries_read_as_by_pyroute2_alike_or_not(node: NamespaceKernel) -> None:
+    assert node.add(many(1500)) == ()
+    agree(node)
+    assert node.add(mixed(1500)) == ()
+    agree(node)
+    for table in (100, 254, 255):
+        assert node.routes(table) == by_pyroute2.routes(table)
+
+
+@pytest.mark.kernel
+def test_what_is_packed_and_read_back_is_the_same_route(node: NamespaceKernel) -> None:
+    wanted = mixed(1000)
+    assert node.add(wanted) == ()
+    there = {entry.key: entry for entry in node.routes()}
+    assert [there[route.key] for route in wanted] == wanted
+    assert node.delete(wanted) == ()
+    assert not [entry for entry in node.routes() if entry.protocol == 217 and entry.destination.prefixlen]
+
+
+def test_a_copied_network_is_like_one_that_was_checked() -> None:
+    from hostrouting.backends._entries import _network
+
+    for length in range(33):
+        address = 0xA0000000 if length > 2 else 0
+        mine, theirs = _network(length, address), IPv4Network((address, length))
+        assert (mine, hash(mine), str(mine), mine.prefixlen) == (theirs, hash(theirs), str(theirs), length)
+        assert (mine[0], mine[-1], mine.broadcast_address) == (theirs[0], theirs[-1], theirs.broadcast_address)
+        assert vars(mine).keys() == vars(theirs).keys()
+        assert length < 25 or list(mine.hosts()) == list(theirs.hosts())
+
+
+def test_only_entries_of_the_ipv4_fib_count() -> None:
+    reader = RouteReader(rtnl.Names())
+    body = struct.Struct("=8BI")
+    for family, flags, expected in ((2, 0x10, 1), (2, rtnl.RTM_F_CLONED, 0), (10, 0, 0)):
+        for dst in (attribute(1, bytes(4)), b""):
+            content = body.pack(family, 0, 0, 0, 254, 0, 0, 1, flags) + number(15, 254) + dst
+            message = HEADER.pack(16 + len(content), 24, 2, 1, 9) + content
+            assert len(reader.read(Run(24, 2, 1, 9, len(message), message * 3))) == 3 * expected
+
+
+# --- what isn't wanted is passed over --------------------------------------------------------------------------------
+
+
+def is_plain_by_eth0(route: Route) -> bool:
+    return route.type is RouteType.UNICAST and route.tos == 0 and route.devs == ("eth0",)
+
+
+@pytest.mark.kernel
+def test_all_but_the_plain_routes_by_some_interfaces(node: NamespaceKernel) -> None:
+    node.add(many(1200) + mixed(1200))
+    everything = node.routes()
+    assert node.routes_except(["eth0"]) == tuple(route for route in everything if not is_plain_by_eth0(route))
+    assert node.routes_except(["eth0", "ib0", "lo"]) == tuple(
+        route for route in everything if route.type is not RouteType.UNICAST or route.tos
+    )
+    assert node.routes_except([]) == everything
+
+
+@pytest.mark.kernel
+def test_of_the_plain_routes_those_inside_some_networks(node: NamespaceKernel) -> None:
+    node.add(many(1200) + mixed(1200))
+    networks = [IPv4Network(text) for text in ("20.0.4.0/22", "20.0.5.0/24", "20.4.0.0/24", "24.0.0.0/7", "31.1.2.3")]
+    expected = tuple(
+        route
+        for route in node.routes()
+        if not is_plain_by_eth0(route) or any(route.destination.subnet_of(network) for network in networks)
+    )
+    assert node.routes_except(["eth0"], inside=networks) == expected
+    assert node.routes_except(["eth0"], inside=[IPv4Network("0.0.0.0/0")]) == node.routes()
+
+
+_prefixes = st.builds(
+    lambda address, length: IPv4Network((address >> (32 - length) << (32 - length), length)),
+    st.integers(0, 2**32 - 1) | st.integers(0, 3) | st.integers(2**32 - 4, 2**32 - 1),
+    st.integers(0, 32),
+)
+
+
+@given(st.lists(_prefixes, max_size=8), _prefixes)
+@example([IPv4Network("0.0.0.0/0"), IPv4Network("10.0.0.0/8")], IPv4Network("0.0.0.0/0"))
+@example([], IPv4Network("0.0.0.0/0"))
+def test_a_prefix_lies_inside_if_one_of_the_networks_holds_it(networks: list[IPv4Network], prefix: IPv4Network) -> None:
+    inside = Inside(networks)
+    pair = (prefix.prefixlen, int(prefix.network_address))
+    assert inside.among([pair]) == [pair] * any(prefix.subnet_of(network) for network in networks)
+    first, last = int(prefix.network_address), int(prefix.broadcast_address)
+    assert inside.are_between(first, last) == any(prefix.overlaps(network) for network in networks)
+
+
+@pytest.mark.kernel
+def test_memory_goes_by_what_is_wanted_not_by_the_size_of_the_table(node: NamespaceKernel) -> None:
+    def peak() -> int:
+        tracemalloc.start()
+        try:
+            assert len(node.routes_except(["eth0"])) < 20
+            assert len(node.routes_except(["eth0"], inside=[IPv4Network("20.0.0.0/20")])) < 50
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    node.add(many(1000))
+    peak()
+    before = peak()
+    node.add(many(40_000)[1000:])
+    assert peak() < 1.2 * before
+
+
+@pytest.mark.kernel
+def test_a_deletion_keeps_only_the_entries_that_it_is_about(node: NamespaceKernel) -> None:
+    def peak(routes: list[Route]) -> int:
+        node.add(routes)
+        tracemalloc.start()
+        try:
+            assert node.delete(routes[:5]) == ()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(many(500))
+    assert peak(many(30_000)) < 1.2 * peak(many(500))
+
+
+# --- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.kernel
+def test_of_ten_thousand_routes_each_refusal_is_told_of_its_route(node: NamespaceKernel) -> None:
+    routes = many(10_000)
+    for index in range(0, 10_000, 7):
+        routes[index] = attrs.evolve(routes[index], hops=BY_NOBODY)
+    routes[5000:5000] = [attrs.evolve(routes[1], mtu=1400), attrs.evolve(routes[2], hops=(NextHop("nope"),))]
+    failures = node.add(routes)
+    expected = [
+        (route, errno.ENETUNREACH, "Nexthop has invalid gateway") for route in routes if route.hops is BY_NOBODY
+    ]
+    odd = [failure for failure in failures if failure.route.hops is not BY_NOBODY]
+    assert [(failure.route, failure.errno, failure.message) for failure in failures if failure not in odd] == expected
+    assert [(failure.route, failure.errno) for failure in odd] == [
+        (routes[5000], errno.EEXIST),
+        (routes[5001], errno.ENODEV),
+    ]
+    position = {id(route): index for index, route in enumerate(routes)}
+    order = [position[id(failure.route)] for failure in failures]
+    assert order == sorted(order)
+    assert len(node.routes(Table.MAIN)) == 3 + len(routes) - len(failures)
+
+
+@pytest.mark.kernel
+def test_a_route_of_more_hops_than_a_message_holds_is_refused_and_the_rest_goes_on(node: NamespaceKernel) -> None:
+    good, bad, better = many(3)
+    bad = attrs.evolve(bad, hops=BY_ETH0 * 6000)
+    (failure,) = node.add([good, bad, better])
+    assert (failure.route, failure.errno) == (bad, errno.EMSGSIZE)
+    assert {good, better} < set(node.routes())
+
+
+@pytest.mark.kernel
+def test_requests_are_sent_in_parts_that_the_socket_takes(node: NamespaceKernel) -> None:
+    routes = [attrs.evolve(route, hops=BY_ETH0 * 200) for route in many(60)]
+    assert node.add(routes) == ()
+    assert set(routes) < set(node.routes())
+    assert node.delete(routes) == ()
+
+
+# --- faults on the way ---------------------------------------------------------------------------------------------
+
+
+class Faulty:
+    """A netlink socket on which one receive, or every one from then on, goes wrong.
+
+    Args:
+        fault: what happens to a datagram.
+        at: to which one, counted from 0.
+        for_ever: and to all that follow.
+    """
+
+    def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
+        self._inner = _conversation._open()
+        self._fault, self._at, self._for_ever = fault, at, for_ever
+        self.received = 0
+        self.queue: list[bytes] = []
+        for name in ("getsockname", "getsockopt", "send", "close"):
+            setattr(self, name, getattr(self._inner, name))
+
+    def _next(self, flags: int) -> bytes:
+        if self.queue:
+            return self.queue.pop(0)
+        datagram = self._inner.recv(0x10000, flags)
+        count, self.received = self.received, self.received + 1
+        is_hit = count >= self._at if self._for_ever else count == self._at
+        return self._fault(self, datagram) if is_hit else datagram
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        return self._next(flags)[:size]
+
+    def recv_into(self, buffer: bytearray, _size: int, flags: int) -> int:
+        datagram = self._next(flags & ~socket.MSG_TRUNC)
+        buffer[: len(datagram)] = datagram[: len(buffer)]
+        return len(datagram)
+
+
+def interrupted(faulty: Faulty, datagram: bytes) -> bytes:
+    faulty.queue.append(datagram)
+    raise InterruptedError
+
+
+def overrun(faulty: Faulty, datagram: bytes) -> bytes:
+    """The datagram is lost, and the kernel says so."""
+    raise OSError(errno.ENOBUFS, "No buffer space available")
+
+
+def late_overrun(faulty: Faulty, datagram: bytes) -> bytes:
+    faulty.queue.append(datagram)
+    raise OSError(errno.ENOBUFS, "No buffer space available")
+
+
+def broken(faulty: Faulty, datagram: bytes) -> bytes:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def half(faulty: Faulty, datagram: bytes) -> bytes:
+    """Never at the end of a message: the kernel tells the size of a datagram even where it doesn't fit."""
+    return datagram[: len(datagram) // 8 * 4 + 2]
+
+
+def without_its_end(faulty: Faulty, datagram: bytes) -> bytes:
+    return datagram[:-4]
+
+
+def nothing(faulty: Faulty, datagram: bytes) -> bytes:
+    return b""
+
+
+def too_long(faulty: Faulty, datagram: bytes) -> bytes:
+    return datagram.ljust(0x20000, b"\0")
+
+
+def foreign(faulty: Faulty, datagram: bytes) -> bytes:
+    """A notification of somebody else's change comes first, and messages that look like ours but aren't."""
+    sequence, port = HEADER.unpack_from(datagram)[3:]
+    body = struct.pack("=8BI", 2, 32, 0, 0, 254, 3, 0, 6, 0) + number(15, 254) + attribute(1, b"\x14\0\0\1")
+    refusal = struct.pack("=i", -errno.EPERM) + datagram[:16]
+    faulty.queue += [
+        HEADER.pack(16 + len(body), rtnl.RTM_NEWROUTE, 0, sequence, port + 1) + body,
+        HEADER.pack(16 + len(body), rtnl.RTM_NEWROUTE, 0, 0, 0) + body,
+        HEADER.pack(36, rtnl.NLMSG_ERROR, 0, sequence, port + 1) + refusal,
+        HEADER.pack(36, rtnl.NLMSG_DONE, 2, sequence + 70_000, port) + refusal,
+        datagram,
+    ]
+    return HEADER.pack(16 + len(body), rtnl.RTM_DELROUTE, 0, 0, port) + body
+
+
+FAULTS = (interrupted, overrun, late_overrun, broken, half, without_its_end, nothing, too_long, foreign)
+
+
+class FaultyBackend(NetlinkBackend):
+    """A backend one of whose conversations has a fault."""
+
+    def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
+        super().__init__()
+        self._fault: Callable[[], Faulty] | None = lambda: Faulty(fault, at, for_ever=for_ever)
+        self._for_ever = for_ever
+        self.was_hit = False
+
+    def _connect(self) -> Conversation:
+        fault = self._fault
+        if fault is None:
+            return Conversation()
+        if not self._for_ever:
+            self._fault = None
+        self.faulty = fault()
+        return Conversation(self.faulty)  # type: ignore[arg-type]
+
+
+def table(kernel: NetlinkBackend) -> Counter[Route]:
+    return Counter(kernel.routes())
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_while_reading_changes_nothing_of_what_is_read(
+    node: NamespaceKernel, fault: Callable[[Faulty, bytes], bytes]
+) -> None:
+    node.add(many(2000))
+    addresses = [route.destination[1] for route in many(120)] + [IPv4Address("10.1.0.4"), IPv4Address("10.2.0.9")]
+    reads: tuple[Callable[[NetlinkBackend], object], ...] = (
+        lambda backend: backend.routes(),
+        lambda backend: backend.routes_except(["eth0"]),
+        lambda backend: backend.lookup(addresses),
+        lambda backend: backend.links(),
+        lambda backend: backend.addresses(),
+        lambda backend: backend.rules(),
+    )
+    for read, at in product(reads, (0, 1, 2, 3, 5, 99, 100)):
+        assert read(FaultyBackend(fault, at)) == read(node)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("call", ["add", "replace", "delete"])
+def test_a_fault_while_writing_neither_loses_a_refusal_nor_a_route(
+    node: NamespaceKernel, fault: Callable[[Faulty, bytes], bytes], call: str
+) -> None:
+    wanted = many(230)
+    for index in (0, 5, 99, 150, 229):
+        wanted[index] = attrs.evolve(wanted[index], hops=BY_NOBODY)
+    wanted[40:40] = many(41, (NextHop("ib0"),))[40:]  # its key will be taken by another
+    before = many(230)[100:110] if call == "add" else many(225)
+    for at in range(9):
+        node.add(before)
+        expected_failures = getattr(node, call)(wanted)
+        expected_table = table(node)
+        node.delete(many(230) + wanted)
+        node.add(before)
+        failures = getattr(FaultyBackend(fault, at), call)(wanted)
+        assert table(node) == expected_table
+        if call == "add":
+            # What was asked for and is there just so counts as added: whose answer got lost can't be told apart.
+            there = set(before)
+            expected_failures = tuple(failure for failure in expected_failures if failure.route not in there)
+            failures = tuple(failure for failure in failures if failure.route not in there)
+        assert [(failure.route, failure.errno) for failure in failures] == [
+            (failure.route, failure.errno) for failure in expected_failures
+        ]
+        node.delete(many(230) + wanted)
+
+
+@pytest.mark.kernel
+def test_a_fault_that_stays_is_told(node: NamespaceKernel) -> None:
+    for fault, reason in ((overrun, "got lost"), (half, "was cut off"), (broken, "Cannot allocate memory")):
+        backend = FaultyBackend(fault, 1, for_ever=True)
+        with pytest.raises(RouteError, match=f"can't list the routes: .*{reason}.*, 32 times over; try again later"):
+            backend.routes()
+        with pytest.raises(RouteError, match=f"can't look up routes: .*{reason}"):
+            backend.lookup([GATEWAY, IPv4Address("10.1.0.2")])
+        failures = FaultyBackend(fault, 0, for_ever=True).add(many(3))
+        assert [(failure.route, failure.errno) for failure in failures] == [(route, errno.ENOBUFS) for route in many(3)]
+        assert "nobody knows whether the change was made" in failures[0].message
+        node.delete(many(3))
+
+
+@pytest.mark.kernel
+def test_more_refusals_than_the_sockets_buffer_holds_are_all_told(node: NamespaceKernel) -> None:
+    """The kernel itself drops answers: a conversation that believes in more room than there is."""
+
+    class Cramped(NetlinkBackend):
+        def _connect(self) -> Conversation:
+            talk = super()._connect()
+            talk._kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            return talk
+
+    wanted = many(300, BY_NOBODY)
+    wanted[7::10] = many(300)[7::10]
+    failures = Cramped().add(wanted)
+    assert [failure.route for failure in failures] == [route for route in wanted if route.hops is BY_NOBODY]
+    assert {failure.errno for failure in failures} == {errno.ENETUNREACH}
+    assert len(node.routes(Table.MAIN)) == 3 + 30
+    addresses = [route.destination[1] for route in wanted]
+    assert Cramped().lookup(addresses) == node.lookup(addresses)
+    assert Cramped().routes() == node.routes()
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_are_read_as_anything_but_messages_or_an_error(noise: bytes) -> None:
+    for read in (lambda: [attributes(noise)], lambda: list(runs(noise))):
+        try:
+            found: Any = read()
+        except rtnl.AgainError:
+            continue
+        assert found or not noise or len(noise) < 16
+
+
+# --- a table that changes meanwhile --------------------------------------------------------------------------------
+
+
+class Changing(NetlinkBackend):
+    """A kernel where something happens during the first ``times`` dumps, after their first part."""
+
+    def __init__(self, times: int, change: Callable[[], object]) -> None:
+        super().__init__()
+        self.left = times
+        self.dumps = 0
+        self._change = change
+
+    def _connect(self) -> Conversation:
+        talk = super()._connect()
+        whole = talk.dump
+
+        def dump(kind: int, body: bytes) -> Iterator[Run]:
+            self.dumps += 1
+            for run in whole(kind, body):
+                yield run
+                if self.left:
+                    self.left -= 1
+                    self._change()
+
+        talk.dump = dump  # type: ignore[method-assign]
+        return talk
+
+
+@pytest.mark.kernel
+def test_a_table_that_changes_while_it_is_read_is_read_again(node: NamespaceKernel) -> None:
+    node.add(many(2000))
+    late = IPv4Network("250.0.0.0/24")
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: node.add([Route(late, (NextHop("ib0"),))]),
+        lambda: node.delete([Route(late, (NextHop("ib0"),))]),
+        lambda: node.set_link("ib0", up=False),
+    )
+    for change in changes:
+        backend = Changing(1, change)
+        assert backend.routes() == node.routes()
+        assert backend.dumps == 2
+    for change in changes[:2]:
+        backend = Changing(1, change)
+        node.set_link("ib0", up=True)
+        assert backend.routes_except(["eth0"]) == node.routes_except(["eth0"])
+        assert backend.dumps == 2
+
+
+@pytest.mark.kernel
+def test_a_change_of_another_table_is_none(node: NamespaceKernel) -> None:
+    elsewhere = [attrs.evolve(route, table=table) for route, table in zip(many(2), (100, 1000), strict=True)]
+    backend = Changing(1, lambda: node.add(elsewhere))
+    assert backend.routes(Table.MAIN) == node.routes(Table.MAIN)
+    assert backend.dumps == 1
+    node.delete(elsewhere[:1])
+    backend = Changing(1, lambda: node.add([attrs.evolve(elsewhere[1], metric=7)]))
+    assert backend.routes(1000) == (elsewhere[1], attrs.evolve(elsewhere[1], metric=7))
+    assert backend.dumps == 2
+
+
+@pytest.mark.kernel
+def test_a_table_that_is_never_still_is_read_as_it_comes_but_not_judged(node: NamespaceKernel) -> None:
+    node.add(many(1000))
+    one, other = many(1, (NextHop("ib0"),))[0], many(1)[0]
+
+    def change() -> None:
+        node.replace([one])
+        node.replace([other])
+
+    backend = Changing(10_000, change)
+    assert backend.routes() == node.routes()
+    assert backend.dumps == 5
+    with pytest.raises(RouteError, match=r"can't list the routes: they changed while they were read, 32 times over"):
+        Changing(10_000, change).routes_except(["eth0"])
