@@ -168,8 +168,8 @@ def test_without_root_a_second_thread_is_in_the_way_and_the_error_says_so(kernel
 ORDINARY_USER = """
 import ctypes, os
 from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.backends.netlink import NetlinkBackend
-NetlinkBackend().links()  # loads all that this user may not read
+from hostrouting.backends._pyroute2 import Channel
+Channel().close()  # loads all that this user may not read
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
 PR_SET_DUMPABLE = 4  # as after an exec; without it /proc/self belongs to root
