@@ -102,13 +102,16 @@ class Conversation:
 
     def ask(
         self, kind: int, subjects: Sequence[T], pack: Callable[[T, int], bytes]
-    ) -> Iterator[tuple[T, bytes | rtnl.RefusedError]]:
-        """Ask a question about each subject, and yield each with the one message of its answer, or the refusal.
+    ) -> Iterator[tuple[Sequence[T], list[bytes | rtnl.RefusedError]]]:
+        """Ask a question about each subject; yield some of them at a time, with their answers.
 
         Args:
             kind: RTM_GET*.
             subjects: in any number.
             pack: makes a request of a subject and a sequence number.
+
+        Returns:
+            For each subject the one message of its answer, or the refusal.
 
         Raises:
             AgainError: an answer got lost, even of a question asked alone.
@@ -116,14 +119,14 @@ class Conversation:
         """
         for start in range(0, len(subjects), self._batch):
             part = subjects[start : start + self._batch]
-            yield from zip(part, self._answers(kind, part, pack), strict=True)
+            yield part, self._answers(kind, part, pack)
 
     def _answers(
         self, kind: int, subjects: Sequence[T], pack: Callable[[T, int], bytes]
     ) -> list[bytes | rtnl.RefusedError]:
         first = self._reserve(len(subjects))
         asked = range(first, first + len(subjects))
-        self._send(b"".join([pack(subject, sequence) for subject, sequence in zip(subjects, asked, strict=True)]))
+        self._send(b"".join(map(pack, subjects, asked)))
         answers: dict[int, bytes | rtnl.RefusedError] = {}
         try:
             self._collect(kind - _FROM_GET_TO_NEW, asked, answers)
@@ -131,10 +134,11 @@ class Conversation:
             if len(subjects) == 1:
                 raise
             self._forget()
-        return [
-            answers[sequence] if sequence in answers else self._answers(kind, (subject,), pack)[0]
-            for subject, sequence in zip(subjects, asked, strict=True)
-        ]
+            return [
+                answers[sequence] if sequence in answers else self._answers(kind, (subject,), pack)[0]
+                for subject, sequence in zip(subjects, asked, strict=True)
+            ]
+        return [answers[sequence] for sequence in asked]
 
     def _collect(self, expected: int, asked: range, answers: dict[int, bytes | rtnl.RefusedError]) -> None:
         """Read until every question has its answer; what has come until something goes wrong is kept."""
@@ -154,9 +158,12 @@ class Conversation:
                 raise rtnl.AgainError(CUT_OFF)
             if sequence not in asked or addressee != port:
                 continue
-            if kind not in (expected, rtnl.NLMSG_ERROR):
+            if kind == expected:
+                answers[sequence] = datagram
+            elif kind == rtnl.NLMSG_ERROR:
+                answers[sequence] = _refused(datagram)
+            else:
                 raise rtnl.AgainError(NO_SENSE)
-            answers[sequence] = datagram if kind == expected else _refused(datagram)
 
     # --- changes -----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import functools
 import socket
 import struct
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import attrs
 
@@ -21,21 +21,23 @@ from hostrouting.backends._messages import CUT_OFF, HEADER_BYTES, NO_SENSE, attr
 from hostrouting.model import NextHop, Route, RouteType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hostrouting.backends._messages import Run
 
 __all__ = ["Destinations", "RouteReader"]
 
+T = TypeVar("T")
+
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
-_FAMILY, _BEHIND_LENGTH = slice(16, 17), slice(18, 40)
-_DESTINATION_COLUMNS = (_LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
+_SEQUENCE = slice(8, 12)  # of an answer, its own; of a dump, the same for all
+_OWN_COLUMNS = (*range(_SEQUENCE.start, _SEQUENCE.stop), _LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
 _HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
 
 _ANY = bytes(4)
 
-_WAYS_MAX = 4096
+_KEPT_MAX = 4096
 
 
 class Destinations(Protocol):
@@ -77,7 +79,7 @@ class RouteReader:
         self._is_wanted = is_wanted
         self._destinations = destinations
         self._ways: dict[bytes, _Way | None] = {}
-        self._answers: dict[bytes, tuple[Any, ...]] = {}
+        self._odd_ones: dict[bytes, Route | None] = {}
 
     def read(self, run: Run) -> list[Route]:
         """The wanted entries of a part of a dump, in its order.
@@ -97,7 +99,7 @@ class RouteReader:
             ]
         blanked = bytearray(block)
         zeros = bytes(len(block) // length)
-        for column in _DESTINATION_COLUMNS:
+        for column in _OWN_COLUMNS:
             blanked[column::length] = zeros
         first = bytes(blanked[:length])
         if blanked == first * len(zeros):
@@ -111,30 +113,25 @@ class RouteReader:
                 routes += self._odd(block[at : at + length])
         return routes
 
-    def one(self, message: bytes) -> Route:
-        """The entry that answers a look-up, wanted or not.
+    def answers(self, messages: Sequence[bytes]) -> list[Route]:
+        """The entries that answer look-ups, each in a message of its own, in the order of the messages.
 
         Raises:
             AgainError: as ``read``.
         """
+        by_length: dict[int, list[bytes]] = {}
+        for message in messages:
+            by_length.setdefault(len(message), []).append(message)
+        found: dict[int, Iterator[Route]] = {}
         try:
-            if message[_DST_HEADER] != _HAS_DST:
-                return self._one_odd(message)
-            # All but the destination and what the header numbers.
-            rest = message[_FAMILY] + message[_BEHIND_LENGTH] + message[_ADDRESS.stop :]
-            fields = self._answers.get(rest)
-            if fields is None:
-                self._bound(self._answers)
-                fields = self._answers[rest] = _fields(self._one_odd(message))
-            return Route(_network(message[_LENGTH_AT], int.from_bytes(message[_ADDRESS], "big")), *fields)
+            for length, alike in by_length.items():
+                routes = self._read(b"".join(alike), length)
+                if len(routes) != len(alike):
+                    raise rtnl.AgainError(NO_SENSE)
+                found[length] = iter(routes)
         except (ValueError, IndexError, struct.error) as error:
             raise rtnl.AgainError(NO_SENSE) from error
-
-    def _one_odd(self, message: bytes) -> Route:
-        route = _decode(message[HEADER_BYTES:], self._names)
-        if route is None:
-            raise rtnl.AgainError(NO_SENSE)
-        return route
+        return [next(found[len(message)]) for message in messages]
 
     def _alike(self, block: bytes, length: int, way: _Way | None) -> list[Route]:
         """The wanted ones of entries that differ in their destinations only."""
@@ -155,12 +152,18 @@ class RouteReader:
         return [Route(_network(length, address), *fields) for length, address in prefixes]
 
     def _odd(self, message: bytes) -> list[Route]:
-        route = _decode(message[HEADER_BYTES:], self._names)
+        """The entry whose destination isn't where most have it, if it is wanted."""
+        body = message[HEADER_BYTES:]
+        if body in self._odd_ones:
+            route = self._odd_ones[body]
+        else:
+            route = _decode(body, self._names)
+            _keep(self._odd_ones, body, route)
         if route is None:
             return []
-        prefix = (route.destination.prefixlen, int(route.destination.network_address))
         if self._is_wanted is None or self._is_wanted(route):
             return [route]
+        prefix = (route.destination.prefixlen, int(route.destination.network_address))
         return [route] if self._destinations is not None and self._destinations.among((prefix,)) else []
 
     def _way(self, body: bytes) -> _Way | None:
@@ -169,25 +172,20 @@ class RouteReader:
             return self._ways[body]
         except KeyError:
             pass
-        self._bound(self._ways)
         route = _decode(body, self._names)
         way = None
         if route is not None:
             is_wanted = self._is_wanted is None or self._is_wanted(route)
-            way = _Way(_fields(route), is_wanted)
-        self._ways[body] = way
+            way = _Way(attrs.astuple(route, recurse=False)[1:], is_wanted)
+        _keep(self._ways, body, way)
         return way
 
-    @staticmethod
-    def _bound(ways: dict[bytes, Any]) -> None:
-        """Keep memory bounded where every entry goes another way."""
-        if len(ways) >= _WAYS_MAX:
-            ways.clear()
 
-
-def _fields(route: Route) -> tuple[Any, ...]:
-    """All of a route but its destination, in order."""
-    return attrs.astuple(route, recurse=False)[1:]
+def _keep(kept: dict[bytes, T], body: bytes, value: T) -> None:
+    """Remember what a body says, within a bound where every one says something else."""
+    if len(kept) >= _KEPT_MAX:
+        kept.clear()
+    kept[body] = value
 
 
 @functools.cache

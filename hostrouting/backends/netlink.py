@@ -197,22 +197,25 @@ class NetlinkBackend:
 
     def _answers(self, talk: Conversation, addresses: Sequence[IPv4Address]) -> Iterator[Lookup]:
         reader = RouteReader(rtnl.Names())
-        for address, answer in talk.ask(rtnl.RTM_GETROUTE, addresses, wire.look_up):
-            if isinstance(answer, rtnl.RefusedError):
-                if answer.errno not in _NO_ROUTE:
-                    raise answer
-                yield Lookup(address, None, answer.errno)
-                continue
+        for asked, answers in talk.ask(rtnl.RTM_GETROUTE, addresses, wire.look_up):
+            entries = [answer for answer in answers if not isinstance(answer, rtnl.RefusedError)]
             try:
-                route = reader.one(answer)
+                routes = iter(reader.answers(entries) if entries else ())
             except rtnl.AgainError:
-                # Its interface has just gone. Only this address is asked again, or links that come and go would
+                # An interface has just gone. Only these are asked again, each alone, or links that come and go would
                 # never let a long list end.
                 if len(addresses) == 1:
                     raise
-                yield from self.lookup((address,))
-            else:
-                yield Lookup(address, route)
+                for address in asked:
+                    yield from self.lookup((address,))
+                continue
+            for address, answer in zip(asked, answers, strict=True):
+                if not isinstance(answer, rtnl.RefusedError):
+                    yield Lookup(address, next(routes))
+                elif answer.errno in _NO_ROUTE:
+                    yield Lookup(address, None, answer.errno)
+                else:
+                    raise answer
 
     # --- writing -----------------------------------------------------------------------------------------------
 

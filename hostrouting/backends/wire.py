@@ -72,13 +72,16 @@ _WAYS_MAX = 4096
 # Header, body and the attributes that every request has, each in one call.
 _ROUTE = struct.Struct("=IHHII 8BI HHI HHI HHI")
 _LOOK_UP = struct.Struct("=IHHII 8BI HHI HHI")
-_LOOK_UP_HEADER = (_LOOK_UP.size, rtnl.RTM_GETROUTE, rtnl.GET)
-_LOOK_UP_BODY = (_IPV4, 32, 0, 0, 0, 0, 0, 0, rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE, 8, RTA_DST)
+_FOR_AN_ENTRY = rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE
 
 
 def look_up(address: IPv4Address, sequence: int) -> bytes:
     """Ask which entry wins for root's packet: without RTA_UID the kernel answers for the uid of the caller."""
-    return _LOOK_UP.pack(*_LOOK_UP_HEADER, sequence, 0, *_LOOK_UP_BODY, socket.htonl(int(address)), 8, RTA_UID, 0)
+    return _LOOK_UP.pack(
+        _LOOK_UP.size, rtnl.RTM_GETROUTE, rtnl.GET, sequence, 0,
+        _IPV4, 32, 0, 0, 0, 0, 0, 0, _FOR_AN_ENTRY,
+        8, RTA_DST, socket.htonl(int(address)), 8, RTA_UID, 0,
+    )  # fmt: skip
 
 
 def dump_routes(table: int | None, protocol: int = 0) -> bytes:
@@ -164,17 +167,14 @@ def _pack(
     destination, table = route.destination, route.table
     if table < 1:
         _refuse_unwritable(route)  # it isn't one: the kernel would take main (fib_new_table)
+    short_table = table if table < _COMPAT_FROM else rtnl.RT_TABLE_COMPAT
+    address = socket.htonl(int(destination.network_address))
     try:
-        return (
-            _ROUTE.pack(
-                *(_ROUTE.size + len(rest), kind, flags, sequence, 0),
-                *(_IPV4, destination.prefixlen, 0, route.tos, table if table < _COMPAT_FROM else rtnl.RT_TABLE_COMPAT),
-                *(route.protocol, scope, route_type, hop_flags),
-                *(8, RTA_DST, socket.htonl(int(destination.network_address))),
-                *(8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric),
-            )
-            + rest
-        )
+        return _ROUTE.pack(
+            _ROUTE.size + len(rest), kind, flags, sequence, 0,
+            _IPV4, destination.prefixlen, 0, route.tos, short_table, route.protocol, scope, route_type, hop_flags,
+            8, RTA_DST, address, 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
+        ) + rest  # fmt: skip
     except struct.error:
         _refuse_unwritable(route)
         raise
