@@ -145,7 +145,7 @@ class Conversation:
         receive, unpack, port = self._kernel.recv, HEADER.unpack_from, self._port
         while len(answers) < len(asked):
             try:
-                # An answer is one message, so its length tells whether it is whole.
+                # An answer is one message alone, so its length tells whether it is whole.
                 datagram = receive(_MESSAGE_BYTES)
                 length, kind, _, sequence, addressee = unpack(datagram)
             except InterruptedError:
@@ -154,10 +154,10 @@ class Conversation:
                 raise _no_answer(error) from error
             except struct.error as error:
                 raise rtnl.AgainError(CUT_OFF) from error
-            if length > len(datagram):
-                raise rtnl.AgainError(CUT_OFF)
             if sequence not in asked or addressee != port:
                 continue
+            if length != len(datagram):
+                raise rtnl.AgainError(CUT_OFF)
             if kind == expected:
                 answers[sequence] = datagram
             elif kind == rtnl.NLMSG_ERROR:

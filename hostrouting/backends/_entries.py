@@ -11,6 +11,7 @@ import functools
 import socket
 import struct
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import attrs
@@ -148,8 +149,7 @@ class RouteReader:
             return []
         if not way.is_wanted:
             prefixes = self._destinations.among(prefixes) if self._destinations is not None else ()
-        fields = way.fields
-        return [Route(_network(length, address), *fields) for length, address in prefixes]
+        return list(map(Route, starmap(_network, prefixes), *map(repeat, way.fields)))
 
     def _odd(self, message: bytes) -> list[Route]:
         """The entry whose destination isn't where most have it, if it is wanted."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import random
 import socket
 import struct
 import tracemalloc
 from collections import Counter
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -238,6 +240,26 @@ def test_a_deletion_keeps_only_the_entries_that_it_is_about(node: NamespaceKerne
 
     peak(many(500))
     assert peak(many(30_000)) < 1.2 * peak(many(500))
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(node: NamespaceKernel, is_enabled: bool) -> None:
+    calls: tuple[Callable[[], object], ...] = (
+        node.routes,
+        lambda: node.routes_except(["eth0"]),
+        lambda: node.lookup([GATEWAY]),
+        lambda: node.delete(many(1)),
+        lambda: FaultyBackend(half, 0, for_ever=True).lookup([GATEWAY]),
+    )
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        for call in calls:
+            with suppress(RouteError):
+                call()
+            assert gc.isenabled() is is_enabled
+    finally:
+        gc.enable()
 
 
 # --- refusals ------------------------------------------------------------------------------------------------------
