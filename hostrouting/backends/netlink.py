@@ -237,7 +237,7 @@ class NetlinkBackend:
             deletable, ways = self._deletable(routes), wire.Ways(rtnl.Indexes())
 
             def pack(route: Route, sequence: int) -> bytes:
-                message = wire.delete_route(route, ways, sequence)
+                message = wire.delete_route(ways, route, sequence)
                 deletable.take(route)
                 return message
 
@@ -365,8 +365,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _packed(flags: int) -> _Pack:
-    ways = wire.Ways(rtnl.Indexes())
-    return lambda route, sequence: wire.new_route(flags, route, ways, sequence)
+    return partial(wire.new_route, flags, wire.Ways(rtnl.Indexes()))
 
 
 def _dumped(talk: Conversation, kind: int, body: bytes) -> Iterator[bytes]:

@@ -120,13 +120,13 @@ class Ways:
         return packed
 
 
-def new_route(flags: int, route: Route, ways: Ways, sequence: int) -> bytes:
+def new_route(flags: int, ways: Ways, route: Route, sequence: int) -> bytes:
     """Ask for a route to be added or replaced, naming all of it.
 
     Args:
         flags: ADD or REPLACE.
-        route: what it is about.
         ways: of the batch.
+        route: what it is about.
         sequence: comes back with a refusal.
 
     Raises:
@@ -144,7 +144,7 @@ def new_route(flags: int, route: Route, ways: Ways, sequence: int) -> bytes:
     return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, route.type, route.scope, hop_flags, rest)
 
 
-def delete_route(route: Route, ways: Ways, sequence: int) -> bytes:
+def delete_route(ways: Ways, route: Route, sequence: int) -> bytes:
     """Ask for a route to be deleted, naming what tells it from others (fib_table_delete, fib_nh_match).
 
     Raises:

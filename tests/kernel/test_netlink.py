@@ -378,7 +378,7 @@ def test_every_request_names_what_would_otherwise_be_a_wildcard_or_the_default_r
     ways = Ways(AnyIndex())
     for destination, hops in itertools.product(("0.0.0.0/0", "172.16.0.0/16"), (BY_ETH0, BY_ETH0 * 2, ())):
         wanted = Route(IPv4Network(destination), hops)
-        for message in (new_route(rtnl.ADD, wanted, ways, 7), delete_route(wanted, ways, 7)):
+        for message in (new_route(rtnl.ADD, ways, wanted, 7), delete_route(ways, wanted, 7)):
             length, kind, _, sequence, _ = HEADER.unpack_from(message)
             _, dst_len, _, _, table, protocol, scope, route_type, _ = BODY.unpack_from(message, 16)
             assert (length, sequence) == (len(message), 7)
