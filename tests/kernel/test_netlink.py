@@ -741,3 +741,17 @@ def test_pyroute2_is_loaded_for_what_is_rare_and_nothing_is_warned_of() -> None:
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", QUIET]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+CHECK = """
+import sys
+from hostrouting.cli import main
+assert main(["check", "--cidr", "10.9.0.0/16"]) == 0
+assert not {"pyroute2", "asyncio"} & set(sys.modules)
+"""
+
+
+def test_a_check_loads_no_more_than_it_uses(node: NamespaceKernel) -> None:
+    play(node, "route add default via 10.1.0.1 dev eth0")
+    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
