@@ -19,6 +19,7 @@ from ipaddress import IPv4Interface
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.backends import _rtnetlink as rtnl
+from hostrouting.backends._attempts import told
 from hostrouting.backends._changes import ChangeSocket
 from hostrouting.backends._namespaces import (
     Namespace,
@@ -29,7 +30,7 @@ from hostrouting.backends._namespaces import (
     this_namespace,
 )
 from hostrouting.backends._pyroute2 import Channel, Request, encode_rule, get_link
-from hostrouting.backends.netlink import NetlinkBackend, told
+from hostrouting.backends.netlink import NetlinkBackend
 from hostrouting.errors import RouteError
 
 if TYPE_CHECKING:

@@ -8,16 +8,15 @@ on other sockets (_changes.py).
 from __future__ import annotations
 
 import errno as errnos
-import gc
-import sys
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from hostrouting.backends import _rtnetlink as rtnl
 from hostrouting.backends import wire
+from hostrouting.backends._attempts import refuse_running_loop, told, uncollected
 from hostrouting.backends._changes import ChangeSocket, Witness
 from hostrouting.backends._conversation import Conversation
 from hostrouting.backends._deletion import Deletable, SameDestinations
@@ -28,7 +27,7 @@ from hostrouting.backends._networks import Inside
 from hostrouting.backends._nexthop_messages import DUMP_NEXTHOPS, decode_nexthop
 from hostrouting.backends._rule_messages import DUMP_RULES, decode_rule
 from hostrouting.errors import RouteError
-from hostrouting.model import Lookup, RouteFailure, RouteType
+from hostrouting.model import Lookup, RouteFailure, RouteType, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -53,21 +52,6 @@ _CALM_ATTEMPTS = 4
 
 # What fib_lookup answers instead of an entry; anything else is a failure to answer.
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
-
-
-def _refuse_running_loop(attempt: str) -> None:
-    # A loop can only be running if somebody has imported asyncio.
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RouteError(
-        f"can't {attempt} in a thread that runs an asyncio event loop: the call would block it; "
-        "use `await asyncio.to_thread(...)`"
-    )
 
 
 class NetlinkBackend:
@@ -144,10 +128,33 @@ class NetlinkBackend:
                 if patience and witness.saw_a_change(table):
                     patience -= 1
                     raise rtnl.AgainError
-            with _uncollected():
+            with uncollected():
                 return tuple(chain.from_iterable(map(RouteReader(rtnl.Names()).read, runs)))
 
         return self._read(attempt, read)
+
+    def default_routes(self, table: int = Table.MAIN) -> tuple[Route, ...]:
+        """The entries of a table for 0.0.0.0/0, which stand at its head; it is read no further.
+
+        Args:
+            table: its number.
+
+        Returns:
+            The entries in the kernel's order: by tos, then by metric.
+        """
+
+        def read(talk: Conversation) -> tuple[Route, ...]:
+            reader = RouteReader(rtnl.Names())
+            found: list[Route] = []
+            for run in _dumped_routes(talk, table):
+                entries = reader.read(run)
+                found += [entry for entry in entries if entry.destination.prefixlen == 0]
+                # The walk is in the order of addresses (leaf_walk_rcu). What is left of it ends with the socket.
+                if entries and int(entries[-1].destination.network_address):
+                    break
+            return tuple(found)
+
+        return self._read("look for the default route", read)
 
     def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
@@ -174,7 +181,7 @@ class NetlinkBackend:
 
         def read(talk: Conversation) -> tuple[Route, ...]:
             reader = RouteReader(rtnl.Names(), is_wanted, Inside(inside) if inside else None)
-            with told(attempt), closing(Witness()) as witness, _uncollected():
+            with told(attempt), closing(Witness()) as witness, uncollected():
                 found = tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
                 if witness.saw_a_change(None):
                     raise rtnl.AgainError
@@ -192,7 +199,7 @@ class NetlinkBackend:
         """
         if not addresses:
             return ()
-        with _uncollected():
+        with uncollected():
             return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses)))
 
     def _answers(self, talk: Conversation, addresses: Sequence[IPv4Address]) -> Iterator[Lookup]:
@@ -251,7 +258,7 @@ class NetlinkBackend:
         if not routes:
             return ()
         attempt = "change routes"
-        _refuse_running_loop(attempt)
+        refuse_running_loop(attempt)
         with told(attempt):
             talk = self._connect()
         with closing(talk):
@@ -278,7 +285,7 @@ class NetlinkBackend:
             return list(chain.from_iterable(map(reader.read, _dumped_routes(talk, table, protocol))))
 
         tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
-        with _uncollected():
+        with uncollected():
             return Deletable(
                 entry
                 for table, protocol in tables
@@ -305,7 +312,7 @@ class NetlinkBackend:
             RouteError: the kernel can't be listened to.
         """
         attempt = "listen for changes of routes"
-        _refuse_running_loop(attempt)
+        refuse_running_loop(attempt)
         sockets: dict[bool, ChangeSocket] = vars(self._local).setdefault("changes", {})
         changes = sockets.get(ways_only)
         if changes is None:
@@ -324,7 +331,7 @@ class NetlinkBackend:
 
     def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
         """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""
-        _refuse_running_loop(attempt)
+        refuse_running_loop(attempt)
         reason = ""
         for _ in range(_ATTEMPTS):
             with told(attempt):
@@ -337,31 +344,6 @@ class NetlinkBackend:
                 except rtnl.RefusedError as refusal:
                     raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
         raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
-
-
-@contextmanager
-def told(attempt: str) -> Iterator[None]:
-    """Tell why a socket can't be opened as of the attempt ("list the routes")."""
-    try:
-        yield
-    except OSError as error:
-        raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Make values without the garbage collector.
-
-    They hold no cycles, but with every few hundred of them it would start to look for some among all there are, which
-    takes as long as making them.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _packed(flags: int) -> _Pack:

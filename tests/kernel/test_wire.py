@@ -191,6 +191,49 @@ def test_of_the_plain_routes_those_inside_some_networks(node: NamespaceKernel) -
     assert node.routes_except(["eth0"], inside=[IPv4Network("0.0.0.0/0")]) == node.routes()
 
 
+@pytest.mark.kernel
+def test_the_default_routes_are_found_at_the_head_of_a_table_of_any_size(node: NamespaceKernel) -> None:
+    play(
+        node,
+        """
+        route add default via 10.2.0.1 dev ib0 metric 7
+        route add unreachable default metric 4000000000
+        route add default via 10.2.0.1 dev ib0 tos 0x10
+        route add default dev ib0 table 100
+        route add 0.0.0.0/8 via 10.1.0.1 dev eth0
+        route add 0.0.0.0/1 via 10.1.0.1 dev eth0
+        """,
+    )
+    expected = tuple(route for route in node.routes(Table.MAIN) if route.destination.prefixlen == 0)
+    assert len(expected) == 4
+    for _ in range(2):
+        assert node.default_routes() == expected
+        assert [str(route) for route in node.default_routes(100)] == [
+            "default dev ib0 table 100 proto hostrouting scope link"
+        ]
+        assert node.default_routes(77) == ()
+        node.add(many(5000))
+    read = Counter[str]()
+
+    class Counting(NetlinkBackend):
+        def _connect(self) -> Conversation:
+            talk = super()._connect()
+            receive = talk._receive
+
+            def counted(flags: int = 0) -> bytes:
+                read["datagrams"] += 1
+                return receive(flags)
+
+            talk._receive = counted  # type: ignore[method-assign]
+            return talk
+
+    assert Counting().default_routes() == expected
+    assert read["datagrams"] <= 2
+    many_defaults = [Route(IPv4Network("0.0.0.0/0"), BY_ETH0, metric=metric) for metric in range(100, 1500)]
+    node.add(many_defaults)
+    assert len(node.default_routes()) == len(expected) + len(many_defaults)
+
+
 _prefixes = st.builds(
     lambda address, length: IPv4Network((address >> (32 - length) << (32 - length), length)),
     st.integers(0, 2**32 - 1) | st.integers(0, 3) | st.integers(2**32 - 4, 2**32 - 1),
