@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.config import Coverage
-from hostrouting.coverage import exact_tiling, probe_tiling
 from hostrouting.errors import RouteError
 from hostrouting.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
 from hostrouting.model import Table
-from hostrouting.overlap import Scene, judge, pending_devs, sort_answers
-from hostrouting.remedy import Remedies, own_subnets
+from hostrouting.overlap import judge, pending_devs, sort_answers
+from hostrouting.remedy import Remedies
 from hostrouting.resolve import default_route, has_default_route, missing_default_route
+from hostrouting.scene import default_routes, read_scene
 from hostrouting.strips import strip_of
 from hostrouting.wait import look_until
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from ipaddress import IPv4Address
 
-    from hostrouting.backends import RouteBackend
     from hostrouting.config import Config, RouteOverlap
     from hostrouting.host import Host
     from hostrouting.model import Route
+    from hostrouting.overlap import Scene
     from phases import CancelScope
 
 __all__ = ["check_overlap", "utc_now"]
@@ -60,16 +60,15 @@ def check_overlap(
     overlap = config.route_overlap
     start = scope.clock.monotonic()
 
-    def look() -> tuple[tuple[Route, ...], str | None]:
-        main = host.routes.routes(Table.MAIN)
+    def look() -> tuple[None, str | None]:
         waited = scope.clock.monotonic() - start
-        default = default_route(main)
+        default = default_route(default_routes(host.routes))
         if default is None:
-            return main, "the default route" if waited < config.wait_seconds else None
+            return None, "the default route" if waited < config.wait_seconds else None
         pending = pending_devs(host.routes.links(), host.routes.addresses(), default.devs)
         if pending and waited < overlap.settle_seconds:
-            return main, f"an address on {', '.join(pending)}"
-        return main, None
+            return None, f"an address on {', '.join(pending)}"
+        return None, None
 
     def report_of(verdict: Verdict, **fields: object) -> OverlapReport:
         time = now().astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -81,14 +80,13 @@ def check_overlap(
     if host.is_image:
         return report_of(Verdict.UNKNOWN, reason="an image has no kernel to ask; it is checked at its first boot")
     try:
-        main, _ = look_until(host.routes, scope, max(config.wait_seconds, overlap.settle_seconds), look)
-        default = default_route(main)
-        if default is None:
+        look_until(host.routes, scope, max(config.wait_seconds, overlap.settle_seconds), look)
+        scene = read_scene(overlap, host.routes)
+        if scene is None:
             return report_of(Verdict.UNKNOWN, reason=_no_default_route(host.routes.routes()))
-        scene = _look(overlap, default, host.routes)
     except RouteError as error:
         return report_of(Verdict.UNKNOWN, reason=f"check-failed: {error}")
-    return _judge(report_of(Verdict.OK, default_devs=default.devs), overlap, scene, nameservers)
+    return _judge(report_of(Verdict.OK, default_devs=scene.default.devs), overlap, scene, nameservers)
 
 
 def _judge(
@@ -107,31 +105,6 @@ def _judge(
     remedies = Remedies(scene, outcomes, nameservers)
     findings = tuple(attrs.evolve(each, fix=remedies.fix_of(each)) for each in findings)
     return attrs.evolve(report, findings=findings, remedy=remedies.of_all())
-
-
-def _look(overlap: RouteOverlap, default: Route, backend: RouteBackend) -> Scene:
-    addresses, rules, routes = backend.addresses(), backend.rules(), backend.routes()
-    cidrs = tuple(dict.fromkeys(overlap.expected_cidrs))
-    if overlap.coverage is Coverage.PROBE:
-        tiling = probe_tiling(cidrs)
-    else:
-        tiling = exact_tiling(
-            cidrs,
-            expected_devs=default.devs,
-            rules=rules,
-            routes=routes,
-            foreseen=overlap.foreseen,
-            borders=own_subnets(addresses, default.devs),
-        )
-    return Scene(
-        default=default,
-        links=backend.links(),
-        addresses=addresses,
-        rules=rules,
-        routes=routes,
-        tiling=tiling,
-        answers={answer.address: answer for answer in backend.lookup(tiling.questions)},
-    )
 
 
 def _no_default_route(routes: Sequence[Route]) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hostrouting.model import Route, Rule
 
-__all__ = ["Piece", "Tile", "Tiling", "exact_tiling", "fewest_prefixes", "probe", "probe_tiling"]
+__all__ = ["Piece", "Tile", "Tiling", "exact_tiling", "fewest_prefixes", "probe", "probe_tiling", "suspect_networks"]
 
 
 @attrs.frozen(slots=True)
@@ -108,7 +108,7 @@ def exact_tiling(
     """
     spans = _Spans(cidrs)
     devs = frozenset(expected_devs)
-    suspects = set(map(_prefix, foreseen))
+    suspects = _beside_routes(rules, foreseen)
     inner = set(map(_prefix, borders))
     for route in routes:
         is_plain = _is_plain(route, devs)
@@ -116,9 +116,6 @@ def exact_tiling(
             (inner if is_plain else suspects).add(prefix)
         if not is_plain:
             inner |= {(int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address)}
-    suspects |= {_prefix(rule.destination) for rule in rules if rule.destination is not None}
-    if not _has_floor(rules):
-        suspects.add((0, 0))
     shadows = _Spans.of(suspects)
     cuts = {*map(_prefix, (*cidrs, *RESERVED)), *suspects, *(prefix for prefix in inner if shadows.hold(prefix))}
     tiles = _lay(sorted(cut for cut in cuts if spans.hold(cut)))
@@ -131,6 +128,44 @@ def exact_tiling(
             for cidr, (first, length) in places.items()
         },
     )
+
+
+def suspect_networks(
+    cidrs: Sequence[IPv4Network],
+    *,
+    expected_devs: Iterable[str],
+    rules: Sequence[Rule],
+    routes: Iterable[Route],
+    foreseen: Iterable[IPv4Network] = (),
+) -> list[IPv4Network]:
+    """Where in some CIDRs something else than plain routes by the expected interfaces may decide.
+
+    Only there do such plain routes matter to ``exact_tiling``; elsewhere they may be left out.
+
+    Args:
+        cidrs: any; they may be nested.
+        expected_devs: the default route's interfaces.
+        rules: in the order in which the kernel asks them.
+        routes: the entries of every table, but for such plain ones.
+        foreseen: prefixes that other interfaces may get.
+
+    Returns:
+        Networks that are in the CIDRs; they may be nested.
+    """
+    spans = _Spans(cidrs)
+    devs = frozenset(expected_devs)
+    suspects = _beside_routes(rules, foreseen)
+    suspects |= {_prefix(route.destination) for route in routes if route.tos == 0 and not _is_plain(route, devs)}
+    shadows = _Spans.of(suspects)
+    found = {prefix for prefix in suspects if spans.hold(prefix)}
+    found |= {prefix for prefix in map(_prefix, cidrs) if shadows.hold(prefix)}
+    return [IPv4Network(prefix) for prefix in sorted(found)]
+
+
+def _beside_routes(rules: Sequence[Rule], foreseen: Iterable[IPv4Network]) -> set[_Prefix]:
+    """The prefixes that are to be looked into, whatever routes there are."""
+    suspects = {*map(_prefix, foreseen), *(_prefix(rule.destination) for rule in rules if rule.destination is not None)}
+    return suspects if _has_floor(rules) else {*suspects, (0, 0)}
 
 
 # An address as a number, and a prefix length: sorted, a prefix comes right before those inside it.

@@ -35,7 +35,7 @@ FLOORS = [
         "snapshot",
     },
     {"backends.*", "systemd.*", "files", "resolvers", "host"},
-    {"parts", "install", "boot", "verify", "wait", "check", "record"},
+    {"parts", "install", "boot", "verify", "wait", "scene", "check", "record"},
     {"styled", "report", "pictures", "tasks", "foresee"},
     {"progress", "commands", "cli", "demo", "__main__", "testing", "testing.*"},
 ]

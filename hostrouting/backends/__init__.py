@@ -2,21 +2,23 @@
 
 ``NetlinkBackend`` (netlink.py) is the real one, ``FakeKernel`` (memory.py) the one in memory; a third is held
 to the same answers by ``hostrouting.testing.conformance``. ``NamespaceKernel`` (namespace.py) is the real one in
-a throw-away network namespace, where links and addresses can be changed too.
+a throw-away network namespace, where links and addresses can be changed too. A backend of large tables may be a
+``SelectiveBackend`` besides.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from ipaddress import IPv4Address
+    from collections.abc import Callable, Collection, Sequence
+    from contextlib import AbstractContextManager
+    from ipaddress import IPv4Address, IPv4Network
 
     from hostrouting.model import Address, Link, Lookup, Route, RouteFailure, Rule
     from phases import CancelScope
 
-__all__ = ["Kernel", "RouteBackend"]
+__all__ = ["Kernel", "RouteBackend", "SelectiveBackend"]
 
 
 class RouteBackend(Protocol):
@@ -94,6 +96,26 @@ class RouteBackend(Protocol):
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended first.
         """
+        ...
+
+
+@runtime_checkable
+class SelectiveBackend(Protocol):
+    """What a backend may offer besides, so that a check of a large table costs no more than what it needs of it."""
+
+    def default_routes(self) -> tuple[Route, ...]:
+        """The entries of table main for 0.0.0.0/0, in the kernel's order."""
+        ...
+
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
+        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
+
+        A plain entry is unicast for tos 0, and all its live hops are on these interfaces.
+        """
+        ...
+
+    def noticing_changes(self) -> AbstractContextManager[Callable[[], bool]]:
+        """While it is open, tell whether routes or rules may have changed since it was opened."""
         ...
 
 

@@ -124,8 +124,8 @@ class Witness(_Listener):
     """
 
     def __init__(self) -> None:
-        # A link that goes down takes routes along in silence.
-        super().__init__(_LINK | _IPV4_ROUTE)
+        # A link that goes down takes routes along in silence. Rules decide which tables count.
+        super().__init__(_LINK | _IPV4_ROUTE | _IPV4_RULE)
 
     def saw_a_change(self, table: int | None) -> bool:
         """Whether entries may have changed since this was opened.

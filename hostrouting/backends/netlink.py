@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno as errnos
 import threading
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -159,7 +159,7 @@ class NetlinkBackend:
     def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
 
-        A plain entry is unicast for any tos, and all its live hops are on these interfaces. Those that aren't asked
+        A plain entry is unicast for tos 0, and all its live hops are on these interfaces. Those that aren't asked
         for are never made a value: memory goes by the result, whatever the size of the tables. In a large table, most
         of them are passed over hundreds at a time.
 
@@ -168,26 +168,38 @@ class NetlinkBackend:
             inside: networks; a plain entry whose destination is one of them or lies in one is given too.
 
         Returns:
-            The entries in the kernel's order, all of one moment.
-
-        Raises:
-            RouteError: the kernel can't be asked, or routes changed each time that they were read.
+            The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
         """
         attempt, names = "list the routes", frozenset(devs)
+        patience = _CALM_ATTEMPTS
 
         def is_wanted(route: Route) -> bool:
             is_plain = route.type is RouteType.UNICAST and route.tos == 0
             return not (is_plain and route.devs and names.issuperset(route.devs))
 
         def read(talk: Conversation) -> tuple[Route, ...]:
+            nonlocal patience
             reader = RouteReader(rtnl.Names(), is_wanted, Inside(inside) if inside else None)
             with told(attempt), closing(Witness()) as witness, uncollected():
                 found = tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
-                if witness.saw_a_change(None):
+                if patience and witness.saw_a_change(None):
+                    patience -= 1
                     raise rtnl.AgainError
             return found
 
         return self._read(attempt, read)
+
+    @contextmanager
+    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
+        """While it is open, tell whether routes or rules may have changed since it was opened.
+
+        Raises:
+            RouteError: the kernel can't be listened to.
+        """
+        with told("listen for changes of routes"):
+            witness = Witness()
+        with closing(witness):
+            yield lambda: witness.saw_a_change(None)
 
     def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).

@@ -1,0 +1,116 @@
+"""Read from a kernel what a check judges: in one state of its tables, and of large ones no more than that."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hostrouting.backends import SelectiveBackend
+from hostrouting.config import Coverage
+from hostrouting.coverage import exact_tiling, probe_tiling, suspect_networks
+from hostrouting.errors import RouteError
+from hostrouting.model import Table
+from hostrouting.overlap import Scene
+from hostrouting.remedy import own_subnets
+from hostrouting.resolve import default_route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hostrouting.backends import RouteBackend
+    from hostrouting.config import RouteOverlap
+    from hostrouting.model import Address, Route, Rule
+
+__all__ = ["default_routes", "read_scene"]
+
+# Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
+_ATTEMPTS = 16
+
+# What a scene is made of: default route, addresses, rules and entries.
+_Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
+
+
+def default_routes(backend: RouteBackend) -> tuple[Route, ...]:
+    """The default routes of table main, whatever their type, without the rest of a large table where that can be."""
+    if isinstance(backend, SelectiveBackend):
+        return backend.default_routes()
+    return tuple(route for route in backend.routes(Table.MAIN) if route.destination.prefixlen == 0)
+
+
+def read_scene(overlap: RouteOverlap, backend: RouteBackend) -> Scene | None:
+    """Read tables and the kernel's answers that belong to them.
+
+    Args:
+        overlap: the expected CIDRs.
+        backend: the kernel.
+
+    Returns:
+        The scene; None without a default route.
+
+    Raises:
+        RouteError: the kernel can't be asked, or what matters of the tables changed each time that it was read.
+    """
+    for _ in range(_ATTEMPTS):
+        with _noticing_changes(backend) as may_have_changed:
+            tables = _read_tables(overlap, backend)
+            scene = None if tables is None else _ask(overlap, tables, backend)
+            # Most changes are of routes that don't matter here.
+            if not may_have_changed() or tables == _read_tables(overlap, backend):
+                return scene
+    raise RouteError(f"the routes changed while they were read, {_ATTEMPTS} times over; try again later")
+
+
+@contextmanager
+def _noticing_changes(backend: RouteBackend) -> Iterator[Callable[[], bool]]:
+    if isinstance(backend, SelectiveBackend):
+        with backend.noticing_changes() as may_have_changed:
+            yield may_have_changed
+    else:
+        yield lambda: True
+
+
+def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None:
+    defaults = default_routes(backend)
+    default = default_route(defaults)
+    if default is None:
+        return None
+    addresses, rules = backend.addresses(), backend.rules()
+    if not isinstance(backend, SelectiveBackend):
+        return default, addresses, rules, backend.routes()
+    routes = backend.routes_except(default.devs)
+    if overlap.coverage is Coverage.EXACT:
+        networks = suspect_networks(
+            overlap.expected_cidrs,
+            expected_devs=default.devs,
+            rules=rules,
+            routes=routes,
+            foreseen=overlap.foreseen,
+        )
+        if networks:
+            routes = backend.routes_except(default.devs, inside=networks)
+    return default, addresses, rules, tuple(dict.fromkeys((*defaults, *routes)))
+
+
+def _ask(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Scene:
+    default, addresses, rules, routes = tables
+    cidrs = tuple(dict.fromkeys(overlap.expected_cidrs))
+    if overlap.coverage is Coverage.PROBE:
+        tiling = probe_tiling(cidrs)
+    else:
+        tiling = exact_tiling(
+            cidrs,
+            expected_devs=default.devs,
+            rules=rules,
+            routes=routes,
+            foreseen=overlap.foreseen,
+            borders=own_subnets(addresses, default.devs),
+        )
+    return Scene(
+        default=default,
+        links=backend.links(),
+        addresses=addresses,
+        rules=rules,
+        routes=routes,
+        tiling=tiling,
+        answers={answer.address: answer for answer in backend.lookup(tiling.questions)},
+    )

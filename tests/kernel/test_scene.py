@@ -1,0 +1,98 @@
+"""A check of large and of changing tables: it reads what matters, in one state, or says that it couldn't."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from node import build_node
+
+import phases
+from hostrouting import Config, Host, Layout, OverlapReport, RouteBackend
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.check import check_overlap
+from hostrouting.model import NextHop, Route
+from hostrouting.scene import read_scene
+from hostrouting.testing import FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.model import Lookup
+
+GATEWAY = IPv4Address("10.1.0.1")
+
+
+def check(backend: RouteBackend, *cidrs: str) -> OverlapReport:
+    section = {"routeOverlap": {"expectedCidrs": list(cidrs)}, "waitSeconds": 0}
+    host = Host(routes=backend, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
+    return check_overlap(Config.from_mapping({"hostRouting": section}), host, phases.CancelScope())
+
+
+def by_eth0(network: str) -> Route:
+    return Route(IPv4Network(network), (NextHop("eth0", GATEWAY),))
+
+
+def by_ib0(network: str) -> Route:
+    return Route(IPv4Network(network), (NextHop("ib0"),))
+
+
+class Restless:
+    """A kernel whose tables change while the kernel is asked: before each of the first look-ups something is done."""
+
+    def __init__(self, inner: FakeKernel | NamespaceKernel, steps: Sequence[Callable[[], object]]) -> None:
+        self._inner, self._steps, self.lookups = inner, list(steps), 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+        self.lookups += 1
+        if self._steps:
+            self._steps.pop(0)()
+        return self._inner.lookup(addresses)
+
+
+@pytest.fixture(params=["memory", pytest.param("linux", marks=pytest.mark.kernel)])
+def node(request: pytest.FixtureRequest) -> FakeKernel | NamespaceKernel:
+    made = FakeKernel() if request.param == "memory" else request.getfixturevalue("kernel")
+    build_node(made)
+    return made
+
+
+def test_a_shadow_that_comes_between_tables_and_look_ups_is_seen(node: FakeKernel | NamespaceKernel) -> None:
+    restless = Restless(node, [lambda: node.add([by_ib0("10.96.7.0/24")])])
+    (finding,) = check(restless, "10.96.0.0/12").findings  # type: ignore[arg-type]
+    assert [str(part) for part in finding.ranges] == ["10.96.7.0/24"]
+    assert restless.lookups == 2
+
+
+def test_other_routes_may_come_and_go_without_end(node: FakeKernel | NamespaceKernel) -> None:
+    restless = Restless(node, [lambda n=n: node.add([by_eth0(f"20.0.{n}.0/24")]) for n in range(9)])  # type: ignore[misc]
+    assert check(restless, "10.96.0.0/12").verdict == "ok"  # type: ignore[arg-type]
+
+
+def test_a_shadow_that_never_stays_is_unknown_with_the_reason(node: FakeKernel | NamespaceKernel) -> None:
+    def flap() -> None:
+        if not node.delete([by_ib0("10.96.7.0/24")]):
+            return
+        node.add([by_ib0("10.96.7.0/24")])
+
+    report = check(Restless(node, [flap] * 100), "10.96.0.0/12")  # type: ignore[arg-type]
+    assert report.verdict == "unknown"
+    assert report.reason == "check-failed: the routes changed while they were read, 16 times over; try again later"
+
+
+@pytest.mark.kernel
+def test_of_a_large_table_only_what_may_decide_is_read(kernel: NamespaceKernel) -> None:
+    build_node(kernel)
+    kernel.add([by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(256)])
+    kernel.add([by_eth0("172.16.5.0/24"), by_ib0("20.1.0.0/25")])
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "20.0.0.0/8"]}}})
+    scene = read_scene(config.route_overlap, kernel)
+    assert scene is not None
+    plain = [route for route in scene.routes if route.devs == ("eth0",) and route.destination.prefixlen == 24]
+    assert [str(route.destination) for route in plain] == ["172.16.5.0/24"]
