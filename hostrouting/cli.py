@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 import phases
@@ -37,7 +38,7 @@ checks by the kernel's own answers that every expected CIDR leaves by the defaul
 _EPILOG = """\
 exit codes: 0 done; 1 failed; 64 usage; 74 done, but the output could not be written; 77 not permitted; 78 bad config
             check: 0 ok, 1 overlap, 2 couldn't judge;  fix: 1 not all can be mended, 2 couldn't judge;
-            plan: 0 nothing to change, 2 changes
+            plan: 0 nothing to change, 2 changes;  doctor: 0 nothing found, 1 findings
 
 see it happen, on a throw-away copy of the kernel's tables:   hostrouting demo
 """
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
             code: int = options.run(options, host)
             return code
     except UsageError as error:
+        if _is_for_nagios(sys.argv[1:] if argv is None else argv):
+            return _fail_for_nagios(str(error).splitlines()[-1])
         styled.complain(str(error))
         return EXIT_USAGE
     except ConfigError as error:
@@ -80,6 +83,19 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
         return EXIT_OUTPUT
     except SystemExit as end:  # --help, --version
         return end.code if isinstance(end.code, int) else EXIT_USAGE
+
+
+def _is_for_nagios(argv: Sequence[str]) -> bool:
+    """Whether a plugin's answer is expected, whatever is wrong with the other arguments."""
+    words = list(argv)
+    return "--output=nagios" in words or any(pair == ("--output", "nagios") for pair in pairwise(words))
+
+
+def _fail_for_nagios(reason: str) -> int:
+    from hostrouting.nagios import NAGIOS_UNKNOWN, nagios_unknown
+
+    styled.say(nagios_unknown(reason))
+    return NAGIOS_UNKNOWN
 
 
 def _fail(error: BaseException, code: int) -> int:
@@ -157,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--cidr", action="append", default=[], metavar="C", help="a CIDR to expect; may be repeated")
     check.add_argument("--coverage", type=str.upper, choices=("EXACT", "PROBE"), help="every address, or one of each")
     _add_snapshot(check)
-    _add_output(check, "svg")
+    _add_output(check, "nagios", "svg")
 
     fix = command(
         "fix",
@@ -177,6 +193,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_snapshot(fix)
 
     command("snapshot", commands.snapshot, "print what a check looks at, to judge it elsewhere", more=_SNAPSHOT_MORE)
+
+    doctor = command(
+        "doctor", commands.doctor, "does the gate on this host hold, and what may break it", more=_DOCTOR_MORE
+    )
+    _add_config(doctor)
+    _add_output(doctor)
 
     command("remove", commands.remove, "take back everything that was ever installed", more=_REMOVE_MORE)
     return parser
@@ -220,6 +242,8 @@ could be judged.
   hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
   hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host, as it was recorded (waits for nothing)
   hostrouting check --output svg > check.svg                     a picture for a ticket
+  hostrouting check --output nagios                              one line with performance data; waits for nothing;
+                                                                 exits with 0, 1 (fails, WARN), 2 (fails, STRICT), 3
 """
 _FIX_MORE = """
 
@@ -250,6 +274,15 @@ A host without hostrouting is recorded by a shell and ip (iproute2 5.15 or newer
   echo ', "nexthops":';  ip -j -N -d nexthop show
   echo '}'; } > node.json
 """
+_DOCTOR_MORE = """
+
+Looks at the units as systemd has them in memory, at what is installed (all of it against what CONFIG renders), at the
+kernel's routes, and at who may take them away; each finding with its remedy. Changes nothing. Without a CONFIG, and
+without the default one, what is installed is compared with what its own scripts were rendered from. Exits with 0 if
+nothing was found, with 1 otherwise.
+
+  ✓ is fine;  ✗ is broken now;  • may break later;  ? couldn't be examined
+"""
 _REMOVE_MORE = """
 
 Removes our routes (protocol 217 in table main), files and markers. Needs no config. Nothing of anybody else's is
@@ -268,7 +301,7 @@ def _add_snapshot(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser, *more: str) -> None:
     choices = ("text", "json", *more)
-    help_ = "for people, for programs, or a picture" if more else "for people, or for programs"
+    help_ = "for people, for programs, as a monitoring plugin, or a picture" if more else "for people, or for programs"
     parser.add_argument("--output", choices=choices, default="text", help=help_)
 
 

@@ -12,7 +12,7 @@ import attrs
 import phases
 from hostrouting import styled
 from hostrouting.config import SECTION, Config, read_config
-from hostrouting.errors import ConfigError
+from hostrouting.errors import ConfigError, HostRoutingError
 from hostrouting.layout import Layout
 from hostrouting.netaddr import parse_cidr
 from hostrouting.progress import ProgressLine
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network
 
     from hostrouting.config import StaticRoute
+    from hostrouting.findings import OverlapReport
     from hostrouting.host import Host
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "apply",
     "check",
     "demo",
+    "doctor",
     "fix",
     "plan",
     "remove",
@@ -93,7 +95,7 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
     on = _asked_host(options, host)
     plan, missing = plan_now(config, on.routes)
     boot = None if options.snapshot is not None else plan_boot(config, on)
-    next_start = will_start(_without_waits(config, options), on, plan, missing)
+    next_start = will_start(config, on, plan, missing)
     if options.output == "json":
         document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
         styled.say(report.to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
@@ -121,15 +123,11 @@ def render(options: argparse.Namespace, host: Host | None) -> int:
 def check(options: argparse.Namespace, host: Host | None) -> int:
     """The check."""
     from hostrouting import report
-    from hostrouting.check import check_overlap
     from hostrouting.findings import Verdict
 
-    _, config = _read_with_cidrs(options, host)
-    if options.coverage is not None:
-        overlap = attrs.evolve(config.route_overlap, coverage=options.coverage)
-        config = attrs.evolve(config, route_overlap=overlap)
-    on, config = _asked_host(options, host), _without_waits(config, options)
-    result = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
+    if options.output == "nagios":
+        return _check_for_nagios(options, host)
+    result = _judge(options, host)
     if options.output == "json":
         styled.say(report.to_json_text(result.to_json()).rstrip())
     elif options.output == "svg":
@@ -141,6 +139,36 @@ def check(options: argparse.Namespace, host: Host | None) -> int:
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
 
+def _judge(options: argparse.Namespace, host: Host | None, *, is_waiting: bool = True) -> OverlapReport:
+    from hostrouting.check import check_overlap
+
+    _, config = _read_with_cidrs(options, host)
+    if options.coverage is not None:
+        overlap = attrs.evolve(config.route_overlap, coverage=options.coverage)
+        config = attrs.evolve(config, route_overlap=overlap)
+    on = _asked_host(options, host)
+    if options.snapshot is not None or not is_waiting:
+        config = _without_waits(config)
+    result: OverlapReport = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
+    return result
+
+
+def _check_for_nagios(options: argparse.Namespace, host: Host | None) -> int:
+    """The check as a plugin: whatever happens is one line on standard output, and nothing is waited for."""
+    from hostrouting.nagios import NAGIOS_UNKNOWN, nagios_line, nagios_status, nagios_unknown
+
+    try:
+        result = _judge(options, host, is_waiting=False)
+    except (HostRoutingError, UsageError) as error:
+        styled.say(nagios_unknown(str(error)))
+        return NAGIOS_UNKNOWN
+    except phases.Cancelled as error:
+        styled.say(nagios_unknown(f"stopped: {error.reason}"))
+        return NAGIOS_UNKNOWN
+    styled.say(nagios_line(result))
+    return nagios_status(result)
+
+
 def fix(options: argparse.Namespace, host: Host | None) -> int:
     """What mends the failures of a check."""
     from hostrouting import formats, report
@@ -148,7 +176,8 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.foresee import propose, resolve_now
 
     document, config = _read_with_cidrs(options, host)
-    on, config = _asked_host(options, host), _without_waits(config, options)
+    on = _asked_host(options, host)
+    config = config if options.snapshot is None else _without_waits(config)
     servers = _nameservers(on)
     result = _run(phases.task("fix")(lambda scope: propose(config, on, scope, nameservers=servers)))
     for line in report.remedy_lines(result):
@@ -172,6 +201,22 @@ def snapshot(options: argparse.Namespace, host: Host | None) -> int:
 
     styled.say(take_snapshot(host or Host()).to_text().rstrip())
     return 0
+
+
+def doctor(options: argparse.Namespace, host: Host | None) -> int:
+    """What may break the gate."""
+    from hostrouting import files, report
+    from hostrouting.doctor import diagnosis_text, examine
+    from hostrouting.host import Host
+
+    on = host or Host()
+    is_named = options.config is not None or files.read_text(on.layout.config) is not None
+    diagnosis = examine(on, _load(options, host) if is_named else None)
+    if options.output == "json":
+        styled.say(report.to_json_text(diagnosis.to_json()).rstrip())
+    else:
+        styled.say(diagnosis_text(diagnosis, width=styled.columns(sys.stdout)))
+    return EXIT_FAILURE if diagnosis.ailments else 0
 
 
 def remove(options: argparse.Namespace, host: Host | None) -> int:
@@ -211,10 +256,8 @@ def _asked_host(options: argparse.Namespace, host: Host | None) -> Host:
     return Host(routes=SnapshotBackend(recorded), units=FakeSystemd(), layout=Layout() if host is None else host.layout)
 
 
-def _without_waits(config: Config, options: argparse.Namespace) -> Config:
-    """The config, but on a recorded host, where nothing will ever come, nothing is waited for."""
-    if options.snapshot is None:
-        return config
+def _without_waits(config: Config) -> Config:
+    """The config, but nothing is waited for: on a recorded host nothing will ever come."""
     return attrs.evolve(config, wait_seconds=0, route_overlap=attrs.evolve(config.route_overlap, settle_seconds=0))
 
 

@@ -65,6 +65,11 @@ class Layout:
         return self.root / UNIT_DIR
 
     @property
+    def gate_off(self) -> Path:
+        """Break-glass: as long as it is there, both scripts admit."""
+        return self.root / CONFIG_DIR / "gate.off"
+
+    @property
     def protocol_names(self) -> Path:
         """Tells iproute2 that protocol 217 is called hostrouting."""
         return self.root / "etc/iproute2/rt_protos.d/hostrouting.conf"
@@ -103,6 +108,10 @@ class Layout:
     def report(self) -> Path:
         """The last check as JSON."""
         return self.run_dir / "route-overlap.json"
+
+    def of(self, path: str) -> Path:
+        """Where something is that the running system sees at this path."""
+        return self.root / path.lstrip("/")
 
     def relative(self, path: Path) -> str:
         """A path of this layout as the running system will see it, starting with ``/``."""

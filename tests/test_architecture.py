@@ -29,6 +29,8 @@ FLOORS = [
         "drawing",
         "gate",
         "render",
+        "readback",
+        "diagnosis",
         "formats",
         "_ip_read",
         "_ip_write",
@@ -36,7 +38,7 @@ FLOORS = [
     },
     {"backends.*", "systemd.*", "files", "resolvers", "host"},
     {"parts", "install", "boot", "verify", "wait", "scene", "check", "record"},
-    {"styled", "report", "pictures", "tasks", "foresee"},
+    {"styled", "report", "nagios", "pictures", "tasks", "foresee", "doctor", "doctor.*"},
     {"progress", "commands", "cli", "demo", "__main__", "testing", "testing.*"},
 ]
 PURE = {"errors", "netaddr", "model", *FLOORS[2]}

@@ -42,5 +42,21 @@ class UnitManager(Protocol):
         ...
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Properties of a unit as ``systemctl show`` prints them; empty where one isn't set."""
+        """Properties of a unit as ``systemctl show`` prints them; empty where one isn't set.
+
+        Args:
+            unit: its name; empty: of the manager itself, for example ``Version``.
+            names: of the properties.
+        """
+        ...
+
+    def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
+        """The order of starts as systemd has it in memory.
+
+        Args:
+            units: to be looked at besides those that are loaded.
+
+        Returns:
+            Each unit that could start, with those that it starts after; empty for an image.
+        """
         ...

@@ -21,6 +21,8 @@ class FakeSystemd:
     Args:
         layout: where unit files and drop-ins are; None: there are none to read back.
         running: the units that are loaded, for example ``systemd-nspawn@kube1.service``.
+
+    ``manager`` holds properties of systemd itself, ``states`` the ``ActiveState`` of units that aren't in ``running``.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
@@ -29,6 +31,8 @@ class FakeSystemd:
         self._loaded: dict[str, dict[str, list[str]]] = {}
         self.enabled: set[str] = set()
         self.reloads = 0
+        self.manager: dict[str, str] = {"Version": "257"}
+        self.states: dict[str, str] = {}
         self._load()
 
     def reload(self) -> None:
@@ -76,24 +80,50 @@ class FakeSystemd:
         )
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """``ExecStartPreEx``, ``Requires``, ``Wants``, ``After``, and ``NeedDaemonReload``, as of the last reload."""
+        """Settings of running units as of the last reload; ``LoadState`` of any; what ``manager`` and ``states`` hold.
+
+        ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd does.
+        """
+        if not unit:
+            return {name: self.manager.get(name, "") for name in names}
         loaded = self._loaded.get(unit) or {}
         properties = {
             "ExecStartPreEx": "\n".join(map(_exec_words, loaded.get("ExecStartPre", ()))),
             "NeedDaemonReload": "yes" if unit in self._loaded and loaded != self._read(unit) else "no",
+            "ActiveState": self.states.get(unit, "active" if unit in self._loaded else "inactive"),
+            "LoadState": self._load_state(unit),
         }
         return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}
+
+    def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
+        """The order of starts of the running units and these, by their own files and drop-ins."""
+        settings = self._loaded | {unit: self._read(unit) for unit in units if unit not in self._loaded}
+        after = {
+            unit: [name for line in lists.get("After", ()) for name in line.split()] for unit, lists in settings.items()
+        }
+        for unit, lists in settings.items():
+            for name in (name for line in lists.get("Before", ()) for name in line.split()):
+                after.setdefault(name, []).append(unit)
+        return {unit: tuple(names) for unit, names in after.items()}
 
     # --- unit files ----------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
         self._loaded = {unit: self._read(unit) for unit in self._running}
 
+    def _load_state(self, unit: str) -> str:
+        if unit in self._loaded or self._layout is None:
+            return "loaded" if unit in self._loaded else "not-found"
+        path = self._layout.units / unit
+        if path.is_symlink() and str(path.readlink()) == "/dev/null":
+            return "masked"
+        return "loaded" if path.exists() else "not-found"
+
     def _link(self, unit: str) -> Path | None:
         return None if self._layout is None else self._layout.units / "multi-user.target.wants" / unit
 
     def _read(self, unit: str) -> dict[str, list[str]]:
-        """The lists of a unit's drop-ins, the template's first by name, an empty value emptying the list."""
+        """The settings of a unit's file and drop-ins, those by name, an empty value emptying the list."""
         if self._layout is None:
             return {}
         prefix, at, rest = unit.partition("@")
@@ -101,9 +131,10 @@ class FakeSystemd:
         folders = dict.fromkeys((template, unit))
         found = [path for name in folders for path in (self._layout.units / f"{name}.d").glob("*.conf")]
         drop_ins = {path.name: path for path in found if path.is_file()}
+        own = [path for name in reversed(folders) if (path := self._layout.units / name).is_file()]
         lists: dict[str, list[str]] = {}
-        for name in sorted(drop_ins):
-            for key, value in _settings(drop_ins[name].read_text()):
+        for path in (*own[:1], *(drop_ins[name] for name in sorted(drop_ins))):
+            for key, value in _settings(path.read_text()):
                 lists[key] = [*lists.get(key, ()), value] if value else []
         for name in folders:
             for key in ("requires", "wants"):

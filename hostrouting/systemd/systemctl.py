@@ -70,11 +70,24 @@ class Systemctl:
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Properties of a unit, in its lines' order joined by newlines where there are several."""
         properties = dict.fromkeys(names, "")
-        for line in self._run("show", "--property", ",".join(names), "--", unit).splitlines():
+        which = ["--", unit] if unit else []
+        for line in self._run("show", "--property", ",".join(names), *which).splitlines():
             name, equals, value = line.partition("=")
             if equals and name in properties:
                 properties[name] = f"{properties[name]}\n{value}".strip("\n")
         return properties
+
+    def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
+        """The order of starts as systemd has it in memory; it adds what other units say with ``Before=``."""
+        if self._root is not None:
+            return {}
+        after: dict[str, tuple[str, ...]] = {}
+        for block in self._run("show", "--property", "Id,After,LoadState", "--", "*", *units).split("\n\n"):
+            properties = dict(line.partition("=")[::2] for line in block.splitlines())
+            # Others are known by name only, because somebody is ordered after them.
+            if properties.get("LoadState") == "loaded":
+                after[properties["Id"]] = tuple(properties["After"].split())
+        return after
 
     def _run(self, *words: str, fine: tuple[int, ...] = (0,)) -> str:
         argv = ["systemctl", *([] if self._root is None else [f"--root={self._root}"]), *words]

@@ -1,0 +1,226 @@
+"""Is everything there for the next boot, and nothing else?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hostrouting import files
+from hostrouting.diagnosis import Ailment, Severity
+from hostrouting.doctor._patient import read_folder, resolve_link
+from hostrouting.gate import PARTS
+from hostrouting.parts import wanted_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hostrouting.doctor._patient import Patient
+    from hostrouting.parts import BootFile
+
+__all__ = ["agents", "installed", "leftovers", "python", "rendered", "tools", "units"]
+
+_EXECUTABLE = 0o111
+_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_TOOLS = {
+    "bash": "bash",
+    "ip": "iproute2",
+    "awk": "mawk, gawk or busybox",
+    "flock": "util-linux",
+    "timeout": "coreutils",
+}
+
+
+def installed(patient: Patient) -> Iterator[Ailment]:
+    """The manifest names what is asked for."""
+    manifest = patient.manifest
+    subject = patient.name(patient.layout.manifest)
+    wanted = manifest.parts
+    if patient.given is not None:
+        wanted = {part.name: part.is_blocking for part in wanted_parts(patient.given, patient.layout)}
+    if not manifest.parts and (wanted or patient.given is None):
+        yield Ailment(
+            "not-installed", subject, "nothing is installed: no node is held back", "hostrouting apply CONFIG"
+        )
+        return
+    if set(wanted) != set(manifest.parts):
+        there, asked = (" and ".join(names) or "nothing" for names in (manifest.parts, wanted))
+        yield Ailment(
+            "another-config", subject, f"CONFIG asks for {asked}, and {there} is installed", "hostrouting apply CONFIG"
+        )
+    elif wanted and patient.config.consumer != manifest.consumer:
+        message = f"CONFIG holds {patient.config.consumer} back, and what is installed {manifest.consumer}"
+        yield Ailment("another-config", subject, message, "hostrouting apply CONFIG")
+    if manifest.former:
+        message = f"a run was stopped while the gate moved: it is still to be removed from {' '.join(manifest.former)}"
+        yield Ailment("interrupted", subject, message, "hostrouting apply CONFIG", Severity.RISK)
+
+
+def rendered(patient: Patient) -> Iterator[Ailment]:
+    """Every file holds what the config renders, with its mode."""
+    expected = {file.path for file in patient.files}
+    for file in patient.files:
+        if patient.given is not None or file.path in patient.manifest.files(patient.layout):
+            yield from _compare(patient, file)
+    for name, config in patient.read_back.items():
+        path = patient.layout.script(name)
+        if config is None and path not in expected:
+            yield from _not_ours(patient, name)
+
+
+def _compare(patient: Patient, file: BootFile) -> Iterator[Ailment]:
+    name, state = patient.name(file.path), files.read_state(file.path)
+    if state is None:
+        yield Ailment("file-missing", name, "it isn't there", "hostrouting apply CONFIG")
+        return
+    content, mode = state
+    if content != file.text.encode("utf-8", "surrogateescape"):
+        edited = [part for part in patient.read_back if patient.layout.script(part) == file.path]
+        if edited and patient.read_back[edited[0]] is not None:
+            message = "it was rendered from another config"
+        else:
+            message = "it has been edited, or another version of hostrouting has written it"
+        yield Ailment(
+            "file-differs",
+            name,
+            message,
+            "hostrouting plan CONFIG shows the difference, hostrouting apply CONFIG ends it",
+        )
+    if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
+        message = f"its mode is {mode:04o}, not {file.mode:04o}: it can't be run"
+        yield Ailment("file-mode", name, message, f"chmod {file.mode:04o} {name}")
+    elif mode & ~file.mode:
+        message = f"its mode is {mode:04o}, not {file.mode:04o}"
+        yield Ailment("file-mode", name, message, f"chmod {file.mode:04o} {name}", Severity.RISK)
+
+
+def _not_ours(patient: Patient, part: str) -> Iterator[Ailment]:
+    """Without a config a script that can't be read back is all that is known."""
+    name, text = patient.name(patient.layout.script(part)), files.read_text(patient.layout.script(part))
+    if text is None:
+        yield Ailment("file-missing", name, "it isn't there", "hostrouting apply CONFIG")
+    else:
+        message = (
+            "this version renders no such text: it has been edited, or another version of hostrouting has written it"
+        )
+        yield Ailment("file-differs", name, message, "hostrouting apply CONFIG")
+
+
+def units(patient: Patient) -> Iterator[Ailment]:
+    """The oneshots are there, start at boot, and systemd has read them."""
+    layout = patient.layout
+    for name in patient.parts:
+        unit = f"{name}.service"
+        shown = patient.units.show(unit, "LoadState", "NeedDaemonReload")
+        waits = "the gate still judges, but at boot nothing waits for the network"
+        if shown["LoadState"] == "masked":
+            yield Ailment(
+                "masked",
+                unit,
+                f"it is masked; {waits}",
+                f"systemctl unmask {unit}; hostrouting apply CONFIG",
+                Severity.RISK,
+            )
+        elif not patient.units.is_enabled(unit):
+            yield Ailment(
+                "not-enabled", unit, f"it doesn't start at boot; {waits}", f"systemctl enable {unit}", Severity.RISK
+            )
+        if shown["NeedDaemonReload"] == "yes":
+            message = "systemd hasn't read what its files say now"
+            yield Ailment("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
+    for link in sorted(link for name in PARTS for link in layout.units.glob(f"*.*/{name}.service")):
+        path = patient.name(link)
+        if link.is_symlink() and not (led := resolve_link(layout, path)).is_there:
+            message = f"it leads to {led.end}, which isn't there"
+            remedy = f"hostrouting apply CONFIG, or, if {link.name} isn't wanted: rm {path}; systemctl daemon-reload"
+            yield Ailment("dangling-link", path, message, remedy, Severity.RISK)
+
+
+def leftovers(patient: Patient) -> Iterator[Ailment]:
+    """Nothing is left of the reference's installation, of earlier versions, or of another consumer."""
+    layout, manifest = patient.layout, patient.manifest
+    reload = "systemctl daemon-reload"
+    for kind in ("requires", "wants"):
+        for link in sorted(link for name in PARTS for link in layout.units.glob(f"*.service.{kind}/{name}.service")):
+            stops = "a restart of that unit stops the running node" if kind == "requires" else "it is the reference's"
+            remedy = f"hostrouting apply CONFIG removes it; by hand: rm {patient.name(link)}; {reload}"
+            severity = Severity.BROKEN if kind == "requires" else Severity.RISK
+            yield Ailment("reference-link", patient.name(link), stops, remedy, severity)
+    gates = {layout.gate(name) for name in (manifest.consumer, *manifest.former)}
+    for path in sorted(layout.units.glob("*.service.d/*hostrouting*.conf")):
+        if path not in gates:
+            message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
+            yield Ailment(
+                "stale-gate", patient.name(path), message, f"rm {patient.name(path)}; {reload}", Severity.RISK
+            )
+    for name in PARTS:
+        if name in manifest.parts:
+            continue
+        for path in (layout.unit(name), layout.script(name)):
+            if path.exists() and not path.is_symlink():
+                message = "it isn't installed by what is known of: the reference, or an earlier run, has left it behind"
+                remedy = f"systemctl disable {name}.service; rm {patient.name(path)}; {reload}"
+                yield Ailment("stale-file", patient.name(path), message, remedy, Severity.RISK)
+
+
+_AGENT = "aks-flex-node-agent.service"
+
+
+def agents(patient: Patient) -> Iterator[Ailment]:
+    """Nobody else writes our files or runs our scripts."""
+    folders = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
+    scripts = [patient.name(patient.layout.script(name)) for name in PARTS]
+    ours = {patient.layout.unit(name) for name in PARTS}
+    for path, text in read_folder(patient.layout, *(f"{folder}/*.service" for folder in folders)).items():
+        if path.name == _AGENT:
+            yield Ailment(
+                "another-agent",
+                path.name,
+                "AKSFlexNode's own agent knows hostRouting too and writes scripts and units of these names",
+                "let one of the two do it: leave hostRouting out of the config that the agent reads",
+                Severity.RISK,
+            )
+        elif path not in ours and (run := [script for script in scripts if script in text]):
+            message = f"it runs {' and '.join(run)} too"
+            remedy = f"look at: systemctl cat {path.name}; the oneshots and the gate do it"
+            yield Ailment("another-agent", path.name, message, remedy, Severity.RISK)
+
+
+def tools(patient: Patient) -> Iterator[Ailment]:
+    """What the scripts need at boot is there."""
+    for tool, package in _TOOLS.items():
+        # The scripts' first line names it; everything else is looked for.
+        places = ("/bin/bash", "/usr/bin/bash") if tool == "bash" else tuple(f"{folder}/{tool}" for folder in _PATH)
+        if not any(patient.layout.of(place).is_symlink() or patient.layout.of(place).exists() for place in places):
+            message = f"it isn't in {':'.join(_PATH)}: the scripts fail without it"
+            yield Ailment("tool-missing", tool, message, f"install {package}")
+
+
+_CONSOLE_SCRIPTS = ("/usr/local/bin/hostrouting", "/usr/bin/hostrouting")
+
+
+def python(patient: Patient) -> Iterator[Ailment]:
+    """The Python environment that something here names is there."""
+    layout = patient.layout
+    watch = files.read_text(layout.unit("hostrouting-watch")) or ""
+    if match := re.search(r"^ExecStart=[-@:+!]*(\S+)", watch, re.MULTILINE):
+        yield from _gone(patient, match[1], "hostrouting-watch.service", "routes that get lost aren't put back")
+    for path in _CONSOLE_SCRIPTS:
+        if not layout.of(path).is_symlink() and not layout.of(path).exists():
+            continue
+        led = resolve_link(layout, path)
+        if not led.is_there:
+            yield from _gone(patient, led.end, path, "the command can't be run")
+        elif match := re.match(r"#!(\S+)", files.read_text(layout.of(led.end)) or ""):
+            yield from _gone(patient, match[1], path, "the command can't be run")
+
+
+def _gone(patient: Patient, program: str, user: str, so: str) -> Iterator[Ailment]:
+    if resolve_link(patient.layout, program).is_there:
+        return
+    yield Ailment(
+        "python-gone",
+        program,
+        f"it isn't there, and {user} needs it: {so}; boot and the gate don't need it, they are bash, iproute2 and awk",
+        "install hostrouting again, and from there: hostrouting apply CONFIG",
+        Severity.RISK,
+    )

@@ -1,0 +1,185 @@
+"""What the examinations look at: the host, what it should be like, and what is installed; each read once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting import files
+from hostrouting.config import Config
+from hostrouting.errors import FileError
+from hostrouting.gate import CHECK, PARTS, ROUTES
+from hostrouting.parts import BootFile, Manifest, wanted_files, wanted_parts
+from hostrouting.readback import read_check_route_overlap_script, read_static_routes_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostrouting.host import Host
+    from hostrouting.layout import Layout
+
+__all__ = ["Patient", "read_folder", "resolve_link"]
+
+_READERS = {ROUTES: read_static_routes_script, CHECK: read_check_route_overlap_script}
+_LINKS_MAX = 40
+
+
+class Patient:
+    """A host to examine.
+
+    Args:
+        host: whose kernel, systemd and files to look at.
+        config: what is asked for; None: what the installed scripts were rendered from.
+    """
+
+    def __init__(self, host: Host, config: Config | None) -> None:
+        self.host = host
+        self.layout = host.layout
+        self.units = host.units
+        self.given = config
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What was installed.
+
+        Raises:
+            FileError: the manifest can't be read.
+        """
+        return Manifest.load(self.layout)
+
+    @cached_property
+    def read_back(self) -> dict[str, Config | None]:
+        """For each installed part the config that its script was rendered from; None where it can't be told."""
+        return {name: self._read_back(name) for name in self.manifest.parts if name in _READERS}
+
+    def _read_back(self, name: str) -> Config | None:
+        text = files.read_text(self.layout.script(name))
+        return None if text is None else _READERS[name](text)
+
+    @cached_property
+    def config(self) -> Config:
+        """What the host should be like."""
+        if self.given is not None:
+            return self.given
+        routes, check = self.read_back.get(ROUTES), self.read_back.get(CHECK)
+        either = routes or check
+        return Config(
+            static_routes=Config().static_routes if routes is None else routes.static_routes,
+            route_overlap=Config().route_overlap if check is None else check.route_overlap,
+            wait_seconds=Config().wait_seconds if either is None else either.wait_seconds,
+            consumer=self.manifest.consumer or Config().consumer,
+        )
+
+    @cached_property
+    def files(self) -> list[BootFile]:
+        """The files that should be installed, with what they should hold, as far as that is known."""
+        parts = wanted_parts(self.config, self.layout)
+        manifest = self.manifest
+        if self.given is not None:
+            manifest = Manifest(self.given.consumer, {part.name: part.is_blocking for part in parts})
+        return wanted_files(self.layout, manifest, parts) if manifest.parts else []
+
+    @property
+    def has_installation(self) -> bool:
+        """Whether anything is installed, or that can't be told."""
+        try:
+            return bool(self.manifest.parts)
+        except FileError:
+            return True
+
+    @property
+    def parts(self) -> dict[str, bool]:
+        """The installed parts of the gate, each with whether its failure holds the consumer back."""
+        return {name: blocks for name, blocks in self.manifest.parts.items() if name in PARTS}
+
+    @property
+    def consumer(self) -> str:
+        """The unit that is held back."""
+        return self.manifest.consumer or self.config.consumer
+
+    @cached_property
+    def instances(self) -> dict[str, dict[str, str]]:
+        """The consumer's units that could start now, each with what is looked at.
+
+        Raises:
+            UnitError: systemd can't be asked.
+        """
+        shown = {name: self.units.show(name, *_PROPERTIES) for name in self.units.instances(self.consumer)}
+        return {name: properties for name, properties in shown.items() if properties["LoadState"] == "loaded"}
+
+    @cached_property
+    def is_watched(self) -> bool:
+        """Whether the watcher puts lost routes back."""
+        return self.units.show("hostrouting-watch.service", "ActiveState")["ActiveState"] == "active"
+
+    def name(self, path: Path) -> str:
+        """A path as the running system sees it."""
+        return self.layout.relative(path)
+
+
+_PROPERTIES = (
+    *("LoadState", "ExecStartPreEx", "After", "NeedDaemonReload", "DropInPaths"),
+    *("Restart", "PrivateNetwork", "NetworkNamespacePath"),
+)
+
+
+@attrs.frozen
+class Link:
+    """Where a path leads.
+
+    Args:
+        end: what it leads to, as the running system sees it.
+        is_there: whether there is anything.
+    """
+
+    end: str
+    is_there: bool
+
+
+def resolve_link(layout: Layout, path: str) -> Link:
+    """Follow symbolic links below a layout's root, as the running system would.
+
+    Args:
+        layout: whose root.
+        path: as the running system sees it.
+
+    Returns:
+        Where it leads.
+
+    Raises:
+        FileError: it can't be followed.
+    """
+    seen = layout.of(path)
+    try:
+        for _ in range(_LINKS_MAX):
+            if not seen.is_symlink():
+                return Link(layout.relative(seen), seen.exists() or layout.relative(seen) == "/dev/null")
+            target = seen.readlink()
+            seen = layout.of(str(target)) if target.is_absolute() else seen.parent / target
+            seen = layout.root.joinpath(*_without_dots(seen.relative_to(layout.root).parts))
+    except OSError as error:
+        raise FileError.of(f"follow {path}", error) from error
+    return Link(path, is_there=False)
+
+
+def _without_dots(parts: tuple[str, ...]) -> list[str]:
+    kept: list[str] = []
+    for part in parts:
+        if part == "..":
+            kept = kept[:-1]
+        else:
+            kept.append(part)
+    return kept
+
+
+def read_folder(layout: Layout, *patterns: str) -> dict[Path, str]:
+    """The texts of all files that match, in the order of their names; what has no text is left out.
+
+    Raises:
+        FileError: one can't be read.
+    """
+    found = {path for pattern in patterns for path in layout.root.glob(pattern.lstrip("/")) if path.is_file()}
+    texts = {path: files.read_text(path) for path in sorted(found)}
+    return {path: text for path, text in texts.items() if text}
