@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hostrouting.layout import Layout
     from hostrouting.systemd import UnitManager
 
-__all__ = ["BootPlan", "FileChange", "install_part", "plan_boot", "remove_part"]
+__all__ = ["BootPlan", "FileChange", "install_part", "plan_boot", "reference_links", "remove_part"]
 
 
 @attrs.frozen
@@ -198,12 +198,7 @@ def _leave_the_reference(host: Host, undo: Undo) -> None:
     As long as one is in force, starting or stopping a oneshot stops the running machine.
     """
     layout, units = host.layout, host.units
-    links = [
-        link
-        for name in PARTS
-        for kind in ("requires", "wants")
-        for link in layout.units.glob(f"*.service.{kind}/{name}.service")
-    ]
+    links = reference_links(layout)
     if not links:
         return
     for link in links:
@@ -219,6 +214,15 @@ def _leave_the_reference(host: Host, undo: Undo) -> None:
                     f"{instance} still requires {' '.join(still)} after its links were removed; touching those units "
                     f"would stop it: look at: systemctl cat {instance}"
                 )
+
+
+def reference_links(layout: Layout) -> list[Path]:
+    """The links by which consumers require or want our oneshots, also those that lead nowhere from here."""
+    # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
+    # all of these do.
+    folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.service.{kind}"))]
+    links = [folder / f"{name}.service" for folder in folders for name in PARTS]
+    return [link for link in links if link.is_symlink() or link.exists()]
 
 
 # --- and back ------------------------------------------------------------------------------------------------------

@@ -261,6 +261,16 @@ def test_the_references_links_are_gone_and_reloaded_before_any_unit_is_touched(
     assert not any(link.parent.exists() for link in reference)
 
 
+def test_links_of_the_reference_that_lead_nowhere_are_gone_too(host: Host, layout: Layout) -> None:
+    """As all of them do in an image, and any whose unit somebody has removed."""
+    link = layout.units / "systemd-nspawn@.service.requires/static-routes.service"
+    link.parent.mkdir()
+    link.symlink_to("/nowhere/static-routes.service")
+    apply(host)
+    assert not link.is_symlink()
+    assert not link.parent.exists()
+
+
 def test_a_failure_puts_the_references_links_back(host: Host, layout: Layout, reference: list[Path]) -> None:
     override = layout.units / f"{MACHINE}.d" / "zzz-override.conf"
     override.parent.mkdir()
