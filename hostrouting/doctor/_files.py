@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hostrouting import files
+from hostrouting.boot import reference_links
 from hostrouting.diagnosis import Ailment, Severity
 from hostrouting.doctor._patient import read_folder, resolve_link
 from hostrouting.gate import PARTS
@@ -127,7 +128,8 @@ def units(patient: Patient) -> Iterator[Ailment]:
         if shown["NeedDaemonReload"] == "yes":
             message = "systemd hasn't read what its files say now"
             yield Ailment("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
-    for link in sorted(link for name in PARTS for link in layout.units.glob(f"*.*/{name}.service")):
+    folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.{kind}"))]
+    for link in (folder / f"{name}.service" for folder in folders for name in PARTS):
         path = patient.name(link)
         if link.is_symlink() and not (led := resolve_link(layout, path)).is_there:
             message = f"it leads to {led.end}, which isn't there"
@@ -139,12 +141,11 @@ def leftovers(patient: Patient) -> Iterator[Ailment]:
     """Nothing is left of the reference's installation, of earlier versions, or of another consumer."""
     layout, manifest = patient.layout, patient.manifest
     reload = "systemctl daemon-reload"
-    for kind in ("requires", "wants"):
-        for link in sorted(link for name in PARTS for link in layout.units.glob(f"*.service.{kind}/{name}.service")):
-            stops = "a restart of that unit stops the running node" if kind == "requires" else "it is the reference's"
-            remedy = f"hostrouting apply CONFIG removes it; by hand: rm {patient.name(link)}; {reload}"
-            severity = Severity.BROKEN if kind == "requires" else Severity.RISK
-            yield Ailment("reference-link", patient.name(link), stops, remedy, severity)
+    for link in reference_links(layout):
+        path, is_bouncing = patient.name(link), link.parent.suffix == ".requires"
+        message = "a restart of that unit stops the running node" if is_bouncing else "it is the reference's"
+        remedy = f"hostrouting apply CONFIG removes it; by hand: rm {path}; {reload}"
+        yield Ailment("reference-link", path, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = {layout.gate(name) for name in (manifest.consumer, *manifest.former)}
     for path in sorted(layout.units.glob("*.service.d/*hostrouting*.conf")):
         if path not in gates:

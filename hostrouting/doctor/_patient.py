@@ -175,11 +175,12 @@ def _without_dots(parts: tuple[str, ...]) -> list[str]:
 
 
 def read_folder(layout: Layout, *patterns: str) -> dict[Path, str]:
-    """The texts of all files that match, in the order of their names; what has no text is left out.
+    """The texts of all files that match, in the order of their names.
 
     Raises:
         FileError: one can't be read.
     """
-    found = {path for pattern in patterns for path in layout.root.glob(pattern.lstrip("/")) if path.is_file()}
-    texts = {path: files.read_text(path) for path in sorted(found)}
-    return {path: text for path, text in texts.items() if text}
+    found = sorted({path for pattern in patterns for path in layout.root.glob(pattern.lstrip("/"))})
+    # A link to /dev/null stands for an empty file, which masks its namesakes elsewhere.
+    texts = {path: files.read_text(path) if path.is_file() else "" for path in found if not path.is_dir()}
+    return {path: text for path, text in texts.items() if text is not None}

@@ -1,0 +1,486 @@
+"""The doctor finds each planted fault, names its remedy, changes nothing, and is silent on a healthy host."""
+
+from __future__ import annotations
+
+import json
+import stat
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+import phases
+from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
+from hostrouting.diagnosis import Diagnosis, Severity, find_cycle
+from hostrouting.doctor import EXAMINATIONS, diagnosis_text, examine
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.netaddr import parse_cidr
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TEMPLATE, MACHINE = "systemd-nspawn@.service", "systemd-nspawn@kube1.service"
+UNITS, CONFIG_DIR = "etc/systemd/system", "etc/aks-flex-node"
+ROUTES, CHECK = f"{CONFIG_DIR}/static-routes.sh", f"{CONFIG_DIR}/check-route-overlap.sh"
+
+
+def config(*destinations: str, mode: str = "STRICT", **more: Any) -> Config:
+    routes = [{"destination": each} for each in destinations or ("172.16.1.0/24",)]
+    overlap = {"expectedCidrs": ["172.16.1.0/24"], "mode": mode}
+    section = {"staticRoutes": {"enabled": True, "routes": routes}, "routeOverlap": overlap, "waitSeconds": 0}
+    return Config.from_mapping({"hostRouting": section | more})
+
+
+@attrs.frozen
+class Node:
+    """A host on which faults are planted."""
+
+    kernel: FakeKernel
+    units: FakeSystemd
+    layout: Layout
+
+    @property
+    def host(self) -> Host:
+        return Host(routes=self.kernel, units=self.units, layout=self.layout)
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> Path:
+        file = self.layout.of(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+        return file
+
+    def link(self, path: str, target: str) -> None:
+        file = self.layout.of(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        file.symlink_to(target)
+
+    def read(self, path: str) -> str:
+        return self.layout.of(path).read_text()
+
+    def remove(self, path: str) -> None:
+        self.layout.of(path).unlink()
+
+    def reload(self) -> None:
+        self.units.reload()
+
+    def add_route(self, destination: str, protocol: int = 217, table: int = Table.MAIN) -> None:
+        hop = NextHop("eth0", IPv4Address("10.1.0.1"))
+        assert not self.kernel.add([Route(parse_cidr(destination), (hop,), protocol=protocol, table=table)])
+
+    def delete_ours(self) -> None:
+        assert not self.kernel.delete([route for route in self.kernel.routes() if route.is_ours])
+
+    def manage(self, service: str, folder: str, text: str) -> None:
+        """A network service runs and manages every interface."""
+        self.units.states[service] = "active"
+        for link in self.kernel.links():
+            self.write(f"{folder}/{link.index}", text)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A healthy host with everything installed."""
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
+    assert kernel.add([default]) == ()
+    layout = Layout(tmp_path)
+    layout.units.mkdir(parents=True)
+    node = Node(kernel, FakeSystemd(layout, running=[MACHINE]), layout)
+    for tool in ("bash", "ip", "awk", "flock", "timeout", "python3"):
+        node.write(f"/usr/bin/{tool}", "", 0o755)
+    node.write("/proc/cmdline", "quiet splash\n")
+    node.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", "[Service]\nRestart=on-failure\n")
+    phases.run(Configure(config(), host=node.host))
+    return node
+
+
+def kinds(diagnosis: Diagnosis) -> list[str]:
+    return [ailment.kind for ailment in diagnosis.ailments]
+
+
+def everything(node: Node) -> object:
+    paths = sorted(node.layout.root.rglob("*"))
+    files = {path: (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) for path in paths if path.is_file()}
+    return paths, files, node.kernel.routes(), node.units.enabled, node.units.reloads
+
+
+@pytest.mark.parametrize("given", [None, config()], ids=["installed", "config"])
+def test_a_healthy_host_has_no_finding_and_nothing_is_changed(node: Node, given: Config | None) -> None:
+    before = everything(node)
+    diagnosis = examine(node.host, given)
+    assert diagnosis.ailments == ()
+    assert [each.name for each in diagnosis.examined] == [each.name for each in EXAMINATIONS]
+    assert diagnosis_text(diagnosis).splitlines()[-1].endswith("nothing was found: the gate holds\x1b[0m")
+    assert everything(node) == before
+
+
+# --- the planted faults --------------------------------------------------------------------------------------------
+
+
+def edit_a_script(node: Node) -> None:
+    node.write(ROUTES, node.read(ROUTES).replace("readonly GATE_SECONDS=5", "readonly GATE_SECONDS=0"), 0o755)
+
+
+def open_a_script(node: Node) -> None:
+    node.write(CHECK, "#!/bin/sh\nexit 0\n", 0o755)
+
+
+def override_the_gate(node: Node) -> None:
+    node.write(f"{UNITS}/{MACHINE}.d/zzz-override.conf", "[Service]\nExecStartPre=\n")
+    node.reload()
+
+
+def forget_to_reload(node: Node) -> None:
+    gate = node.layout.gate(TEMPLATE)
+    text = gate.read_text()
+    gate.unlink()
+    node.reload()
+    gate.write_text(text)
+
+
+def break_the_ordering(node: Node) -> None:
+    node.write(
+        f"{UNITS}/static-routes.service", node.read(f"{UNITS}/static-routes.service") + f"[Unit]\nAfter={MACHINE}\n"
+    )
+
+
+def flush_by_networkd(node: Node) -> None:
+    node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=configured\n")
+
+
+def flush_by_an_old_networkd(node: Node) -> None:
+    node.units.manager["Version"] = "252.39-1~deb12u1"
+    node.write("/etc/systemd/networkd.conf", "[Network]\nManageForeignRoutes=no\n")
+    flush_by_networkd(node)
+
+
+def flush_by_network_manager(node: Node) -> None:
+    node.manage("NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=true\n")
+
+
+def install_another_consumer(node: Node) -> None:
+    node.write(f"{UNITS}/kubelet.service.d/10-hostrouting.conf", "[Service]\nExecStartPre=/gone\n")
+
+
+WATCH = "[Service]\nType=notify\nExecStart=/opt/venv/bin/python -m hostrouting watch /etc/aks-flex-node/hostrouting-watch.json\n"
+
+FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
+    "edited script": (edit_a_script, "file-differs", ROUTES, "hostrouting apply"),
+    "script that always admits": (open_a_script, "file-differs", CHECK, "hostrouting apply"),
+    "script not executable": (lambda n: n.layout.of(CHECK).chmod(0o644), "file-mode", CHECK, "chmod 0755"),
+    "script others may write": (lambda n: n.layout.of(CHECK).chmod(0o777), "file-mode", CHECK, "chmod 0755"),
+    "script gone": (lambda n: n.remove(ROUTES), "file-missing", ROUTES, "hostrouting apply"),
+    "unit gone": (
+        lambda n: n.remove(f"{UNITS}/static-routes.service"),
+        "dangling-link",
+        "multi-user.target.wants/static-routes.service",
+        "hostrouting apply",
+    ),
+    "unit masked": (
+        lambda n: n.link(f"{UNITS}/static-routes.service", "/dev/null"),
+        "masked",
+        "static-routes.service",
+        "systemctl unmask static-routes.service",
+    ),
+    "unit not enabled": (
+        lambda n: n.units.disable("check-route-overlap.service"),
+        "not-enabled",
+        "check-route-overlap.service",
+        "systemctl enable check-route-overlap.service",
+    ),
+    "overridden ExecStartPre=": (
+        override_the_gate,
+        "gate-overridden",
+        MACHINE,
+        f"look at: systemctl cat {MACHINE}",
+    ),
+    "systemd not reloaded": (forget_to_reload, "gate-overridden", MACHINE, "systemctl daemon-reload"),
+    "not ordered": (forget_to_reload, "not-ordered", MACHINE, "systemctl daemon-reload"),
+    "ordering cycle": (
+        break_the_ordering,
+        "ordering-cycle",
+        "static-routes.service",
+        "take one After= or Before= away",
+    ),
+    "void ordering": (
+        lambda n: n.write(f"{UNITS}/nftables-flush.service", f"[Unit]\nBefore={TEMPLATE}\n"),
+        "void-ordering",
+        f"{UNITS}/nftables-flush.service",
+        f"{TEMPLATE}.d/nftables-flush.conf: [Unit] After=nftables-flush.service",
+    ),
+    "the reference's link": (
+        lambda n: n.link(
+            f"{UNITS}/{TEMPLATE}.requires/static-routes.service", "/etc/systemd/system/static-routes.service"
+        ),
+        "reference-link",
+        f"{TEMPLATE}.requires/static-routes.service",
+        "rm /etc/systemd/system",
+    ),
+    "a gate of before": (install_another_consumer, "stale-gate", "kubelet.service.d/10-hostrouting.conf", "rm /etc"),
+    "the reference's agent": (
+        lambda n: n.write(
+            f"{UNITS}/aks-flex-node-agent.service", "[Service]\nExecStart=/usr/local/bin/aks-flex-node agent\n"
+        ),
+        "another-agent",
+        "aks-flex-node-agent.service",
+        "leave hostRouting out",
+    ),
+    "somebody runs our script": (
+        lambda n: n.write(f"{UNITS}/routes.service", f"[Service]\nExecStart=/{ROUTES}\n"),
+        "another-agent",
+        "routes.service",
+        "systemctl cat routes.service",
+    ),
+    "route gone": (lambda n: n.delete_ours(), "route-missing", "172.16.1.0/24", "hostrouting apply"),
+    "route beaten": (
+        lambda n: n.add_route("172.16.1.0/25", 4) or n.add_route("172.16.1.128/25", 4),
+        "route-fails",
+        "static routes",
+        "ip",
+    ),
+    "stray route of 217": (
+        lambda n: n.add_route("192.168.7.0/24"),
+        "route-stray",
+        "192.168.7.0/24",
+        "another protocol",
+    ),
+    "217 in another table": (
+        lambda n: n.add_route("192.168.7.0/24", table=100),
+        "protocol-taken",
+        "192.168.7.0/24",
+        "another protocol number",
+    ),
+    "217 has another name": (
+        lambda n: n.write("/etc/iproute2/rt_protos", "#\n217\tfrobd\n"),
+        "protocol-taken",
+        "/etc/iproute2/rt_protos",
+        "have frobd use another",
+    ),
+    "networkd": (flush_by_networkd, "networkd-flushes", "eth0", "[Network]\n  ManageForeignRoutes=no"),
+    "networkd 252, whatever it is told": (
+        flush_by_an_old_networkd,
+        "networkd-flushes",
+        "eth0",
+        "  [Route]\n  Destination=172.16.1.0/24\n  Gateway=10.1.0.1",
+    ),
+    "NetworkManager": (
+        flush_by_network_manager,
+        "network-manager-flushes",
+        "eth0",
+        "+ipv4.routes '172.16.1.0/24 10.1.0.1'",
+    ),
+    "cloud-init": (
+        lambda n: n.write("/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules", "ACTION==add\n"),
+        "cloud-init-hotplug",
+        "/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules",
+        "updates.network.when",
+    ),
+    "no Restart=": (
+        lambda n: n.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf") or n.reload(),
+        "no-restart",
+        MACHINE,
+        "[Service] Restart=on-failure",
+    ),
+    "a network of its own": (
+        lambda n: n.write(f"{UNITS}/{MACHINE}.d/private.conf", "[Service]\nPrivateNetwork=yes\n") and n.reload(),
+        "own-network",
+        MACHINE,
+        "take PrivateNetwork= away",
+    ),
+    "break-glass file": (
+        lambda n: n.write(f"{CONFIG_DIR}/gate.off", ""),
+        "gate-off",
+        "gate.off",
+        "rm /etc/aks-flex-node/gate.off",
+    ),
+    "break-glass argument": (
+        lambda n: n.write("/proc/cmdline", "quiet hostrouting.gate=off\n"),
+        "gate-off",
+        "/proc/cmdline",
+        "boot loader",
+    ),
+    "no awk": (lambda n: n.remove("/usr/bin/awk"), "tool-missing", "awk", "install mawk"),
+    "Python gone": (
+        lambda n: n.write(f"{UNITS}/hostrouting-watch.service", WATCH),
+        "python-gone",
+        "/opt/venv/bin/python",
+        "install hostrouting again",
+    ),
+    "command's Python gone": (
+        lambda n: n.write("/usr/local/bin/hostrouting", "#!/opt/venv/bin/python\n"),
+        "python-gone",
+        "/opt/venv/bin/python",
+        "install hostrouting again",
+    ),
+    "command gone": (
+        lambda n: n.link("/usr/local/bin/hostrouting", "/opt/venv/bin/hostrouting"),
+        "python-gone",
+        "/opt/venv/bin/hostrouting",
+        "install hostrouting again",
+    ),
+    "manifest broken": (
+        lambda n: n.write(f"{CONFIG_DIR}/hostrouting.installed.json", "{"),
+        "not-examined",
+        "installed",
+        "then: hostrouting doctor",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node: Node, fault: str) -> None:
+    plant, kind, subject, remedy = FAULTS[fault]
+    plant(node)
+    before = everything(node)
+    diagnosis = examine(node.host)
+    found = [each for each in diagnosis.ailments if each.kind == kind and subject in each.subject]
+    assert found, diagnosis.ailments
+    assert remedy in found[0].remedy
+    assert everything(node) == before
+    assert found[0].subject in diagnosis_text(diagnosis)
+    json.dumps(diagnosis.to_json())
+
+
+def test_with_the_config_a_script_of_another_config_is_told_from_an_edited_one(node: Node) -> None:
+    other = [each for each in examine(node.host, config("172.16.2.0/24")).ailments if each.kind == "file-differs"]
+    assert [(each.subject, each.message) for each in other] == [(f"/{ROUTES}", "it was rendered from another config")]
+    edit_a_script(node)
+    (edited,) = [each for each in examine(node.host, config()).ailments if each.kind == "file-differs"]
+    assert "edited" in edited.message
+
+
+def test_a_config_that_asks_for_more_or_for_another_consumer_is_a_finding(node: Node) -> None:
+    assert "another-config" in kinds(examine(node.host, config(consumer="kubelet.service")))
+    assert "another-config" in kinds(examine(node.host, config(routeOverlap={})))
+
+
+def test_nothing_installed_is_a_finding_and_only_what_can_be_is_examined(node: Node) -> None:
+    phases.run(RemoveHostRouting(host=node.host))
+    diagnosis = examine(node.host)
+    assert kinds(diagnosis) == ["not-installed"]
+    assert "gate" not in [each.name for each in diagnosis.examined]
+    assert kinds(examine(node.host, Config())) == []
+
+
+def test_files_left_behind_by_the_reference_are_found_without_a_manifest(node: Node) -> None:
+    node.remove(f"{CONFIG_DIR}/hostrouting.installed.json")
+    assert {"stale-file", "stale-gate"} <= set(kinds(examine(node.host)))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/etc/systemd/networkd.conf", "[Network]\n#x\nManageForeignRoutes=no\n"),
+        ("/etc/systemd/networkd.conf.d/50.conf", "[Network]\nManageForeignRoutes = false\n"),
+        ("/etc/systemd/network/10-eth.network.d/keep.conf", "[Network]\nKeepConfiguration=yes\n"),
+    ],
+)
+def test_a_networkd_of_257_that_is_told_to_keep_routes_is_fine(node: Node, path: str, text: str) -> None:
+    state = "ADMIN_STATE=configured\nNETWORK_FILE=/etc/systemd/network/10-eth.network\n"
+    node.manage("systemd-networkd.service", "/run/systemd/netif/links", state)
+    assert kinds(examine(node.host)) == ["networkd-flushes"]
+    node.write(path, text)
+    assert kinds(examine(node.host)) == []
+
+
+def test_a_later_drop_in_of_networkd_overrides_and_one_of_etc_masks_its_namesake(node: Node) -> None:
+    flush_by_networkd(node)
+    node.write("/usr/lib/systemd/networkd.conf.d/10.conf", "[Network]\nManageForeignRoutes=no\n")
+    assert kinds(examine(node.host)) == []
+    node.write("/run/systemd/networkd.conf.d/20.conf", "[Network]\nManageForeignRoutes=yes\n")
+    assert kinds(examine(node.host)) == ["networkd-flushes"]
+    node.write("/etc/systemd/networkd.conf.d/20.conf", "[Network]\n")
+    assert kinds(examine(node.host)) == []
+    node.remove("/etc/systemd/networkd.conf.d/20.conf")
+    node.link("/etc/systemd/networkd.conf.d/20.conf", "/dev/null")
+    assert kinds(examine(node.host)) == []
+
+
+def test_with_the_watcher_running_nobody_takes_a_route_away_for_good(node: Node) -> None:
+    flush_by_networkd(node)
+    flush_by_network_manager(node)
+    node.units.states["hostrouting-watch.service"] = "active"
+    assert kinds(examine(node.host)) == []
+
+
+def test_a_network_service_that_manages_other_interfaces_or_does_not_run_is_fine(node: Node) -> None:
+    node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=unmanaged\n")
+    node.manage("NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=false\n")
+    assert kinds(examine(node.host)) == []
+
+
+def test_python_gone_says_that_boot_does_not_need_it(node: Node) -> None:
+    node.write(f"{UNITS}/hostrouting-watch.service", WATCH)
+    (gone,) = examine(node.host).ailments
+    assert gone.severity is Severity.RISK
+    assert "boot and the gate don't need it" in gone.message
+    node.link("/opt/venv/bin/python", "/usr/bin/python3")
+    assert kinds(examine(node.host)) == []
+
+
+class Refusing(FakeSystemd):
+    def show(self, unit: str, *names: str) -> dict[str, str]:
+        raise UnitError("`systemctl show` failed: Connection timed out")
+
+
+def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(node: Node) -> None:
+    host = Host(routes=node.kernel, units=Refusing(node.layout, running=[MACHINE]), layout=node.layout)
+    diagnosis = examine(host)
+    assert diagnosis.worst is Severity.UNKNOWN
+    assert {each.kind for each in diagnosis.ailments} == {"not-examined"}
+    assert all("Connection timed out" in each.message for each in diagnosis.ailments)
+    assert [each.name for each in diagnosis.examined if not each.ailments][:2] == ["installed", "files"]
+    assert "couldn't be examined" in diagnosis_text(diagnosis).splitlines()[-1]
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) -> None:
+    assert cli.main(["doctor"], host=node.host) == 0
+    assert "✓ gate " in capsys.readouterr().out
+    node.write(f"{CONFIG_DIR}/gate.off", "")
+    assert cli.main(["doctor", "--output", "json"], host=node.host) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "broken"
+    (finding,) = document["findings"]
+    assert finding == {
+        "examination": "break-glass",
+        "kind": "gate-off",
+        "severity": "broken",
+        "subject": "/etc/aks-flex-node/gate.off",
+        "message": "as long as it is there every start is admitted unchecked",
+        "remedy": "rm /etc/aks-flex-node/gate.off",
+    }
+    assert {"name": "gate", "ok": True, "fine": "every instance runs the gate before it starts"} in document[
+        "examinations"
+    ]
+
+
+def test_the_command_reads_the_default_config_if_there_is_one_and_a_named_one_must_be_there(
+    node: Node, capsys: Any
+) -> None:
+    node.write(f"{CONFIG_DIR}/config.json", json.dumps(config("172.16.9.0/24").to_mapping()))
+    assert cli.main(["doctor"], host=node.host) == 1
+    assert "another config" in capsys.readouterr().out
+    assert cli.main(["doctor", str(node.layout.of("/none.json"))], host=node.host) == 78
+
+
+# --- cycles --------------------------------------------------------------------------------------------------------
+
+
+def test_a_shortest_cycle_through_what_matters_is_found_and_no_other() -> None:
+    after = {"a": ["b", "x"], "b": ["c"], "c": ["a"], "x": ["a"], "p": ["q"], "q": ["p"]}
+    assert find_cycle(after, ["a"]) == ("a", "x")
+    assert find_cycle(after, ["b"]) == ("b", "c", "a")
+    assert find_cycle({"a": ["p"], "p": ["q"], "q": ["p"]}, ["a"]) == ()
+    assert find_cycle({"a": ["a"]}, ["a"]) == ("a",)
+    assert find_cycle({}, ["a"]) == ()
