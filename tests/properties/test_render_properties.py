@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hostrouting import ConfigError, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.config import METRIC_MAX
 from hostrouting.netaddr import reserved_block
+from hostrouting.readback import read_check_route_overlap_script, read_static_routes_script
 from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -202,3 +203,52 @@ def test_the_renderers_take_strings_mappings_and_typed_values_alike() -> None:
     assert render_check_route_overlap_script([IPv4Network("10.0.0.0/8")], "warn") == render_check_route_overlap_script(
         ["10.9.9.9/8"]
     )
+
+
+# --- and back ------------------------------------------------------------------------------------------------------
+
+
+@given(static_routes, seconds)
+def test_the_routes_of_a_script_read_back(routes: list[StaticRoute], wait_seconds: int) -> None:
+    config = read_static_routes_script(render_static_routes_script(routes, wait_seconds=wait_seconds))
+    assert config is not None
+    assert (config.static_routes.routes, config.wait_seconds) == (tuple(routes), wait_seconds)
+
+
+@given(overlaps, seconds)
+def test_the_check_of_a_script_reads_back(overlap: RouteOverlap, wait_seconds: int) -> None:
+    script = render_check(overlap, wait_seconds)
+    config = read_check_route_overlap_script(script)
+    assert config is not None
+    assert config.wait_seconds == wait_seconds
+    assert render_check(config.route_overlap, wait_seconds) == script
+
+
+@given(st.data())
+def test_a_script_that_nothing_renders_is_not_read_back(data: st.DataObject) -> None:
+    """One character more, less or other anywhere, unless it makes another script of ours."""
+    name = data.draw(st.sampled_from(["static-routes.sh", "check-route-overlap.sh"]))
+    if name == "static-routes.sh":
+        script = render_static_routes_script([StaticRoute("172.16.1.0/24")])
+        read = read_static_routes_script
+    else:
+        script = render_check_route_overlap_script(["172.16.0.0/12"], "STRICT")
+        read = read_check_route_overlap_script
+    at = data.draw(st.integers(0, len(script) - 1))
+    inserted = data.draw(st.sampled_from(["", "#", "0", "\n", " ", "$(reboot)"]))
+    edited = script[:at] + inserted + script[at + data.draw(st.integers(0, 1)) :]
+    config = read(edited)
+    if config is None or edited == script:
+        return
+    again = (
+        render_static_routes_script(config.static_routes.routes, wait_seconds=config.wait_seconds)
+        if name == "static-routes.sh"
+        else render_check(config.route_overlap, config.wait_seconds)
+    )
+    assert again == edited
+
+
+@pytest.mark.parametrize("read", [read_static_routes_script, read_check_route_overlap_script])
+@pytest.mark.parametrize("text", ["", "#!/bin/sh\nexit 0\n", "\udc80"])
+def test_what_is_no_script_of_ours_is_not_read_back(read: Any, text: str) -> None:
+    assert read(text) is None
