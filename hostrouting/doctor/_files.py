@@ -69,7 +69,10 @@ def rendered(patient: Patient) -> Iterator[Ailment]:
 
 
 def _compare(patient: Patient, file: BootFile) -> Iterator[Ailment]:
-    name, state = patient.name(file.path), files.read_state(file.path)
+    name = patient.name(file.path)
+    if file.path.suffix == ".service" and resolve_link(patient.layout, name).end == "/dev/null":
+        return  # masked: ``units`` tells of it
+    state = files.read_state(file.path)
     if state is None:
         yield Ailment("file-missing", name, "it isn't there", "hostrouting apply CONFIG")
         return

@@ -51,12 +51,12 @@ class UnitManager(Protocol):
         ...
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """The order of starts as systemd has it in memory.
+        """The order in which everything would start that is in memory or starts at boot.
 
         Args:
-            units: to be looked at besides those that are loaded.
+            units: to be looked at besides.
 
         Returns:
-            Each unit that could start, with those that it starts after; empty for an image.
+            Each unit with those that it starts after; empty for an image.
         """
         ...

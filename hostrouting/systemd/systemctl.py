@@ -13,6 +13,8 @@ __all__ = ["Systemctl"]
 # Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
 ANSWER_SECONDS = 60.0
 
+_UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
+
 # An instance that nobody has: to read back what every instance of a template gets.
 _PROBE_INSTANCE = "hostrouting-probe"
 
@@ -78,16 +80,22 @@ class Systemctl:
         return properties
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """The order of starts as systemd has it in memory; it adds what other units say with ``Before=``."""
+        """The order of starts, by what is in memory or enabled."""
         if self._root is not None:
             return {}
-        after: dict[str, tuple[str, ...]] = {}
-        for block in self._run("show", "--property", "Id,After,LoadState", "--", "*", *units).split("\n\n"):
+        # What has ended is forgotten, and with it what it says with Before=; so is what a cycle kept from starting.
+        patterns = [f"*.{kind}/*" for kind in ("wants", "requires")]
+        enabled = {path.name for folder in _UNIT_FOLDERS for found in patterns for path in Path(folder).glob(found)}
+        names = sorted({*units, *(name for name in enabled if "@." not in name)})
+        after: dict[str, set[str]] = {}
+        for block in self._run("show", "--property", "Id,After,Before,LoadState", "--", "*", *names).split("\n\n"):
             properties = dict(line.partition("=")[::2] for line in block.splitlines())
             # Others are known by name only, because somebody is ordered after them.
             if properties.get("LoadState") == "loaded":
-                after[properties["Id"]] = tuple(properties["After"].split())
-        return after
+                after.setdefault(properties["Id"], set()).update(properties["After"].split())
+                for later in properties["Before"].split():
+                    after.setdefault(later, set()).add(properties["Id"])
+        return {unit: tuple(sorted(names)) for unit, names in after.items()}
 
     def _run(self, *words: str, fine: tuple[int, ...] = (0,)) -> str:
         argv = ["systemctl", *([] if self._root is None else [f"--root={self._root}"]), *words]
