@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCK_WAIT_SECONDS",
     "link",
+    "litter",
     "locked",
     "read_state",
     "read_text",
@@ -103,14 +104,19 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     return True
 
 
+def litter(path: Path) -> list[Path]:
+    """What a killed ``write_if_changed`` of this file has left beside it."""
+    return sorted(path.parent.glob(f"{_temporary_prefix(path)}*"))
+
+
 def remove_litter(path: Path) -> None:
     """Remove what a killed ``write_if_changed`` of this file has left beside it; only for who holds the lock.
 
     Raises:
         FileError: it can't be removed.
     """
-    for litter in path.parent.glob(f"{_temporary_prefix(path)}*"):
-        remove(litter)
+    for left in litter(path):
+        remove(left)
 
 
 def _temporary_prefix(path: Path) -> str:

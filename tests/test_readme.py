@@ -13,6 +13,7 @@ import pytest
 
 from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoute, StaticRoutes, cli
 from hostrouting.demo import CONFIG
+from hostrouting.doctor import EXAMINATIONS
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -80,11 +81,24 @@ def test_its_recording_by_hand_is_the_one_that_the_help_teaches(capsys: pytest.C
     assert commands in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/design.md", "docs/h200.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    ],
+)
 def test_its_links_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
         assert ((ROOT / document).parent / target).exists(), target
+
+
+def test_the_doctors_page_names_every_examination() -> None:
+    page = (ROOT / "docs/doctor.md").read_text()
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [each.name for each in EXAMINATIONS]
 
 
 def test_the_demos_config_is_one_that_the_readme_tells_of() -> None:

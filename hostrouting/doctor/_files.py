@@ -143,27 +143,30 @@ def units(patient: Patient) -> Iterator[Ailment]:
 def leftovers(patient: Patient) -> Iterator[Ailment]:
     """Nothing is left of the reference's installation, of earlier versions, or of another consumer."""
     layout, manifest = patient.layout, patient.manifest
-    reload = "systemctl daemon-reload"
-    for link in reference_links(layout):
-        path, is_bouncing = patient.name(link), link.parent.suffix == ".requires"
+    for link in map(patient.name, reference_links(layout)):
+        is_bouncing = ".requires/" in link
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the reference's"
-        remedy = f"hostrouting apply CONFIG removes it; by hand: rm {path}; {reload}"
-        yield Ailment("reference-link", path, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
+        remedy = f"hostrouting apply CONFIG removes it; by hand: {_removal(link)}"
+        yield Ailment("reference-link", link, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = {layout.gate(name) for name in (manifest.consumer, *manifest.former)}
-    for path in sorted(layout.units.glob("*.service.d/*hostrouting*.conf")):
-        if path not in gates:
-            message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
-            yield Ailment(
-                "stale-gate", patient.name(path), message, f"rm {patient.name(path)}; {reload}", Severity.RISK
-            )
-    for name in PARTS:
-        if name in manifest.parts:
-            continue
-        for path in (layout.unit(name), layout.script(name)):
-            if path.exists() and not path.is_symlink():
-                message = "it isn't installed by what is known of: the reference, or an earlier run, has left it behind"
-                remedy = f"systemctl disable {name}.service; rm {patient.name(path)}; {reload}"
+    for gate in map(patient.name, sorted(set(layout.units.glob("*.service.d/*hostrouting*.conf")) - gates)):
+        message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
+        yield Ailment("stale-gate", gate, message, _removal(gate), Severity.RISK)
+    known = {layout.manifest, *manifest.files(layout)}
+    for part in PARTS:
+        for path in (layout.unit(part), layout.script(part)):
+            if path not in known and path.exists() and not path.is_symlink():
+                message = "no installation knows of it: the reference, or an earlier run, has left it behind"
+                remedy = f"systemctl disable {part}.service; {_removal(patient.name(path))}"
                 yield Ailment("stale-file", patient.name(path), message, remedy, Severity.RISK)
+    for path in sorted(known):
+        for litter in map(patient.name, files.litter(path)):
+            message = "a run that was killed has left it behind"
+            yield Ailment("litter", litter, message, "hostrouting apply CONFIG removes it", Severity.RISK)
+
+
+def _removal(path: str) -> str:
+    return f"rm {path}; systemctl daemon-reload"
 
 
 _AGENT = "aks-flex-node-agent.service"

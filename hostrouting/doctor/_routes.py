@@ -46,8 +46,8 @@ def routes(patient: Patient) -> Iterator[Ailment]:
     except RouteError as error:
         # Asked once more: what the kernel doesn't answer is no finding about routes.
         patient.host.routes.routes()
-        what, _, remedy = str(error).rpartition("; ")
-        yield Ailment("route-fails", "static routes", what or remedy, remedy if what else "look at: ip -4 route")
+        remedy = "look at: hostrouting plan CONFIG; ip -4 rule; ip -4 route show table all"
+        yield Ailment("route-fails", "static routes", str(error), remedy)
 
 
 _NAMES = ("/etc/iproute2", "/usr/share/iproute2", "/usr/lib/iproute2")

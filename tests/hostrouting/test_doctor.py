@@ -68,9 +68,10 @@ class Node:
     def reload(self) -> None:
         self.units.reload()
 
-    def add_route(self, destination: str, protocol: int = 217, table: int = Table.MAIN) -> None:
-        hop = NextHop("eth0", IPv4Address("10.1.0.1"))
-        assert not self.kernel.add([Route(parse_cidr(destination), (hop,), protocol=protocol, table=table)])
+    def add_routes(self, *destinations: str, protocol: int = 217, table: int = Table.MAIN) -> None:
+        hops = (NextHop("eth0", IPv4Address("10.1.0.1")),)
+        routes = [Route(parse_cidr(to), hops, protocol=protocol, table=table) for to in destinations]
+        assert not self.kernel.add(routes)
 
     def delete_ours(self) -> None:
         assert not self.kernel.delete([route for route in self.kernel.routes() if route.is_ours])
@@ -152,6 +153,16 @@ def break_the_ordering(node: Node) -> None:
     )
 
 
+def never_restart(node: Node) -> None:
+    node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
+    node.reload()
+
+
+def give_a_network_of_its_own(node: Node) -> None:
+    node.write(f"{UNITS}/{MACHINE}.d/private.conf", "[Service]\nPrivateNetwork=yes\n")
+    node.reload()
+
+
 def flush_by_networkd(node: Node) -> None:
     node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=configured\n")
 
@@ -225,6 +236,12 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "rm /etc/systemd/system",
     ),
     "a gate of before": (install_another_consumer, "stale-gate", "kubelet.service.d/10-hostrouting.conf", "rm /etc"),
+    "a killed run's litter": (
+        lambda n: n.write(f"{CONFIG_DIR}/.static-routes.sh.hostrouting-x1y2", ""),
+        "litter",
+        ".static-routes.sh.hostrouting-x1y2",
+        "hostrouting apply",
+    ),
     "the reference's agent": (
         lambda n: n.write(
             f"{UNITS}/aks-flex-node-agent.service", "[Service]\nExecStart=/usr/local/bin/aks-flex-node agent\n"
@@ -241,19 +258,19 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
     "route gone": (lambda n: n.delete_ours(), "route-missing", "172.16.1.0/24", "hostrouting apply"),
     "route beaten": (
-        lambda n: n.add_route("172.16.1.0/25", 4) or n.add_route("172.16.1.128/25", 4),
+        lambda n: n.add_routes("172.16.1.0/25", "172.16.1.128/25", protocol=4),
         "route-fails",
         "static routes",
         "ip",
     ),
     "stray route of 217": (
-        lambda n: n.add_route("192.168.7.0/24"),
+        lambda n: n.add_routes("192.168.7.0/24"),
         "route-stray",
         "192.168.7.0/24",
         "another protocol",
     ),
     "217 in another table": (
-        lambda n: n.add_route("192.168.7.0/24", table=100),
+        lambda n: n.add_routes("192.168.7.0/24", table=100),
         "protocol-taken",
         "192.168.7.0/24",
         "another protocol number",
@@ -284,13 +301,13 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "updates.network.when",
     ),
     "no Restart=": (
-        lambda n: n.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf") or n.reload(),
+        never_restart,
         "no-restart",
         MACHINE,
         "[Service] Restart=on-failure",
     ),
     "a network of its own": (
-        lambda n: n.write(f"{UNITS}/{MACHINE}.d/private.conf", "[Service]\nPrivateNetwork=yes\n") and n.reload(),
+        give_a_network_of_its_own,
         "own-network",
         MACHINE,
         "take PrivateNetwork= away",
