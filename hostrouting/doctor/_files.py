@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from hostrouting import files
 from hostrouting.boot import reference_links
 from hostrouting.diagnosis import Ailment, Severity
-from hostrouting.doctor._patient import read_folder, resolve_link
-from hostrouting.gate import PARTS
+from hostrouting.doctor._patient import GATED, read_folder, resolve_link
 from hostrouting.parts import wanted_parts
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def units(patient: Patient) -> Iterator[Ailment]:
             message = "systemd hasn't read what its files say now"
             yield Ailment("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
     folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.{kind}"))]
-    for link in (folder / f"{name}.service" for folder in folders for name in PARTS):
+    for link in (folder / f"{name}.service" for folder in folders for name in GATED):
         path = patient.name(link)
         if link.is_symlink() and not (led := resolve_link(layout, path)).is_there:
             message = f"it leads to {led.end}, which isn't there"
@@ -153,7 +152,7 @@ def leftovers(patient: Patient) -> Iterator[Ailment]:
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield Ailment("stale-gate", gate, message, _removal(gate), Severity.RISK)
     known = {layout.manifest, *manifest.files(layout)}
-    for part in PARTS:
+    for part in GATED:
         for path in (layout.unit(part), layout.script(part)):
             if path not in known and path.exists() and not path.is_symlink():
                 message = "no installation knows of it: the reference, or an earlier run, has left it behind"
@@ -175,8 +174,8 @@ _AGENT = "aks-flex-node-agent.service"
 def agents(patient: Patient) -> Iterator[Ailment]:
     """Nobody else writes our files or runs our scripts."""
     folders = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
-    scripts = [patient.name(patient.layout.script(name)) for name in PARTS]
-    ours = {patient.layout.unit(name) for name in PARTS}
+    scripts = [patient.name(patient.layout.script(name)) for name in GATED]
+    ours = {patient.layout.unit(name) for name in GATED}
     for path, text in read_folder(patient.layout, *(f"{folder}/*.service" for folder in folders)).items():
         if path.name == _AGENT:
             yield Ailment(
@@ -209,8 +208,8 @@ def python(patient: Patient) -> Iterator[Ailment]:
     """The Python environment that something here names is there."""
     layout = patient.layout
     watch = files.read_text(layout.unit("hostrouting-watch")) or ""
-    if match := re.search(r"^ExecStart=[-@:+!]*(\S+)", watch, re.MULTILINE):
-        yield from _gone(patient, match[1], "hostrouting-watch.service", "routes that get lost aren't put back")
+    if match := _EXEC_START.search(watch):
+        yield from _gone(patient, _unquoted(match), "hostrouting-watch.service", "routes that get lost aren't put back")
     for path in _CONSOLE_SCRIPTS:
         if not layout.of(path).is_symlink() and not layout.of(path).exists():
             continue
@@ -219,6 +218,14 @@ def python(patient: Patient) -> Iterator[Ailment]:
             yield from _gone(patient, led.end, path, "the command can't be run")
         elif match := re.match(r"#!(\S+)", files.read_text(layout.of(led.end)) or ""):
             yield from _gone(patient, match[1], path, "the command can't be run")
+
+
+# The first word, systemd.syntax(7): quoted, with backslashes and doubled percent signs, or plain.
+_EXEC_START = re.compile(r'^ExecStart=[-@:+!]*(?:"((?:[^"\\]|\\.)*)"|(\S+))', re.MULTILINE)
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    return re.sub(r"\\(.)", r"\1", match[1] or match[2]).replace("%%", "%")
 
 
 def _gone(patient: Patient, program: str, user: str, so: str) -> Iterator[Ailment]:

@@ -10,7 +10,7 @@ import attrs
 from hostrouting import files
 from hostrouting.config import Config
 from hostrouting.errors import FileError
-from hostrouting.gate import CHECK, PARTS, ROUTES
+from hostrouting.gate import CHECK, ROUTES
 from hostrouting.parts import BootFile, Manifest, wanted_files, wanted_parts
 from hostrouting.readback import read_check_route_overlap_script, read_static_routes_script
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from hostrouting.host import Host
     from hostrouting.layout import Layout
 
-__all__ = ["Patient", "read_folder", "resolve_link"]
+__all__ = ["GATED", "Patient", "read_folder", "resolve_link"]
+
+# The parts that the gate runs.
+GATED = (ROUTES, CHECK)
 
 _READERS = {ROUTES: read_static_routes_script, CHECK: read_check_route_overlap_script}
 _LINKS_MAX = 40
@@ -92,7 +95,7 @@ class Patient:
     @property
     def parts(self) -> dict[str, bool]:
         """The installed parts of the gate, each with whether its failure holds the consumer back."""
-        return {name: blocks for name, blocks in self.manifest.parts.items() if name in PARTS}
+        return {name: blocks for name, blocks in self.manifest.parts.items() if name in GATED}
 
     @property
     def consumer(self) -> str:

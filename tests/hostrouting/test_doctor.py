@@ -331,6 +331,14 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "/opt/venv/bin/python",
         "install hostrouting again",
     ),
+    "quoted Python gone": (
+        lambda n: n.write(
+            f"{UNITS}/hostrouting-watch.service", WATCH.replace("/opt/venv/bin/python", '"/opt/a b%%/python"')
+        ),
+        "python-gone",
+        "/opt/a b%/python",
+        "install hostrouting again",
+    ),
     "command's Python gone": (
         lambda n: n.write("/usr/local/bin/hostrouting", "#!/opt/venv/bin/python\n"),
         "python-gone",
