@@ -158,7 +158,7 @@ def network_manager(patient: Patient) -> Iterator[Ailment]:
     if not _is_active(patient, "NetworkManager.service"):
         return
     for dev, text in _states(patient, "/run/NetworkManager/devices").items():
-        if _settings(text).get("managed", "").lower() in ("true", "1"):
+        if _settings(text).get("managed", "false").lower() not in ("false", "0", "unmanaged"):
             # What its Reapply() is documented to do, unless it is called with preserve-external-ip.
             message = (
                 "NetworkManager removes our routes by it when its connection is applied again (nmcli device reapply) "
