@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from contextlib import contextmanager
@@ -210,8 +211,12 @@ def doctor(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.host import Host
 
     on = host or Host()
-    is_named = options.config is not None or files.read_text(on.layout.config) is not None
-    diagnosis = examine(on, _load(options, host) if is_named else None)
+    if options.config is not None:
+        diagnosis = examine(on, _load(options, host), config_name=shlex.quote(options.config))
+    elif files.read_text(on.layout.config) is not None:
+        diagnosis = examine(on, _load(options, host), config_name="")
+    else:
+        diagnosis = examine(on)
     if options.output == "json":
         styled.say(report.to_json_text(diagnosis.to_json()).rstrip())
     else:

@@ -71,17 +71,18 @@ EXAMINATIONS = (
 )
 
 
-def examine(host: Host, config: Config | None = None) -> Diagnosis:
+def examine(host: Host, config: Config | None = None, *, config_name: str = "CONFIG") -> Diagnosis:
     """Make all examinations of a running host, changing nothing.
 
     Args:
         host: whose kernel, systemd and files to look at.
         config: what is asked for; None: what the installed scripts were rendered from.
+        config_name: its file, as the remedies shall name it in commands; empty: the one that needn't be named.
 
     Returns:
         What was found. It never raises because one examination can't be made.
     """
-    patient = Patient(host, config)
+    patient = Patient(host, config, config_name)
     return Diagnosis(
         tuple(
             Examined(each.name, each.fine, _look(each, patient))

@@ -38,21 +38,19 @@ def installed(patient: Patient) -> Iterator[Ailment]:
     if patient.given is not None:
         wanted = {part.name: part.is_blocking for part in wanted_parts(patient.given, patient.layout)}
     if not manifest.parts and (wanted or patient.given is None):
-        yield Ailment(
-            "not-installed", subject, "nothing is installed: no node is held back", "hostrouting apply CONFIG"
-        )
+        yield Ailment("not-installed", subject, "nothing is installed: no node is held back", patient.command("apply"))
         return
     if set(wanted) != set(manifest.parts):
         there, asked = (" and ".join(names) or "nothing" for names in (manifest.parts, wanted))
         yield Ailment(
-            "another-config", subject, f"CONFIG asks for {asked}, and {there} is installed", "hostrouting apply CONFIG"
+            "another-config", subject, f"CONFIG asks for {asked}, and {there} is installed", patient.command("apply")
         )
     elif wanted and patient.config.consumer != manifest.consumer:
         message = f"CONFIG holds {patient.config.consumer} back, and what is installed {manifest.consumer}"
-        yield Ailment("another-config", subject, message, "hostrouting apply CONFIG")
+        yield Ailment("another-config", subject, message, patient.command("apply"))
     if manifest.former:
         message = f"a run was stopped while the gate moved: it is still to be removed from {' '.join(manifest.former)}"
-        yield Ailment("interrupted", subject, message, "hostrouting apply CONFIG", Severity.RISK)
+        yield Ailment("interrupted", subject, message, patient.command("apply"), Severity.RISK)
 
 
 def rendered(patient: Patient) -> Iterator[Ailment]:
@@ -73,7 +71,7 @@ def _compare(patient: Patient, file: BootFile) -> Iterator[Ailment]:
         return  # masked: ``units`` tells of it
     state = files.read_state(file.path)
     if state is None:
-        yield Ailment("file-missing", name, "it isn't there", "hostrouting apply CONFIG")
+        yield Ailment("file-missing", name, "it isn't there", patient.command("apply"))
         return
     content, mode = state
     if content != file.text.encode("utf-8", "surrogateescape"):
@@ -86,7 +84,7 @@ def _compare(patient: Patient, file: BootFile) -> Iterator[Ailment]:
             "file-differs",
             name,
             message,
-            "hostrouting plan CONFIG shows the difference, hostrouting apply CONFIG ends it",
+            f"{patient.command('plan')} shows the difference, {patient.command('apply')} ends it",
         )
     if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
         message = f"its mode is {mode:04o}, not {file.mode:04o}: it can't be run"
@@ -100,12 +98,12 @@ def _not_ours(patient: Patient, part: str) -> Iterator[Ailment]:
     """Without a config a script that can't be read back is all that is known."""
     name, text = patient.name(patient.layout.script(part)), files.read_text(patient.layout.script(part))
     if text is None:
-        yield Ailment("file-missing", name, "it isn't there", "hostrouting apply CONFIG")
+        yield Ailment("file-missing", name, "it isn't there", patient.command("apply"))
     else:
         message = (
             "this version renders no such text: it has been edited, or another version of hostrouting has written it"
         )
-        yield Ailment("file-differs", name, message, "hostrouting apply CONFIG")
+        yield Ailment("file-differs", name, message, patient.command("apply"))
 
 
 def units(patient: Patient) -> Iterator[Ailment]:
@@ -120,7 +118,7 @@ def units(patient: Patient) -> Iterator[Ailment]:
                 "masked",
                 unit,
                 f"it is masked; {waits}",
-                f"systemctl unmask {unit}; hostrouting apply CONFIG",
+                f"systemctl unmask {unit}; {patient.command('apply')}",
                 Severity.RISK,
             )
         elif not patient.units.is_enabled(unit):
@@ -135,7 +133,7 @@ def units(patient: Patient) -> Iterator[Ailment]:
         path = patient.name(link)
         if link.is_symlink() and not (led := resolve_link(layout, path)).is_there:
             message = f"it leads to {led.end}, which isn't there"
-            remedy = f"hostrouting apply CONFIG, or, if {link.name} isn't wanted: rm {path}; systemctl daemon-reload"
+            remedy = f"{patient.command('apply')}, or, if {link.name} isn't wanted: rm {path}; systemctl daemon-reload"
             yield Ailment("dangling-link", path, message, remedy, Severity.RISK)
 
 
@@ -145,7 +143,7 @@ def leftovers(patient: Patient) -> Iterator[Ailment]:
     for link in map(patient.name, reference_links(layout)):
         is_bouncing = ".requires/" in link
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the reference's"
-        remedy = f"hostrouting apply CONFIG removes it; by hand: {_removal(link)}"
+        remedy = f"{patient.command('apply')} removes it; by hand: {_removal(link)}"
         yield Ailment("reference-link", link, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = {layout.gate(name) for name in (manifest.consumer, *manifest.former)}
     for gate in map(patient.name, sorted(set(layout.units.glob("*.service.d/*hostrouting*.conf")) - gates)):
@@ -161,7 +159,7 @@ def leftovers(patient: Patient) -> Iterator[Ailment]:
     for path in sorted(known):
         for litter in map(patient.name, files.litter(path)):
             message = "a run that was killed has left it behind"
-            yield Ailment("litter", litter, message, "hostrouting apply CONFIG removes it", Severity.RISK)
+            yield Ailment("litter", litter, message, f"{patient.command('apply')} removes it", Severity.RISK)
 
 
 def _removal(path: str) -> str:
@@ -235,6 +233,6 @@ def _gone(patient: Patient, program: str, user: str, so: str) -> Iterator[Ailmen
         "python-gone",
         program,
         f"it isn't there, and {user} needs it: {so}; boot and the gate don't need it, they are bash, iproute2 and awk",
-        "install hostrouting again, and from there: hostrouting apply CONFIG",
+        f"install hostrouting again, and from there: {patient.command('apply')}",
         Severity.RISK,
     )

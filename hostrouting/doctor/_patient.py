@@ -35,13 +35,15 @@ class Patient:
     Args:
         host: whose kernel, systemd and files to look at.
         config: what is asked for; None: what the installed scripts were rendered from.
+        config_name: what a command has to name so that it reads that config.
     """
 
-    def __init__(self, host: Host, config: Config | None) -> None:
+    def __init__(self, host: Host, config: Config | None, config_name: str) -> None:
         self.host = host
         self.layout = host.layout
         self.units = host.units
         self.given = config
+        self._config_name = config_name
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -116,6 +118,10 @@ class Patient:
     def is_watched(self) -> bool:
         """Whether the watcher puts lost routes back."""
         return self.units.show("hostrouting-watch.service", "ActiveState")["ActiveState"] == "active"
+
+    def command(self, verb: str) -> str:
+        """One of our commands, to be pasted."""
+        return f"hostrouting {verb} {self._config_name}".rstrip()
 
     def name(self, path: Path) -> str:
         """A path as the running system sees it."""

@@ -39,14 +39,14 @@ def routes(patient: Patient) -> Iterator[Ailment]:
         if missing is not None:
             yield Ailment("route-waits", "static routes", f"they wait for {missing}", "bring it up, or change CONFIG")
         for route in plan.add:
-            yield Ailment("route-missing", str(route), "it isn't in the kernel", "hostrouting apply CONFIG")
+            yield Ailment("route-missing", str(route), "it isn't in the kernel", patient.command("apply"))
         for change in plan.replace:
-            yield Ailment("route-differs", str(change.new), f"the kernel has: {change.old}", "hostrouting apply CONFIG")
+            yield Ailment("route-differs", str(change.new), f"the kernel has: {change.old}", patient.command("apply"))
         verify_routes((*plan.unchanged, *plan.foreign), patient.host.routes)
     except RouteError as error:
         # Asked once more: what the kernel doesn't answer is no finding about routes.
         patient.host.routes.routes()
-        remedy = "look at: hostrouting plan CONFIG; ip -4 rule; ip -4 route show table all"
+        remedy = f"look at: {patient.command('plan')}; ip -4 rule; ip -4 route show table all"
         yield Ailment("route-fails", "static routes", str(error), remedy)
 
 
@@ -72,7 +72,7 @@ def protocol(patient: Patient) -> Iterator[Ailment]:
                 str(route),
                 "nothing asks for it: it is left over, or somebody else uses protocol 217; the next apply or boot "
                 "removes it",
-                "hostrouting apply CONFIG, or have whoever installs it use another protocol number",
+                f"{patient.command('apply')}, or have whoever installs it use another protocol number",
                 Severity.RISK,
             )
     patterns = [f"{folder}/{name}" for folder in _NAMES for name in ("rt_protos", "rt_protos.d/*.conf")]

@@ -495,7 +495,13 @@ def test_the_command_reads_the_default_config_if_there_is_one_and_a_named_one_mu
 ) -> None:
     node.write(f"{CONFIG_DIR}/config.json", json.dumps(config("172.16.9.0/24").to_mapping()))
     assert cli.main(["doctor"], host=node.host) == 1
-    assert "another config" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "another config" in out
+    assert "do: hostrouting apply\n" in out
+    path = node.layout.of("/my config.json")
+    path.write_text(node.read(f"{CONFIG_DIR}/config.json"))
+    assert cli.main(["doctor", str(path)], host=node.host) == 1
+    assert f"hostrouting apply '{path}'" in capsys.readouterr().out
     assert cli.main(["doctor", str(node.layout.of("/none.json"))], host=node.host) == 78
 
 

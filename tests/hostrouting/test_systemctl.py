@@ -63,6 +63,21 @@ def test_the_first_of_several_lines_of_a_property_is_not_all(program: Path) -> N
     }
 
 
+def test_the_manager_is_asked_without_a_unit(program: Path) -> None:
+    be(program, 'printf "Version=%s\\n" "$*"')
+    assert Systemctl().show("", "Version") == {"Version": "show --property Version"}
+
+
+def test_the_order_of_starts_is_said_from_either_side_and_what_is_not_there_is_left_out(program: Path) -> None:
+    be(
+        program,
+        "printf '%s\\n' Id=a.service After=b.service Before=c.service LoadState=loaded '' "
+        "Id=c.service After= Before= LoadState=loaded '' Id=gone.service After=a.service Before= LoadState=not-found",
+    )
+    assert Systemctl().orderings("c.service") == {"a.service": ("b.service",), "c.service": ("a.service",)}
+    assert Systemctl("/image").orderings() == {}
+
+
 @pytest.mark.skipif(shutil.which("systemctl") is None, reason="no systemctl on this machine")
 def test_an_image_is_enabled_and_disabled_offline(tmp_path: Path) -> None:
     unit = tmp_path / "etc/systemd/system/x.service"
