@@ -61,6 +61,10 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     raw = file.read(bytes_max + 1)
     if len(raw) > bytes_max:
         raise ConfigError([(name, f"is no {what}: it is larger than {bytes_max >> 20} MiB")])
+    if not raw.strip():
+        raise ConfigError(
+            [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
+        )
     try:
         # As os.fsdecode would: to the kernel any bytes make an interface's name, and ip prints them as they are.
         return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=JsonObject)

@@ -128,7 +128,7 @@ def check(options: argparse.Namespace, host: Host | None) -> int:
 
     if options.output == "nagios":
         return _check_for_nagios(options, host)
-    result = _judge(options, host)
+    result, config, on = _judge(options, host)
     if options.output == "json":
         styled.say(report.to_json_text(result.to_json()).rstrip())
     elif options.output == "svg":
@@ -137,10 +137,15 @@ def check(options: argparse.Namespace, host: Host | None) -> int:
         styled.say(overlap_svg(result).rstrip())
     else:
         styled.say(report.overlap_text(result, width=styled.columns(sys.stdout)))
+        if result.findings and _has_more_to_install(config, on):
+            styled.say("CONFIG has routes that aren't installed; how it looks with them tells: hostrouting fix, plan")
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
 
-def _judge(options: argparse.Namespace, host: Host | None, *, is_waiting: bool = True) -> OverlapReport:
+def _judge(
+    options: argparse.Namespace, host: Host | None, *, is_waiting: bool = True
+) -> tuple[OverlapReport, Config, Host]:
+    """The report, with what was asked and whom."""
     from hostrouting.check import check_overlap
 
     _, config = _read_with_cidrs(options, host)
@@ -151,7 +156,21 @@ def _judge(options: argparse.Namespace, host: Host | None, *, is_waiting: bool =
     if options.snapshot is not None or not is_waiting:
         config = _without_waits(config)
     result: OverlapReport = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
-    return result
+    return result, config, on
+
+
+def _has_more_to_install(config: Config, on: Host) -> bool:
+    """Whether routes of the config aren't there yet, or can't be."""
+    from hostrouting.errors import RouteError
+    from hostrouting.tasks import plan_now
+
+    if not config.static_routes.routes:
+        return False
+    try:
+        plan, missing = plan_now(config, on.routes)
+    except RouteError:
+        return True
+    return missing is not None or not plan.is_empty
 
 
 def _check_for_nagios(options: argparse.Namespace, host: Host | None) -> int:
@@ -159,7 +178,7 @@ def _check_for_nagios(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.nagios import NAGIOS_UNKNOWN, nagios_line, nagios_status, nagios_unknown
 
     try:
-        result = _judge(options, host, is_waiting=False)
+        result, _, _ = _judge(options, host, is_waiting=False)
     except (HostRoutingError, UsageError) as error:
         styled.say(nagios_unknown(str(error)))
         return NAGIOS_UNKNOWN
@@ -185,6 +204,10 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
         styled.complain(line)
     if result.verdict is Verdict.UNKNOWN:
         return EXIT_CHECK_UNKNOWN
+    if _has_more_to_install(config, on):
+        styled.complain("this is so once the routes that CONFIG has already are installed: hostrouting apply")
+    if options.cidr:
+        styled.complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
     entries = result.remedy.routes
     if options.format == "config":
         styled.say(report.to_json_text(_merged(document, entries)).rstrip())
@@ -274,10 +297,15 @@ def _read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any
         raise UsageError("hostrouting: CONFIG is empty; is a shell variable unset?")
     try:
         document = read_config(path)
-        return document, Config.from_mapping(document)
+        config = Config.from_mapping(document)
+        if SECTION not in document:
+            styled.complain(f"hostrouting: {styled.clean(str(path))} has no key {SECTION}: it asks for nothing")
+        return document, config
     except ConfigError as error:
         if not any(where == str(path) for where, _ in error.problems):
             styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(str(path))} breaks the rules:")
+        elif options.config is None and "cidr" in options:
+            styled.complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
         raise
 
 

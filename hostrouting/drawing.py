@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.config import Coverage
+from hostrouting.coverage import probe
 from hostrouting.findings import FindingKind, NoteKind
 from hostrouting.strips import Answer, cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from ipaddress import IPv4Network
+    from ipaddress import IPv4Address, IPv4Network
 
     from hostrouting.findings import Finding, Note, OverlapReport
     from hostrouting.strips import Strip
@@ -20,6 +22,8 @@ __all__ = ["FINE_ROWS", "Drawing", "Entry", "Row", "draw", "legend"]
 
 # A thousand CIDRs as they should be are no news.
 FINE_ROWS = 8
+# Nobody reads more than these; programs have the JSON.
+FAILING_ROWS = 32
 
 # An H200 has eight InfiniBand interfaces; beyond those only the symbols differ.
 SHADOW_ROLES = tuple(f"shadow-{number}" for number in range(8))
@@ -69,6 +73,7 @@ class Row:
         cells: of the strip.
         findings: its failures.
         notes: its notes.
+        asked: the only address that was asked about; None: all were judged.
     """
 
     cidr: IPv4Network
@@ -76,6 +81,7 @@ class Row:
     cells: tuple[Answer | None, ...]
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...]
+    asked: IPv4Address | None = None
 
     @property
     def is_fine(self) -> bool:
@@ -90,11 +96,13 @@ class Drawing:
     Args:
         rows: in the order of the config.
         fine_left_out: how many CIDRs more there are that are as they should be.
+        failing_left_out: and how many that aren't, or of which something is noted.
         legend: how each answer is drawn; exactly those of the cells.
     """
 
     rows: tuple[Row, ...]
     fine_left_out: int
+    failing_left_out: int
     legend: Mapping[Answer | None, Entry]
 
 
@@ -117,16 +125,19 @@ def draw(report: OverlapReport, width: int) -> Drawing:
         if note.cidr is not None:
             notes.setdefault(note.cidr, []).append(note)
     rows: list[Row] = []
-    fine = 0
+    fine = failing = 0
     for cidr in dict.fromkeys(report.cidrs):
         strip = strips.get(cidr)
         drawn = cells(strip, width) if strip is not None else ()
-        row = Row(cidr, strip, drawn, tuple(findings.get(cidr, ())), tuple(notes.get(cidr, ())))
+        asked = probe(cidr) if report.coverage is Coverage.PROBE else None
+        row = Row(cidr, strip, drawn, tuple(findings.get(cidr, ())), tuple(notes.get(cidr, ())), asked)
         fine += row.is_fine
-        if not row.is_fine or fine <= FINE_ROWS:
+        failing += not row.is_fine
+        if fine <= FINE_ROWS if row.is_fine else failing <= FAILING_ROWS:
             rows.append(row)
     drawn_answers = dict.fromkeys(answer for row in rows for answer in row.cells)
-    return Drawing(tuple(rows), max(0, fine - FINE_ROWS), legend(drawn_answers, report.default_devs))
+    left_out = max(0, fine - FINE_ROWS), max(0, failing - FAILING_ROWS)
+    return Drawing(tuple(rows), *left_out, legend(drawn_answers, report.default_devs))
 
 
 def legend(drawn: Iterable[Answer | None], default_devs: tuple[str, ...]) -> dict[Answer | None, Entry]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostrouting.findings import Finding
+    from hostrouting.findings import Finding, Remedy
 
 __all__ = ["ConfigError", "FileError", "HostRoutingError", "RouteError", "RouteOverlapError", "UnitError"]
 
@@ -97,9 +97,18 @@ class RouteOverlapError(HostRoutingError):
         message: a line for each finding, or the reason why nothing could be judged.
         findings: the failures; empty where the verdict is ``unknown``.
         reason: why the verdict is ``unknown``; None where there are findings.
+        remedy: what mends all failures together, and what no route mends; None where nothing could be judged.
     """
 
-    def __init__(self, message: str, *, findings: tuple[Finding, ...] = (), reason: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        findings: tuple[Finding, ...] = (),
+        reason: str | None = None,
+        remedy: Remedy | None = None,
+    ) -> None:
         super().__init__(message)
         self.findings = findings
         self.reason = reason
+        self.remedy = remedy

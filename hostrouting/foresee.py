@@ -14,6 +14,7 @@ from hostrouting.fib import Fib
 from hostrouting.findings import Verdict
 from hostrouting.host import Host
 from hostrouting.model import Table
+from hostrouting.overlap import shortened
 from hostrouting.plan import NextStart
 from hostrouting.resolve import describe_missing, resolve
 from hostrouting.snapshot import Snapshot
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
     from hostrouting.model import Route
     from hostrouting.plan import RoutePlan
 
+_NAMED_FINDINGS = 3
+
 __all__ = ["as_planned", "propose", "resolve_now", "will_start"]
+
+_NAMED_FINDINGS = 3
 
 
 def as_planned(plan: RoutePlan, host: Host) -> Host:
@@ -65,7 +70,9 @@ def will_start(config: Config, host: Host, plan: RoutePlan, missing: str | None)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
-        reason = "; ".join(finding.message for finding in result.findings)
+        reason = shortened([finding.message for finding in result.findings], "; ", _NAMED_FINDINGS)
+    elif not result.cidrs:
+        return NextStart(consumer, True, "every route is installed; no CIDRs are expected, so nothing is checked")
     else:
         return NextStart(consumer, True, "every route is installed, and nothing that is expected is shadowed")
     is_held = config.route_overlap.mode is OverlapMode.STRICT

@@ -47,7 +47,10 @@ class Host:
         if not layout.is_this_host:
             omitted = [name for name, seam in (("routes", routes), ("units", units)) if seam is None]
             if omitted:
-                raise ConfigError([(name, f"must be given beside a layout below {layout.root}") for name in omitted])
+                given = {"routes": "NetlinkBackend() or a FakeKernel()", "units": "Systemctl() or FakeSystemd()"}
+                raise ConfigError(
+                    [(name, f"must be given beside a layout below {layout.root}: {given[name]}") for name in omitted]
+                )
         if routes is None:
             from hostrouting.backends.netlink import NetlinkBackend
 
@@ -65,11 +68,13 @@ class Host:
             The host; what is installed into it holds from its first boot.
 
         Raises:
-            ConfigError: the folder is this host's own root.
+            ConfigError: there is no such folder, or it is this host's own root.
         """
         layout = Layout(root)
         if layout.is_this_host:
             raise ConfigError([("root", "is this host's own; leave it out to work on this host")])
+        if not layout.root.is_dir():
+            raise ConfigError([("root", f"there is no folder {layout.root}; is the image mounted?")])
         image = cls.__new__(cls)
         image.__attrs_init__(backend=None, units=Systemctl(layout.root), layout=layout)
         return image

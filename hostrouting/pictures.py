@@ -75,6 +75,8 @@ def _draw_report(canvas: _Canvas, report: OverlapReport) -> None:
             canvas.line(("✓ ", "good"), (f"{row.cidr!s:{label}}", ""), (f"  by {expected}", "dim"))
         else:
             _draw_row(canvas, row, drawing)
+    if drawing.failing_left_out:
+        canvas.line(("✗ ", "bad"), (f"and {drawing.failing_left_out} more", ""))
     if drawing.fine_left_out:
         canvas.line(("✓ ", "good"), (f"{f'and {drawing.fine_left_out} more':{label}}", ""), (f"  by {expected}", "dim"))
     general = [note for note in report.notes if note.cidr is None]

@@ -37,6 +37,7 @@ __all__ = [
 
 # A line is for people; ``hostrouting fix`` prints all of them.
 _SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
+_NEW_FILE_LINES = 40
 
 
 def to_json_text(document: object) -> str:
@@ -84,7 +85,7 @@ def remedy_lines(report: OverlapReport) -> list[str]:
         bad(f"no route mends {shortened(list(map(str, left.ranges)), ' ', _SHOWN_RANGES)}: {clean(left.reason)}")
         for left in remedy.unmendable
     ]
-    lines += [f"with these routes: {clean(line)}" for line in remedy.consequences]
+    lines += [f"mind: {clean(line)}" for line in remedy.consequences]
     return lines or [good("nothing fails: there is nothing to mend")] if not remedy.routes else lines
 
 
@@ -126,6 +127,8 @@ def plan_text(
 
 def _diff(change: FileChange) -> list[str]:
     before, after = (change.before or "").splitlines(), (change.after or "").splitlines()
+    if change.before is None and len(after) > _NEW_FILE_LINES:
+        return [good(f"+ {clean(change.path)} ({len(after)} lines, new; hostrouting render writes it into a folder)")]
     old, new = (change.path if text is not None else "/dev/null" for text in (change.before, change.after))
     paint = {"+": good, "-": bad, "@": dim}
     return [
@@ -170,6 +173,8 @@ def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
     lines += _legend_lines(drawing, width or _PAGE_COLUMNS)
     for row in drawing.rows:
         lines += _row_lines(row, drawing, report.default_devs, label=label, width=width)
+    if drawing.failing_left_out:
+        lines.append(f"{bad('✗')} and {drawing.failing_left_out} more; --output json has them all")
     if drawing.fine_left_out:
         lines.append(f"{good('✓')} and {drawing.fine_left_out} more by {clean(','.join(report.default_devs))}")
     lines += _advice_lines(report, width)
@@ -196,6 +201,8 @@ def _row_lines(
 ) -> list[str]:
     room = None if width is None else max(_NARROWEST_COLUMNS, width - label - len("✗   "))
     mark, said = good("✓"), [clean(f"by {','.join(default_devs)}")]
+    if row.asked is not None:
+        said[0] += f" (only {row.asked} was asked about)"
     if not row.is_fine:
         mark = bad("✗") if row.findings else dim("•")
         said = [_strip_text(row.cells, drawing)] if row.cells else []
@@ -212,6 +219,7 @@ def _advice_lines(report: OverlapReport, width: int | None) -> list[str]:
     entries, rest = _entries(report)
     lines = [good(_PASTE), *(good(f"  {entry},") for entry in entries[:-1])] if entries else []
     lines += [good(f"  {entry}{rest}") for entry in entries[-1:]]
+    lines += [dim(line) for said in report.remedy.consequences for line in _wrapped(f"mind: {said}", width)]
     return lines + [bad(line) for said in _left(report) for line in _wrapped(said, width)]
 
 

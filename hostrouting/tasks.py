@@ -229,7 +229,8 @@ class CheckRouteOverlap:
         report.write_markers(host.layout, result)
         if is_held_back(result.mode, result.verdict):
             words = "\n".join([report.summary(result), *report.advice(result)])
-            raise RouteOverlapError(words, findings=result.findings, reason=result.reason)
+            remedy = None if result.verdict is Verdict.UNKNOWN else result.remedy
+            raise RouteOverlapError(words, findings=result.findings, reason=result.reason, remedy=remedy)
         return result
 
 

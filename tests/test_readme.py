@@ -70,9 +70,9 @@ def test_its_check_prints_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFi
     command, *lines = shown.splitlines()[:-1]
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
     assert cli.main(command.removeprefix("$ hostrouting ").split(), host=host) == 1
-    # What the README leaves out are the notes on own and broadcast addresses.
+    # What the README leaves out are the notes on own and broadcast addresses, and who changes sides.
     printed = capsys.readouterr().out.splitlines()
-    assert [line for line in printed if not re.match(r" +(LOCAL|BROADCAST): ", line)] == lines
+    assert [line for line in printed if not re.match(r" +(LOCAL|BROADCAST): |mind: ", line)] == lines
 
 
 def test_its_recording_by_hand_is_the_one_that_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

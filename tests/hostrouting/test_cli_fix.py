@@ -23,6 +23,7 @@ GATEWAY = IPv4Address("10.1.0.1")
 EXPECTED = "172.16.0.0/16"
 HALVES = [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
 NOTHING = "nothing fails: there is nothing to mend\n"
+NOT_KEPT = "--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs\n"
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_the_whole_config_is_printed_with_the_proposal_after_its_own_routes(
         "172.16.128.0/17",
     ]
     assert (kernel.routes(), path.read_text()) == (before, text)
-    assert err.startswith("with these routes: neighbours of ib0 in 172.16.0.0/16 are then reached by eth0")
+    assert err.startswith("mind: neighbours of ib0 in 172.16.0.0/16 are then reached by eth0")
 
 
 def test_what_is_printed_is_a_config_that_mends(run: Run, written: Any, tmp_path: Path) -> None:
@@ -157,16 +158,20 @@ def test_the_config_of_the_layout_is_mended_if_none_is_named(run: Run, host: Hos
     ],
 )
 def test_where_nothing_fails_the_config_is_printed_as_it_is(run: Run, written: Any, document: object) -> None:
-    assert run("fix", written(document)) == (0, json.dumps(document, indent=2) + "\n", NOTHING)
+    code, out, err = run("fix", written(document))
+    assert (code, out) == (0, json.dumps(document, indent=2) + "\n")
+    assert NOTHING in err
+    assert ("has no key hostRouting: it asks for nothing" in err) == ("hostRouting" not in document)  # type: ignore[operator]
 
 
 def test_where_nothing_fails_of_cidrs_alone_no_route_is_proposed(run: Run) -> None:
     code, out, err = run("fix", "--cidr", "10.96.0.0/12")
-    assert (code, json.loads(out), err) == (0, {"hostRouting": {"staticRoutes": static()}}, NOTHING)
+    assert (code, json.loads(out)) == (0, {"hostRouting": {"staticRoutes": static()}})
+    assert err == NOTHING + NOT_KEPT
     assert Config.from_mapping(json.loads(out)) == Config(static_routes={"enabled": True})
     for format_ in ("ip", "netplan", "networkd"):
         code, out, err = run("fix", "--cidr", "10.96.0.0/12", "--format", format_)
-        assert (code, out.strip(), err) == (0, "", NOTHING)
+        assert (code, out.strip(), err) == (0, "", NOTHING + NOT_KEPT)
 
 
 def test_whole_cidrs_are_mended_whatever_the_coverage_of_the_config(run: Run, written: Any) -> None:
@@ -219,7 +224,7 @@ def test_each_format_has_the_same_routes_with_their_next_hops(run: Run, written:
         assert code == 0
         assert [line for line in out.splitlines() if not line.startswith("#")] == FORMATS[format_]
         assert out.startswith("# ")
-        assert err.startswith("with these routes: ")
+        assert err.startswith("mind: ")
 
 
 def test_a_format_has_the_proposal_alone_not_the_routes_of_the_config(run: Run, written: Any) -> None:
@@ -321,7 +326,7 @@ def test_its_help_teaches(run: Run) -> None:
 # --- nameservers, and recorded hosts -----------------------------------------------------------------------------
 
 
-DNS_CHANGES = "with these routes: the DNS server 172.16.1.53 of resolv.conf is then reached by eth0, not by ib0"
+DNS_CHANGES = "mind: the DNS server 172.16.1.53 of resolv.conf is then reached by eth0, not by ib0"
 
 
 def test_a_nameserver_that_changes_sides_is_told_of(run: Run, host: Host) -> None:

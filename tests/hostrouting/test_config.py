@@ -455,7 +455,8 @@ def test_duplicate_keys_inside_the_section_are_errors_and_outside_are_not_ours(t
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not JSON"),
+        ("", "is empty"),
+        (" \n", "is empty"),
         ("{", "not JSON"),
         ("[1,]", "not JSON"),
         (b"\xff\xfe\xff", "not JSON"),
