@@ -106,8 +106,9 @@ class Fib:
             if rule.action is RuleAction.NOP or not matches(rule, address):
                 continue
             if rule.action is RuleAction.GOTO:
-                # The target may be gone; then the rule does nothing.
-                position = self._positions.get(rule.goto or 0, position)
+                # The target may be gone; then the rule does nothing. The kernel refuses one that lies behind
+                # (fib_nl2rule); a recording may have one all the same, and must not lead in circles.
+                position = max(position, self._positions.get(rule.goto or 0, 0))
                 continue
             found = self._find(rule.table, address) if rule.action is RuleAction.TO_TABLE else None
             yield rule, found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
 import attrs
@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hostrouting.backends.memory import FakeKernel
 from hostrouting.errors import RouteError
 from hostrouting.fib import Fib
+from hostrouting.model import NextHop, Route, Rule, RuleAction
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, NewAddress, new_addresses, policy_rules, routes
 
 if TYPE_CHECKING:
-    from hostrouting.model import Lookup, Route, Rule
+    from hostrouting.model import Lookup
 
 LOOPBACK = 127
 
@@ -43,6 +44,15 @@ def substance(answer: Lookup) -> object:
     """What a prediction is used for; a dump names another table than a look-up while local and main are one trie."""
     route = answer.route
     return answer.errno if route is None else (route.destination, route.metric, route.tos, route.hops)
+
+
+def test_a_recorded_rule_that_points_back_is_no_circle() -> None:
+    """The kernel refuses such a rule, so it stands in documents alone."""
+    default = Route(IPv4Network("0.0.0.0/0"), (NextHop("eth0"),))
+    rules = (Rule(5, action=RuleAction.NOP), Rule(10, action=RuleAction.GOTO, goto=5), Rule(20))
+    assert Fib(rules, (default,)).lookup(IPv4Address("10.0.0.1")).route == default
+    rules = (rules[0], attrs.evolve(rules[1], goto=10), rules[2])
+    assert Fib(rules, (default,)).lookup(IPv4Address("10.0.0.1")).route == default
 
 
 worlds = st.builds(
