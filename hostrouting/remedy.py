@@ -25,7 +25,7 @@ from hostrouting.coverage import Piece, fewest_prefixes
 from hostrouting.errors import RouteError
 from hostrouting.fib import Fib
 from hostrouting.findings import NoteKind, Remedy, Unmendable
-from hostrouting.model import RuleAction, Table
+from hostrouting.model import RouteType, RuleAction, Table
 from hostrouting.overlap import networks_of, shortened
 from hostrouting.plan import plan_routes
 from hostrouting.resolve import describe_missing, resolve
@@ -122,7 +122,9 @@ class Remedies:
 
     def _stake(self, address: IPv4Address, outcome: Outcome) -> _Stake:
         if outcome.kind in (NoteKind.LOCAL, NoteKind.BROADCAST):
-            return _Stake()
+            # A longer route would change it only if table main is asked first and passes it on (suppressed, throw).
+            beaten, reason = self._beaten(address)
+            return _Stake(most=32 if reason else beaten)
         if not outcome.is_failure:
             return _UNTOUCHABLE
         predicted = self._fib.lookup(address)
@@ -234,7 +236,8 @@ class Remedies:
                 )
         for server in self._nameservers:
             now = self._fib.lookup(server).route
-            if now is not None and any(server in entry.destination for entry in entries):
+            is_own = now is not None and now.type in (RouteType.LOCAL, RouteType.BROADCAST)
+            if now is not None and not is_own and any(server in entry.destination for entry in entries):
                 yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
 
 

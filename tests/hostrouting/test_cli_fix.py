@@ -338,6 +338,14 @@ def test_a_nameserver_that_changes_sides_is_told_of(run: Run, host: Host) -> Non
     assert "DNS" not in run("fix", "--cidr", "172.16.2.0/24")[2]
 
 
+def test_a_nameserver_on_this_host_stays_where_it_is_though_an_entry_covers_it(run: Run, host: Host) -> None:
+    host.layout.resolv_conf.parent.mkdir(parents=True, exist_ok=True)
+    host.layout.resolv_conf.write_text("nameserver 172.16.0.10\n")
+    code, out, err = run("fix", "--cidr", EXPECTED)
+    assert (code, "172.16.0.0/17" in out) == (0, True)
+    assert "DNS" not in err
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs commands on a laptop, which has another nameserver and no routes."""

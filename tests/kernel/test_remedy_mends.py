@@ -22,7 +22,7 @@ from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRo
 from hostrouting.backends.memory import FakeKernel
 from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
 from hostrouting.findings import Remedy
-from hostrouting.model import Table
+from hostrouting.model import NextHop, Route, RouteType, Rule, Table
 from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
@@ -163,6 +163,8 @@ def mend(patient: Patient, *, few: bool) -> None:
     assert found(again) == hopeless
     touched = covered(remedy.routes)
     assert {a: s for a, s in after.items() if a not in touched} == {a: s for a, s in before.items() if a not in touched}
+    noted = {address: sort for address, sort in before.items() if sort.kind in ("LOCAL", "BROADCAST")}
+    assert {address: after[address] for address in noted} == noted
     assert patient.connected() == connected
 
     for entry in remedy.routes[:1] if few else remedy.routes[:8]:
@@ -218,6 +220,20 @@ def test_an_entry_never_covers_what_a_rule_decides_before_main(tmp_path: Path) -
         """,
     )
     mend(Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/20"),)), tmp_path), few=False)
+
+
+def test_an_entry_never_covers_an_own_address_that_main_is_asked_for_first(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    build_node(kernel)
+    cidr = IPv4Network("10.9.0.0/20")
+    local = Route(cidr, (NextHop("lo"),), RouteType.LOCAL, table=100)
+    shadow = Route(IPv4Network("10.9.1.0/24"), (NextHop("ib0"),), table=100)
+    assert kernel.add([local, shadow]) == ()
+    kernel.add_rule(Rule(10, table=Table.MAIN, suppress_prefix_length=16))
+    kernel.add_rule(Rule(11, table=100))
+    patient = Patient(kernel, Question(World((), ()), (cidr,)), tmp_path)
+    assert [entry.destination for entry in patient.check().remedy.routes] == [shadow.destination]
+    mend(patient, few=False)
 
 
 def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path) -> None:
