@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from hostrouting import Finding, Note, RouteOverlap
-from hostrouting.coverage import probe, probe_tiling
+from hostrouting.coverage import exact_tiling, probe, probe_tiling
 from hostrouting.findings import FindingKind, NoteKind
 from hostrouting.model import (
     DEFAULT_DESTINATION,
@@ -280,3 +280,10 @@ def test_the_json_of_findings_and_notes_is_as_documented() -> None:
         "devs": ["veth1"],
         "ranges": ["172.16.0.1/32"],
     }
+
+
+def test_a_route_whose_way_out_is_not_known_is_asked_about() -> None:
+    """So the kernel shows one by a nexthop object where net.ipv4.nexthop_compat_mode is 0."""
+    hidden = Route(IPv4Network("172.16.4.0/24"), nexthop_id=7, scope=Scope.UNIVERSE)
+    tiling = exact_tiling([CIDR], expected_devs=["eth0"], rules=RULES, routes=[DEFAULT, hidden])
+    assert list(tiling.questions) == [IPv4Address("172.16.0.0"), IPv4Address("172.16.4.0")]

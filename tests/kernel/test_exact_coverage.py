@@ -12,7 +12,7 @@ import pytest
 from brute_force import Judge, disagreements, disagreements_at, judged, sort_all
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import SPACE, Question, questions
+from worlds import SELDOM, SPACE, Question, questions
 
 import phases
 from hostrouting import Config, Host, Layout
@@ -68,6 +68,11 @@ def _see(wrong: list[str], kernel: Kernel) -> None:
 @settings(_SETTINGS)
 @given(question=questions())
 def test_in_memory_each_address_is_judged_as_brute_force_does(question: Question) -> None:
+    compare(FakeKernel(), question)
+
+
+@pytest.mark.parametrize("question", SELDOM)
+def test_in_memory_hosts_that_chance_seldom_makes_are_judged_as_brute_force_does(question: Question) -> None:
     compare(FakeKernel(), question)
 
 

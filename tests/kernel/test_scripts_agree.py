@@ -335,3 +335,13 @@ def test_checking_cidrs_that_are_cut(
     }
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     compare_checks(question.world, config, awk, roots)
+
+
+@pytest.mark.parametrize("question", worlds_to_cut.SELDOM)
+@pytest.mark.parametrize("awk", AWKS)
+def test_checking_hosts_that_chance_seldom_makes(
+    question: worlds_to_cut.Question, awk: str, roots: Callable[[], Path]
+) -> None:
+    overlap = {"expectedCidrs": [str(cidr) for cidr in question.cidrs]}
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
+    compare_checks(question.world, config, awk, roots)

@@ -331,3 +331,40 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
         draw(st.sampled_from(((), (), ("eth1",), ("eth1", "docker0")))),
         tuple(draw(st.lists(meeting, max_size=draw(st.sampled_from((0, 2)))))),
     )
+
+
+# --- hosts that chance seldom makes -------------------------------------------------------------------------------
+
+_UPLINK = (("eth0", NewAddress("192.0.2.4/24")),)
+_DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("192.0.2.1")),), protocol=Protocol.DHCP)
+_BEHIND_MAIN = IPv4Network("10.0.1.0/24")
+
+PAST_MAIN = Question(
+    World(
+        _UPLINK,
+        (_DEFAULT, Route(_BEHIND_MAIN, _DEFAULT.hops, table=100)),
+        (
+            Rule(10, action=RuleAction.GOTO, goto=40000, destination=IPv4Network("8.0.0.0/8"), is_inverted=True),
+            Rule(40000, table=100),
+        ),
+    ),
+    (IPv4Network("10.0.0.0/23"),),
+)
+"""All but one destination is led past table main, to a table that knows a part of what is expected."""
+
+OWN_BEHIND_MAIN = Question(
+    World(
+        _UPLINK,
+        (
+            _DEFAULT,
+            Route(IPv4Network("10.0.0.0/22"), _DEFAULT.hops),
+            Route(IPv4Network("10.0.0.0/22"), (NextHop("lo"),), RouteType.LOCAL, table=100),
+            Route(_BEHIND_MAIN, (NextHop("ib0"),), table=100),
+        ),
+        (Rule(10, suppress_prefix_length=22), Rule(11, table=100)),
+    ),
+    (IPv4Network("10.0.0.0/22"),),
+)
+"""What table main passes on is this host's own, but for a shadow: a longer route of main would take both."""
+
+SELDOM = (PAST_MAIN, OWN_BEHIND_MAIN)
