@@ -81,7 +81,7 @@ def check_overlap(
         return report_of(Verdict.UNKNOWN, reason="an image has no kernel to ask; it is checked at its first boot")
     try:
         look_until(host.routes, scope, max(config.wait_seconds, overlap.settle_seconds), look)
-        scene = read_scene(overlap, host.routes)
+        scene = read_scene(overlap, host.routes, scope)
         if scene is None:
             return report_of(Verdict.UNKNOWN, reason=_no_default_route(host.routes.routes()))
     except RouteError as error:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hostrouting.backends import RouteBackend
     from hostrouting.config import RouteOverlap
     from hostrouting.model import Address, Route, Rule
+    from phases import CancelScope
 
 __all__ = ["default_routes", "read_scene"]
 
@@ -37,12 +38,13 @@ def default_routes(backend: RouteBackend) -> tuple[Route, ...]:
     return tuple(route for route in backend.routes(Table.MAIN) if route.destination.prefixlen == 0)
 
 
-def read_scene(overlap: RouteOverlap, backend: RouteBackend) -> Scene | None:
+def read_scene(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Scene | None:
     """Read tables and the kernel's answers that belong to them.
 
     Args:
         overlap: the expected CIDRs.
         backend: the kernel.
+        scope: ends it between two looks.
 
     Returns:
         The scene; None without a default route.
@@ -51,6 +53,7 @@ def read_scene(overlap: RouteOverlap, backend: RouteBackend) -> Scene | None:
         RouteError: the kernel can't be asked, or what matters of the tables changed each time that it was read.
     """
     for _ in range(_ATTEMPTS):
+        scope.check()
         with _noticing_changes(backend) as may_have_changed:
             tables = _read_tables(overlap, backend)
             scene = None if tables is None else _ask(overlap, tables, backend)

@@ -92,7 +92,7 @@ def test_of_a_large_table_only_what_may_decide_is_read(kernel: NamespaceKernel) 
     kernel.add([by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(256)])
     kernel.add([by_eth0("172.16.5.0/24"), by_ib0("20.1.0.0/25")])
     config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "20.0.0.0/8"]}}})
-    scene = read_scene(config.route_overlap, kernel)
+    scene = read_scene(config.route_overlap, kernel, phases.CancelScope())
     assert scene is not None
     plain = [route for route in scene.routes if route.devs == ("eth0",) and route.destination.prefixlen == 24]
     assert [str(route.destination) for route in plain] == ["172.16.5.0/24"]

@@ -1,0 +1,102 @@
+"""The check of a host that changes while it is looked at."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import phases
+from hostrouting import Config, Host, Layout
+from hostrouting.check import check_overlap
+from hostrouting.model import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hostrouting import OverlapReport
+
+SHADOW = Route(IPv4Network("172.20.4.0/24"), (NextHop("ib0"),))
+
+
+def default_by(dev: str, gateway: str) -> Route:
+    return Route(DEFAULT_DESTINATION, (NextHop(dev, IPv4Address(gateway)),), protocol=Protocol.DHCP)
+
+
+ETH0, ETH1 = default_by("eth0", "10.1.0.1"), default_by("eth1", "10.2.0.1")
+
+
+class RestlessKernel(FakeKernel):
+    """Something happens right before the answers to a check's questions, as long as there are events left."""
+
+    def __init__(self, *events: Callable[[FakeKernel], object]) -> None:
+        super().__init__()
+        for dev, address in (("eth0", "10.1.0.4/24"), ("eth1", "10.2.0.4/24"), ("ib0", "172.16.0.10/16")):
+            self.add_link(dev)
+            self.add_address(dev, address)
+        assert self.add([ETH0]) == ()
+        self._events: Iterator[Callable[[FakeKernel], object]] = iter(events)
+
+    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+        for event in self._events:
+            event(self)
+            break
+        return super().lookup(addresses)
+
+
+def checked(kernel: FakeKernel) -> OverlapReport:
+    overlap = {"expectedCidrs": ["172.20.0.0/16"]}
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
+    return check_overlap(config, host, phases.CancelScope())
+
+
+def test_a_route_that_comes_between_the_tables_and_the_answers_is_seen() -> None:
+    report = checked(RestlessKernel(lambda kernel: kernel.add([SHADOW])))
+    assert [finding.ranges for finding in report.findings] == [(SHADOW.destination,)]
+
+
+def test_a_default_route_that_moves_meanwhile_is_the_one_that_counts() -> None:
+    def move(kernel: FakeKernel) -> None:
+        assert (kernel.delete([ETH0]), kernel.add([ETH1])) == ((), ())
+
+    report = checked(RestlessKernel(move))
+    assert (report.verdict, report.default_devs) == ("ok", ("eth1",))
+
+
+def test_a_default_route_that_goes_meanwhile_is_missed() -> None:
+    report = checked(RestlessKernel(lambda kernel: kernel.delete([ETH0])))
+    assert (report.verdict, str(report.reason).split(":")[0]) == ("unknown", "no-default-route")
+
+
+def test_what_changes_beside_the_tables_is_no_reason_to_look_again() -> None:
+    asked = []
+
+    def plug(kernel: FakeKernel) -> None:
+        asked.append(1)
+        kernel.add_link(f"veth{len(asked)}", up=False)
+
+    assert checked(RestlessKernel(*[plug] * 9)).verdict == "ok"
+    assert len(asked) == 1
+
+
+def test_tables_that_never_rest_can_not_be_judged() -> None:
+    def flap(kernel: FakeKernel) -> None:
+        if kernel.add([SHADOW]):
+            kernel.delete([SHADOW])
+
+    report = checked(RestlessKernel(*[flap] * 99))
+    assert report.verdict == "unknown"
+    assert "the routes changed while they were read, 16 times over" in str(report.reason)
+
+
+def test_a_cancel_ends_the_looking() -> None:
+    scope = phases.CancelScope()
+    scope.cancel("enough")
+    host = Host(routes=RestlessKernel(), units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.20.0.0/16"]}}})
+    with pytest.raises(phases.Cancelled):
+        check_overlap(config, host, scope)
