@@ -605,9 +605,9 @@ function read_rule(    word, count, i, w, r, value, is_other, is_split, does_mat
       }
     }
     else if (w == "ipproto") {
-      # It treats TCP and UDP differently, whichever it names; a look-up counts as UDP.
+      # It treats TCP and UDP differently, whichever it names; a look-up counts as UDP, which is ipproto-17 with -N.
       is_split = 1
-      does_match = does_match && value ~ /^(17|udp)$/
+      does_match = does_match && value ~ /^(ipproto-)?17$/
     }
     else if (w ~ /^(oif|tos|dsfield|dscp|sport|dport)$/) {
       is_other = 1

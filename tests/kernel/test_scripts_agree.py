@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 import worlds as worlds_to_cut
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scripts import AWKS, Sandbox, awk_or_skip
 
@@ -279,6 +279,18 @@ def _check(config: Config, kernel: Kernel, root: Path) -> Outcome:
     )
 
 
+# What `ip -N` says of UDP is "ipproto-17".
+UDP_BLACKHOLED = World(
+    (("v0", NewAddress("10.0.0.1/24")),),
+    (
+        Route(DEFAULT_DESTINATION, (NextHop("v0", IPv4Address("10.0.0.5")),), protocol=Protocol.DHCP),
+        Route(IPv4Network("10.0.0.0/8"), type=RouteType.BLACKHOLE, table=52),
+    ),
+    (Rule(0, table=52, ip_protocol=17),),
+    None,
+)
+
+
 def compare_checks(world: World | worlds_to_cut.World, config: Config, awk: str, roots: Callable[[], Path]) -> None:
     """Hold script, task on the kernel and task in memory to each other."""
     enter_namespace()
@@ -314,6 +326,11 @@ def compare_checks(world: World | worlds_to_cut.World, config: Config, awk: str,
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(world=worlds(), config=checks(), awk=st.sampled_from(AWKS))
+@example(
+    world=UDP_BLACKHOLED,
+    config=Config(route_overlap={"expectedCidrs": ["10.0.0.0/8"]}, wait_seconds=0),
+    awk="mawk",
+)
 def test_checking(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> None:
     compare_checks(world, config, awk, roots)
 
