@@ -199,7 +199,10 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
     on = _asked_host(options, host)
     config = config if options.snapshot is None else _without_waits(config)
     servers = _nameservers(on)
-    result = _run(phases.task("fix")(lambda scope: propose(config, on, scope, nameservers=servers)))
+    # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
+    is_alone = document is None
+    asked = phases.task("fix")(lambda scope: propose(config, on, scope, keeps_routes=is_alone, nameservers=servers))
+    result = _run(asked)
     for line in report.remedy_lines(result):
         styled.complain(line)
     if result.verdict is Verdict.UNKNOWN:

@@ -84,7 +84,12 @@ def _without_waits(config: Config) -> Config:
 
 
 def propose(
-    config: Config, host: Host, scope: CancelScope, *, nameservers: Sequence[IPv4Address] = ()
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+    *,
+    keeps_routes: bool = False,
+    nameservers: Sequence[IPv4Address] = (),
 ) -> OverlapReport:
     """Check the host as it would be with the routes of a config, whole CIDRs whatever its coverage.
 
@@ -92,6 +97,7 @@ def propose(
         config: the expected CIDRs, and the routes that the proposal is to join.
         host: whose kernel to ask.
         scope: ends the wait for a default route.
+        keeps_routes: whether our routes that are there stay; else those that the config doesn't name are gone.
         nameservers: that the host asks.
 
     Returns:
@@ -101,7 +107,7 @@ def propose(
         RouteError: the routes of the config can't be installed as it is.
     """
     config = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, coverage=Coverage.EXACT))
-    if config.static_routes.routes:
+    if not keeps_routes:
         plan, missing = plan_now(config, host.routes)
         if missing is not None:
             raise RouteError(f"can't propose routes beside those of the config: still missing is {missing}")

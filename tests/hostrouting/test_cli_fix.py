@@ -133,6 +133,19 @@ def test_with_cidrs_alone_the_proposal_is_a_document_of_its_own(run: Run) -> Non
     assert (code, json.loads(out)) == (0, {"hostRouting": {"staticRoutes": static(*HALVES)}})
 
 
+def test_routes_that_the_config_no_longer_names_are_not_counted_on(run: Run, written: Any, tmp_path: Path) -> None:
+    entry = {"destination": "172.16.0.0/24"}
+    assert run("apply", "--routes-only", written(expecting("172.16.0.0/23", staticRoutes=static(entry))))[0] == 0
+    code, out, _ = run("fix", written(expecting("172.16.0.0/23")))
+    assert (code, json.loads(out)["hostRouting"]["staticRoutes"]) == (0, static({"destination": "172.16.0.0/23"}))
+    alone = json.loads(run("fix", "--cidr", "172.16.0.0/23")[1])
+    assert alone["hostRouting"]["staticRoutes"] == static({"destination": "172.16.1.0/24"})
+    mended = tmp_path / "mended.json"
+    mended.write_text(out)
+    assert run("apply", "--routes-only", mended)[0] == 0
+    assert run("check", mended)[0] == 0
+
+
 def test_cidrs_beside_a_config_are_mended_too_and_not_written_into_it(run: Run, written: Any) -> None:
     document = expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.2.0/24"}))
     code, out, _ = run("fix", written(document), "--cidr", "172.16.2.0/23")
