@@ -26,6 +26,7 @@ from hostrouting.errors import RouteError
 from hostrouting.fib import Fib
 from hostrouting.findings import NoteKind, Remedy, Unmendable
 from hostrouting.model import RouteType, RuleAction, Table
+from hostrouting.netaddr import parse_device
 from hostrouting.overlap import networks_of, shortened
 from hostrouting.plan import plan_routes
 from hostrouting.resolve import describe_missing, resolve
@@ -143,7 +144,9 @@ class Remedies:
         for dev in outcome.devs:
             if (route := self._gateways.get((address, dev))) is not None:
                 return _Stake(most=-1, reason=f"it is the gateway of {route}: move that gateway, or remove the route")
-        subnet, _ = self._subnet_of(IPv4Network(address))
+        subnet, dev = self._subnet_of(IPv4Network(address))
+        if len(self._scene.default.devs) > 1 and dev and not _is_nameable(dev):
+            return _Stake(most=-1, reason=f"it is on the link of {dev}, a name that no config takes: rename it")
         return _Stake(above=beaten if subnet is None else max(beaten, subnet.prefixlen - 1), is_target=True)
 
     def _beaten(self, address: IPv4Address) -> tuple[int, str]:
@@ -239,6 +242,15 @@ class Remedies:
             is_own = now is not None and now.type in (RouteType.LOCAL, RouteType.BROADCAST)
             if now is not None and not is_own and any(server in entry.destination for entry in entries):
                 yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
+
+
+def _is_nameable(dev: str) -> bool:
+    """Whether a config takes the name; the kernel allows ``$(reboot)``."""
+    try:
+        parse_device(dev)
+    except ValueError:
+        return False
+    return True
 
 
 def _place(route: Route | None) -> tuple[IPv4Network, int] | None:

@@ -1224,10 +1224,15 @@ function stake(q,    length_, list, count, i) {
       most[q] = -1
       return
     }
+  i = subnet_of(question[q], 32)
+  # An entry there has to name its interface, and no config takes the name.
+  if (i && split(expected, list, " ") > 1 && subnet_dev[i] !~ /^[A-Za-z0-9_.-]+$/) {
+    most[q] = -1
+    return
+  }
   is_left[q] = 0
   is_target[q] = 1
   above[q] = length_
-  i = subnet_of(question[q], 32)
   if (i && length_of(subnet[i]) - 1 > length_)
     above[q] = length_of(subnet[i]) - 1
 }

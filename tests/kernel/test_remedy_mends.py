@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from node import build_node
 from scenario import play
 from test_exact_coverage import checked
-from worlds import Question, World, questions
+from worlds import ODD_NAME, Question, World, questions
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
@@ -234,6 +234,19 @@ def test_an_entry_never_covers_an_own_address_that_main_is_asked_for_first(tmp_p
     patient = Patient(kernel, Question(World((), ()), (cidr,)), tmp_path)
     assert [entry.destination for entry in patient.check().remedy.routes] == [shadow.destination]
     mend(patient, few=False)
+
+
+def test_no_entry_is_proposed_whose_interface_no_config_takes(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    ODD_NAME.world.build(kernel)
+    patient = Patient(kernel, ODD_NAME, tmp_path)
+    remedy = patient.check().remedy
+    assert {part.reason for part in remedy.unmendable} == {
+        "it is on the link of e$th, a name that no config takes: rename it",
+    }
+    patient.apply(remedy.routes)
+    assert patient.check().remedy.unmendable == remedy.unmendable
+    assert patient.check().remedy.routes == ()
 
 
 def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path) -> None:

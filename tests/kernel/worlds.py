@@ -66,7 +66,7 @@ class World:
         """The interfaces that anything is said of."""
         named = {dev for dev, _ in self.addresses} | {hop.dev for route in self.routes for hop in route.hops}
         named |= {word for words in self.objects for word in words.split()}
-        return tuple(dev for dev in DEVICES if dev in named or dev == "eth0")
+        return tuple(dev for dev in (*DEVICES, "e$th") if dev in named or dev == "eth0")
 
     def build(self, kernel: Kernel) -> None:
         for dev in self.devs:
@@ -367,4 +367,23 @@ OWN_BEHIND_MAIN = Question(
 )
 """What table main passes on is this host's own, but for a shadow: a longer route of main would take both."""
 
-SELDOM = (PAST_MAIN, OWN_BEHIND_MAIN)
+ODD_NAME = Question(
+    World(
+        (
+            ("e$th", NewAddress("10.0.0.4/22", metric=100)),
+            ("eth1", NewAddress("192.0.2.4/24")),
+            ("ib0", NewAddress("10.0.0.9/22")),
+        ),
+        (
+            Route(
+                DEFAULT_DESTINATION,
+                (NextHop("e$th", IPv4Address("10.0.0.1"), onlink=True), NextHop("eth1", IPv4Address("192.0.2.1"))),
+                protocol=Protocol.DHCP,
+            ),
+        ),
+    ),
+    (IPv4Network("10.0.0.0/21"),),
+)
+"""A config can't name the interface that a mend would have to name."""
+
+SELDOM = (PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME)
