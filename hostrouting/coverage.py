@@ -315,12 +315,19 @@ def fewest_prefixes(pieces: Sequence[Piece], taken: Container[IPv4Network] = ())
             has_target |= piece.is_target
             is_allowed &= piece.first <= covered and piece.above < length <= piece.most
             covered = piece.last + 1
-        network = IPv4Network((first, length))
-        if has_target and is_allowed and covered > last and network not in taken:
+            if has_target and not is_allowed:
+                break
+        if not has_target:
+            return
+        if is_allowed and covered > last and (network := IPv4Network((first, length))) not in taken:
             found.append(network)
-        elif has_target and length < 32:
+        elif length < 32:
             descend(first, length + 1)
             descend(first + _size(length + 1), length + 1)
 
-    descend(0, 0)
+    if pieces:
+        # Of what is shorter than the prefix around them all, the pieces don't cover a half.
+        begin, end = pieces[0].first, pieces[-1].last
+        length = 32 - (begin ^ end).bit_length()
+        descend(begin >> (32 - length) << (32 - length), length)
     return found
