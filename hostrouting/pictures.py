@@ -13,6 +13,7 @@ import attrs
 
 from hostrouting.drawing import draw
 from hostrouting.findings import Verdict
+from hostrouting.overlap import shortened
 from hostrouting.report import summary
 from hostrouting.strips import runs
 from hostrouting.styled import CARD, CSS, PALETTE, clean
@@ -34,7 +35,7 @@ _WIDTH_PX = _STRIP_PX + 2 * _MARGIN_PX
 _CHARACTER_PX, _SMALL_CHARACTER_PX = 7.85, 6.7
 _LINE_CHARACTERS = int(_STRIP_PX / _CHARACTER_PX)
 _LABEL_ROWS = 3
-_FIX_ENTRIES = 32
+_FIX_ENTRIES, _UNMENDABLE, _SHOWN_RANGES = 32, 32, 16
 
 _MORE_CSS = ".small{font-size:11px}.end{text-anchor:end}.middle{text-anchor:middle}"
 # What XML 1.0 has no way to write (section 2.2).
@@ -183,9 +184,12 @@ def _draw_remedy(canvas: _Canvas, report: OverlapReport) -> None:
     if entries:
         _draw_entries(canvas, entries)
     canvas.space(8)
-    for left in report.remedy.unmendable:
-        ranges = " ".join(map(str, left.ranges))
+    for left in report.remedy.unmendable[:_UNMENDABLE]:
+        ranges = shortened(list(map(str, left.ranges)), " ", _SHOWN_RANGES)
         canvas.paragraph(f"not mended by a route: {ranges}: {left.reason}", "bad")
+    more = len(report.remedy.unmendable) - _UNMENDABLE
+    if more > 0:
+        canvas.paragraph(f"and {more} more that no route mends: hostrouting fix says why", "bad")
     for consequence in report.remedy.consequences:
         canvas.paragraph(f"mind: {consequence}", "dim")
 

@@ -72,3 +72,12 @@ def test_a_picture_of_many_routes_counts_those_it_leaves_out() -> None:
     assert "and 68 more: hostrouting fix prints them all" in said
     assert ' {"destination": "10.0.31.0/24"},' in said
     assert ' {"destination": "10.0.32.0/24"},' not in said
+
+
+def test_a_picture_of_much_that_no_route_mends_counts_what_it_leaves_out() -> None:
+    ranges = tuple(IPv4Network(f"10.0.{number}.0/24") for number in range(40))
+    left = tuple(Unmendable(ranges, (), f"reason {number}") for number in range(100))
+    said = words(overlap_svg(attrs.evolve(report(SHADOWED), remedy=Remedy((), left))))
+    assert "and 68 more that no route mends: hostrouting fix says why" in said
+    assert sum("and 24 more: reason" in line for line in said) == 32
+    assert not any("10.0.16.0/24" in line for line in said)
