@@ -113,11 +113,21 @@ class Remedies:
         for tile in _uncovered([tile for tile in tiles if self._stakes[tile.question].is_target], entries):
             reason = "a route that isn't used has this very destination and metric: remove it"
             left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
-        unmendable = [Unmendable(networks_of(group), devs, reason) for (devs, reason), group in left.items()]
+        unmendable = [
+            Unmendable(networks_of(group), devs, reason, self._around(group)) for (devs, reason), group in left.items()
+        ]
         if reason := self._objection(entries):
             targets = networks_of(tile for tile in tiles if self._stakes[tile.question].is_target)
             return Remedy((), (*unmendable, Unmendable(targets, (), reason)))
         return Remedy(entries, tuple(unmendable), tuple(self._consequences(entries)))
+
+    def _around(self, group: Sequence[Tile]) -> tuple[IPv4Network, ...]:
+        """Some tiles in a few prefixes, with the own and broadcast addresses among them."""
+        noted = (NoteKind.LOCAL, NoteKind.BROADCAST)
+        free = [tile for tile in self._scene.tiling.tiles if self._outcomes[tile.question].kind in noted]
+        pieces = [Piece(tile.first, tile.last, is_target=True) for tile in group]
+        pieces += [Piece(tile.first, tile.last, is_target=False) for tile in free]
+        return tuple(fewest_prefixes(sorted(pieces, key=lambda piece: piece.first)))
 
     # --- one answer --------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "advice",
+    "error_text",
     "marker_text",
     "overlap_text",
     "plan_text",
@@ -76,15 +77,28 @@ def _left(report: OverlapReport) -> list[str]:
     return [f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"] if ranges else []
 
 
+def _reasons(report: OverlapReport) -> list[str]:
+    """What no route mends and why, a line a reason."""
+    return [
+        f"no route mends {shortened([str(part).removesuffix('/32') for part in left.about], ' ', _SHOWN_RANGES)}: "
+        f"{left.reason}"
+        for left in report.remedy.unmendable
+    ]
+
+
+def error_text(report: OverlapReport) -> str:
+    """What an error says of a check: the failures or the reason, the entries to paste, and what no route mends."""
+    entries, rest = _entries(report)
+    fix = [f"{_PASTE} {', '.join(entries)}{rest}"] if entries else []
+    return "\n".join([summary(report), *fix, *_reasons(report)])
+
+
 def remedy_lines(report: OverlapReport) -> list[str]:
     """What a proposal is worth, a line each: what it leaves and why, and what else changes sides with it."""
     if report.verdict is Verdict.UNKNOWN:
         return [bad(clean(summary(report)))]
     remedy = report.remedy
-    lines = [
-        bad(f"no route mends {shortened(list(map(str, left.ranges)), ' ', _SHOWN_RANGES)}: {clean(left.reason)}")
-        for left in remedy.unmendable
-    ]
+    lines = [bad(clean(reason)) for reason in _reasons(report)]
     lines += [f"mind: {clean(line)}" for line in remedy.consequences]
     return lines or [good("nothing fails: there is nothing to mend")] if not remedy.routes else lines
 
@@ -220,7 +234,7 @@ def _advice_lines(report: OverlapReport, width: int | None) -> list[str]:
     lines = [good(_PASTE), *(good(f"  {entry},") for entry in entries[:-1])] if entries else []
     lines += [good(f"  {entry}{rest}") for entry in entries[-1:]]
     lines += [dim(line) for said in report.remedy.consequences for line in _wrapped(f"mind: {said}", width)]
-    return lines + [bad(line) for said in _left(report) for line in _wrapped(said, width)]
+    return lines + [bad(line) for said in _reasons(report) for line in _wrapped(said, width)]
 
 
 def _wrapped(text: str, room: int | None) -> list[str]:

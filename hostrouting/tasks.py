@@ -228,9 +228,10 @@ class CheckRouteOverlap:
             return result
         report.write_markers(host.layout, result)
         if is_held_back(result.mode, result.verdict):
-            words = "\n".join([report.summary(result), *report.advice(result)])
             remedy = None if result.verdict is Verdict.UNKNOWN else result.remedy
-            raise RouteOverlapError(words, findings=result.findings, reason=result.reason, remedy=remedy)
+            raise RouteOverlapError(
+                report.error_text(result), findings=result.findings, reason=result.reason, remedy=remedy
+            )
         return result
 
 

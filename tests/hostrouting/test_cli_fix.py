@@ -256,7 +256,7 @@ def test_what_no_route_mends_is_named_and_is_1_and_the_rest_is_printed(run: Run,
     assert code == 1
     assert json.loads(out)["hostRouting"]["staticRoutes"] == static({"destination": "172.16.5.0/24"})
     assert err.splitlines()[0] == (
-        "no route mends 172.16.5.5/32: 172.16.5.5 dev ib0 proto static scope link "
+        "no route mends 172.16.5.5: 172.16.5.5 dev ib0 proto static scope link "
         "is for this address alone, and no route is longer: remove it"
     )
     code, out, _ = run("fix", "--cidr", "172.16.5.5/32")

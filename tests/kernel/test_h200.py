@@ -184,7 +184,7 @@ def test_a_gateway_on_the_infiniband_side_is_left_out_and_named(bare: Kernel, ho
     code, out, err = run("fix", config)
     assert code == 1
     gateway = "it is the gateway of 192.168.100.0/24 via 172.16.0.1 dev ib0 proto static"
-    assert f"no route mends 172.16.0.1/32: {gateway}: move that gateway, or remove the route" in err.splitlines()
+    assert f"no route mends 172.16.0.1: {gateway}: move that gateway, or remove the route" in err.splitlines()
     assert "172.16.0.1/32" not in out
     assert len(json.loads(out)["hostRouting"]["staticRoutes"]["routes"]) == 16
 
