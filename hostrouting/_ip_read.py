@@ -51,6 +51,8 @@ _BYTE, _UINT32, _INT32 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF
 # ``[32]`` is a link type that ip has no name for, ``ipproto-6`` what -N makes of a protocol (iproute2 6.1).
 _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
 
+_SPACE = re.compile(r"[ \t\n\v\f\r]")
+
 
 class _Item:
     """An object that ip has printed; what is wrong with it is collected until ``finish``."""
@@ -118,7 +120,8 @@ def _names(enum: type[IntEnum], **more: int) -> dict[str, int]:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
+    # No name of the kernel's has white space in it (dev_valid_name): who made one up could forge lines of a report.
+    if not isinstance(value, str) or not value or _SPACE.search(value):
         raise ValueError(f"{shown(value)} is not a name")
     return value
 

@@ -214,6 +214,12 @@ def test_what_is_no_object_is_told_what_was_expected(document: Any) -> None:
     assert "the lists links, addresses, rules and routes" in problems(document)[""]
 
 
+@pytest.mark.parametrize("name", ["ib0\nok", "a b", "\t", "", 7])
+def test_a_name_that_no_interface_has_is_refused(name: object) -> None:
+    with pytest.raises(ConfigError, match=r"routes\[0\].dev: .* is not a name"):
+        read(routes=[{"dst": "10.0.0.0/8", "dev": name}])
+
+
 def test_missing_lists_are_named() -> None:
     assert problems({"nexthops": []}) == dict.fromkeys(("links", "addresses", "rules", "routes"), "is missing")
 
