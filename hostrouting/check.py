@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting.config import Config, RouteOverlap
+    from hostrouting.findings import Finding
     from hostrouting.host import Host
     from hostrouting.model import Route
     from hostrouting.overlap import Scene
@@ -86,11 +87,15 @@ def check_overlap(
             return report_of(Verdict.UNKNOWN, reason=_no_default_route(host.routes.routes()))
     except RouteError as error:
         return report_of(Verdict.UNKNOWN, reason=f"check-failed: {error}")
-    return _judge(report_of(Verdict.OK, default_devs=scene.default.devs), overlap, scene, nameservers)
+    return _judge(report_of(Verdict.OK, default_devs=scene.default.devs), overlap, scene, nameservers, scope)
 
 
 def _judge(
-    report: OverlapReport, overlap: RouteOverlap, scene: Scene, nameservers: Sequence[IPv4Address]
+    report: OverlapReport,
+    overlap: RouteOverlap,
+    scene: Scene,
+    nameservers: Sequence[IPv4Address],
+    scope: CancelScope,
 ) -> OverlapReport:
     outcomes = sort_answers(overlap, scene)
     findings, notes = judge(overlap, scene, outcomes)
@@ -102,9 +107,13 @@ def _judge(
     report = attrs.evolve(report, strips=strips)
     if not findings:
         return report
+    scope.check()
     remedies = Remedies(scene, outcomes, nameservers)
-    findings = tuple(attrs.evolve(each, fix=remedies.fix_of(each)) for each in findings)
-    return attrs.evolve(report, findings=findings, remedy=remedies.of_all())
+    mended: list[Finding] = []
+    for finding in findings:
+        scope.check()  # thousands of them take seconds
+        mended.append(attrs.evolve(finding, fix=remedies.fix_of(finding)))
+    return attrs.evolve(report, findings=tuple(mended), remedy=remedies.of_all())
 
 
 def _no_default_route(routes: Sequence[Route]) -> str:
