@@ -4,12 +4,12 @@ This module *is* the API; everything else may move. The layers, each importing o
 
     errors, netaddr, model                          values
     config, layout, the ports (backends, systemd)   what is asked, where, of whom
-    rules, fib, resolve, plan                       pure: what the tables say, what has to change
+    rules, fib, default_route, resolve, plan        pure: what the tables say, what has to change
     coverage, overlap, remedy, findings             pure: what is wrong, and what mends it
     snapshot                                        pure: a host as a document
     backends/*, systemd/*, files, host              adapters: the kernel, systemd, the file system
     install, verify, wait, check, record            the host is changed and asked
-    tasks, report                                   what a bootstrap program runs
+    tasks, report, markers                          what a bootstrap program runs
     cli, demo, testing                              fronts
 
 Names are looked up when they are first used (PEP 562): naming a config class loads no netlink.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hostrouting._schema import JsonObject
@@ -58,6 +57,8 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
         ConfigError: it isn't JSON.
         OSError: it can't be read.
     """
+    import json
+
     raw = file.read(bytes_max + 1)
     if len(raw) > bytes_max:
         raise ConfigError([(name, f"is no {what}: it is larger than {bytes_max >> 20} MiB")])

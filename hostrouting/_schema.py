@@ -11,7 +11,6 @@ object when an attrs validator refuses; what would be left of it is less than th
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -116,6 +115,8 @@ def _key_problems(mapping: Mapping[Any, Any], known: list[str]) -> list[Problem]
     problems = [(_key(key), "this key is given twice") for key in getattr(mapping, "duplicates", ())]
     for key in mapping:
         if key not in known:
+            import difflib
+
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
             problems.append((_key(key), f"unknown key; {hint}"))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
+import time
 from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.config import Coverage
+from hostrouting.default_route import default_route, has_default_route, missing_default_route
 from hostrouting.errors import RouteError
 from hostrouting.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
 from hostrouting.model import Table
 from hostrouting.overlap import judge, pending_devs, sort_answers
-from hostrouting.remedy import Remedies
-from hostrouting.resolve import default_route, has_default_route, missing_default_route
 from hostrouting.scene import default_routes, read_scene
 from hostrouting.strips import strip_of
 from hostrouting.wait import look_until
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
     from hostrouting.overlap import Scene
     from phases import CancelScope
 
-__all__ = ["check_overlap", "utc_now"]
+__all__ = ["check_overlap", "rfc_3339"]
 
 
-def utc_now() -> datetime.datetime:
-    """The time of day, with its zone."""
-    return datetime.datetime.now(datetime.UTC)
+def rfc_3339(seconds: float) -> str:
+    """A time since the epoch as text: UTC, in whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def check_overlap(
@@ -43,7 +42,7 @@ def check_overlap(
     scope: CancelScope,
     *,
     nameservers: Sequence[IPv4Address] = (),
-    now: Callable[[], datetime.datetime] = utc_now,
+    now: Callable[[], float] = time.time,
 ) -> OverlapReport:
     """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
 
@@ -52,7 +51,7 @@ def check_overlap(
         host: whose kernel to ask.
         scope: ends the wait for a default route.
         nameservers: that the host asks; the remedy tells of those that change sides.
-        now: the time of day.
+        now: the time of day, in seconds since the epoch.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with or the
@@ -72,9 +71,8 @@ def check_overlap(
         return None, None
 
     def report_of(verdict: Verdict, **fields: object) -> OverlapReport:
-        time = now().astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         known = {"cidrs": overlap.expected_cidrs, "coverage": overlap.coverage}
-        return OverlapReport(verdict, overlap.mode, time, **known, **fields)  # type: ignore[arg-type]
+        return OverlapReport(verdict, overlap.mode, rfc_3339(now()), **known, **fields)  # type: ignore[arg-type]
 
     if not overlap.expected_cidrs:
         return report_of(Verdict.OK)
@@ -107,6 +105,8 @@ def _judge(
     report = attrs.evolve(report, strips=strips)
     if not findings:
         return report
+    from hostrouting.remedy import Remedies
+
     scope.check()
     remedies = Remedies(scene, outcomes, nameservers)
     mended: list[Finding] = []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
+import os
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,10 +14,10 @@ import phases
 from hostrouting import __version__, commands, styled
 from hostrouting.commands import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, UsageError
 from hostrouting.errors import ConfigError, HostRoutingError
-from hostrouting.layout import Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from hostrouting.host import Host
 
@@ -44,6 +44,14 @@ see it happen, on a throw-away copy of the kernel's tables:   hostrouting demo
 """
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, as argparse's own, which loads shutil and so three kinds of compression."""
+
+    def __init__(self, prog: str) -> None:
+        width = os.environ.get("COLUMNS", "")
+        super().__init__(prog, width=(int(width) if width.isdecimal() else styled.columns(sys.stdout) or 80) - 2)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.format_usage()}{self.prog}: {message}; try {self.prog} --help")
@@ -63,7 +71,7 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     try:
         options = _parser().parse_args(argv)
         failed = options.failed
-        with _logging(options.verbose):
+        with _told_all() if options.verbose else nullcontext():
             code: int = options.run(options, host)
             return code
     except UsageError as error:
@@ -98,6 +106,12 @@ def _fail_for_nagios(reason: str) -> int:
     return NAGIOS_UNKNOWN
 
 
+def _told_all() -> AbstractContextManager[None]:
+    from hostrouting.verbose import logged_to_stderr
+
+    return logged_to_stderr()
+
+
 def _fail(error: BaseException, code: int) -> int:
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
     what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
@@ -110,7 +124,7 @@ def _fail(error: BaseException, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    common = _Parser(add_help=False)
+    common = _Parser(add_help=False, formatter_class=_Help)
     common.add_argument(
         "-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help="log each task as it starts and ends"
     )
@@ -118,13 +132,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="hostrouting",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"hostrouting {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="log each task as it starts and ends")
     subparsers: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
-        title="commands", metavar="COMMAND", required=True
+        title="commands", metavar="COMMAND", required=True, prog="hostrouting"
     )
 
     def command(name: str, run: Command, help_: str, *, more: str = "", failed: int = EXIT_FAILURE) -> _Parser:
@@ -134,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
             description=f"{help_[0].upper()}{help_[1:]}.{more}",
             parents=[common],
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
         )
         made.set_defaults(run=run, failed=failed)
         return made
@@ -291,7 +305,9 @@ touched.
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {Layout().config} if none is named")
+    # Layout().config, which a line of help is no reason to load.
+    default = "/etc/aks-flex-node/config.json"
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
 
 
 def _add_snapshot(parser: argparse.ArgumentParser) -> None:
@@ -303,36 +319,3 @@ def _add_output(parser: argparse.ArgumentParser, *more: str) -> None:
     choices = ("text", "json", *more)
     help_ = "for people, for programs, as a monitoring plugin, or a picture" if more else "for people, or for programs"
     parser.add_argument("--output", choices=choices, default="text", help=help_)
-
-
-# --- logging -----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _logging(verbose: bool) -> Iterator[None]:
-    if not verbose:
-        yield
-        return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_ExtraFormatter("%(levelname)s %(name)s: %(message)s"))
-    loggers = [logging.getLogger(name) for name in ("phases", "hostrouting")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-
-
-class _ExtraFormatter(logging.Formatter):
-    """Appends the namespaced data of a wide record, ``phases.path=…``."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        return " ".join(
-            [line, *(f"{key}={value}" for key, value in record.__dict__.items() if "." in key and value is not None)]
-        )

@@ -15,7 +15,6 @@ import attrs
 
 from hostrouting.config import Coverage
 from hostrouting.coverage import Piece, fewest_prefixes
-from hostrouting.fib import Fib
 from hostrouting.findings import Finding, FindingKind, Note, NoteKind
 from hostrouting.model import Hardware, Lookup, Protocol, Route, RouteType, Table
 from hostrouting.rules import is_about_other_packets
@@ -25,9 +24,10 @@ if TYPE_CHECKING:
 
     from hostrouting.config import RouteOverlap
     from hostrouting.coverage import Tile, Tiling
+    from hostrouting.fib import Fib
     from hostrouting.model import Address, Link, Rule
 
-__all__ = ["Outcome", "Scene", "judge", "networks_of", "pending_devs", "shortened", "sort_answers"]
+__all__ = ["Outcome", "Scene", "judge", "networks_of", "own_subnets", "pending_devs", "shortened", "sort_answers"]
 
 # Calico's blackhole of its own block has protocol 80; BIRD's has 12.
 _CNI_PROTOCOLS = (Protocol.BIRD, 80)
@@ -98,6 +98,20 @@ def pending_devs(links: Sequence[Link], addresses: Sequence[Address], default_de
     )
 
 
+def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[IPv4Network, str]:
+    """The subnets of some interfaces, each with the interface.
+
+    Args:
+        addresses: of the host.
+        devs: the default route's interfaces.
+
+    Returns:
+        None that is a single address: nobody else is in it.
+    """
+    subnets = ((address.network, address.dev) for address in addresses if address.dev in devs)
+    return {network: dev for network, dev in subnets if network.prefixlen < 32}
+
+
 def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
     """The fewest CIDRs that are together some tiles, which come in the order of their addresses."""
     networks: list[IPv4Network] = []
@@ -137,6 +151,8 @@ class _Sorter:
 
     @cached_property
     def _fib(self) -> Fib:
+        from hostrouting.fib import Fib
+
         return Fib(self._scene.rules, self._scene.routes)
 
     def sort(self, answer: Lookup) -> Outcome:

@@ -7,7 +7,6 @@ import re
 import textwrap
 from bisect import bisect_right
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 import attrs
 
@@ -16,7 +15,7 @@ from hostrouting.findings import Verdict
 from hostrouting.overlap import shortened
 from hostrouting.report import summary
 from hostrouting.strips import runs
-from hostrouting.styled import CARD, CSS, PALETTE, clean
+from hostrouting.styled import CARD, CSS, PALETTE, clean, escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from hostrouting._document import parse_document, read_document
 from hostrouting.backends.netlink import NetlinkBackend
-from hostrouting.check import utc_now
+from hostrouting.check import rfc_3339
 from hostrouting.errors import ConfigError, FileError
 from hostrouting.resolvers import nameservers
 from hostrouting.snapshot import Snapshot
@@ -27,12 +27,12 @@ STDIN = "-"
 _SNAPSHOT_BYTES_MAX = 1 << 30
 
 
-def take_snapshot(host: Host, *, now: Callable[[], datetime.datetime] = utc_now) -> Snapshot:
+def take_snapshot(host: Host, *, now: Callable[[], float] = time.time) -> Snapshot:
     """Record a host: one question to the kernel after the other, so while nothing changes.
 
     Args:
         host: that runs.
-        now: the time of day.
+        now: the time of day, in seconds since the epoch.
 
     Returns:
         What was found.
@@ -50,7 +50,7 @@ def take_snapshot(host: Host, *, now: Callable[[], datetime.datetime] = utc_now)
         # Not part of the port: the kernel in memory has none, and judging needs them only where routes show no hops.
         nexthops=host.routes.nexthops() if isinstance(host.routes, NetlinkBackend) else (),
         nameservers=nameservers(host.layout),
-        time=now().astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        time=rfc_3339(now()),
         kernel=f"{kernel.sysname} {kernel.release}",
     )
 

@@ -27,7 +27,7 @@ from hostrouting.fib import Fib
 from hostrouting.findings import NoteKind, Remedy, Unmendable
 from hostrouting.model import RouteType, RuleAction, Table
 from hostrouting.netaddr import parse_device
-from hostrouting.overlap import networks_of, shortened
+from hostrouting.overlap import networks_of, own_subnets, shortened
 from hostrouting.plan import plan_routes
 from hostrouting.resolve import describe_missing, resolve
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from hostrouting.coverage import Tile
     from hostrouting.findings import Finding
-    from hostrouting.model import Address, Route, Rule
+    from hostrouting.model import Route, Rule
     from hostrouting.overlap import Outcome, Scene
 
-__all__ = ["Remedies", "own_subnets"]
+__all__ = ["Remedies"]
 
 # Where another program owns the network: a route would be undone, or break what it is for.
 _OWNERS = (
@@ -265,20 +265,6 @@ def _is_nameable(dev: str) -> bool:
 
 def _place(route: Route | None) -> tuple[IPv4Network, int] | None:
     return None if route is None else (route.destination, route.metric)
-
-
-def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[IPv4Network, str]:
-    """The subnets of some interfaces, each with the interface.
-
-    Args:
-        addresses: of the host.
-        devs: the default route's interfaces.
-
-    Returns:
-        None that is a single address: nobody else is in it.
-    """
-    subnets = ((address.network, address.dev) for address in addresses if address.dev in devs)
-    return {network: dev for network, dev in subnets if network.prefixlen < 32}
 
 
 def _gateways(routes: Iterable[Route], devs: Sequence[str]) -> dict[tuple[IPv4Address, str], Route]:

@@ -1,16 +1,12 @@
-"""Reports as text for people, as JSON, and as the markers that other programs look for."""
+"""Reports as text for people, and as JSON."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import textwrap
 from ipaddress import collapse_addresses
 from typing import TYPE_CHECKING
 
 from hostrouting.drawing import draw
-from hostrouting.files import remove, write_if_changed
-from hostrouting.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
+from hostrouting.findings import Verdict
 from hostrouting.overlap import shortened
 from hostrouting.strips import runs
 from hostrouting.styled import bad, cell, clean, dim, good, head
@@ -18,7 +14,7 @@ from hostrouting.styled import bad, cell, clean, dim, good, head
 if TYPE_CHECKING:
     from hostrouting.boot import BootPlan, FileChange
     from hostrouting.drawing import Drawing, Row
-    from hostrouting.layout import Layout
+    from hostrouting.findings import OverlapReport
     from hostrouting.model import Route
     from hostrouting.plan import NextStart, RoutePlan, RoutesReport
     from hostrouting.strips import Answer
@@ -26,14 +22,12 @@ if TYPE_CHECKING:
 __all__ = [
     "advice",
     "error_text",
-    "marker_text",
     "overlap_text",
     "plan_text",
     "remedy_lines",
     "routes_text",
     "summary",
     "to_json_text",
-    "write_markers",
 ]
 
 # A line is for people; ``hostrouting fix`` prints all of them.
@@ -43,6 +37,8 @@ _NEW_FILE_LINES = 40
 
 def to_json_text(document: object) -> str:
     """A JSON document as it is printed and written: indented, with a newline at its end."""
+    import json
+
     return json.dumps(document, indent=2) + "\n"
 
 
@@ -66,6 +62,10 @@ def advice(report: OverlapReport) -> list[str]:
 
 def _entries(report: OverlapReport) -> tuple[list[str], str]:
     """The entries as JSON, as many as a person will read, and what to say of the others."""
+    if not report.remedy.routes:
+        return [], ""
+    import json
+
     entries = [json.dumps(entry.to_mapping()) for entry in report.remedy.routes]
     more = len(entries) - _SHOWN_ENTRIES
     return entries[:_SHOWN_ENTRIES], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
@@ -103,14 +103,6 @@ def remedy_lines(report: OverlapReport) -> list[str]:
     return lines or [good("nothing fails: there is nothing to mend")] if not remedy.routes else lines
 
 
-def marker_text(report: OverlapReport) -> str:
-    """What ``route-overlap.detected`` holds: a line a failure, ``no-default-route``, or ``check-failed: REASON``."""
-    if report.verdict is not Verdict.UNKNOWN:
-        return "".join(f"{finding.message}\n" for finding in report.findings)
-    reason = " ".join((report.reason or "").split())
-    return f"{NO_DEFAULT_ROUTE}\n" if reason.startswith(NO_DEFAULT_ROUTE) else f"{reason}\n"
-
-
 def routes_text(report: RoutesReport) -> str:
     """What became of the routes, a line each; one line if nothing changed."""
     lines = _route_lines(report.changes, "added", "replaced", "removed", "unchanged")
@@ -140,6 +132,8 @@ def plan_text(
 
 
 def _diff(change: FileChange) -> list[str]:
+    import difflib
+
     before, after = (change.before or "").splitlines(), (change.after or "").splitlines()
     if change.before is None and len(after) > _NEW_FILE_LINES:
         return [good(f"+ {clean(change.path)} ({len(after)} lines, new; hostrouting render writes it into a folder)")]
@@ -240,6 +234,8 @@ def _advice_lines(report: OverlapReport, width: int | None) -> list[str]:
 def _wrapped(text: str, room: int | None) -> list[str]:
     if room is None:
         return [clean(text)]
+    import textwrap
+
     return textwrap.wrap(clean(text), room, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
@@ -260,23 +256,3 @@ def _legend_lines(drawing: Drawing, width: int) -> list[str]:
         lines[-1] += f" {cell(entry.role, f' {entry.symbol} ')} {words}  "
         used += length
     return [line.rstrip() for line in lines]
-
-
-def write_markers(layout: Layout, report: OverlapReport) -> None:
-    """Leave exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report beside it.
-
-    Args:
-        layout: where.
-        report: what was found.
-
-    Raises:
-        FileError: one can't be written.
-    """
-    is_ok = report.verdict is Verdict.OK
-    marker, other = layout.marker_ok, layout.marker_detected
-    if not is_ok:
-        marker, other = other, marker
-    write_if_changed(layout.report, to_json_text(report.to_json()))
-    # The stale one goes first: a reader never sees both, and none is never taken for "ok".
-    remove(other)
-    write_if_changed(marker, "" if is_ok else marker_text(report))

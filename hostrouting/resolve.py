@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.config import ONLINK, StaticRoute
+from hostrouting.default_route import default_route, missing_default_route, unicast_defaults
 from hostrouting.errors import RouteError
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Route, RouteType, Scope, Table
+from hostrouting.model import NextHop, Route, RouteType, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,15 +18,7 @@ if TYPE_CHECKING:
 
     from hostrouting.model import Address, Link
 
-__all__ = [
-    "Missing",
-    "Resolution",
-    "default_route",
-    "describe_missing",
-    "has_default_route",
-    "missing_default_route",
-    "resolve",
-]
+__all__ = ["Missing", "Resolution", "describe_missing", "resolve"]
 
 _NAMED_ROUTES_MAX = 3
 
@@ -56,58 +49,6 @@ class Resolution:
     missing: tuple[Missing, ...] = ()
 
 
-def default_route(routes: Iterable[Route], dev: str | None = None) -> Route | None:
-    """The default route that counts: the lowest-metric unicast 0.0.0.0/0 of table main.
-
-    Args:
-        routes: entries of any tables, in the kernel's order.
-        dev: take only default routes with a live hop on this interface.
-
-    Returns:
-        The route; None if there is none with a live hop. Its dead hops, if any, are still in it.
-    """
-    candidates = [route for route in _default_routes(routes) if (dev in route.devs if dev else route.devs)]
-    return min(candidates, key=lambda route: route.metric, default=None)
-
-
-def has_default_route(routes: Iterable[Route]) -> bool:
-    """Whether there is a default route at all, be it dead."""
-    return bool(_default_routes(routes))
-
-
-def missing_default_route(routes: Iterable[Route], dev: str | None = None) -> str:
-    """Why ``default_route`` finds none, in words.
-
-    Args:
-        routes: as for ``default_route``.
-        dev: likewise.
-
-    Returns:
-        What is missing, with what is there instead.
-    """
-    on = "" if dev is None else f" on {dev}"
-    dead = [route for route in _default_routes(routes) if dev is None or any(hop.dev == dev for hop in route.hops)]
-    if not dead:
-        return f"the default route{on} (table main has no unicast 0.0.0.0/0{on})"
-    if not dead[0].hops:
-        return (
-            f"the next hops of the default route ({dead[0]}), which the kernel doesn't show "
-            "(set the sysctl net.ipv4.nexthop_compat_mode to 1)"
-        )
-    return f"a live default route{on} (all hops are dead of {dead[0]})"
-
-
-def _default_routes(routes: Iterable[Route]) -> list[Route]:
-    return [
-        route
-        for route in routes
-        if route.destination == DEFAULT_DESTINATION
-        and route.table == Table.MAIN
-        and route.type is RouteType.UNICAST
-        and route.tos == 0
-    ]
-
-
 def resolve(
     wanted: Sequence[StaticRoute], links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route]
 ) -> Resolution:
@@ -133,7 +74,7 @@ def resolve(
     resolver = _Resolver(
         links={link.name: link for link in links},
         own={address.local for address in addresses},
-        defaults=_default_routes(main),
+        defaults=unicast_defaults(main),
         on_link=_on_link(main, wanted),
     )
     routes: list[Route] = []

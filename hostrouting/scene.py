@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from hostrouting.backends import SelectiveBackend
 from hostrouting.config import Coverage
 from hostrouting.coverage import exact_tiling, probe_tiling, suspect_networks
+from hostrouting.default_route import default_route
 from hostrouting.errors import RouteError
 from hostrouting.model import Table
-from hostrouting.overlap import Scene
-from hostrouting.remedy import own_subnets
-from hostrouting.resolve import default_route
+from hostrouting.overlap import Scene, own_subnets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

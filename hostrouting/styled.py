@@ -7,7 +7,6 @@ import re
 import sys
 import unicodedata
 from typing import TYPE_CHECKING, NamedTuple, TextIO
-from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +22,7 @@ __all__ = [
     "columns",
     "complain",
     "dim",
+    "escape",
     "good",
     "head",
     "is_colourful",
@@ -190,9 +190,19 @@ def to_svg(text: str, *, title: str) -> str:
     rows = "\n".join(_row(line, _MARGIN_PX + number * _LINE_PX) for number, line in enumerate(lines) if line)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'xml:space="preserve" role="img" aria-label="{escape(title, {chr(34): "&quot;"})}">\n<style>{CSS}</style>\n'
+        f'xml:space="preserve" role="img" aria-label="{_quoted(title)}">\n<style>{CSS}</style>\n'
         f'<rect width="100%" height="100%" rx="8" fill="{CARD}"/>\n{rows}\n</svg>\n'
     )
+
+
+def escape(text: str) -> str:
+    """Text as the character data of XML (section 2.4)."""
+    # Not xml.sax.saxutils': that loads urllib and, with it, what speaks HTTP and TLS.
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _quoted(text: str) -> str:
+    return escape(text).replace('"', "&quot;")
 
 
 def _row(line: str, top: int) -> str:

@@ -5,6 +5,7 @@ The way of the data: read the host -> resolve -> plan (both pure) -> install -> 
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,7 +13,7 @@ import attrs
 
 from hostrouting import report
 from hostrouting.boot import install_part, remove_part
-from hostrouting.check import check_overlap, utc_now
+from hostrouting.check import check_overlap
 from hostrouting.config import OverlapMode
 from hostrouting.errors import RouteError, RouteOverlapError
 from hostrouting.files import locked, remove
@@ -20,6 +21,7 @@ from hostrouting.findings import OverlapReport, Verdict
 from hostrouting.gate import CHECK, ROUTES
 from hostrouting.host import Host
 from hostrouting.install import all_or_nothing, apply_routes
+from hostrouting.markers import write_markers
 from hostrouting.model import Table
 from hostrouting.parts import Manifest, check_part, routes_part
 from hostrouting.plan import RoutePlan, RoutesReport, plan_routes
@@ -29,7 +31,6 @@ from hostrouting.wait import look_until
 from phases import CancelScope, Serial
 
 if TYPE_CHECKING:
-    import datetime
     from collections.abc import Callable
 
     from hostrouting.backends import RouteBackend
@@ -197,14 +198,14 @@ class CheckRouteOverlap:
     Args:
         config: the expected CIDRs, and what a failure means.
         host: where; None: this host.
-        now: the time of day, for the report.
+        now: the time of day, in seconds since the epoch; for the report.
     """
 
     name: ClassVar[str] = "check-route-overlap"
 
     config: Config
     host: Host | None = attrs.field(default=None, kw_only=True)
-    now: Callable[[], datetime.datetime] = attrs.field(default=utc_now, kw_only=True, repr=False)
+    now: Callable[[], float] = attrs.field(default=time.time, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> OverlapReport:
         """Do it.
@@ -226,7 +227,7 @@ class CheckRouteOverlap:
         result = check_overlap(self.config, host, scope, now=self.now)
         if host.is_image:
             return result
-        report.write_markers(host.layout, result)
+        write_markers(host.layout, result)
         if is_held_back(result.mode, result.verdict):
             remedy = None if result.verdict is Verdict.UNKNOWN else result.remedy
             raise RouteOverlapError(

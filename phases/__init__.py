@@ -3,8 +3,8 @@
 A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` make bigger tasks of tasks;
 `run` runs a tree. The layers, each importing only those above it:
 
-    _errors  _threads       Cancelled, TimedOut, ParallelError, notes; threads that never leak
-    _clock  _observe        time that can be injected; who is told, and one at a time
+    _errors  _clock         Cancelled, TimedOut, ParallelError, notes; time that can be injected
+    _threads  _observe      threads that never leak; who is told, and one at a time
     _logging  _process      an observer that logs; one careful subprocess
     _state                  what has ended, or will end, a scope; without a lock
     _scope                  CancelScope: cancel, deadlines, waits and subprocesses that see both
@@ -12,15 +12,23 @@ A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` 
     _run                    run, run_child: records, notes and observers around every task
     _compose                Serial, Parallel, Timeout, describe
     testing                 a fake clock, tasks and an observer that record
+
+What a run of a single task doesn't need is loaded when it is first used.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from phases._clock import Clock
-from phases._compose import Parallel, Serial, Timeout, describe
 from phases._errors import Cancelled, ParallelError, TimedOut
 from phases._observe import Observer, Status
 from phases._run import run, run_child
 from phases._scope import CancelScope
 from phases._task import Task, task
+
+if TYPE_CHECKING:
+    from phases._compose import Parallel, Serial, Timeout, describe
 
 __all__ = [
     "CancelScope",
@@ -39,3 +47,17 @@ __all__ = [
     "run_child",
     "task",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # What runs a single task, as a command does, needs none of these (PEP 562).
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from phases import _compose
+
+    value = globals()[name] = getattr(_compose, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

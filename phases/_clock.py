@@ -9,10 +9,15 @@ import select
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from phases._threads import POLL_SECONDS
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+POLL_SECONDS = 0.025
+"""How long anything here blocks at a stretch, before it looks for cancels.
+
+Nothing could wake it up for all of them: a signal that comes between the main thread's last line and its
+blocking system call doesn't interrupt that, and the handler, which may want to cancel, runs in that thread only.
+"""
 
 
 class Clock(Protocol):

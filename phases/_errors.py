@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,6 +56,8 @@ for _class in (Cancelled, TimedOut, ParallelError):
 
 def text_of(error: BaseException) -> str:
     """Give an exception as `module.Class: message`, whatever its `__str__` does."""
+    import traceback
+
     # The traceback module survives a __str__ that raises; the first item is the class and the message.
     return traceback.format_exception_only(error)[0].strip()
 

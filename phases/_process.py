@@ -13,7 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from phases._threads import POLL_SECONDS, run_aside
+from phases._clock import POLL_SECONDS
+from phases._threads import run_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, TypeVar
 
 from phases._errors import add_path_note
-from phases._logging import LOGGER, LogObserver
 from phases._observe import Context, Observer, Reporter, Status
 from phases._scope import CancelScope
 
 if TYPE_CHECKING:
     import logging
 
+    from phases._logging import LogObserver
     from phases._task import Task
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ def run(
         BaseException: whatever a task raised, as it was, with a note that names the path of that task.
     """
     scope = CancelScope() if scope is None else scope
-    log = LogObserver(LOGGER if logger is None else logger)
+    log = _Log(logger)
     reporter = Reporter([log] if observer is None else [log, observer])
     try:
         result = run_child(task, scope.within(Context(scope.path, reporter)))
@@ -89,3 +90,29 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         raise
     context.reporter.finished(context.path, Status.OK, None, scope.clock.monotonic() - begin)
     return result
+
+
+class _Log:
+    """The observer that logs, once anybody can listen: nobody can without having loaded `logging`."""
+
+    def __init__(self, logger: logging.Logger | None) -> None:
+        self._logger = logger
+
+    def started(self, path: str) -> None:
+        if log := self._observer():
+            log.started(path)
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        if log := self._observer():
+            log.progress(path, message, fraction)
+
+    def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
+        if log := self._observer():
+            log.finished(path, status, error, seconds)
+
+    def _observer(self) -> LogObserver | None:
+        if self._logger is None and "logging" not in sys.modules:
+            return None
+        from phases._logging import LOGGER, LogObserver
+
+        return LogObserver(LOGGER if self._logger is None else self._logger)

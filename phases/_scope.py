@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self
@@ -12,7 +11,6 @@ from attrs import frozen
 from phases._clock import SYSTEM_CLOCK, Clock, is_readable, seconds_or_never, sleep
 from phases._errors import Cancelled, TimedOut, add_note
 from phases._observe import Context
-from phases._process import run_process
 from phases._state import State
 
 if TYPE_CHECKING:
@@ -186,11 +184,15 @@ class CancelScope:
             TimedOut: likewise the timeout, or the scope's own deadline.
             OSError: it can't be started.
         """
+        from phases._process import run_process
+
         self.check()
         limit, left = seconds_or_never(timeout), self.remaining()
         seconds = _shortest(limit, left)
         done = run_process(argv, input=input, env=env, cwd=cwd, seconds=seconds, stopped=lambda: self.is_cancelled)
         if done is None:
+            import shlex
+
             raise add_note(self._late(limit if limit == seconds else None), f"while it ran {shlex.join(argv)}")
         return done
 

@@ -10,15 +10,10 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
+from phases._clock import POLL_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-POLL_SECONDS = 0.025
-"""How long anything here blocks at a stretch, before it looks for cancels.
-
-Nothing could wake it up for all of them: a signal that comes between the main thread's last line and its
-blocking system call doesn't interrupt that, and the handler, which may want to cancel, runs in that thread only.
-"""
 
 _LAST_STEPS_SECONDS = 0.0002
 

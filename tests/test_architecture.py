@@ -19,6 +19,7 @@ FLOORS = [
     {
         "rules",
         "fib",
+        "default_route",
         "resolve",
         "plan",
         "coverage",
@@ -38,8 +39,8 @@ FLOORS = [
     },
     {"backends.*", "systemd.*", "files", "resolvers", "host"},
     {"parts", "install", "boot", "verify", "wait", "scene", "check", "record"},
-    {"styled", "report", "nagios", "pictures", "tasks", "foresee", "doctor", "doctor.*"},
-    {"progress", "commands", "cli", "demo", "__main__", "testing", "testing.*"},
+    {"styled", "report", "markers", "nagios", "pictures", "tasks", "foresee", "doctor", "doctor.*"},
+    {"progress", "verbose", "commands", "cli", "demo", "__main__", "testing", "testing.*"},
 ]
 PURE = {"errors", "netaddr", "model", *FLOORS[2]}
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}
@@ -114,7 +115,7 @@ def test_phases_knows_nothing_of_hostrouting() -> None:
         ("from hostrouting import Config, StaticRoute", ["pyroute2", "asyncio", "hostrouting.tasks", "subprocess"]),
         ("from hostrouting import Configure, Host, NetlinkBackend", ["pyroute2", "asyncio"]),
         ("from hostrouting.testing import FakeKernel, FakeSystemd", ["pyroute2", "asyncio", "hypothesis"]),
-        ("import hostrouting.cli", ["pyroute2", "asyncio", "hostrouting.demo"]),
+        ("import hostrouting.cli", ["pyroute2", "asyncio", "hostrouting.demo", "logging", "subprocess", "json"]),
     ],
 )
 def test_a_name_loads_no_more_than_it_needs(statement: str, unloaded: list[str]) -> None:

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from hostrouting import RouteError, StaticRoute
+from hostrouting.default_route import default_route
 from hostrouting.model import (
     DEFAULT_DESTINATION,
     Address,
@@ -20,7 +21,7 @@ from hostrouting.model import (
     Scope,
     Table,
 )
-from hostrouting.resolve import Resolution, default_route, describe_missing, resolve
+from hostrouting.resolve import Resolution, describe_missing, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

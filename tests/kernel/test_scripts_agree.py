@@ -23,9 +23,10 @@ from hostrouting.backends.memory import FakeKernel
 from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
 from hostrouting.check import check_overlap
 from hostrouting.errors import HostRoutingError
+from hostrouting.markers import write_markers
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
 from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
-from hostrouting.report import advice, routes_text, summary, write_markers
+from hostrouting.report import advice, routes_text, summary
 from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import NewAddress, new_addresses, policy_rules, routes, variants
