@@ -4,7 +4,7 @@ This module *is* the API; everything else may move. The layers, each importing o
 
     errors, netaddr, model                          values
     config, layout, the ports (backends, systemd)   what is asked, where, of whom
-    rules, fib, default_route, resolve, plan        pure: what the tables say, what has to change
+    rules, fib, proof, default_route, resolve, plan pure: what the tables say, what has to change
     coverage, overlap, remedy, findings             pure: what is wrong, and what mends it
     snapshot                                        pure: a host as a document
     backends/*, systemd/*, files, host              adapters: the kernel, systemd, the file system

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RESERVED",
+    "Numbers",
     "halves",
+    "numbers",
     "own_addresses",
     "parse_address",
     "parse_cidr",
@@ -35,6 +37,9 @@ RESERVED = {
     IPv4Network("224.0.0.0/4"): "224.0.0.0/4, which is multicast",
     IPv4Network("240.0.0.0/4"): "240.0.0.0/4, which is reserved",
 }
+
+# A prefix as its first address and its length.
+Numbers = tuple[int, int]
 
 _ABOVE_UNICAST = IPv4Network("224.0.0.0/3")
 
@@ -188,7 +193,12 @@ def halves(network: IPv4Network) -> tuple[IPv4Network, ...]:
     return tuple(network.subnets()) if network.prefixlen < 32 else ()
 
 
-def own_addresses(prefixes: Iterable[IPv4Network]) -> dict[IPv4Network, IPv4Address | None]:
+def numbers(network: IPv4Network) -> Numbers:
+    """A prefix as its first address and its length: what sorts and hashes in a tenth of the time."""
+    return int(network.network_address), network.prefixlen
+
+
+def own_addresses(prefixes: Iterable[Numbers]) -> dict[Numbers, int | None]:
     """For each prefix its first address that no longer prefix of the same set covers; None if they cover it all.
 
     Longest-prefix match gives such an address to that prefix alone, so one look-up of it shows whether the prefix
@@ -200,24 +210,26 @@ def own_addresses(prefixes: Iterable[IPv4Network]) -> dict[IPv4Network, IPv4Addr
     Returns:
         An address or None for each of them.
     """
-    own: dict[IPv4Network, IPv4Address | None] = {}
-    # The prefixes that contain the current one, outermost first, each with its first address not yet covered.
-    open_: list[tuple[IPv4Network, int]] = []
+    own: dict[Numbers, int | None] = {}
+    # The prefixes that contain the current one, outermost first, each with its last address and its first address
+    # not yet covered.
+    open_: list[tuple[Numbers, int, int]] = []
 
     def close() -> None:
-        network, free = open_.pop()
-        own.setdefault(network, IPv4Address(free) if free <= int(network.broadcast_address) else None)
+        prefix, last, free = open_.pop()
+        own.setdefault(prefix, free if free <= last else None)
 
     for prefix in sorted(set(prefixes)):
-        first, last = int(prefix.network_address), int(prefix.broadcast_address)
-        while open_ and int(open_[-1][0].broadcast_address) < first:
+        first, length = prefix
+        last = first + (1 << (32 - length)) - 1
+        while open_ and open_[-1][1] < first:
             close()
         if open_:
-            outer, free = open_[-1]
+            outer, end, free = open_[-1]
             if free < first:
-                own.setdefault(outer, IPv4Address(free))
-            open_[-1] = (outer, max(free, last + 1))
-        open_.append((prefix, first))
+                own.setdefault(outer, free)
+            open_[-1] = (outer, end, max(free, last + 1))
+        open_.append((prefix, last, first))
     while open_:
         close()
     return own

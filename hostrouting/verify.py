@@ -7,9 +7,10 @@ from bisect import bisect_left
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from hostrouting.backends._attempts import uncollected
 from hostrouting.errors import RouteError
 from hostrouting.model import Table
-from hostrouting.netaddr import own_addresses
+from hostrouting.proof import unproven
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ _NAMED_MAX = 5
 
 
 def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
-    """Ask the kernel for one address of each route that no longer prefix covers.
+    """See every route win at an address that no longer prefix covers: by the tables, else by asking the kernel.
 
     Args:
         wanted: routes of table main that must win.
@@ -36,9 +37,12 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
     """
     if not wanted:
         return
-    table = (*backend.routes(Table.MAIN), *backend.routes(Table.LOCAL))
-    own = own_addresses(route.destination for route in (*table, *wanted))
-    probes = {route: address for route in wanted if (address := own[route.destination]) is not None}
+    main, local = backend.routes(Table.MAIN), backend.routes(Table.LOCAL)
+    with uncollected():
+        left = unproven(wanted, rules=backend.rules(), main=main, local=local)
+    if not left:
+        return
+    probes = {route: address for route, address in left if address is not None}
     answers = backend.lookup(tuple(probes.values()))
     # Of several wanted metrics of a destination the lowest carries the packets; the others stand by.
     keys = {route.key for route in wanted}
@@ -47,7 +51,7 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
         for route, answer in zip(probes, answers, strict=True)
         if not _wins(route, answer) and not _stands_by(route, answer, keys)
     ]
-    losers += _covered([route for route in wanted if route not in probes], table)
+    losers += _covered([route for route, address in left if address is None], (*main, *local))
     if losers:
         rest = len(losers) - _NAMED_MAX
         raise RouteError("\n".join([*losers[:_NAMED_MAX], *([f"and {rest} more"] if rest > 0 else [])]))

@@ -22,6 +22,7 @@ FLOORS = [
         "default_route",
         "resolve",
         "plan",
+        "proof",
         "coverage",
         "findings",
         "overlap",

@@ -1,0 +1,106 @@
+"""Pure: which routes win by what the tables say, where the kernel's own rules leave no doubt of it.
+
+Longest-prefix match gives an address that no longer prefix covers to the entries of one destination; of these the one
+with the lowest metric carries it. What isn't as plain as that (a policy rule of somebody's, an entry of table local
+around the address, a dead hop, a second metric) isn't decided here: the kernel is asked.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+from hostrouting.model import Protocol, RouteType, Rule, Table
+from hostrouting.netaddr import numbers, own_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hostrouting.model import NextHop, Route
+    from hostrouting.netaddr import Numbers
+
+__all__ = ["unproven"]
+
+# fib_default_rules_init in net/ipv4/fib_rules.c. Whatever a packet is like, they have local asked first, then main;
+# before the first rule of somebody's the two are one trie, and the longer prefix wins.
+_RULES_OF_THE_KERNEL = tuple(
+    Rule(preference, table=table, protocol=Protocol.KERNEL)
+    for preference, table in ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
+)
+
+# To 0.0.0.0 the host talks to itself, whatever the tables say (ip_route_output_key_hash_rcu in net/ipv4/route.c).
+_THIS_HOST = (0, 32)
+
+
+def unproven(
+    wanted: Sequence[Route], *, rules: Sequence[Rule], main: Sequence[Route], local: Iterable[Route]
+) -> list[tuple[Route, IPv4Address | None]]:
+    """The routes of which the tables don't show that they win.
+
+    Args:
+        wanted: routes of table main.
+        rules: in the order in which the kernel asks them.
+        main: the entries of table main, in the kernel's order.
+        local: those of table local.
+
+    Returns:
+        Those to ask the kernel about, in their order: all of them where there are rules of somebody's. Each with
+        an address that no longer prefix covers; None if longer ones cover all of it.
+    """
+    entries = [numbers(entry.destination) for entry in main]
+    places = [numbers(route.destination) for route in wanted]
+    locals_ = [numbers(entry.destination) for entry in local]
+    own = own_addresses((*entries, *places, *locals_, _THIS_HOST))
+    winners = _winners(main, entries) if tuple(rules) == _RULES_OF_THE_KERNEL else {}
+    around = _Around(locals_)
+    left: list[tuple[Route, IPv4Address | None]] = []
+    for route, place in zip(wanted, places, strict=True):
+        address, winner = own[place], winners.get(place)
+        if address is None:
+            left.append((route, None))
+        elif winner is None or not _is_as_wanted(winner, route) or around.hold(address):
+            left.append((route, IPv4Address(address)))
+    return left
+
+
+def _winners(main: Sequence[Route], places: Sequence[Numbers]) -> dict[Numbers, Route]:
+    """Of the entries for any tos of each destination the first with the lowest metric."""
+    winners: dict[Numbers, Route] = {}
+    for entry, place in zip(main, places, strict=True):
+        if entry.tos == 0:
+            there = winners.setdefault(place, entry)
+            if entry.metric < there.metric:
+                winners[place] = entry
+    return winners
+
+
+def _is_as_wanted(entry: Route, route: Route) -> bool:
+    """Whether an entry of a destination is the wanted route, and such that the kernel doesn't pass it over."""
+    return (
+        entry.type is route.type is RouteType.UNICAST
+        and entry.metric == route.metric
+        and entry.tos == route.tos
+        and entry.table == route.table
+        and entry.hops == route.hops
+        and _are_live(entry.hops)
+    )
+
+
+def _are_live(hops: Sequence[NextHop]) -> bool:
+    for hop in hops:
+        # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
+        if hop.is_dead or hop.is_linkdown:
+            return False
+    return bool(hops)
+
+
+class _Around:
+    """Prefixes, to be asked whether one of them holds an address."""
+
+    def __init__(self, prefixes: Iterable[Numbers]) -> None:
+        self._firsts: dict[int, set[int]] = {}
+        for first, length in prefixes:
+            self._firsts.setdefault(32 - length, set()).add(first)
+
+    def hold(self, address: int) -> bool:
+        return any(address >> bits << bits in firsts for bits, firsts in self._firsts.items())

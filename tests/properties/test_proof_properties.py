@@ -1,0 +1,92 @@
+"""What the tables are taken to show, the kernel says too."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+
+from hypothesis import event, example, given
+from hypothesis import strategies as st
+
+from hostrouting.backends.memory import FakeKernel
+from hostrouting.model import NextHop, Protocol, Route, RouteType, Rule, Table
+from hostrouting.proof import unproven
+
+PREFIXES = [
+    "172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.0/32", "172.16.0.10/32",
+    "172.16.0.0/32", "10.1.0.0/25", "0.0.0.0/0", "0.0.0.0/1", "127.0.0.0/8", "127.1.0.0/16",
+]  # fmt: skip
+DEVS = ["eth0", "eth1", "ib0"]
+
+hops = st.builds(NextHop, st.sampled_from(DEVS))
+routes = st.builds(
+    lambda prefix, hops, type_, **more: Route(
+        IPv4Network(prefix), () if type_.is_discard else tuple(hops), type=type_, **more
+    ),
+    st.sampled_from(PREFIXES),
+    st.lists(hops, min_size=1, max_size=2),
+    st.sampled_from([RouteType.UNICAST, RouteType.UNICAST, RouteType.UNICAST, RouteType.BLACKHOLE, RouteType.LOCAL]),
+    metric=st.sampled_from([0, 0, 5]),
+    tos=st.sampled_from([0, 0, 0, 16]),
+    table=st.sampled_from([Table.MAIN, Table.MAIN, Table.MAIN, Table.LOCAL, 100]),
+)
+rules = st.builds(
+    Rule,
+    st.sampled_from([100, 40000]),
+    table=st.just(100),
+    destination=st.sampled_from([None, IPv4Network("172.16.1.0/24")]),
+)
+cables = st.sets(st.sampled_from(DEVS), max_size=1)
+
+
+def wins(kernel: FakeKernel, route: Route, address: IPv4Address) -> bool:
+    winner = kernel.lookup((address,))[0].route
+    return winner is not None and winner.key == route.key and winner.has_same_next_hops(route)
+
+
+@given(st.lists(routes, max_size=8), st.lists(rules, max_size=1), cables, cables)
+@example([Route(IPv4Network("172.16.0.0/16"), (NextHop("ib0"),))], [], set(), set())
+def test_what_the_tables_show_to_win_the_kernel_has_win(
+    table: list[Route], own_rules: list[Rule], unplugged: set[str], down: set[str]
+) -> None:
+    kernel = FakeKernel()
+    for dev, own in (("eth0", "10.1.0.4/24"), ("eth1", "10.2.0.4/24")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, own)
+    kernel.add_link("ib0")
+    kernel.add(table)
+    for rule in own_rules:
+        kernel.add_rule(rule)
+    for dev in unplugged:
+        kernel.set_link(dev, carrier=False)
+    for dev in down:
+        kernel.set_link(dev, up=False)
+    main, local = kernel.routes(Table.MAIN), kernel.routes(Table.LOCAL)
+    left = unproven(main, rules=kernel.rules(), main=main, local=local)
+    asked = {route for route, _ in left}
+    event(f"{len(main) - len(asked)} proven")
+    if own_rules:
+        assert asked == set(main)
+    # The address that a route is proven at is what the same tables without the kernel's rules are asked about.
+    addresses = dict(unproven(main, rules=(), main=main, local=local))
+    for route in main:
+        if route not in asked:
+            address = addresses[route]
+            assert address is not None
+            assert wins(kernel, route, address), (str(route), address)
+
+
+def test_plain_routes_leave_nothing_to_ask() -> None:
+    kernel = FakeKernel()
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+    hop = (NextHop("eth0", IPv4Address("10.1.0.1")),)
+    wanted = [Route(IPv4Network(f"172.16.{third}.0/24"), hop) for third in range(8)]
+    wanted += [Route(IPv4Network("172.16.0.0/16"), hop), Route(IPv4Network("172.16.1.0/32"), hop)]
+    assert kernel.add([Route(IPv4Network("0.0.0.0/0"), hop, protocol=Protocol.DHCP), *wanted]) == ()
+    tables = {"rules": kernel.rules(), "main": kernel.routes(Table.MAIN), "local": kernel.routes(Table.LOCAL)}
+    assert unproven(wanted, **tables) == []  # type: ignore[arg-type]
+
+
+def test_a_route_to_half_of_all_addresses_is_not_asked_about_at_the_address_of_this_host_itself() -> None:
+    half = Route(IPv4Network("0.0.0.0/1"), (NextHop("eth0"),))
+    assert unproven([half], rules=(), main=[half], local=()) == [(half, IPv4Address("0.0.0.1"))]
