@@ -1,0 +1,101 @@
+"""How long hostrouting takes to start, and to notice that what it waits for has come."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from queue import Queue
+from typing import TYPE_CHECKING
+
+from benchmarks.figures import Figures, Measured, Row
+from benchmarks.measure import Span, alternate, run, timed
+from benchmarks.worlds import World, WrongOutcomeError, routes_of, script
+from hostrouting.model import Table
+from hostrouting.render import render_static_routes_script
+from hostrouting.wait import look_until
+from phases import CancelScope
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.worlds import Effort
+
+__all__ = ["ROWS"]
+
+# Long enough for a waiter to be asleep, and out of step with the seconds at which it looks without an event.
+_ASLEEP_SECONDS = 0.33
+
+
+def _cold_start(effort: Effort) -> Measured:
+    def by_check() -> Span:
+        return timed(lambda: run(sys.executable, "-m", "hostrouting", "check", "--cidr", "10.96.0.0/12"))[0]
+
+    def by_python() -> Span:
+        return timed(lambda: run(sys.executable, "-c", "pass"))[0]
+
+    with World():
+        ours, theirs = alternate(effort.rounds(41), by_check, by_python)
+    return Measured(Figures.of_spans(ours), Figures.of_spans(theirs))
+
+
+def _script_goes_on(effort: Effort) -> Measured:
+    """The whole way: from the default route to the end of a script that then installs a route."""
+    text = render_static_routes_script([{"destination": str(routes_of(1)[0].destination)}])
+    path = script("static-routes.sh", text)
+    return Measured(Figures.of([_wait_of_script(path) for _ in range(effort.rounds(11))]))
+
+
+def _wait_of_script(path: Path) -> float:
+    with World(has_default=False) as world:
+        process = subprocess.Popen([path], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        with process:
+            if not process.stdout.readline().startswith("waiting "):
+                raise WrongOutcomeError("the boot script didn't wait for a default route")
+            time.sleep(_ASLEEP_SECONDS)
+            start = time.perf_counter()
+            world.fill([World.default])
+            process.wait()
+            took = time.perf_counter() - start
+        world.expect(routes_of(1))
+    return took
+
+
+def _backend_goes_on(effort: Effort) -> Measured:
+    return Measured(Figures.of([_wait_of_backend() for _ in range(effort.rounds(21))]))
+
+
+def _wait_of_backend() -> float:
+    seen: Queue[float] = Queue()
+    is_waiting = threading.Event()
+
+    with World(has_default=False) as world:
+        backend = world.backend
+
+        def look() -> tuple[None, str | None]:
+            is_there = any(route.destination.prefixlen == 0 for route in backend.routes(Table.MAIN))
+            is_waiting.set()
+            return None, None if is_there else "the default route"
+
+        def wait() -> None:
+            look_until(backend, CancelScope(), 30, look)
+            seen.put(time.perf_counter())
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        is_waiting.wait()
+        time.sleep(_ASLEEP_SECONDS)
+        start = time.perf_counter()
+        world.fill([World.default])
+        took = seen.get(timeout=30) - start
+        waiter.join()
+    return took
+
+
+ROWS = (
+    Row("cold-start", "cold start of hostrouting check --cidr C", "python3 -c pass", _cold_start, 6),
+    Row("wait-script", "default route appears → boot script has installed 1 route", "", _script_goes_on, 0.1),
+    Row("wait-backend", "default route appears → the backend's waiting goes on", "", _backend_goes_on, 0.005),
+)
