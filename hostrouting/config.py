@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from hostrouting._document import read_document
 from hostrouting._schema import attempt, below, each, kind, raise_invalid, read, write
+from hostrouting._values import (
+    parse_boolean,
+    parse_consumer,
+    parse_integer,
+    parse_pattern,
+    parse_textfile,
+    parse_word,
+)
 from hostrouting.errors import ConfigError
 from hostrouting.netaddr import parse_cidr, parse_device, parse_prefix, parse_unicast_address, shown
 
@@ -27,6 +34,7 @@ __all__ = [
     "RouteOverlap",
     "StaticRoute",
     "StaticRoutes",
+    "Watch",
     "read_config",
 ]
 
@@ -46,12 +54,7 @@ CONTAINER_DEVS = (
 )
 # fmt: on
 
-# systemd.unit(5); no path can hide in it.
-_CONSUMER = re.compile(r"[A-Za-z0-9:_.-]+@?[A-Za-z0-9:_.-]*\.service")
-_PATTERN = re.compile(r"[][A-Za-z0-9_.*?-]+")
-
 Gateway = IPv4Address | Literal["onlink"] | None
-Word = TypeVar("Word", bound=StrEnum)
 
 
 class OverlapMode(StrEnum):
@@ -68,7 +71,7 @@ class Coverage(StrEnum):
     PROBE = "PROBE"
 
 
-# --- rules of single values; what the converters below attempt ---------------------------------------------------
+# --- rules that name our own classes; the others are in _values ------------------------------------------------------
 
 
 def _parse_gateway(value: object) -> Gateway:
@@ -83,43 +86,6 @@ def _parse_gateway(value: object) -> Gateway:
 
 def _parse_dev(value: object) -> str | None:
     return None if value is None or value == "" else parse_device(value)
-
-
-def _parse_integer(value: object, highest: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{shown(value)} is not an integer")
-    if not 0 <= value <= highest:
-        raise ValueError(f"{shown(value)} is out of range; expected 0 to {highest}")
-    return value
-
-
-def _parse_boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is not a boolean; expected true or false")
-    return value
-
-
-def _parse_word(value: object, words: type[Word], kind: str, default: Word) -> Word:
-    if isinstance(value, str) and value.isascii():  # upper() makes ASCII of some letters that aren't
-        word = value.upper() or default
-        if word in words.__members__:
-            return words[word]
-    raise ValueError(f"{shown(value)} is not {kind}; expected {' or '.join(words.__members__)}")
-
-
-def _parse_consumer(value: object) -> str:
-    if not isinstance(value, str) or not _CONSUMER.fullmatch(value):
-        raise ValueError(
-            f"{shown(value)} is not the name of a service; expected for example systemd-nspawn@.service, "
-            "systemd-nspawn@kube1.service or kubelet.service"
-        )
-    return value
-
-
-def _parse_pattern(value: object) -> str:
-    if not isinstance(value, str) or not _PATTERN.fullmatch(value):
-        raise ValueError(f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]")
-    return value
 
 
 def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
@@ -155,27 +121,27 @@ def _dev(value: str | None) -> str | None:
 
 
 def _metric(value: int) -> int:
-    return attempt(lambda given: _parse_integer(given, METRIC_MAX), value)
+    return attempt(lambda given: parse_integer(given, METRIC_MAX), value)
 
 
 def _seconds(value: int) -> int:
-    return attempt(lambda given: _parse_integer(given, WAIT_SECONDS_MAX), value)
+    return attempt(lambda given: parse_integer(given, WAIT_SECONDS_MAX), value)
 
 
 def _consumer(value: str) -> str:
-    return attempt(_parse_consumer, value)
+    return attempt(parse_consumer, value)
 
 
 def _enabled(value: bool) -> bool:
-    return attempt(_parse_boolean, value)
+    return attempt(parse_boolean, value)
 
 
 def _mode(value: str) -> OverlapMode:
-    return attempt(lambda given: _parse_word(given, OverlapMode, "a mode", OverlapMode.WARN), value)
+    return attempt(lambda given: parse_word(given, OverlapMode, "a mode", OverlapMode.WARN), value)
 
 
 def _coverage(value: str) -> Coverage:
-    return attempt(lambda given: _parse_word(given, Coverage, "a coverage", Coverage.EXACT), value)
+    return attempt(lambda given: parse_word(given, Coverage, "a coverage", Coverage.EXACT), value)
 
 
 def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
@@ -183,7 +149,7 @@ def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
 
 
 def _patterns(value: Sequence[str]) -> tuple[str, ...]:
-    return attempt(lambda given: each(given, _parse_pattern), value)
+    return attempt(lambda given: each(given, parse_pattern), value)
 
 
 def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
@@ -196,6 +162,14 @@ def _static_routes(value: StaticRoutes | Mapping[str, Any]) -> StaticRoutes:
 
 def _route_overlap(value: RouteOverlap | Mapping[str, Any]) -> RouteOverlap:
     return attempt(lambda given: given if isinstance(given, RouteOverlap) else read(RouteOverlap, given), value)
+
+
+def _textfile(value: str | None) -> str | None:
+    return attempt(parse_textfile, value)
+
+
+def _watch(value: Watch | Mapping[str, Any]) -> Watch:
+    return attempt(lambda given: given if isinstance(given, Watch) else read(Watch, given), value)
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
@@ -315,6 +289,30 @@ class RouteOverlap:
 
 
 @attrs.frozen
+class Watch:
+    """Whether the host is watched after it has booted.
+
+    Args:
+        enabled: whether a service does it.
+        textfile: where it writes metrics for Prometheus' node exporter: an absolute path that ends in ``.prom``;
+            None or empty: nowhere.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    enabled: bool = attrs.field(default=False, converter=_enabled, metadata={"key": "enabled"})
+    textfile: str | None = attrs.field(default=None, converter=_textfile, metadata={"key": "textfile"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that reads back as this."""
+        return {"enabled": self.enabled} | write(self)
+
+
+@attrs.frozen
 class Config:
     """Everything that hostrouting is told.
 
@@ -323,6 +321,7 @@ class Config:
         route_overlap: the CIDRs to check.
         wait_seconds: 0-600; how long to wait for the default route, devices and gateways, once for a whole run.
         consumer: the unit that must not start before the routes are proven: a template stands for every instance.
+        watch: whether, and how, all of it is kept true afterwards.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -336,6 +335,7 @@ class Config:
     )
     wait_seconds: int = attrs.field(default=30, converter=_seconds, metadata={"key": "waitSeconds"})
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=_consumer, metadata={"key": "consumer"})
+    watch: Watch = attrs.field(default=Watch(), converter=_watch, metadata={"key": "watch"})
 
     def __attrs_post_init__(self) -> None:
         raise_invalid(self)
@@ -389,4 +389,6 @@ class Config:
             "staticRoutes": self.static_routes.to_mapping(),
             "routeOverlap": self.route_overlap.to_mapping(),
         }
+        if self.watch != Watch():
+            section["watch"] = self.watch.to_mapping()
         return {SECTION: write(self) | section}

@@ -318,7 +318,7 @@ def test_another_coverage_and_a_bad_foreseen_prefix_are_named() -> None:
     )
 
 
-@pytest.mark.parametrize("key", ["watch", "staticroutes"])
+@pytest.mark.parametrize("key", ["wathc", "staticroutes"])
 def test_a_key_whose_feature_is_not_built_is_unknown(key: str) -> None:
     document = section(**{key: {}})
     assert "unknown key" in only_problem(document)[1]
