@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 # From the ground up; a module may import its own floor's and all lower ones'.
 FLOORS = [
     {"errors", "netaddr", "model"},
-    {"_schema", "_document", "config", "layout", "backends", "systemd"},
+    {"_schema", "_values", "_document", "config", "layout", "backends", "systemd"},
     {
         "rules",
         "fib",
@@ -37,11 +37,14 @@ FLOORS = [
         "_ip_read",
         "_ip_write",
         "snapshot",
+        "patience",
+        "news",
+        "metrics",
     },
-    {"backends.*", "systemd.*", "files", "resolvers", "host"},
-    {"parts", "install", "boot", "verify", "wait", "scene", "check", "record"},
-    {"styled", "report", "markers", "nagios", "pictures", "tasks", "foresee", "doctor", "doctor.*"},
-    {"progress", "verbose", "commands", "cli", "demo", "__main__", "testing", "testing.*"},
+    {"backends.*", "systemd.*", "files", "resolvers", "host", "notify", "foes"},
+    {"parts", "install", "boot", "verify", "wait", "scene", "check", "record", "repair"},
+    {"styled", "report", "markers", "nagios", "pictures", "tasks", "foresee", "journal", "doctor", "doctor.*"},
+    {"progress", "verbose", "watch", "commands", "cli", "demo", "__main__", "testing", "testing.*"},
 ]
 PURE = {"errors", "netaddr", "model", *FLOORS[2]}
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}

@@ -1,0 +1,160 @@
+"""Our routes, put back where they were lost: what can be, whatever else stands in the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.errors import HostRoutingError, RouteError
+from hostrouting.files import locked
+from hostrouting.install import all_or_nothing, apply_routes
+from hostrouting.model import Table
+from hostrouting.patience import Losses, Patience, Repair
+from hostrouting.plan import RoutePlan, plan_routes
+from hostrouting.resolve import describe_missing, resolve
+from hostrouting.verify import verify_routes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostrouting.backends import RouteBackend
+    from hostrouting.config import Config
+    from hostrouting.host import Host
+    from hostrouting.model import Route
+    from phases import CancelScope
+
+__all__ = ["plan_repair", "repair"]
+
+
+def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before: Repair | None) -> Repair:
+    """Have the table hold our routes, as far as that goes now; nothing of anybody else's is touched.
+
+    Args:
+        config: gives what is wanted; asked again under the lock, as who changes the one changes the other with it.
+        host: whose kernel.
+        scope: ends it; what was begun is put back.
+        before: the last look; None: this is the first.
+
+    Returns:
+        What became of them; what couldn't be done is its ``problem``.
+    """
+    now = scope.clock.monotonic()
+    patience = before.patience if before else Patience()
+    failures = before.failures if before else None
+    kept: tuple[Route, ...] = before.kept if before else ()
+    try:
+        plan, problem = plan_repair(config(), host.routes)
+        kept, done = plan.unchanged, RoutePlan()
+        if not plan.is_empty and before and failures and now < failures.due:
+            problem = before.problem
+        elif not plan.is_empty:
+            with locked(host.layout.lock, scope):
+                plan, problem = plan_repair(config(), host.routes)
+                kept = plan.unchanged
+                patience = patience.after(_lost(before, plan), now)
+                done = _due(plan, patience, now)
+                with all_or_nothing(scope) as undo:
+                    apply_routes(done, host.routes, scope, undo)
+            failures = None
+    except HostRoutingError as error:
+        failed = Losses(failures.count + 1 if failures else 1, now)
+        return Repair(kept, problem=str(error), patience=patience, failures=failed)
+    replaced = {item.new: _follows(item.old, before) for item in done.replace}
+    result = Repair(
+        kept=(*kept, *done.add, *replaced),
+        restored=(*done.add, *(route for route, follows in replaced.items() if not follows)),
+        followed=tuple(route for route, follows in replaced.items() if follows),
+        removed=done.remove,
+        waiting=_missed(plan, done),
+        problem=problem,
+        patience=patience,
+        failures=failures,
+    )
+    try:
+        verify_routes((*result.kept, *plan.foreign), host.routes)
+    except RouteError as error:
+        return attrs.evolve(result, problem="\n".join(filter(None, (problem, str(error)))))
+    return result
+
+
+def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | None]:
+    """Plan what can be put right at this moment, and say what can't.
+
+    Unlike ``tasks.plan_now`` it doesn't wait for all: a route whose device is gone keeps no other one lost. Where
+    something is missing nothing is removed, and without wanted routes nothing is touched at all.
+
+    Args:
+        config: what is wanted.
+        backend: the kernel.
+
+    Returns:
+        The plan, and what stands in the way of the rest in words; None if nothing does.
+
+    Raises:
+        RouteError: the kernel can't be asked.
+    """
+    main = backend.routes(Table.MAIN)
+    wanted = config.static_routes.routes
+    if not wanted:
+        return RoutePlan(), None
+    links, addresses = backend.links(), backend.addresses()
+    try:
+        resolution = resolve(wanted, links, addresses, main)
+    except RouteError as error:
+        return RoutePlan(unchanged=tuple(route for route in main if route.is_ours)), str(error)
+    problems = []
+    if resolution.missing:
+        problems.append(f"can't keep all static routes: still missing is {describe_missing(resolution.missing)}")
+    try:
+        plan = plan_routes(resolution.routes, main)
+    except RouteError as error:
+        plan = _plan_each(resolution.routes, main)
+        problems.append(str(error))
+    if problems:
+        return attrs.evolve(plan, remove=()), "\n".join(problems)
+    return plan, None
+
+
+def _plan_each(routes: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
+    """The plans of those routes that nobody's stands in the way of."""
+    there: dict[object, list[Route]] = {}
+    for route in main:
+        there.setdefault(route.destination, []).append(route)
+    merged: dict[str, tuple[Route, ...]] = {}
+    for route in routes:
+        try:
+            plan = plan_routes((route,), there.get(route.destination, ()))
+        except RouteError:
+            continue
+        for name, items in attrs.asdict(plan, recurse=False).items():
+            merged[name] = (*merged.get(name, ()), *items)
+    return RoutePlan(**merged)  # type: ignore[arg-type]
+
+
+def _lost(before: Repair | None, plan: RoutePlan) -> list[Route]:
+    """Routes that were there after the last look, and that somebody has removed or changed since."""
+    if before is None:
+        return []
+    kept = {route.key for route in before.kept}
+    gone = [route for route in plan.add if route.key in kept]
+    return gone + [item.new for item in plan.replace if item.new.key in kept and not _follows(item.old, before)]
+
+
+def _follows(old: Route, before: Repair | None) -> bool:
+    """Whether a route that has to change is as we left it: then it isn't it that has changed."""
+    return before is not None and any(route.key == old.key and route.has_same_next_hops(old) for route in before.kept)
+
+
+def _due(plan: RoutePlan, patience: Patience, now: float) -> RoutePlan:
+    return attrs.evolve(
+        plan,
+        add=tuple(route for route in plan.add if patience.is_due(route, now)),
+        replace=tuple(item for item in plan.replace if patience.is_due(item.new, now)),
+    )
+
+
+def _missed(plan: RoutePlan, done: RoutePlan) -> tuple[Route, ...]:
+    wanted = (*plan.add, *(item.new for item in plan.replace))
+    written = {*done.add, *(item.new for item in done.replace)}
+    return tuple(route for route in wanted if route not in written)

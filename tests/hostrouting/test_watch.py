@@ -1,0 +1,410 @@
+"""The watcher on a kernel in memory, by a clock that needs no time: what it mends, what it says, when it looks."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address, IPv4Network
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from hostrouting import Config, ConfigError, Host, Layout
+from hostrouting.errors import RouteError
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.news import Event, EventKind
+from hostrouting.notify import Supervisor
+from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd, RecordingBackend
+from hostrouting.watch import LOOK_SECONDS, WatchHostRouting
+from phases import Cancelled, CancelScope
+from phases.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+WANTED = IPv4Network("172.16.1.0/24")
+
+
+def config(*routes: dict[str, Any], cidrs: tuple[str, ...] = ("172.16.1.0/24",), **more: Any) -> Config:
+    section = {
+        "staticRoutes": {"enabled": True, "routes": list(routes)},
+        "routeOverlap": {"expectedCidrs": list(cidrs), "mode": "STRICT"},
+    }
+    return Config.from_mapping({"hostRouting": section | more})
+
+
+KEEPING = config({"destination": "172.16.1.0/24"})
+
+
+def default(gateway: str = "10.1.0.1", dev: str = "eth0", metric: int = 0) -> Route:
+    hop = NextHop(dev, IPv4Address(gateway))
+    return Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=metric)
+
+
+class World:
+    """A host, a watcher, and a clock at whose times things happen."""
+
+    def __init__(self, root: Path) -> None:
+        self.kernel = FakeKernel()
+        for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+            self.kernel.add_link(dev)
+            self.kernel.add_address(dev, address)
+        assert not self.kernel.add([default()])
+        self.layout = Layout(root)
+        self.clock = FakeClock()
+        self.scope = CancelScope(clock=self.clock)
+        self.backend: Any = self.kernel
+        self.config: Config | Exception = KEEPING
+        self.said: list[tuple[float, Event]] = []
+
+    def at(self, seconds: float, function: Callable[[], object]) -> None:
+        self.clock.call_at(seconds, function)
+
+    def watch(self, seconds: float, *, supervisor: Supervisor | None = None) -> None:
+        """Watch so long from the start of the clock."""
+        self.at(seconds, lambda: self.scope.cancel("the test ends"))
+        host = Host(routes=self.backend, units=FakeSystemd(), layout=self.layout)
+        task = WatchHostRouting(
+            self.read, host, lambda event: self.said.append((self.clock.monotonic(), event)), supervisor or Supervisor()
+        )
+        with pytest.raises(Cancelled):
+            task.do(self.scope)
+
+    def read(self) -> Config:
+        if isinstance(self.config, Exception):
+            raise self.config
+        return self.config
+
+    def ours(self) -> list[Route]:
+        return [route for route in self.kernel.routes(Table.MAIN) if route.is_ours]
+
+    def lose(self) -> None:
+        assert not self.kernel.delete(self.ours())
+
+    def kinds(self) -> list[EventKind]:
+        return [event.kind for _, event in self.said]
+
+    def of_kind(self, kind: EventKind) -> list[tuple[float, Event]]:
+        return [(when, event) for when, event in self.said if event.kind is kind]
+
+    def marker(self) -> dict[str, str]:
+        names = {"ok": self.layout.marker_ok, "detected": self.layout.marker_detected}
+        return {name: path.read_text() for name, path in names.items() if path.exists()}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+# --- our routes ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_route_is_put_back_and_said_once(world: World) -> None:
+    world.at(5, world.lose)
+    world.watch(300)
+    assert [route.destination for route in world.ours()] == [WANTED]
+    first, again = world.of_kind(EventKind.ROUTES_RESTORED)  # the first look installs it
+    assert first[0] == 0
+    assert 5 <= again[0] < 6
+    assert again[1].routes == ("172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting",)
+
+
+def test_a_loss_without_an_event_is_seen_by_the_slow_timer(world: World) -> None:
+    class Deaf(RecordingBackend):
+        def __init__(self, inner: FakeKernel) -> None:
+            super().__init__(inner)
+            self.wait_for_change = lambda scope: scope.wait(1e9)  # type: ignore[assignment]
+
+    world.backend = Deaf(world.kernel)
+    world.at(5, world.lose)
+    world.watch(LOOK_SECONDS * 2 + 10)
+    assert len(world.ours()) == 1
+
+
+def test_a_kernel_that_can_not_be_listened_to_is_looked_at_by_the_slow_timer_and_that_is_said_once(
+    world: World,
+) -> None:
+    def refuse(scope: CancelScope) -> None:
+        raise RouteError("can't listen for changes of routes: no netlink socket")
+
+    world.backend = RecordingBackend(world.kernel)
+    world.backend.wait_for_change = refuse
+    world.at(5, world.lose)
+    world.watch(LOOK_SECONDS * 5)
+    assert len(world.ours()) == 1
+    assert len(world.of_kind(EventKind.TROUBLE)) == 1
+
+
+def test_a_route_resolved_automatically_follows_the_default_route(world: World) -> None:
+    def renew() -> None:
+        assert not world.kernel.replace([default("10.1.0.254")])
+
+    world.at(5, renew)
+    world.watch(60)
+    assert [route.hops[0].gateway for route in world.ours()] == [IPv4Address("10.1.0.254")]
+    ((when, event),) = world.of_kind(EventKind.ROUTES_FOLLOWED)
+    assert 5 <= when < 6
+    assert "via 10.1.0.254" in event.message
+    assert EventKind.ROUTES_CONTESTED not in world.kinds()
+
+
+def test_a_route_that_somebody_has_changed_is_put_right_and_counts_as_lost(world: World) -> None:
+    def change() -> None:
+        (route,) = world.ours()
+        assert not world.kernel.replace([attrs.evolve(route, hops=(NextHop("ib0"),))])
+
+    world.at(5, change)
+    world.watch(60)
+    assert [route.devs for route in world.ours()] == [("eth0",)]
+    assert len(world.of_kind(EventKind.ROUTES_RESTORED)) == 2
+
+
+def test_what_stands_in_the_way_of_one_route_keeps_no_other_one_lost(world: World) -> None:
+    world.config = config(
+        {"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24", "gateway": "onlink", "dev": "ib9"}
+    )
+    world.at(5, world.lose)
+    world.watch(60)
+    assert [route.destination for route in world.ours()] == [WANTED]
+    ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
+    assert "ib9" in trouble.message
+
+
+def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_other_one_lost(world: World) -> None:
+    theirs = Route(IPv4Network("172.16.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
+    world.kernel.add([theirs])
+    world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
+    world.at(5, world.lose)
+    world.at(100, lambda: world.kernel.delete([theirs]))
+    world.watch(200)
+    assert sorted(str(route.destination) for route in world.ours()) == ["172.16.1.0/24", "172.16.2.0/24"]
+    assert len(world.of_kind(EventKind.TROUBLE)) == 1
+    assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
+
+
+def test_a_link_that_goes_down_and_comes_back_has_its_routes_again_and_nobody_is_blamed(world: World) -> None:
+    def up() -> None:
+        world.kernel.set_link("eth0", up=True)
+        world.kernel.add([default()])
+
+    for start in (10, 30, 50, 70):
+        world.at(start, lambda: world.kernel.set_link("eth0", up=False))
+        world.at(start + 10, up)
+    world.watch(100)
+    assert len(world.ours()) == 1
+    assert EventKind.ROUTES_CONTESTED not in world.kinds()
+
+
+def test_without_wanted_routes_nothing_of_the_table_is_touched(world: World) -> None:
+    world.kernel.add([Route(WANTED, (NextHop("eth0", IPv4Address("10.1.0.1")),))])
+    world.config = config()
+    world.watch(200)
+    assert len(world.ours()) == 1
+
+
+def test_a_config_that_asks_for_less_has_its_route_removed(world: World) -> None:
+    world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
+    world.at(5, lambda: setattr(world, "config", KEEPING))
+    world.watch(LOOK_SECONDS * 2)
+    assert [route.destination for route in world.ours()] == [WANTED]
+    assert len(world.of_kind(EventKind.ROUTES_REMOVED)) == 1
+
+
+def test_a_repair_that_the_kernel_refuses_is_tried_ever_rarer_and_said_once(world: World) -> None:
+    world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
+    refused = dict.fromkeys(range(2, 100000, 2), 12)  # ENOMEM for every second route
+    world.backend = RecordingBackend(FailingBackend(world.kernel, {"add": refused}))
+    world.watch(600)
+    assert world.ours() == []
+    assert 3 < len([call for call, _ in world.backend.written if call == "add"]) / 2 < 20
+    assert len(world.of_kind(EventKind.TROUBLE)) == 1
+
+
+# --- somebody who fights -------------------------------------------------------------------------------------------
+
+
+def test_who_removes_a_route_three_times_is_told_who_we_are_and_how_to_stop_us(world: World) -> None:
+    for when in (10, 20, 30):
+        world.at(when, world.lose)
+    world.watch(60)
+    messages = [event.message for _, event in world.of_kind(EventKind.ROUTES_CONTESTED)]
+    assert messages
+    for words in (
+        "hostrouting keeps",
+        "3 times",
+        "systemctl stop hostrouting-watch",
+        "hostrouting remove",
+        "watch.enabled",
+    ):
+        assert words in messages[0]
+    assert len(world.ours()) == 1
+
+
+def test_against_one_who_never_stops_it_backs_off_and_after_a_calm_time_it_is_quick_again(world: World) -> None:
+    def take() -> None:
+        world.kernel.delete(world.ours())
+        if world.clock.monotonic() < 3600:
+            world.clock.call_later(1, take)
+
+    world.at(10, take)
+    world.at(8000, world.lose)
+    world.backend = RecordingBackend(world.kernel)
+    world.watch(9000)
+    adds = [call for call, _ in world.backend.written if call == "add"]
+    assert 10 < len(adds) < 40
+    assert 8000 <= world.of_kind(EventKind.ROUTES_RESTORED)[-1][0] < 8002
+    assert len(world.ours()) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        ("run/systemd/netif/links/2", "ADMIN_STATE=configured\n", "ManageForeignRoutes=no"),
+        ("run/systemd/netif/links/2", "ADMIN_STATE=unmanaged\n", "no network manager claims eth0"),
+        ("run/NetworkManager/devices/2", "[device]\nmanaged=full\n", "managed by NetworkManager"),
+        ("run/nothing", "", "no network manager claims eth0"),
+    ],
+)
+def test_it_says_who_manages_the_interface_and_what_stops_that_one(
+    world: World, path: str, text: str, words: str
+) -> None:
+    assert {link.name: link.index for link in world.kernel.links()}["eth0"] == 2
+    file = world.layout.root / path
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    for when in (10, 20, 30):
+        world.at(when, world.lose)
+    world.watch(60)
+    assert words in world.of_kind(EventKind.ROUTES_CONTESTED)[0][1].message
+
+
+# --- the check -----------------------------------------------------------------------------------------------------
+
+
+def test_an_address_that_comes_later_changes_marker_report_and_metrics_and_is_said_once_with_the_fix(
+    world: World,
+) -> None:
+    textfile = world.layout.root / "metrics" / "hostrouting.prom"
+    world.config = config(cidrs=("192.168.0.0/16",), watch={"textfile": "/metrics/hostrouting.prom"})
+    seen: dict[str, Any] = {}
+
+    def look(name: str) -> None:
+        report = json.loads(world.layout.report.read_text())
+        seen[name] = (list(world.marker()), report["verdict"], textfile.read_text())
+
+    world.at(9, lambda: look("before"))
+    world.at(10, lambda: world.kernel.add_address("ib0", "192.168.7.1/16"))
+    world.at(12, lambda: look("shadowed"))
+    world.at(20, lambda: world.kernel.del_address("ib0", "192.168.7.1/16"))
+    world.at(22, lambda: look("after"))
+    world.watch(200)
+    for name, marker, verdict in (("before", "ok", "ok"), ("shadowed", "detected", "overlap"), ("after", "ok", "ok")):
+        assert seen[name][:2] == ([marker], verdict)
+        assert f'hostrouting_cidr_verdict{{cidr="192.168.0.0/16",verdict="{verdict}"}} 1\n' in seen[name][2]
+    ((when, failure),) = world.of_kind(EventKind.FAILURE)
+    assert 10 <= when < 12
+    assert "OVERLAP: expected CIDR 192.168.0.0/16" in failure.message
+    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "192.168.0.0/17"}' in failure.message
+    assert failure.devs == ("ib0",)
+    ((when, gone),) = world.of_kind(EventKind.FAILURE_GONE)
+    assert 20 <= when < 22
+    assert "192.168.0.0/16" in gone.message
+
+
+def test_without_a_default_route_the_verdict_is_unknown_and_a_failure_that_stays_is_not_said_again(
+    world: World,
+) -> None:
+    world.config = config()
+    world.at(10, lambda: world.kernel.delete([default()]))
+    world.at(20, lambda: world.kernel.add([default()]))
+    world.watch(60)
+    assert world.kinds() == [EventKind.STARTED, EventKind.FAILURE, EventKind.UNKNOWN]
+    assert list(world.marker()) == ["detected"]
+
+
+# --- when it looks -------------------------------------------------------------------------------------------------
+
+
+class Counting(RecordingBackend):
+    def __init__(self, inner: FakeKernel) -> None:
+        super().__init__(inner)
+        self.looks = 0
+        rules = self.rules
+
+        def counted() -> Any:
+            self.looks += 1
+            return rules()
+
+        self.rules = counted  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 10.0, 60.0])
+def test_ten_thousand_changes_are_a_handful_of_looks_and_the_end_is_seen(world: World, seconds: float) -> None:
+    world.backend = Counting(world.kernel)
+    noise = Route(IPv4Network("192.0.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
+
+    def change(number: int) -> None:
+        (world.kernel.delete if number % 2 else world.kernel.add)([noise])
+
+    for number in range(10_000):
+        world.at(10 + number * seconds / 10_000, lambda number=number: change(number))  # type: ignore[misc]
+    world.at(10 + seconds, world.lose)
+    world.watch(10 + seconds + 20)
+    assert world.backend.looks <= 20
+    assert len(world.ours()) == 1
+
+
+def test_an_idle_watcher_looks_once_a_minute(world: World) -> None:
+    world.config = config()
+    world.backend = Counting(world.kernel)
+    world.watch(600)
+    assert world.backend.looks == 600 / LOOK_SECONDS
+
+
+def test_the_watchdog_hears_of_it_twice_in_its_time_and_systemd_hears_the_verdict(world: World) -> None:
+    heard: list[tuple[float, str]] = []
+
+    class Hearing(Supervisor):
+        def _tell(self, line: str) -> None:
+            heard.append((world.clock.monotonic(), line))
+
+    world.watch(600, supervisor=Hearing(None, 30.0))
+    pings = [when for when, line in heard if line == "WATCHDOG=1"]
+    assert max(later - earlier for earlier, later in pairwise(pings)) <= 15
+    lines = [line for _, line in heard if line != "WATCHDOG=1"]
+    assert lines[:2] == ["STATUS=ok: every expected CIDR leaves by eth0; 1 static routes in place", "READY=1"]
+
+
+# --- what goes wrong with it ---------------------------------------------------------------------------------------
+
+
+def test_a_config_that_breaks_leaves_the_last_one_in_force_and_is_said_once(world: World) -> None:
+    world.at(5, lambda: setattr(world, "config", ConfigError([("hostRouting", "is bad")])))
+    world.at(10, world.lose)
+    world.at(200, lambda: setattr(world, "config", KEEPING))
+    world.watch(400)
+    assert len(world.ours()) == 1
+    ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
+    assert "hostRouting: is bad" in trouble.message
+    assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
+
+
+def test_files_that_can_not_be_written_end_nothing(world: World) -> None:
+    world.config = attrs.evolve(KEEPING, watch={"textfile": "/file/hostrouting.prom"})
+    (world.layout.root / "file").write_text("no folder")
+    world.at(5, world.lose)
+    world.watch(200)
+    assert len(world.ours()) == 1
+    ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
+    assert "hostrouting.prom" in trouble.message
+
+
+def test_what_a_killed_watcher_has_left_is_cleared_up(world: World) -> None:
+    world.layout.run_dir.mkdir(parents=True)
+    litter = world.layout.run_dir / ".route-overlap.json.hostrouting-abc"
+    litter.write_text("{")
+    world.watch(10)
+    assert not litter.exists()
