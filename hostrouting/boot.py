@@ -14,8 +14,8 @@ import attrs
 
 from hostrouting import files
 from hostrouting.errors import UnitError
-from hostrouting.gate import PARTS, drop_in_text, missing_commands
-from hostrouting.parts import BootFile, Manifest, Part, part_paths, wanted_files, wanted_parts
+from hostrouting.gate import GATED, drop_in_text, missing_commands
+from hostrouting.parts import PARTS, WATCH, BootFile, Manifest, Part, part_paths, wanted_files, wanted_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -209,7 +209,7 @@ def _leave_the_reference(host: Host, undo: Undo) -> None:
     for consumer in {link.parent.name.rpartition(".")[0] for link in links}:
         for instance in units.instances(consumer):
             still = units.show(instance, "Requires")["Requires"].split()
-            if any(f"{name}.service" in still for name in PARTS):
+            if any(f"{name}.service" in still for name in GATED):
                 raise UnitError(
                     f"{instance} still requires {' '.join(still)} after its links were removed; touching those units "
                     f"would stop it: look at: systemctl cat {instance}"
@@ -221,7 +221,7 @@ def reference_links(layout: Layout) -> list[Path]:
     # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
     # all of these do.
     folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.service.{kind}"))]
-    links = [folder / f"{name}.service" for folder in folders for name in PARTS]
+    links = [folder / f"{name}.service" for folder in folders for name in GATED]
     return [link for link in links if link.is_symlink() or link.exists()]
 
 
@@ -247,11 +247,14 @@ def remove_part(host: Host, name: str) -> tuple[str, ...]:
     if name not in before.parts:
         return ()
     _remove_litter(layout, before)
+    if name == WATCH:
+        # Never a oneshot: machines of older installations may still require those.
+        units.stop(f"{name}.service")
     left = attrs.evolve(
         before, parts={part: blocks for part, blocks in before.parts.items() if part != name}, former=()
     )
     for consumer in (before.consumer, *before.former):
-        if left.parts and consumer == before.consumer:
+        if left.has_gate and consumer == before.consumer:
             files.write_if_changed(layout.gate(consumer), drop_in_text(left.parts))
         else:
             files.remove(layout.gate(consumer))

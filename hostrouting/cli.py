@@ -214,6 +214,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(doctor)
     _add_output(doctor)
 
+    watch = command("watch", commands.watch, "keep what CONFIG asks for true, until a signal ends it", more=_WATCH_MORE)
+    _add_config(watch)
+
     command("remove", commands.remove, "take back everything that was ever installed", more=_REMOVE_MORE)
     return parser
 
@@ -296,6 +299,16 @@ without the default one, what is installed is compared with what its own scripts
 nothing was found, with 1 otherwise.
 
   ✓ is fine;  ✗ is broken now;  • may break later;  ? couldn't be examined
+"""
+_WATCH_MORE = """
+
+Looks whenever links, addresses, routes or rules change, and once a minute without a sign: puts our lost routes back,
+has those that follow the default route follow it, checks, writes the markers and the metrics of watch.textfile, and
+says once what has come and what has gone: to the journal where systemd has started it, else on standard output. Never
+stops a running machine. With "watch": {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
+
+  hostrouting watch config.json         in the foreground; SIGTERM or Ctrl-C ends it, the routes stay
+  journalctl -u hostrouting-watch       what the service has said
 """
 _REMOVE_MORE = """
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -41,6 +42,7 @@ __all__ = [
     "remove",
     "render",
     "snapshot",
+    "watch",
 ]
 
 EXIT_FAILURE = 1
@@ -257,6 +259,25 @@ def remove(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.tasks import RemoveHostRouting
 
     styled.say(report.routes_text(_run(RemoveHostRouting(host=host))))
+    return 0
+
+
+def watch(options: argparse.Namespace, host: Host | None) -> int:
+    """What was installed stays true, until a signal ends it."""
+    from hostrouting.host import Host
+    from hostrouting.journal import Journal
+    from hostrouting.notify import Supervisor
+    from hostrouting.watch import LazyClock, WatchHostRouting
+
+    on = host or Host()
+    _load(options, on)  # what is wrong with it is told in full now, and in one line later
+    path = on.layout.config if options.config is None else options.config
+    journal = Journal.of(os.environ, on.layout.journal_socket)
+    supervisor = Supervisor.of(os.environ, os.getpid())
+    scope = phases.CancelScope(clock=LazyClock())
+    task = WatchHostRouting(lambda: Config.load(path), on, journal.write, supervisor)
+    with _signals(scope), suppress(phases.Cancelled):
+        phases.run(task, scope=scope)
     return 0
 
 

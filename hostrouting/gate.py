@@ -14,11 +14,11 @@ import attrs
 
 from hostrouting.layout import Layout
 
-__all__ = ["CHECK", "PARTS", "ROUTES", "GateCommand", "drop_in_text", "gate_commands", "missing_commands"]
+__all__ = ["CHECK", "GATED", "ROUTES", "GateCommand", "drop_in_text", "gate_commands", "missing_commands"]
 
 ROUTES = "static-routes"
 CHECK = "check-route-overlap"
-PARTS = (ROUTES, CHECK)
+GATED = (ROUTES, CHECK)
 
 
 @attrs.frozen
@@ -42,17 +42,18 @@ def gate_commands(parts: dict[str, bool]) -> tuple[GateCommand, ...]:
     """The commands of the gate.
 
     Args:
-        parts: the installed parts, each with whether its failure holds the consumer back.
+        parts: the installed parts, each with whether its failure holds the consumer back; those that aren't part of
+            the gate don't matter.
 
     Returns:
         The commands in the order in which they run.
     """
-    return tuple(GateCommand((str(Layout().script(name)), "gate"), parts[name]) for name in PARTS if name in parts)
+    return tuple(GateCommand((str(Layout().script(name)), "gate"), parts[name]) for name in GATED if name in parts)
 
 
 def drop_in_text(parts: dict[str, bool]) -> str:
     """The drop-in of a consumer; the scripts are run directly, so that an empty or truncated one fails."""
-    units = " ".join(f"{name}.service" for name in PARTS if name in parts)
+    units = " ".join(f"{name}.service" for name in GATED if name in parts)
     lines = "\n".join(f"ExecStartPre={command}" for command in gate_commands(parts))
     return (
         "# Written by hostrouting; taken back by: hostrouting remove\n"

@@ -43,16 +43,26 @@ class Layout:
         """What was installed, so that it can be taken back without the config that asked for it."""
         return self.root / CONFIG_DIR / "hostrouting.installed.json"
 
+    @property
+    def watch_config(self) -> Path:
+        """What the watcher keeps true: our section of the config that was last applied."""
+        return self.root / CONFIG_DIR / "hostrouting-watch.json"
+
+    @property
+    def journal_socket(self) -> Path:
+        """Where journald takes entries with fields, systemd-journald.service(8)."""
+        return self.root / "run/systemd/journal/socket"
+
     def script(self, part: str) -> Path:
         """What runs at boot and at the gate; ``part`` is ``static-routes`` or ``check-route-overlap``."""
         return self.root / CONFIG_DIR / f"{part}.sh"
 
     def unit(self, part: str) -> Path:
-        """The oneshot that runs a script at boot."""
+        """The unit of a part: the oneshot that runs a script at boot, or the watcher."""
         return self.root / UNIT_DIR / f"{part}.service"
 
     def enablement(self, part: str) -> Path:
-        """The link by which a oneshot is started at every boot."""
+        """The link by which a unit is started at every boot."""
         return self.root / UNIT_DIR / "multi-user.target.wants" / f"{part}.service"
 
     def gate(self, consumer: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,8 @@ import attrs
 
 from hostrouting import files
 from hostrouting.config import Config, OverlapMode
-from hostrouting.errors import ConfigError, FileError
-from hostrouting.gate import CHECK, PARTS, ROUTES, drop_in_text
+from hostrouting.errors import ConfigError, FileError, UnitError
+from hostrouting.gate import CHECK, GATED, ROUTES, drop_in_text
 from hostrouting.model import Protocol
 from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
 
@@ -22,15 +23,22 @@ if TYPE_CHECKING:
     from hostrouting.layout import Layout
 
 __all__ = [
+    "PARTS",
+    "WATCH",
     "BootFile",
     "Manifest",
     "Part",
     "check_part",
+    "is_watched",
     "part_paths",
     "routes_part",
     "wanted_files",
     "wanted_parts",
+    "watch_part",
 ]
+
+WATCH = "hostrouting-watch"
+PARTS = (*GATED, WATCH)
 
 
 @attrs.frozen
@@ -44,10 +52,10 @@ class BootFile:
 
 @attrs.frozen
 class Part:
-    """One of the two things that run at boot.
+    """One of the things that run at boot: the two of the gate, and the watcher.
 
     Args:
-        name: of its script and its oneshot.
+        name: of its unit, and of its script, if it has one.
         is_blocking: whether its failure holds the consumer back.
         files: script and unit, and what else goes with them; scripts before units.
     """
@@ -95,6 +103,11 @@ class Manifest:
                 "it to forget what was installed"
             ) from error
 
+    @property
+    def has_gate(self) -> bool:
+        """Whether any part holds the consumer back, or reports at its start."""
+        return any(name in self.parts for name in GATED)
+
     def to_text(self, layout: Layout) -> str:
         """The file's content; the files are named for whoever reads it."""
         document = {
@@ -109,7 +122,7 @@ class Manifest:
 
     def files(self, layout: Layout) -> list[Path]:
         """Everything that is installed, but for the manifest."""
-        paths = [layout.gate(name) for name in (self.consumer, *self.former)] if self.parts else []
+        paths = [layout.gate(name) for name in (self.consumer, *self.former)] if self.has_gate else []
         for name in self.parts:
             paths += part_paths(layout, name)
         return paths
@@ -160,8 +173,43 @@ def check_part(config: Config, layout: Layout) -> Part:
 
 
 def _unit_text(name: str, wait_seconds: int) -> str:
-    text = resources.files("hostrouting").joinpath("assets", f"{name}.service").read_text(encoding="utf-8")
-    return text.replace("@TIMEOUT_SECONDS@", str(wait_seconds + files.LOCK_WAIT_SECONDS + MARGIN_SECONDS))
+    return _asset(name).replace("@TIMEOUT_SECONDS@", str(wait_seconds + files.LOCK_WAIT_SECONDS + MARGIN_SECONDS))
+
+
+def _asset(name: str) -> str:
+    return resources.files("hostrouting").joinpath("assets", f"{name}.service").read_text(encoding="utf-8")
+
+
+def watch_part(config: Config, layout: Layout) -> Part:
+    """What keeps all of it true after boot; nothing waits for it, so nothing fails with it.
+
+    Raises:
+        UnitError: systemd can't run this Python.
+    """
+    python = sys.executable
+    # string_is_safe in systemd's src/basic/string-util.c: no quoting helps.
+    if not python or not python.isprintable() or any(letter in python for letter in "\"'\\"):
+        raise UnitError(
+            f"can't install {WATCH}.service: systemd refuses to run {python!r} for the characters in its path; "
+            "install hostrouting elsewhere, or leave out watch.enabled"
+        )
+    textfile = config.watch.textfile
+    folder = "" if textfile is None else f"ReadWritePaths={_quoted('-' + textfile.rpartition('/')[0])}\n"
+    text = _asset(WATCH).replace("@READ_WRITE_PATHS@\n", folder).replace("@PYTHON@", _quoted(python))
+    return Part(
+        WATCH,
+        is_blocking=False,
+        files=(
+            BootFile(layout.watch_config, json.dumps(config.to_mapping(), indent=2) + "\n"),
+            BootFile(layout.unit(WATCH), text),
+        ),
+    )
+
+
+def _quoted(word: str) -> str:
+    """One word of a unit's line, systemd.syntax(7)."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
 
 
 def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
@@ -169,11 +217,19 @@ def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
     return (
         *((routes_part(config, layout),) if config.static_routes.routes else ()),
         *((check_part(config, layout),) if config.route_overlap.expected_cidrs else ()),
+        *((watch_part(config, layout),) if is_watched(config) else ()),
     )
+
+
+def is_watched(config: Config) -> bool:
+    """Whether a config asks for a watcher, and gives it something to do."""
+    return config.watch.enabled and bool(config.static_routes.routes or config.route_overlap.expected_cidrs)
 
 
 def part_paths(layout: Layout, name: str) -> list[Path]:
     """The files of a part: units first, as they go."""
+    if name == WATCH:
+        return [layout.enablement(name), layout.unit(name), layout.watch_config]
     extra = [layout.protocol_names] if name == ROUTES else []
     return [layout.enablement(name), layout.unit(name), layout.script(name), *extra]
 
@@ -181,4 +237,6 @@ def part_paths(layout: Layout, name: str) -> list[Path]:
 def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> list[BootFile]:
     """All files of some parts and of the gate, in the order in which they are written."""
     wanted = [file for part in parts for file in part.files]
-    return [*wanted, BootFile(layout.gate(manifest.consumer), drop_in_text(manifest.parts))]
+    if manifest.has_gate:
+        wanted.append(BootFile(layout.gate(manifest.consumer), drop_in_text(manifest.parts)))
+    return wanted

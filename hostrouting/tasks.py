@@ -14,8 +14,8 @@ import attrs
 from hostrouting import report
 from hostrouting.boot import install_part, remove_part
 from hostrouting.check import check_overlap
-from hostrouting.config import OverlapMode
-from hostrouting.errors import RouteError, RouteOverlapError
+from hostrouting.config import Config, OverlapMode
+from hostrouting.errors import ConfigError, RouteError, RouteOverlapError
 from hostrouting.files import locked, remove
 from hostrouting.findings import OverlapReport, Verdict
 from hostrouting.gate import CHECK, ROUTES
@@ -23,7 +23,7 @@ from hostrouting.host import Host
 from hostrouting.install import all_or_nothing, apply_routes
 from hostrouting.markers import write_markers
 from hostrouting.model import Table
-from hostrouting.parts import Manifest, check_part, routes_part
+from hostrouting.parts import WATCH, Manifest, check_part, is_watched, routes_part, watch_part
 from hostrouting.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.resolve import describe_missing, resolve
 from hostrouting.verify import verify_routes
@@ -32,9 +32,11 @@ from phases import CancelScope, Serial
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from hostrouting.backends import RouteBackend
-    from hostrouting.config import Config
+    from hostrouting.install import Undo
+    from hostrouting.layout import Layout
     from hostrouting.model import Route
 
 __all__ = [
@@ -79,14 +81,17 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
 
 def _carry_out(config: Config, host: Host, scope: CancelScope, *, with_files: bool) -> RoutesReport:
     """Change the host as planned and prove it, or put back what was changed."""
+    is_watch_new = False
 
     def look() -> tuple[RoutesReport, str | None]:
+        nonlocal is_watch_new
         with locked(host.layout.lock, scope):
             plan, missing = plan_now(config, host.routes)
             if missing is None:
                 with all_or_nothing(scope) as undo:
                     if with_files:
                         install_part(host, config.consumer, routes_part(config, host.layout), undo)
+                        is_watch_new = _install_watch(config, host, undo)
                     apply_routes(plan, host.routes, scope, undo)
                     verify_routes(plan.wanted, host.routes)
             return RoutesReport(plan), missing
@@ -97,6 +102,8 @@ def _carry_out(config: Config, host: Host, scope: CancelScope, *, with_files: bo
             f"can't install the static routes: waited {config.wait_seconds} s and still missing is {missing}; "
             "bring it up, name another gateway or dev, or raise waitSeconds"
         )
+    if with_files:
+        _start_watch(config, host, is_new=is_watch_new)
     return result
 
 
@@ -151,20 +158,27 @@ class ConfigureStaticRoutes:
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
         host = _this_host(self.host)
+        if not is_watched(self.config):
+            _remove_watch(host, scope)
         if not self.config.static_routes.routes:
-            return _remove_routes(host, scope)
+            return _remove_routes(host, scope, self.config)
         if host.is_image:
             with all_or_nothing(scope) as undo:
                 install_part(host, self.config.consumer, routes_part(self.config, host.layout), undo)
+                _install_watch(self.config, host, undo)
             return RoutesReport()
         return _carry_out(self.config, host, scope, with_files=True)
 
 
-def _remove_routes(host: Host, scope: CancelScope) -> RoutesReport:
+def _remove_routes(host: Host, scope: CancelScope, config: Config) -> RoutesReport:
     """Take back what an earlier run installed; touch nothing if none did."""
     if not _is_installed(host, ROUTES) and not _ours(host):
         return RoutesReport()
     with _exclusive(host, scope):
+        if _is_installed(host, WATCH):
+            # Or it would put them back.
+            with all_or_nothing(scope) as undo:
+                _install_watch(config, host, undo)
         plan = plan_routes((), _ours(host))
         if not plan.is_empty:
             with all_or_nothing(scope) as undo:
@@ -219,11 +233,15 @@ class CheckRouteOverlap:
             FileError: a marker can't be written.
         """
         host = _this_host(self.host)
+        if not is_watched(self.config):
+            _remove_watch(host, scope)
         if not self.config.route_overlap.expected_cidrs:
             _remove_check(host, scope)
             return check_overlap(self.config, host, scope, now=self.now)
         with _exclusive(host, scope), all_or_nothing(scope) as undo:
             install_part(host, self.config.consumer, check_part(self.config, host.layout), undo)
+            is_watch_new = _install_watch(self.config, host, undo)
+        _start_watch(self.config, host, is_new=is_watch_new)
         result = check_overlap(self.config, host, scope, now=self.now)
         if host.is_image:
             return result
@@ -247,6 +265,49 @@ def _remove_check(host: Host, scope: CancelScope) -> None:
             remove_part(host, CHECK)
     for path in (host.layout.marker_ok, host.layout.marker_detected, host.layout.report):
         remove(path)
+
+
+# --- the watcher -------------------------------------------------------------------------------------------------
+
+
+def _install_watch(config: Config, host: Host, undo: Undo) -> bool:
+    """Have the watcher keep this config true, if it asks for one; whether anything changed.
+
+    Under the lock in which what the config asks for is changed: the watcher reads it there, and takes no side.
+    """
+    if not is_watched(config):
+        return False
+    before = _textfile(host.layout)
+    is_new = install_part(host, config.consumer, watch_part(config, host.layout), undo)
+    if before is not None and before != _textfile(host.layout):
+        remove(before)
+    return is_new
+
+
+def _start_watch(config: Config, host: Host, *, is_new: bool) -> None:
+    """Start what was installed; not under the lock, which the watcher takes as it starts."""
+    unit = f"{WATCH}.service"
+    if is_watched(config) and not host.is_image and (is_new or not host.units.is_active(unit)):
+        host.units.restart(unit)
+
+
+def _remove_watch(host: Host, scope: CancelScope) -> None:
+    if not _is_installed(host, WATCH):
+        return
+    with _exclusive(host, scope):
+        textfile = _textfile(host.layout)
+        remove_part(host, WATCH)
+        if textfile is not None:
+            remove(textfile)
+
+
+def _textfile(layout: Layout) -> Path | None:
+    """Where the installed watcher writes metrics."""
+    try:
+        name = Config.load(layout.watch_config).watch.textfile
+    except ConfigError:  # gone, or somebody has edited it: then nothing is known of it
+        return None
+    return None if name is None else layout.root / name.lstrip("/")
 
 
 # --- both, and back ----------------------------------------------------------------------------------------------
@@ -308,6 +369,7 @@ class RemoveHostRouting:
             FileError: a file can't be removed; a later run goes on from there.
         """
         host = _this_host(self.host)
-        result = _remove_routes(host, scope)
+        _remove_watch(host, scope)
+        result = _remove_routes(host, scope, Config())
         _remove_check(host, scope)
         return result

@@ -7,7 +7,7 @@ from the last look). Nothing in it stops a running machine, and nothing that goe
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Never
 
 import attrs
 
@@ -19,7 +19,7 @@ from hostrouting.foes import foes_of
 from hostrouting.metrics import Counters, metrics_text
 from hostrouting.news import HOW_TO_STOP, Event, EventKind, Look, Priority, news, status
 from hostrouting.repair import repair
-from phases import TimedOut
+from phases import Cancelled, TimedOut
 
 if TYPE_CHECKING:
     import datetime
@@ -106,6 +106,14 @@ class WatchHostRouting:
         # The first wait returns at once: whatever changes from here on is seen.
         state = self._listen_first(state, scope)
         self.say(_started(state.config))
+        try:
+            self._go_on(state, scope)
+        except Cancelled as end:
+            self.supervisor.stopping()
+            self.say(Event(EventKind.STOPPED, Priority.INFO, f"stopped by {end.reason}; the routes stay as they are"))
+            raise
+
+    def _go_on(self, state: _State, scope: CancelScope) -> Never:
         longest = _BURST_SECONDS
         while True:
             is_first = state.look is None

@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoute, StaticRoutes, cli
+from hostrouting.config import Watch
 from hostrouting.demo import CONFIG
 from hostrouting.doctor import EXAMINATIONS
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
@@ -43,7 +44,7 @@ def test_its_config_loads() -> None:
 
 
 def test_its_table_names_every_key() -> None:
-    for cls in (StaticRoute, StaticRoutes, RouteOverlap, Config):
+    for cls in (StaticRoute, StaticRoutes, RouteOverlap, Watch, Config):
         for field in attrs.fields(cls):
             if not attrs.has(type(field.default)):
                 assert re.search(rf"^\| `[^`]*{field.metadata['key']}(\[\])?", README, re.MULTILINE), field.metadata[

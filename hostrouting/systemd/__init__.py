@@ -26,6 +26,18 @@ class UnitManager(Protocol):
         """Undo ``enable``; a unit that isn't enabled is fine."""
         ...
 
+    def restart(self, unit: str) -> None:
+        """Start a unit, anew if it runs, and wait until it has started; does nothing for an image."""
+        ...
+
+    def stop(self, unit: str) -> None:
+        """Stop a unit; one that doesn't run is fine; does nothing for an image."""
+        ...
+
+    def is_active(self, unit: str) -> bool:
+        """Whether a unit runs; never in an image."""
+        ...
+
     def is_enabled(self, unit: str) -> bool:
         """Whether a unit starts at every boot."""
         ...

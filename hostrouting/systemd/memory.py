@@ -30,6 +30,8 @@ class FakeSystemd:
         self._running = tuple(running)
         self._loaded: dict[str, dict[str, list[str]]] = {}
         self.enabled: set[str] = set()
+        self.active: set[str] = set()
+        self.restarts: list[str] = []
         self.reloads = 0
         self.manager: dict[str, str] = {"Version": "257"}
         self.states: dict[str, str] = {}
@@ -62,6 +64,19 @@ class FakeSystemd:
                 link.unlink(missing_ok=True)
         except OSError as error:
             raise UnitError(f"`systemctl disable {unit}` failed: {error}", errno=error.errno) from error
+
+    def restart(self, unit: str) -> None:
+        """Note that it runs."""
+        self.restarts.append(unit)
+        self.active.add(unit)
+
+    def stop(self, unit: str) -> None:
+        """Note that it doesn't run."""
+        self.active.discard(unit)
+
+    def is_active(self, unit: str) -> bool:
+        """Whether it was started, and not stopped since."""
+        return unit in self.active
 
     def is_enabled(self, unit: str) -> bool:
         """Whether the link is there."""

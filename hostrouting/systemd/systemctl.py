@@ -44,6 +44,22 @@ class Systemctl:
         if self.is_enabled(unit):
             self._run("disable", unit)
 
+    def restart(self, unit: str) -> None:
+        """Start a unit, anew if it runs, and wait until it has started."""
+        if self._root is None:
+            self._run("restart", unit)
+
+    def stop(self, unit: str) -> None:
+        """Stop a unit; one that doesn't run, or isn't there, is fine."""
+        if self.is_active(unit):
+            self._run("stop", unit)
+
+    def is_active(self, unit: str) -> bool:
+        """Whether a unit runs, starts or is about to."""
+        # 3 and 4: it isn't there, or doesn't run; the word tells.
+        words = ("active", "activating", "reloading")
+        return self._root is None and self._run("is-active", unit, fine=(0, 3, 4)).strip() in words
+
     def is_enabled(self, unit: str) -> bool:
         """Whether a unit starts at every boot."""
         # 1 for disabled, masked, and, before 253, for a unit that isn't there; the word tells, not the code.

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from hostrouting import Config, ConfigError, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.config import CONTAINER_DEVS
+from hostrouting.config import CONTAINER_DEVS, Watch
 from hostrouting.errors import FileError
 
 if TYPE_CHECKING:
@@ -316,6 +316,26 @@ def test_another_coverage_and_a_bad_foreseen_prefix_are_named() -> None:
             "'fe80::/10' is not an IPv4 prefix; these tasks are IPv4-only",
         ),
     )
+
+
+def test_the_watcher_is_asked_for_explicitly_and_writes_metrics_where_it_is_told() -> None:
+    assert Config().watch == Watch(enabled=False, textfile=None)
+    assert Config.from_mapping(section(watch={"enabled": True})).watch == Watch(enabled=True)
+    path = "/var/lib/node_exporter/a b/hostrouting.prom"
+    config = Config.from_mapping(section(watch={"textfile": path}))
+    assert config.watch == Watch(textfile=path)
+    assert Config.from_mapping(config.to_mapping()) == config
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["x.prom", "/x", "/x.prom/", "/.prom", "/a/.prom", "/a\n.prom", "/a\0.prom", "/a/../x.prom", "/./x.prom", "//x.prom",
+     "/x.prom\n", "/a//x.prom", 7, True, ["/x.prom"]],
+)  # fmt: skip
+def test_a_textfile_is_an_absolute_path_that_says_where_it_leads(path: object) -> None:
+    where, message = only_problem(section(watch={"textfile": path}))
+    assert where == "hostRouting.watch.textfile"
+    assert "is not the absolute path of a textfile" in message
 
 
 @pytest.mark.parametrize("key", ["wathc", "staticroutes"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -321,7 +322,7 @@ def test_without_a_default_route_the_verdict_is_unknown_and_a_failure_that_stays
     world.at(10, lambda: world.kernel.delete([default()]))
     world.at(20, lambda: world.kernel.add([default()]))
     world.watch(60)
-    assert world.kinds() == [EventKind.STARTED, EventKind.FAILURE, EventKind.UNKNOWN]
+    assert world.kinds() == [EventKind.STARTED, EventKind.FAILURE, EventKind.UNKNOWN, EventKind.STOPPED]
     assert list(world.marker()) == ["detected"]
 
 
@@ -338,7 +339,7 @@ class Counting(RecordingBackend):
             self.looks += 1
             return rules()
 
-        self.rules = counted  # type: ignore[method-assign]
+        self.rules = counted
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 10.0, 60.0])
@@ -350,7 +351,7 @@ def test_ten_thousand_changes_are_a_handful_of_looks_and_the_end_is_seen(world: 
         (world.kernel.delete if number % 2 else world.kernel.add)([noise])
 
     for number in range(10_000):
-        world.at(10 + number * seconds / 10_000, lambda number=number: change(number))  # type: ignore[misc]
+        world.at(10 + number * seconds / 10_000, partial(change, number))
     world.at(10 + seconds, world.lose)
     world.watch(10 + seconds + 20)
     assert world.backend.looks <= 20

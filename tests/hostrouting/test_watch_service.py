@@ -1,0 +1,266 @@
+"""The watcher as a service: installed with what it keeps true, changed in step with it, and gone without a trace."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+import phases
+from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
+from hostrouting.boot import plan_boot
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.parts import watch_part
+from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hostrouting.model import RouteFailure
+
+UNIT = "hostrouting-watch.service"
+
+
+def config(*, cidrs: tuple[str, ...] = ("172.16.1.0/24",), **more: Any) -> Config:
+    section = {
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+        "routeOverlap": {"expectedCidrs": list(cidrs)},
+        "waitSeconds": 0,
+    }
+    return Config.from_mapping({"hostRouting": section | more})
+
+
+WATCHED = config(watch={"enabled": True, "textfile": "/var/lib/x/hostrouting.prom"})
+UNWATCHED = config()
+NOTHING = config(cidrs=(), staticRoutes={"enabled": True}, watch={"enabled": True})
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
+    assert kernel.add([default]) == ()
+    return kernel
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    return Layout(tmp_path)
+
+
+@pytest.fixture
+def units(layout: Layout) -> FakeSystemd:
+    return FakeSystemd(layout)
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, units: FakeSystemd, layout: Layout) -> Host:
+    return Host(routes=kernel, units=units, layout=layout)
+
+
+def tree(layout: Layout) -> dict[str, str]:
+    """Every file and folder but /run."""
+    paths = [path for path in sorted(layout.root.rglob("*")) if layout.run_dir.parent not in (path, *path.parents)]
+    return {str(path): path.read_text() if path.is_file() else "folder" for path in paths}
+
+
+def apply(host: Host, wanted: Config) -> None:
+    phases.run(Configure(wanted, host=host))
+
+
+def kept(layout: Layout) -> Config:
+    return Config.load(layout.watch_config)
+
+
+def test_it_is_installed_enabled_and_started_with_what_it_keeps_true(
+    host: Host,
+    layout: Layout,
+    units: FakeSystemd,
+) -> None:
+    apply(host, WATCHED)
+    assert kept(layout) == WATCHED
+    assert units.is_enabled(UNIT)
+    assert units.restarts == [UNIT]
+    assert layout.relative(layout.unit("hostrouting-watch")) in json.loads(layout.manifest.read_text())["files"]
+
+
+def test_the_gate_does_not_know_of_it(host: Host, layout: Layout) -> None:
+    apply(host, UNWATCHED)
+    before = layout.gate("systemd-nspawn@.service").read_text()
+    apply(host, WATCHED)
+    assert layout.gate("systemd-nspawn@.service").read_text() == before
+
+
+def test_twice_is_once_and_a_stopped_one_is_started(
+    host: Host,
+    layout: Layout,
+    units: FakeSystemd,
+) -> None:
+    apply(host, WATCHED)
+    before = tree(layout)
+    apply(host, WATCHED)
+    assert (tree(layout), units.restarts) == (before, [UNIT])
+    units.stop(UNIT)
+    apply(host, WATCHED)
+    assert units.restarts == [UNIT, UNIT]
+
+
+def test_a_changed_config_restarts_it_and_nothing_else(
+    host: Host,
+    layout: Layout,
+    units: FakeSystemd,
+) -> None:
+    apply(host, WATCHED)
+    changed = attrs.evolve(WATCHED, wait_seconds=1)
+    apply(host, changed)
+    assert kept(layout) == changed
+    assert units.restarts == [UNIT, UNIT]
+
+
+def test_its_config_changes_under_the_lock_in_which_the_routes_change(
+    kernel: FakeKernel,
+    layout: Layout,
+    units: FakeSystemd,
+) -> None:
+    """A watcher that reads it there never takes back what an update has just installed."""
+    seen: list[tuple[bool, Config]] = []
+
+    class Looking(FailingBackend):
+        def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+            with layout.lock.open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_locked = False
+                except BlockingIOError:
+                    is_locked = True
+            seen.append((is_locked, kept(layout)))
+            return super()._write(name, routes)
+
+    apply(Host(routes=kernel, units=units, layout=layout), WATCHED)
+    more = [{"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}]
+    changed = attrs.evolve(WATCHED, static_routes={"enabled": True, "routes": more})
+    apply(Host(routes=Looking(kernel, {}), units=units, layout=layout), changed)
+    assert seen == [(True, changed)]
+
+
+def test_a_failed_update_leaves_it_with_the_old_config(
+    kernel: FakeKernel,
+    layout: Layout,
+    units: FakeSystemd,
+) -> None:
+    apply(Host(routes=kernel, units=units, layout=layout), WATCHED)
+    before = tree(layout)
+    more = [{"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}]
+    changed = attrs.evolve(WATCHED, static_routes={"enabled": True, "routes": more})
+    with pytest.raises(RouteError):
+        apply(Host(routes=FailingBackend(kernel, {"add": {1: 12}}), units=units, layout=layout), changed)
+    assert tree(layout) == before
+    assert units.restarts == [UNIT]
+
+
+@pytest.mark.parametrize("wanted", [UNWATCHED, NOTHING])
+def test_a_config_that_does_not_ask_for_it_or_has_nothing_to_watch_takes_it_back(
+    host: Host,
+    layout: Layout,
+    units: FakeSystemd,
+    wanted: Config,
+) -> None:
+    apply(host, wanted)
+    without = tree(layout)
+    apply(host, WATCHED)
+    apply(host, wanted)
+    assert tree(layout) == without
+    assert not units.is_active(UNIT)
+    assert not units.is_enabled(UNIT)
+
+
+def test_remove_stops_it_before_the_routes_go_and_leaves_nothing_of_it(
+    host: Host,
+    layout: Layout,
+    units: FakeSystemd,
+    kernel: FakeKernel,
+) -> None:
+    before = tree(layout)
+    (layout.root / "var/lib/x").mkdir(parents=True)
+    apply(host, WATCHED)
+    textfile = layout.root / "var/lib/x/hostrouting.prom"
+    textfile.write_text("hostrouting_checks_total 1\n")
+    stopped_with: list[int] = []
+
+    class Looking(FakeSystemd):
+        def stop(self, unit: str) -> None:
+            stopped_with.append(len([route for route in kernel.routes() if route.is_ours]))
+            super().stop(unit)
+
+    phases.run(RemoveHostRouting(host=Host(routes=kernel, units=Looking(layout), layout=layout)))
+    assert stopped_with == [1]
+    assert not textfile.exists()
+    shutil.rmtree(layout.root / "var")
+    assert tree(layout) == before
+
+
+def test_another_textfile_takes_the_old_one_away(host: Host, layout: Layout) -> None:
+    (layout.root / "var/lib/x").mkdir(parents=True)
+    apply(host, WATCHED)
+    textfile = layout.root / "var/lib/x/hostrouting.prom"
+    textfile.write_text("hostrouting_checks_total 1\n")
+    apply(host, attrs.evolve(WATCHED, watch={"enabled": True}))
+    assert not textfile.exists()
+
+
+def test_plan_names_what_would_be_installed_and_taken_back(host: Host) -> None:
+    apply(host, UNWATCHED)
+    plan = plan_boot(WATCHED, host)
+    assert plan.enable == (UNIT,)
+    assert [change.path for change in plan.files if change.before is None] == [
+        "/etc/aks-flex-node/hostrouting-watch.json",
+        "/etc/systemd/system/hostrouting-watch.service",
+    ]
+    apply(host, WATCHED)
+    assert plan_boot(WATCHED, host).is_empty
+    assert plan_boot(UNWATCHED, host).disable == (UNIT,)
+
+
+@pytest.mark.parametrize("path", ["", '/opt/a"b/python', "/opt/it's/python", "/opt/a\\b/python", "/opt/a\nb/python"])
+def test_a_python_that_systemd_can_not_run_is_refused_with_what_to_do(
+    host: Host, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", path)
+    with pytest.raises(UnitError, match=r"leave out watch\.enabled"):
+        apply(host, WATCHED)
+
+
+def test_systemd_has_nothing_to_say_against_the_unit_whatever_the_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze")
+    python = tmp_path / "a b 100% $c" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    watch = {"enabled": True, "textfile": '/var/lib/a b/"%n"/x.prom'}
+    text = watch_part(attrs.evolve(WATCHED, watch=watch), Layout(tmp_path)).files[1].text
+    assert "@" not in text.replace("@system-service", "")
+    unit = tmp_path / UNIT
+    unit.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit],
+        capture_output=True, text=True, check=False, env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert str(unit) not in done.stderr
+    assert UNIT not in done.stderr
