@@ -1,0 +1,225 @@
+"""The watcher as a process of its own, on a real kernel: floods, overruns, signals, and links that come and go."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node import build_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hostrouting.backends.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+CONFIG = {
+    "hostRouting": {
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "192.168.0.0/16"]},
+        "watch": {"textfile": "/metrics/hostrouting.prom"},
+    }
+}
+# What of hostrouting is real: all but the layout, and systemd. An argument may spoil something.
+PROGRAM = """
+import os, signal, socket, sys
+from hostrouting import Host, Layout, NetlinkBackend, cli
+from hostrouting.backends._changes import ChangeSocket
+from hostrouting.testing import FakeSystemd
+
+root, spoiled = sys.argv[1:]
+if spoiled == "buffer":
+    init = ChangeSocket.__init__
+    def tiny(self):
+        init(self)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    ChangeSocket.__init__ = tiny
+elif spoiled:
+    sync, count = os.fsync, 0
+    def die(descriptor):
+        global count
+        count += 1
+        if count == int(spoiled):
+            os.kill(os.getpid(), signal.SIGKILL)
+        sync(descriptor)
+    os.fsync = die
+host = Host(NetlinkBackend(), FakeSystemd(), Layout(root))
+sys.exit(cli.main(["watch", f"{root}/config.json"], host=host))
+"""
+OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
+PATIENCE_SECONDS = 30.0
+
+
+class Watcher:
+    """A running ``hostrouting watch``, and what it says to systemd."""
+
+    def __init__(self, root: Path, spoiled: str = "") -> None:
+        self.root = root
+        self.textfile = root / "metrics" / "hostrouting.prom"
+        (root / "config.json").write_text(json.dumps(CONFIG))
+        self.heard: list[str] = []
+        self._notes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        name = f"@hostrouting-test-{os.getpid()}-{id(self)}"
+        self._notes.bind("\0" + name[1:])
+        environment = os.environ | {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "2000000"}
+        environment.pop("JOURNAL_STREAM", None)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, root, spoiled],
+            env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def hear(self, line: str) -> None:
+        """Until it has said a line."""
+        self.wait_until(lambda: line in self.heard, line)
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Until something holds; every word to systemd is a reason to look, and so is a short time."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < end, f"{what}; heard {self.heard}"
+            assert self.process.poll() is None, self.process.communicate()
+            if select.select([self._notes], [], [], 0.02)[0]:
+                self.heard.append(self._notes.recv(65536).decode())
+
+    def ends_before(self, line: str) -> bool:
+        """Whether it ends without having said a line."""
+        while line not in self.heard and self.process.poll() is None:
+            if select.select([self._notes], [], [], 0.02)[0]:
+                self.heard.append(self._notes.recv(65536).decode())
+        return line not in self.heard
+
+    def metric(self, name: str) -> float:
+        match = re.search(rf"^{re.escape(name)} (.*)$", self.textfile.read_text(), re.MULTILINE)
+        assert match is not None, name
+        return float(match[1])
+
+    def memory(self) -> int:
+        """The most that it has ever had, in KiB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0])
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        self.process.send_signal(number)
+        said, complaints = self.process.communicate(timeout=PATIENCE_SECONDS)
+        assert complaints == ""
+        return self.process.returncode, said
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._notes.close()
+
+
+@pytest.fixture
+def node(kernel: NamespaceKernel) -> NamespaceKernel:
+    build_node(kernel)
+    return kernel
+
+
+@pytest.fixture
+def watch(node: NamespaceKernel, tmp_path: Path) -> Iterator[Callable[..., Watcher]]:
+    made: list[Watcher] = []
+
+    def start(spoiled: str = "") -> Watcher:
+        made.append(Watcher(tmp_path, spoiled))
+        return made[-1]
+
+    yield start
+    for watcher in made:
+        watcher.close()
+
+
+def ip(*words: str, **more: Any) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, **more).stdout
+
+
+def is_there() -> bool:
+    return OURS in " ".join(ip("-N", "route", "show", "172.16.1.0/24").split())
+
+
+@pytest.mark.parametrize("spoiled", ["", "buffer"], ids=["a usual buffer", "a tiny buffer"])
+def test_a_flood_is_a_handful_of_checks_bounded_memory_and_no_missed_end(
+    watch: Callable[..., Watcher], spoiled: str
+) -> None:
+    watcher = watch(spoiled)
+    watcher.hear("READY=1")
+    before, memory = watcher.metric("hostrouting_checks_total"), watcher.memory()
+    flood = [f"route {verb} 20.{n >> 8}.{n & 255}.0/24 dev ib0" for verb in ("add", "del") for n in range(5000)]
+    ip("-batch", "-", input="\n".join([*flood, "route del 172.16.1.0/24", "addr add 192.168.7.1/16 dev ib0", ""]))
+    watcher.wait_until(
+        lambda: is_there() and (watcher.root / "run/aks-flex-node/route-overlap.detected").exists(), "the end state"
+    )
+    watcher.wait_until(lambda: watcher.metric('hostrouting_cidr_verdict{cidr="192.168.0.0/16",verdict="ok"}') == 0, "")
+    assert watcher.metric("hostrouting_checks_total") - before <= 20
+    assert watcher.memory() - memory < 32 * 1024
+    assert watcher.end()[0] == 0
+
+
+def test_the_watchdog_hears_of_it_while_nothing_happens(watch: Callable[..., Watcher]) -> None:
+    watcher = watch()
+    watcher.hear("READY=1")
+    watcher.wait_until(lambda: watcher.heard.count("WATCHDOG=1") > 2, "pings")
+    assert "STATUS=ok: every expected CIDR leaves by eth0; 1 static routes in place" in watcher.heard
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_well_and_leaves_the_routes(watch: Callable[..., Watcher], number: int) -> None:
+    watcher = watch()
+    watcher.hear("READY=1")
+    code, said = watcher.end(number)
+    assert code == 0
+    assert said.splitlines()[-1] == f"stopped by {signal.Signals(number).name}; the routes stay as they are"
+    assert is_there()
+
+
+def test_a_link_that_goes_down_in_silence_and_comes_back_has_its_route_again(watch: Callable[..., Watcher]) -> None:
+    watcher = watch()
+    watcher.hear("READY=1")
+    ip("link", "set", "eth0", "down")
+    watcher.wait_until(lambda: any("couldn't judge: no-default-route" in line for line in watcher.heard), "unknown")
+    ip("link", "set", "eth0", "up")
+    assert not is_there()
+    ip("route", "add", "default", "via", "10.1.0.1", "dev", "eth0")
+    watcher.wait_until(is_there, "the route")
+
+
+def test_another_default_route_is_followed(watch: Callable[..., Watcher]) -> None:
+    watcher = watch()
+    watcher.hear("READY=1")
+    ip("route", "add", "default", "via", "10.2.0.1", "dev", "eth1", "metric", "50")
+    watcher.wait_until(lambda: "via 10.2.0.1 dev eth1" in ip("route", "show", "172.16.1.0/24"), "the route")
+    _, said = watcher.end()
+    assert "changed with the default route: 172.16.1.0/24 via 10.2.0.1 dev eth1 proto hostrouting" in said
+
+
+def test_killed_in_the_middle_of_any_write_it_leaves_no_torn_file_and_the_next_clears_up(
+    watch: Callable[..., Watcher],
+) -> None:
+    whole = re.compile(r"(# (HELP|TYPE) .*\n|hostrouting_\S+ \S+\n)*hostrouting_routes_repaired_total\S+ \d+\n")
+    writes = 0
+    while True:
+        writes += 1
+        watcher = watch(str(writes))
+        if not watcher.ends_before("READY=1"):
+            watcher.end()
+            break
+        assert watcher.process.returncode == -signal.SIGKILL
+        run = watcher.root / "run/aks-flex-node"
+        if (report := run / "route-overlap.json").exists():
+            assert json.loads(report.read_text())["schema"] == 1
+        assert not watcher.textfile.exists() or whole.fullmatch(watcher.textfile.read_text())
+        assert len(list(run.glob("route-overlap.[od]*"))) <= 1
+    assert writes > 3
+    assert list(watcher.root.rglob(".*hostrouting-*")) == []
