@@ -133,13 +133,13 @@ def status(look: Look) -> str:
         words = [f"couldn't judge: {report.reason}"]
     elif report.findings:
         words = [f"{report.verdict}: {report.findings[0].message}"]
-        words += [f"and {len(report.findings) - 1} more failures"] if len(report.findings) > 1 else []
+        words += [f"and {len(report.findings) - 1} more"] if len(report.findings) > 1 else []
     elif report.cidrs:
         words = [f"ok: every expected CIDR leaves by {','.join(report.default_devs)}"]
     else:
         words = ["ok: no CIDRs are expected"]
-    words.append(f"{len(repair.kept)} static routes in place")
-    words += [f"{len(repair.waiting)} that somebody keeps removing"] if repair.waiting else []
+    words.append(f"static routes in place: {len(repair.kept)}")
+    words += [f"waiting, as somebody keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
     words += look.all_troubles[:1]
     return "; ".join(" ".join(word.split()) for word in words)
 

@@ -99,6 +99,7 @@ class Repair:
         restored: those that were lost since the last look, or missing at the first, and are back.
         followed: those that have changed with the default route, as they are now.
         removed: those that no config asks for any more.
+        lost: those that were there after the last look and were gone at this one.
         waiting: those that are lost, and are put back later since somebody takes them again and again.
         problem: why not all is as wanted, in words; None if it is.
         patience: the losses so far.
@@ -109,6 +110,7 @@ class Repair:
     restored: tuple[Route, ...] = ()
     followed: tuple[Route, ...] = ()
     removed: tuple[Route, ...] = ()
+    lost: tuple[Route, ...] = ()
     waiting: tuple[Route, ...] = ()
     problem: str | None = None
     patience: Patience = attrs.field(factory=Patience)
@@ -116,8 +118,8 @@ class Repair:
 
     @property
     def contested(self) -> tuple[Route, ...]:
-        """Those that somebody takes on purpose, put back just now or waiting for it."""
-        found = ((route, self.patience.of(route)) for route in (*self.restored, *self.waiting))
+        """Those that somebody has just taken once more, on purpose."""
+        found = ((route, self.patience.of(route)) for route in self.lost)
         return tuple(route for route, losses in found if losses is not None and losses.is_contested)
 
     def next_due(self, now: float) -> float | None:

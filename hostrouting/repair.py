@@ -43,6 +43,7 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
     patience = before.patience if before else Patience()
     failures = before.failures if before else None
     kept: tuple[Route, ...] = before.kept if before else ()
+    lost: tuple[Route, ...] = ()
     try:
         plan, problem = plan_repair(config(), host.routes)
         kept, done = plan.unchanged, RoutePlan()
@@ -52,20 +53,22 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
             with locked(host.layout.lock, scope):
                 plan, problem = plan_repair(config(), host.routes)
                 kept = plan.unchanged
-                patience = patience.after(_lost(before, plan), now)
+                lost = _lost(before, plan)
+                patience = patience.after(lost, now)
                 done = _due(plan, patience, now)
                 with all_or_nothing(scope) as undo:
                     apply_routes(done, host.routes, scope, undo)
             failures = None
     except HostRoutingError as error:
         failed = Losses(failures.count + 1 if failures else 1, now)
-        return Repair(kept, problem=str(error), patience=patience, failures=failed)
+        return Repair(kept, lost=lost, problem=str(error), patience=patience, failures=failed)
     replaced = {item.new: _follows(item.old, before) for item in done.replace}
     result = Repair(
         kept=(*kept, *done.add, *replaced),
         restored=(*done.add, *(route for route, follows in replaced.items() if not follows)),
         followed=tuple(route for route, follows in replaced.items() if follows),
         removed=done.remove,
+        lost=lost,
         waiting=_missed(plan, done),
         problem=problem,
         patience=patience,
@@ -132,13 +135,13 @@ def _plan_each(routes: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
     return RoutePlan(**merged)  # type: ignore[arg-type]
 
 
-def _lost(before: Repair | None, plan: RoutePlan) -> list[Route]:
+def _lost(before: Repair | None, plan: RoutePlan) -> tuple[Route, ...]:
     """Routes that were there after the last look, and that somebody has removed or changed since."""
     if before is None:
-        return []
+        return ()
     kept = {route.key for route in before.kept}
-    gone = [route for route in plan.add if route.key in kept]
-    return gone + [item.new for item in plan.replace if item.new.key in kept and not _follows(item.old, before)]
+    changed = (item.new for item in plan.replace if not _follows(item.old, before))
+    return tuple(route for route in (*plan.add, *changed) if route.key in kept)
 
 
 def _follows(old: Route, before: Repair | None) -> bool:

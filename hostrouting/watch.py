@@ -259,5 +259,5 @@ def _without_waits(config: Config) -> Config:
 
 def _started(config: Config) -> Event:
     routes, cidrs = len(config.static_routes.routes), len(config.route_overlap.expected_cidrs)
-    message = f"keeps {routes} static routes and watches {cidrs} expected CIDRs; {HOW_TO_STOP}"
+    message = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}; {HOW_TO_STOP}"
     return Event(EventKind.STARTED, Priority.INFO, message)

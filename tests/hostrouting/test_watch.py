@@ -233,6 +233,7 @@ def test_who_removes_a_route_three_times_is_told_who_we_are_and_how_to_stop_us(w
     world.watch(60)
     messages = [event.message for _, event in world.of_kind(EventKind.ROUTES_CONTESTED)]
     assert messages
+    assert len(messages) == 1
     for words in (
         "hostrouting keeps",
         "3 times",
@@ -376,7 +377,7 @@ def test_the_watchdog_hears_of_it_twice_in_its_time_and_systemd_hears_the_verdic
     pings = [when for when, line in heard if line == "WATCHDOG=1"]
     assert max(later - earlier for earlier, later in pairwise(pings)) <= 15
     lines = [line for _, line in heard if line != "WATCHDOG=1"]
-    assert lines[:2] == ["STATUS=ok: every expected CIDR leaves by eth0; 1 static routes in place", "READY=1"]
+    assert lines[:2] == ["STATUS=ok: every expected CIDR leaves by eth0; static routes in place: 1", "READY=1"]
 
 
 # --- what goes wrong with it ---------------------------------------------------------------------------------------

@@ -142,7 +142,10 @@ def watch(node: NamespaceKernel, tmp_path: Path) -> Iterator[Callable[..., Watch
 
 
 def ip(*words: str, **more: Any) -> str:
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, **more).stdout
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        ["ip", *words], check=True, capture_output=True, text=True, **more
+    )
+    return done.stdout
 
 
 def is_there() -> bool:
@@ -171,7 +174,7 @@ def test_the_watchdog_hears_of_it_while_nothing_happens(watch: Callable[..., Wat
     watcher = watch()
     watcher.hear("READY=1")
     watcher.wait_until(lambda: watcher.heard.count("WATCHDOG=1") > 2, "pings")
-    assert "STATUS=ok: every expected CIDR leaves by eth0; 1 static routes in place" in watcher.heard
+    assert "STATUS=ok: every expected CIDR leaves by eth0; static routes in place: 1" in watcher.heard
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,0 +1,222 @@
+"""Section 9 on a really booted systemd: the watcher beside a real systemd-networkd, and as a service."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boot.test_gate import MARKERS, MENDED, installed, write_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from boot.payloads import Payload
+    from boot.rig import Machine
+
+UNIT = "hostrouting-watch.service"
+TEXTFILE = "/var/lib/metrics/hostrouting.prom"
+WATCH = {"enabled": True, "textfile": TEXTFILE}
+NETWORK = "/etc/systemd/network/10-eth0.network"
+OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
+BACK_SECONDS = 2.0
+
+
+def show_python(node: Machine) -> None:
+    """The service finds this checkout; elsewhere hostrouting is installed."""
+    text = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
+    node.write(f"/etc/systemd/system/{UNIT}.d/python.conf", text)
+
+
+def routes(node: Machine) -> list[str]:
+    return [" ".join(line.split()) for line in node.ip("-N", "route").splitlines()]
+
+
+def is_there(node: Machine) -> bool:
+    return OURS in routes(node)
+
+
+def accepts(node: Machine) -> bool:
+    """Whether the kernel takes our route: the default route, by which its gateway is found, is there."""
+    return any(line.startswith("default via 10.1.0.1 dev eth0") for line in routes(node))
+
+
+# --- beside systemd-networkd ---------------------------------------------------------------------------------------
+
+
+def write_network(node: Machine, comment: str = "") -> None:
+    lines = "[Match]\nName=eth0\n[Network]\nAddress=10.1.0.4/24\nGateway=10.1.0.1\nLinkLocalAddressing=no\n"
+    node.write(NETWORK, f"{lines}{comment}")
+
+
+def shown(node: Machine) -> str:
+    """How networkd sees eth0."""
+    return " ".join(node.run("networkctl", "list", "--no-pager", "--no-legend", "eth0").stdout.split())
+
+
+def reload_changed(node: Machine) -> None:
+    write_network(node, f"[Link]\nMTUBytes={1400 + int(time.monotonic()) % 100}\n")
+    node.run("networkctl", "reload")
+
+
+def reconfigure(node: Machine) -> None:
+    node.run("networkctl", "reconfigure", "eth0")
+
+
+def restart_networkd(node: Machine) -> None:
+    node.systemctl("restart", "systemd-networkd.service")
+
+
+def link_down_and_up(node: Machine) -> None:
+    node.ip("link", "set", "eth0", "down")
+    # networkd 252 fails for good where both come at once.
+    node.wait_until(lambda: "eth0 ether off" in shown(node), "networkd has seen it")
+    node.ip("link", "set", "eth0", "up")
+
+
+def lose_carrier(node: Machine) -> None:
+    node.fabric("ip", "link", "set", "eth0", "down")
+    node.wait_until(lambda: not accepts(node), "networkd has seen it")
+    node.fabric("ip", "link", "set", "eth0", "up")
+
+
+# The cells of facts/systemd.md that say "gone".
+GONE: dict[int, list[Callable[[Machine], None]]] = {
+    252: [reload_changed, reconfigure, link_down_and_up, lose_carrier],
+    257: [reload_changed, reconfigure, restart_networkd, link_down_and_up, lose_carrier],
+}
+
+
+def settle(node: Machine) -> None:
+    """Until networkd has done what it does, and the kernel takes our route again."""
+    node.wait_until(lambda: accepts(node), "the default route is back")
+    node.wait_until(lambda: "configured" in shown(node).split(), "configured")
+
+
+def test_what_networkd_takes_away_is_back_in_time_and_stays_lost_without_the_watcher(machine: Machine) -> None:
+    machine.add_nic("eth0")
+    machine.add_nic("ib0", "172.16.0.10/16")
+    write_network(machine)
+    machine.systemctl("enable", "systemd-networkd.service")
+    payload = installed(machine, MENDED, wait=30, watch=WATCH)
+    machine.write(TEXTFILE, "")
+    show_python(machine)
+    machine.boot()
+    payload.wait_until_it_ran()
+    pid = payload.main_pid()
+    machine.wait_for(UNIT, "active/running")
+    assert is_there(machine)
+    for operation in GONE[machine.systemd_version]:
+        machine.systemctl("stop", UNIT)
+        operation(machine)
+        settle(machine)
+        assert not is_there(machine), f"{operation.__name__} takes nothing away"
+        machine.systemctl("start", UNIT)
+        assert is_there(machine)
+        watcher = machine.main_pid(UNIT)
+        operation(machine)
+        machine.wait_until(lambda: accepts(machine), "the kernel takes it again")
+        accepted = time.monotonic()
+        machine.wait_until(lambda: is_there(machine), f"the route after {operation.__name__}")
+        assert time.monotonic() - accepted < BACK_SECONDS, operation.__name__
+        settle(machine)
+        machine.wait_until(lambda: is_there(machine), f"the route after {operation.__name__}")
+        assert machine.main_pid(UNIT) == watcher
+    assert payload.main_pid() == pid
+    assert len(payload.starts()) == 1
+    assert machine.show(UNIT, "NRestarts")["NRestarts"] == "0"
+
+
+# --- as a service --------------------------------------------------------------------------------------------------
+
+
+def entries(node: Machine, event: str) -> list[dict[str, str]]:
+    """What the journal holds of an event, with its fields."""
+    node.run("journalctl", "--sync", check=False)
+    out = node.run("journalctl", "--boot", "--output=json", f"HOSTROUTING_EVENT={event}", check=False).stdout
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def markers(node: Machine) -> list[str]:
+    """Those that are there; between two verdicts there is none for a moment."""
+    return [name for name in ("ok", "detected") if node.exists(f"{MARKERS}/route-overlap.{name}")]
+
+
+def is_ok(node: Machine, cidr: str) -> bool:
+    return f'hostrouting_cidr_verdict{{cidr="{cidr}",verdict="ok"}} 1\n' in node.read(TEXTFILE)
+
+
+@pytest.fixture
+def watched(node: Machine) -> Payload:
+    """A booted node whose watcher runs, behind the gate in STRICT."""
+    payload = installed(node, MENDED, cidrs=("172.16.1.0/24", "192.168.0.0/16"), watch=WATCH)
+    node.write(TEXTFILE, "")
+    show_python(node)
+    node.boot()
+    payload.wait_until_it_ran()
+    node.wait_for(UNIT, "active/running")
+    return payload
+
+
+def test_an_infiniband_address_that_comes_late_is_told_everywhere_and_the_machine_runs_on(
+    node: Machine, watched: Payload
+) -> None:
+    pid = watched.main_pid()
+    assert markers(node) == ["ok"]
+    assert is_ok(node, "192.168.0.0/16")
+    for attempt in (1, 2):
+        node.ip("address", "add", "192.168.7.1/16", "dev", "ib0")
+        node.wait_until(lambda: markers(node) == ["detected"], "the marker", seconds=BACK_SECONDS)
+        node.wait_until(lambda: not is_ok(node, "192.168.0.0/16"), "the metrics", seconds=BACK_SECONDS)
+        node.wait_until(lambda n=attempt: len(entries(node, "failure")) == n, "the journal", seconds=BACK_SECONDS)  # type: ignore[misc]
+        assert "overlap: OVERLAP: expected CIDR 192.168.0.0/16" in node.show(UNIT, "StatusText")["StatusText"]
+        node.ip("address", "del", "192.168.7.1/16", "dev", "ib0")
+        node.wait_until(lambda: markers(node) == ["ok"], "the marker", seconds=BACK_SECONDS)
+        node.wait_until(lambda: is_ok(node, "192.168.0.0/16"), "the metrics", seconds=BACK_SECONDS)
+    entry = entries(node, "failure")[0]
+    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "192.168.0.0/17"}' in entry["MESSAGE"]
+    assert (entry["HOSTROUTING_CIDR"], entry["HOSTROUTING_DEV"]) == ("192.168.0.0/16", "ib0")
+    assert (entry["PRIORITY"], entry["_SYSTEMD_UNIT"]) == ("3", UNIT)
+    assert len(entries(node, "failure-gone")) == 2
+    assert watched.main_pid() == pid
+    assert watched.is_running()
+
+
+def test_who_fights_is_told_how_to_stop_and_remove_takes_the_watcher_back(node: Machine, watched: Payload) -> None:
+    pid = watched.main_pid()
+    for _ in range(3):
+        node.ip("route", "del", "172.16.1.0/24")
+        node.wait_until(lambda: is_there(node), "the route is back")
+        # As long as it takes to be seen: losses in one burst are one.
+        node.run("sleep", "0.3")
+    (told, *_) = entries(node, "routes-contested")
+    for words in ("hostrouting keeps this route", "3 times", "systemctl stop hostrouting-watch", "hostrouting remove"):
+        assert words in told["MESSAGE"]
+    # An update changes what it keeps, and restarts it and nothing else.
+    write_config(node, MENDED, {"destination": "172.16.2.0/24"}, watch=WATCH)
+    before = node.main_pid(UNIT)
+    node.python("apply", "/etc/aks-flex-node/config.json")
+    assert node.main_pid(UNIT) not in (before, 0)
+    assert len([line for line in routes(node) if "proto 217" in line]) == 2
+    node.python("remove")
+    assert node.main_pid(UNIT) == 0
+    assert not [line for line in routes(node) if "proto 217" in line]
+    for path in (
+        f"/etc/systemd/system/{UNIT}",
+        TEXTFILE,
+        "/etc/aks-flex-node/hostrouting-watch.json",
+        f"{MARKERS}/route-overlap.json",
+    ):
+        assert not node.exists(path), path
+    assert watched.main_pid() == pid
+
+
+def test_a_python_that_has_moved_breaks_neither_boot_nor_machine(node: Machine) -> None:
+    payload = installed(node, MENDED, watch=WATCH)
+    node.boot()  # without show_python: there is no hostrouting to be found
+    payload.wait_until_it_ran()
+    assert "No module named hostrouting" in node.journal(UNIT)
+    assert node.state(UNIT) != "active/running"
+    assert markers(node) == ["ok"]
