@@ -19,7 +19,7 @@ __all__ = ["CONTESTED_LOSSES", "Losses", "Patience", "Repair"]
 
 # From the third loss on it is no accident.
 CONTESTED_LOSSES = 3
-_FIRST_SECONDS, _LONGEST_SECONDS = 2.0, 300.0
+_FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
 # Somebody who leaves a route alone for so long has given up.
 _CALM_SECONDS = 900.0
 

@@ -18,6 +18,7 @@ from hostrouting.files import locked, remove_litter, write_if_changed
 from hostrouting.foes import foes_of
 from hostrouting.metrics import Counters, metrics_text
 from hostrouting.news import HOW_TO_STOP, Event, EventKind, Look, Priority, news, status
+from hostrouting.patience import Losses
 from hostrouting.repair import repair
 from phases import Cancelled, TimedOut
 
@@ -71,6 +72,8 @@ class _State:
     config: Config
     look: Look | None = None
     counters: Counters = attrs.field(factory=Counters)
+    writes: Losses | None = None
+    """Looks one after the other that have changed routes: we may be answering ourselves."""
     troubles: tuple[str, ...] = ()
 
 
@@ -120,6 +123,8 @@ class WatchHostRouting:
             state = self._look(state, scope)
             if is_first:
                 self.supervisor.ready()
+            if state.writes is not None:
+                scope.wait(min(state.writes.wait_seconds, LOOK_SECONDS))
             state, longest = self._await_reason(state, longest, scope)
 
     # --- a look ----------------------------------------------------------------------------------------------------
@@ -146,7 +151,10 @@ class WatchHostRouting:
         for event in news(before, look):
             self.say(event)
         self.supervisor.status(status(look))
-        return _State(latest, look, counters)
+        writes = None
+        if repaired.restored or repaired.followed or repaired.removed:
+            writes = Losses(state.writes.count + 1 if state.writes else 1, scope.clock.monotonic())
+        return _State(latest, look, counters, writes)
 
     def _write(self, config: Config, report: OverlapReport, repaired: Repair, counters: Counters) -> list[str]:
         troubles = []

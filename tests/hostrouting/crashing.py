@@ -26,7 +26,7 @@ MACHINE = "systemd-nspawn@kube1.service"
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink"}
 
 
-def config(destination: str, mode: str, consumer: str) -> Config:
+def config(destination: str, mode: str, consumer: str, *, is_watched: bool = False) -> Config:
     return Config.from_mapping(
         {
             "hostRouting": {
@@ -34,6 +34,7 @@ def config(destination: str, mode: str, consumer: str) -> Config:
                 "routeOverlap": {"expectedCidrs": [destination], "mode": mode},
                 "consumer": consumer,
                 "waitSeconds": 0,
+                "watch": {"enabled": is_watched},
             }
         }
     )
@@ -41,7 +42,7 @@ def config(destination: str, mode: str, consumer: str) -> Config:
 
 NOTHING = Config()
 OLD = config("172.16.1.0/24", "STRICT", "systemd-nspawn@.service")
-NEW = config("172.16.2.0/24", "WARN", MACHINE)
+NEW = config("172.16.2.0/24", "WARN", MACHINE, is_watched=True)
 
 
 def host(layout: Layout) -> Host:
@@ -135,7 +136,7 @@ def child(layout: Layout, step: int, fault: str, wanted: Config) -> int:
 
 
 def main(folder: Path, fault: str) -> None:
-    stories = {"install": (NOTHING, OLD), "change": (OLD, NEW), "remove": (OLD, NOTHING)}
+    stories = {"install": (NOTHING, OLD), "change": (OLD, NEW), "remove": (NEW, NOTHING)}
     for story, (first, then) in stories.items():
         before = reference(folder / f"{story}-before", first)
         after = reference(folder / f"{story}-after", first, then)

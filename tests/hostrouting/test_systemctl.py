@@ -78,6 +78,34 @@ def test_the_order_of_starts_is_said_from_either_side_and_what_is_not_there_is_l
     assert Systemctl("/image").orderings() == {}
 
 
+@pytest.mark.parametrize(
+    ("word", "code", "is_active"),
+    [
+        ("active", 0, True),
+        ("activating", 3, True),
+        ("inactive", 3, False),
+        ("failed", 3, False),
+        ("inactive", 4, False),
+    ],
+)
+def test_a_unit_is_stopped_only_if_it_runs(program: Path, word: str, code: int, is_active: bool) -> None:
+    be(program, f'echo "$@" >>{program}.log; [ "$1" = is-active ] || exit 0; echo {word}; exit {code}')
+    assert Systemctl().is_active("x.service") is is_active
+    Systemctl().stop("x.service")
+    Systemctl().restart("x.service")
+    log = program.with_name("systemctl.log").read_text().splitlines()
+    assert ("stop x.service" in log) is is_active
+    assert log[-1] == "restart x.service"
+
+
+@pytest.mark.usefixtures("program")
+def test_of_an_image_nothing_runs(tmp_path: Path) -> None:
+    image = Systemctl(tmp_path / "image")
+    image.restart("x.service")
+    image.stop("x.service")
+    assert not image.is_active("x.service")
+
+
 @pytest.mark.skipif(shutil.which("systemctl") is None, reason="no systemctl on this machine")
 def test_an_image_is_enabled_and_disabled_offline(tmp_path: Path) -> None:
     unit = tmp_path / "etc/systemd/system/x.service"

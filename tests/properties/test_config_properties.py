@@ -12,8 +12,9 @@ from hostrouting import Config, ConfigError, RouteOverlap
 from hostrouting.netaddr import parse_device, parse_prefix
 
 KEYS = ["hostRouting", "staticRoutes", "routeOverlap", "enabled", "routes", "destination", "gateway", "dev", "metric",
-        "expectedCidrs", "mode", "containerDevs", "allowedDevs", "settleSeconds", "waitSeconds", "coverage"]  # fmt: skip
-WORDS = ["", "10.0.0.0/8", "10.0.0.1", "onlink", "eth0", "STRICT", "0.0.0.0/0", "::/0", "a\nb"]
+        "expectedCidrs", "mode", "containerDevs", "allowedDevs", "settleSeconds", "waitSeconds", "coverage",
+        "watch", "textfile"]  # fmt: skip
+WORDS = ["", "10.0.0.0/8", "10.0.0.1", "onlink", "eth0", "STRICT", "0.0.0.0/0", "::/0", "a\nb", "/a/b.prom"]
 
 leaves = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=True), st.sampled_from(WORDS), st.text(max_size=20)
