@@ -199,7 +199,7 @@ def _of_failures(before: Look | None, now: Look) -> Iterator[Event]:
     new = {_identity(item): item for item in now.failing}
     for key, finding in new.items():
         if key not in old or old[key].ranges != finding.ranges:
-            yield _failure(finding)
+            yield _failure(finding, now.repair)
     for key, finding in old.items():
         if key not in new:
             message = f"no longer so: {finding.message}"
@@ -209,9 +209,13 @@ def _of_failures(before: Look | None, now: Look) -> Iterator[Event]:
         yield Event(EventKind.ALL_WELL, Priority.INFO, message, devs=report.default_devs)
 
 
-def _failure(finding: Finding) -> Event:
-    entries = [json.dumps(entry.to_mapping()) for entry in finding.fix]
+def _failure(finding: Finding, repair: Repair) -> Event:
+    on_their_way = {route.destination for route in repair.waiting}
+    fix = tuple(entry for entry in finding.fix if entry.destination not in on_their_way)
+    entries = [json.dumps(entry.to_mapping()) for entry in fix]
     mend = "no route mends it; hostrouting fix says why"
+    if finding.fix and not fix:
+        mend = "over as soon as our route is back"
     if entries:
         mend = f"fix: add to hostRouting.staticRoutes.routes: {shortened(entries, ', ', _NAMED_MAX)}"
     return Event(
@@ -221,7 +225,7 @@ def _failure(finding: Finding) -> Event:
         cidr=str(finding.cidr),
         routes=() if finding.route is None else (str(finding.route),),
         devs=finding.devs,
-        fix=finding.fix,
+        fix=fix,
     )
 
 

@@ -175,15 +175,18 @@ def _remove_routes(host: Host, scope: CancelScope, config: Config) -> RoutesRepo
     if not _is_installed(host, ROUTES) and not _ours(host):
         return RoutesReport()
     with _exclusive(host, scope):
+        is_watch_new = False
         if _is_installed(host, WATCH):
             # Or it would put them back.
             with all_or_nothing(scope) as undo:
-                _install_watch(config, host, undo)
+                is_watch_new = _install_watch(config, host, undo)
         plan = plan_routes((), _ours(host))
         if not plan.is_empty:
             with all_or_nothing(scope) as undo:
                 apply_routes(plan, host.routes, scope, undo)
         remove_part(host, ROUTES)
+    if is_watch_new:
+        _start_watch(config, host, is_new=True)
     return RoutesReport(plan)
 
 

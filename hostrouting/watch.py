@@ -144,7 +144,9 @@ class WatchHostRouting:
         except HostRoutingError as error:
             troubles.append(f"goes on with the last config, as the new one can't be used: {error}")
         repaired = repair(_or_last(read, state.config), self.host, scope, before.repair if before else None)
+        self.supervisor.ping()
         report = check_overlap(_without_waits(latest), self.host, scope, now=self.now)
+        self.supervisor.ping()
         counters = state.counters.after(repaired)
         troubles += self._write(latest, report, repaired, counters)
         look = Look(report, repaired, self._foes(repaired), tuple(troubles)).after(before)

@@ -25,8 +25,8 @@ BACK_SECONDS = 2.0
 
 
 def show_python(node: Machine) -> None:
-    """The service finds this checkout; elsewhere hostrouting is installed."""
-    text = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
+    """The service finds this checkout; elsewhere hostrouting is installed. Its watchdog is less patient."""
+    text = "[Service]\nWatchdogSec=6\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
     node.write(f"/etc/systemd/system/{UNIT}.d/python.conf", text)
 
 
@@ -180,6 +180,10 @@ def test_an_infiniband_address_that_comes_late_is_told_everywhere_and_the_machin
     assert (entry["HOSTROUTING_CIDR"], entry["HOSTROUTING_DEV"]) == ("192.168.0.0/16", "ib0")
     assert (entry["PRIORITY"], entry["_SYSTEMD_UNIT"]) == ("3", UNIT)
     assert len(entries(node, "failure-gone")) == 2
+    flood = [f"route {verb} 20.{n >> 8}.{n & 255}.0/24 dev ib0" for verb in ("add", "del") for n in range(5000)]
+    node.run("ip", "-batch", "-", input="\n".join([*flood, "route del 172.16.1.0/24", ""]))
+    node.wait_until(lambda: is_there(node), "the route is back after a flood")
+    assert node.show(UNIT, "NRestarts")["NRestarts"] == "0"
     assert watched.main_pid() == pid
     assert watched.is_running()
 

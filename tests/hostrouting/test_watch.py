@@ -254,6 +254,8 @@ def test_who_removes_a_route_three_times_is_told_who_we_are_and_how_to_stop_us(w
     messages = [event.message for _, event in world.of_kind(EventKind.ROUTES_CONTESTED)]
     assert messages
     assert len(messages) == 1
+    ((_, failure),) = world.of_kind(EventKind.FAILURE)
+    assert failure.message.endswith("over as soon as our route is back")
     for words in (
         "hostrouting keeps",
         "3 times",

@@ -156,6 +156,23 @@ def test_its_config_changes_under_the_lock_in_which_the_routes_change(
     assert seen == [(True, changed)]
 
 
+def test_routes_emptied_in_the_config_are_not_put_back_by_it(
+    kernel: FakeKernel, layout: Layout, units: FakeSystemd
+) -> None:
+    seen: list[Config] = []
+
+    class Looking(FailingBackend):
+        def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+            seen.append(kept(layout))
+            return super()._write(name, routes)
+
+    apply(Host(routes=kernel, units=units, layout=layout), WATCHED)
+    emptied = attrs.evolve(WATCHED, static_routes={})
+    apply(Host(routes=Looking(kernel, {}), units=units, layout=layout), emptied)
+    assert seen == [emptied]
+    assert units.restarts == [UNIT, UNIT]
+
+
 def test_a_failed_update_leaves_it_with_the_old_config(
     kernel: FakeKernel,
     layout: Layout,
