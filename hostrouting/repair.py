@@ -47,9 +47,11 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
     try:
         plan, problem = plan_repair(config(), host.routes)
         kept, done = plan.unchanged, RoutePlan()
-        if not plan.is_empty and before and failures and now < failures.due:
+        if plan.is_empty:
+            failures = None
+        elif before and failures and now < failures.due:
             problem = before.problem
-        elif not plan.is_empty:
+        else:
             with locked(host.layout.lock, scope):
                 plan, problem = plan_repair(config(), host.routes)
                 kept = plan.unchanged

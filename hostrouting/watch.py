@@ -77,6 +77,22 @@ class _State:
     troubles: tuple[str, ...] = ()
 
 
+@attrs.define
+class _LastGood:
+    """A config as of the last time when it could be read."""
+
+    read: Callable[[], Config]
+    last: Config
+    troubles: tuple[str, ...] = ()
+
+    def reread(self) -> Config:
+        try:
+            self.last, self.troubles = self.read(), ()
+        except HostRoutingError as error:
+            self.troubles = (f"goes on with the last config, as the new one can't be used: {error}",)
+        return self.last
+
+
 @attrs.frozen
 class WatchHostRouting:
     """Keep the static routes and the verdict true until the scope ends.
@@ -130,25 +146,13 @@ class WatchHostRouting:
     # --- a look ----------------------------------------------------------------------------------------------------
 
     def _look(self, state: _State, scope: CancelScope) -> _State:
-        before = state.look
-        latest = state.config
-        troubles = list(state.troubles)
-
-        def read() -> Config:
-            nonlocal latest
-            latest = self.read()
-            return latest
-
-        try:
-            read()
-        except HostRoutingError as error:
-            troubles.append(f"goes on with the last config, as the new one can't be used: {error}")
-        repaired = repair(_or_last(read, state.config), self.host, scope, before.repair if before else None)
+        before, config = state.look, _LastGood(self.read, state.config)
+        repaired = repair(config.reread, self.host, scope, before.repair if before else None)
         self.supervisor.ping()
-        report = check_overlap(_without_waits(latest), self.host, scope, now=self.now)
+        report = check_overlap(_without_waits(config.last), self.host, scope, now=self.now)
         self.supervisor.ping()
         counters = state.counters.after(repaired)
-        troubles += self._write(latest, report, repaired, counters)
+        troubles = [*state.troubles, *config.troubles, *self._write(config.last, report, repaired, counters)]
         look = Look(report, repaired, self._foes(repaired), tuple(troubles)).after(before)
         for event in news(before, look):
             self.say(event)
@@ -156,7 +160,7 @@ class WatchHostRouting:
         writes = None
         if repaired.restored or repaired.followed or repaired.removed:
             writes = Losses(state.writes.count + 1 if state.writes else 1, scope.clock.monotonic())
-        return _State(latest, look, counters, writes)
+        return _State(config.last, look, counters, writes)
 
     def _write(self, config: Config, report: OverlapReport, repaired: Repair, counters: Counters) -> list[str]:
         troubles = []
@@ -251,16 +255,6 @@ class WatchHostRouting:
 
 # A scope that has ended isn't looked into: no time at all wouldn't tell of what is there already.
 _AT_ONCE_SECONDS = 0.001
-
-
-def _or_last(read: Callable[[], Config], last: Config) -> Callable[[], Config]:
-    def config() -> Config:
-        try:
-            return read()
-        except HostRoutingError:
-            return last
-
-    return config
 
 
 def _without_waits(config: Config) -> Config:

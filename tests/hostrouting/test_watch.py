@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from hostrouting.backends import RouteBackend
     from hostrouting.model import RouteFailure
 
 WANTED = IPv4Network("172.16.1.0/24")
@@ -226,6 +227,17 @@ def test_a_repair_that_the_kernel_refuses_is_tried_ever_rarer_and_said_once(worl
     assert len(world.of_kind(EventKind.TROUBLE)) == 1
 
 
+def test_once_others_have_done_what_was_refused_it_is_idle_again(world: World) -> None:
+    refusing = FailingBackend(world.kernel, {"add": dict.fromkeys(range(1, 100_000), 12)})
+    world.backend = Counting(refusing)
+    world.at(100, lambda: world.kernel.add([Route(WANTED, (NextHop("eth0", IPv4Address("10.1.0.1")),))]))
+    before: list[int] = []
+    world.at(400, lambda: before.append(world.backend.looks))
+    world.watch(400 + 10 * LOOK_SECONDS)
+    assert world.backend.looks - before[0] == 10
+    assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
+
+
 def test_a_kernel_that_never_shows_what_was_written_is_not_written_to_for_ever(world: World) -> None:
     class Lying(RecordingBackend):
         def __init__(self, inner: FakeKernel) -> None:
@@ -353,7 +365,7 @@ def test_without_a_default_route_the_verdict_is_unknown_and_a_failure_that_stays
 
 
 class Counting(RecordingBackend):
-    def __init__(self, inner: FakeKernel) -> None:
+    def __init__(self, inner: RouteBackend) -> None:
         super().__init__(inner)
         self.looks = 0
         rules = self.rules
