@@ -1,19 +1,33 @@
-"""Whatever a watcher sees: each failure is said once as it comes and once as it goes; its metrics can be read back."""
+"""Whatever happens: a watcher ends with the right table and verdict, says each thing once, and its metrics read back."""
 
 from __future__ import annotations
 
+import json
 import re
-from ipaddress import IPv4Network
+import tempfile
+from contextlib import suppress
+from functools import partial
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
 
+import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting.check import check_overlap
 from hostrouting.config import OverlapMode
 from hostrouting.findings import Finding, FindingKind, OverlapReport, Verdict
 from hostrouting.metrics import Counters, Metric, exposition, metrics_text
-from hostrouting.model import NextHop, Route
-from hostrouting.news import EventKind, Look, news, status
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.news import Event, EventKind, Look, news, status
+from hostrouting.notify import Supervisor
 from hostrouting.patience import CONTESTED_LOSSES, Patience, Repair
+from hostrouting.repair import plan_repair
+from hostrouting.testing import FakeKernel, FakeSystemd, RecordingBackend
+from hostrouting.watch import WatchHostRouting
+from phases import Cancelled, CancelScope
+from phases.testing import FakeClock
 
 CIDRS = tuple(map(IPv4Network, ("10.96.0.0/12", "172.16.0.0/16", "192.168.0.0/24")))
 findings = st.builds(
@@ -85,6 +99,82 @@ def test_a_wait_never_shrinks_while_somebody_goes_on_and_ends_in_time(losses: li
         due = patience.next_due(now)
         assert due is None or 0 < due <= 300
     assert patience.after([], now + 10_000) == Patience()
+
+
+# --- the whole of it -----------------------------------------------------------------------------------------------
+
+GATEWAYS = [IPv4Address("10.1.0.1"), IPv4Address("10.1.0.254")]
+WANTED = [IPv4Network("172.16.1.0/24"), IPv4Network("172.16.2.0/24")]
+CONFIG = Config(
+    StaticRoutes(True, [StaticRoute(WANTED[0]), StaticRoute(WANTED[1], gateway=str(GATEWAYS[1]))]),
+    RouteOverlap(["172.16.0.0/22", "192.168.0.0/24"]),
+)
+
+
+def defaults(gateway: IPv4Address) -> Route:
+    return Route(DEFAULT_DESTINATION, (NextHop("eth0", gateway),), protocol=Protocol.DHCP)
+
+
+def theirs(destination: IPv4Network) -> Route:
+    return Route(destination, (NextHop("ib0"),), protocol=Protocol.STATIC)
+
+
+def put(kernel: FakeKernel, route: Route) -> object:
+    return kernel.replace([route])
+
+
+def take(kernel: FakeKernel, destination: IPv4Network) -> object:
+    return kernel.delete([route for route in kernel.routes(Table.MAIN) if route.destination == destination])
+
+
+def set_link(kernel: FakeKernel, dev: str, is_up: bool) -> None:
+    kernel.set_link(dev, up=is_up)
+
+
+def set_address(kernel: FakeKernel, is_there: bool) -> None:
+    with suppress(RouteError):
+        (kernel.add_address if is_there else kernel.del_address)("ib0", "192.168.0.1/24")
+
+
+happenings = st.one_of(
+    st.builds(lambda gateway: (put, defaults(gateway)), st.sampled_from(GATEWAYS)),
+    st.builds(lambda to: (take, to), st.sampled_from([DEFAULT_DESTINATION, *WANTED, *WANTED])),
+    st.builds(lambda to: (put, theirs(to)), st.sampled_from(WANTED)),
+    st.builds(lambda to: (put, Route(to, (NextHop("ib0"),))), st.sampled_from(WANTED)),
+    st.builds(lambda dev, is_up: (set_link, dev, is_up), st.sampled_from(["eth0", "ib0"]), st.booleans()),
+    st.builds(lambda is_there: (set_address, is_there), st.booleans()),
+)
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), happenings), max_size=12))
+def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_looks_no_more_than_it_must(
+    story: list[tuple[float, tuple[Any, ...]]],
+) -> None:
+    kernel, clock = FakeKernel(), FakeClock()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    kernel.add([defaults(GATEWAYS[0])])
+    now = 1.0
+    for seconds, (change, *arguments) in story:
+        now += seconds
+        clock.call_at(now, partial(change, kernel, *arguments))
+    scope = CancelScope(clock=clock)
+    clock.call_at(now + 700, lambda: scope.cancel("the story ends"))
+    backend = RecordingBackend(kernel)
+    said: list[Event] = []
+    with tempfile.TemporaryDirectory() as root:
+        host = Host(routes=backend, units=FakeSystemd(), layout=Layout(root))
+        with suppress(Cancelled):
+            WatchHostRouting(lambda: CONFIG, host, said.append, Supervisor()).do(scope)
+        report = check_overlap(attrs.evolve(CONFIG, wait_seconds=0), host, CancelScope())
+        assert json.loads(host.layout.report.read_text()) | {"time": ""} == report.to_json() | {"time": ""}
+        assert host.layout.marker_ok.exists() == (report.verdict is Verdict.OK)
+    assert plan_repair(CONFIG, kernel)[0].is_empty
+    assert all(route.is_ours for _, route in backend.written)
+    troubles = sum(event.kind is EventKind.TROUBLE for event in said)
+    assert troubles <= len(story) + 1
+    assert len(backend.written) <= 8 * (len(story) + 1)
 
 
 # --- the exposition format -----------------------------------------------------------------------------------------
