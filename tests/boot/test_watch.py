@@ -191,6 +191,8 @@ def test_an_infiniband_address_that_comes_late_is_told_everywhere_and_the_machin
     assert (entry["HOSTROUTING_CIDR"], entry["HOSTROUTING_DEV"]) == ("192.168.0.0/16", "ib0")
     assert (entry["PRIORITY"], entry["_SYSTEMD_UNIT"]) == ("3", UNIT)
     assert len(entries(node, "failure-gone")) == 2
+    status = node.read(f"/proc/{node.main_pid(UNIT)}/status")
+    assert "CapEff:\t0000000000001000\n" in status, "CAP_NET_ADMIN and no other"
     flood = [f"route {verb} 20.{n >> 8}.{n & 255}.0/24 dev ib0" for verb in ("add", "del") for n in range(5000)]
     node.run("ip", "-batch", "-", input="\n".join([*flood, "route del 172.16.1.0/24", ""]))
     node.wait_until(lambda: is_there(node), "the route is back after a flood")

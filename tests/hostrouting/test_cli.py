@@ -92,7 +92,10 @@ def test_wrong_usage_is_64_with_a_hint_on_stderr(run: Any, words: list[str]) -> 
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], *([name, "--help"] for name in ("demo", "apply", "plan", "check", "snapshot", "render", "remove"))],
+    [
+        ["--help"],
+        *([name, "--help"] for name in ("demo", "apply", "plan", "check", "snapshot", "render", "watch", "remove")),
+    ],
 )
 def test_help_teaches(run: Any, words: list[str]) -> None:
     code, out, _ = run(*words)
@@ -108,7 +111,7 @@ def test_the_version_is_the_packages(run: Any) -> None:
 # --- configs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["apply", "--routes-only"], ["plan"], ["check"]])
+@pytest.mark.parametrize("command", [["apply", "--routes-only"], ["plan"], ["check"], ["watch"]])
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"hostRouting": 3}', '{"hostRouting": {"x": 1}}'])
 def test_a_bad_or_missing_config_is_78_and_changes_nothing(
     run: Any, tmp_path: Path, kernel: FakeKernel, command: list[str], content: str | None
@@ -124,7 +127,7 @@ def test_a_bad_or_missing_config_is_78_and_changes_nothing(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("command", [["apply", "--routes-only"], ["plan"], ["check"]])
+@pytest.mark.parametrize("command", [["apply", "--routes-only"], ["plan"], ["check"], ["watch"]])
 def test_a_directory_as_config_is_78_and_says_so(run: Any, tmp_path: Path, command: list[str]) -> None:
     code, _, err = run(*command, tmp_path)
     assert code == 78
