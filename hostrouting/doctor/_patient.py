@@ -10,7 +10,7 @@ import attrs
 from hostrouting import files
 from hostrouting.config import Config
 from hostrouting.errors import FileError
-from hostrouting.gate import CHECK, ROUTES
+from hostrouting.gate import CHECK, GATED, ROUTES
 from hostrouting.parts import BootFile, Manifest, wanted_files, wanted_parts
 from hostrouting.readback import read_check_route_overlap_script, read_static_routes_script
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from hostrouting.layout import Layout
 
 __all__ = ["GATED", "Patient", "read_folder", "resolve_link"]
-
-# The parts that the gate runs.
-GATED = (ROUTES, CHECK)
 
 _READERS = {ROUTES: read_static_routes_script, CHECK: read_check_route_overlap_script}
 _LINKS_MAX = 40

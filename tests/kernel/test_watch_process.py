@@ -41,8 +41,8 @@ from hostrouting.testing import FakeSystemd
 root, spoiled = sys.argv[1:]
 if spoiled == "buffer":
     init = ChangeSocket.__init__
-    def tiny(self):
-        init(self)
+    def tiny(self, **more):
+        init(self, **more)
         self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     ChangeSocket.__init__ = tiny
 elif spoiled:
