@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from contextlib import suppress
@@ -11,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 import attrs
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
@@ -146,6 +147,7 @@ happenings = st.one_of(
 )
 
 
+@settings(max_examples=1500 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 30)
 @given(st.lists(st.tuples(st.floats(0, 30), happenings), max_size=12))
 def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_looks_no_more_than_it_must(
     story: list[tuple[float, tuple[Any, ...]]],
