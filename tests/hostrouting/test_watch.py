@@ -190,8 +190,11 @@ def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_othe
     world.kernel.add([theirs])
     world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
     world.at(5, world.lose)
+    meanwhile: list[Route] = []
+    world.at(90, lambda: meanwhile.extend(world.ours()))
     world.at(100, lambda: world.kernel.delete([theirs]))
     world.watch(200)
+    assert [route.destination for route in meanwhile] == [WANTED]
     assert sorted(str(route.destination) for route in world.ours()) == ["172.16.1.0/24", "172.16.2.0/24"]
     assert len(world.of_kind(EventKind.TROUBLE)) == 1
     assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
@@ -208,6 +211,14 @@ def test_a_link_that_goes_down_and_comes_back_has_its_routes_again_and_nobody_is
     world.watch(100)
     assert len(world.ours()) == 1
     assert EventKind.ROUTES_CONTESTED not in world.kinds()
+
+
+def test_while_the_default_route_is_missing_our_routes_stay(world: World) -> None:
+    world.backend = RecordingBackend(world.kernel)
+    world.at(10, lambda: world.kernel.delete([default()]))
+    world.watch(200)
+    assert len(world.ours()) == 1
+    assert [call for call, _ in world.backend.written] == ["add"]
 
 
 def test_without_wanted_routes_nothing_of_the_table_is_touched(world: World) -> None:
@@ -355,6 +366,18 @@ def test_an_address_that_comes_later_changes_marker_report_and_metrics_and_is_sa
     ((when, gone),) = world.of_kind(EventKind.FAILURE_GONE)
     assert 20 <= when < 22
     assert "192.168.0.0/16" in gone.message
+
+
+def test_a_failure_that_grows_is_said_again_and_not_as_gone(world: World) -> None:
+    world.config = config(cidrs=("192.168.0.0/16",))
+    world.at(10, lambda: world.kernel.add_address("ib0", "192.168.7.1/24"))
+    world.at(20, lambda: world.kernel.add_address("ib0", "192.168.8.1/24"))
+    world.watch(60)
+    failures = [event.message for _, event in world.of_kind(EventKind.FAILURE)]
+    assert len(failures) == 2
+    assert "192.168.8.0/24" not in failures[0]
+    assert "192.168.8.0/24" in failures[1]
+    assert EventKind.FAILURE_GONE not in world.kinds()
 
 
 def test_without_a_default_route_the_verdict_is_unknown_and_a_failure_that_stays_is_not_said_again(
