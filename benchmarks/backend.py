@@ -66,7 +66,9 @@ def by_pyroute2(routes: Sequence[Route]) -> Callable[[], Span]:
 def _write(count: int, effort: Effort) -> Measured:
     routes = routes_of(effort.size(count))
     writes: list[Span] = []
-    ours, theirs = alternate(effort.rounds(9 if count < 100_000 else 5), by_backend(routes, writes), by_ip_batch(routes))
+    ours, theirs = alternate(
+        effort.rounds(9 if count < 100_000 else 5), by_backend(routes, writes), by_ip_batch(routes)
+    )
     see_that_errors_are_attributed(routes)
     figures, written = Figures.of_spans(theirs), Figures.of_spans(writes)
     note = f"writing alone: {written.median / figures.median:.2f}x, the rest is the dump that reads it back"

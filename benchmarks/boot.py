@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from benchmarks.worlds import Effort
     from hostrouting.model import Route
 
-__all__ = ["ROWS", "by_batch_of_look_ups", "by_boot_check", "by_boot_script", "by_ip_batch", "by_reference_check", "by_reference_script"]
+__all__ = [
+    "ROWS",
+    "by_batch_of_look_ups",
+    "by_boot_check",
+    "by_boot_script",
+    "by_ip_batch",
+    "by_reference_check",
+    "by_reference_script",
+]
 
 # The last pid of a namespace tells how many processes a command has made there, its own apart.
 _COUNT = r"""
@@ -85,8 +93,7 @@ def _boot_routes(effort: Effort) -> Measured:
 def _process_note(routes: Sequence[Route]) -> tuple[str, ...]:
     """How many processes the boot script starts, which its routes must not change."""
     few, many = (
-        _count_processes(script("static-routes.sh", static_routes_script(some)))
-        for some in (routes[:1], routes)
+        _count_processes(script("static-routes.sh", static_routes_script(some))) for some in (routes[:1], routes)
     )
     if few != many:
         raise WrongOutcomeError(f"the boot script starts {few} processes for a route and {many} for {len(routes)}")
@@ -206,5 +213,10 @@ ROWS = (
     Row("boot-route", "boot script, 1 explicit route", "one ip route replace in bash", _boot_route, 6),
     Row("boot-check", "boot check, 1,000 CIDRs, EXACT, FIB of 1,000", "ip -batch, 1,000 route get", _boot_check, 6),
     Row("boot-routes-one-by-one", "boot script, 1,000 routes", "one ip process a route", _against_reference),
-    Row("boot-check-one-by-one", "boot check, 1,000 CIDRs, EXACT, FIB of 1,000", "one probe, ip and awk a CIDR", _check_against_reference),
+    Row(
+        "boot-check-one-by-one",
+        "boot check, 1,000 CIDRs, EXACT, FIB of 1,000",
+        "one probe, ip and awk a CIDR",
+        _check_against_reference,
+    ),
 )

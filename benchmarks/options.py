@@ -27,7 +27,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("names", metavar="NAME", nargs="*", help="measure only this")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, once each: only to see that everything runs")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--docs", metavar="FOLDER", type=Path, help="write the page with its pictures and figures there")
+    parser.add_argument(
+        "--docs", metavar="FOLDER", type=Path, help="write the page with its pictures and figures there"
+    )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in names]:
         parser.error(f"there is no {unknown[0]}; there are: {' '.join(names)}")

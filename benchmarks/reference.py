@@ -22,7 +22,9 @@ def words_of(route: Route) -> str:
 
 def routes_script(routes: Iterable[Route]) -> str:
     """A script that starts ip once for each route."""
-    calls = "\n".join(f"install_route {route.destination} {route.hops[0].gateway} {route.hops[0].dev}" for route in routes)
+    calls = "\n".join(
+        f"install_route {route.destination} {route.hops[0].gateway} {route.hops[0].dev}" for route in routes
+    )
     return f"""#!/bin/bash
 set -euo pipefail
 

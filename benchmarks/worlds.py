@@ -17,7 +17,18 @@ from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Tab
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["GATEWAY", "HOP", "SCRATCH", "Effort", "World", "WrongOutcomeError", "batch_file", "cidrs_of", "routes_of", "script"]
+__all__ = [
+    "GATEWAY",
+    "HOP",
+    "SCRATCH",
+    "Effort",
+    "World",
+    "WrongOutcomeError",
+    "batch_file",
+    "cidrs_of",
+    "routes_of",
+    "script",
+]
 
 # inside.py sees to it that this is nobody else's.
 SCRATCH = Path("/run/hostrouting-benchmarks")
@@ -58,9 +69,7 @@ class Effort:
 @cache
 def routes_of(count: int) -> tuple[Route, ...]:
     """That many routes by the default gateway."""
-    return tuple(
-        Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), (HOP,)) for number in range(count)
-    )
+    return tuple(Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), (HOP,)) for number in range(count))
 
 
 def cidrs_of(count: int, routes: int) -> tuple[IPv4Network, ...]:
@@ -136,7 +145,9 @@ class World(AbstractContextManager["World"]):
         found = {(route.destination, route.metric, route.hops) for route in there if not route.is_connected}
         wanted = {(route.destination, route.metric, route.hops) for route in (*self._given, *routes)}
         if found != wanted:
-            raise WrongOutcomeError(f"table main holds {len(found)} routes, of {len(wanted)} wanted {len(found & wanted)}")
+            raise WrongOutcomeError(
+                f"table main holds {len(found)} routes, of {len(wanted)} wanted {len(found & wanted)}"
+            )
 
     def __exit__(self, *_: object) -> None:
         # Now, and not in a worker of the kernel's while the next contender runs.

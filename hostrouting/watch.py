@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar, Never
 
 import attrs
 
-from hostrouting import report as reports
-from hostrouting.check import check_overlap, utc_now
+from hostrouting.check import check_overlap
 from hostrouting.errors import FileError, HostRoutingError, RouteError
 from hostrouting.files import locked, remove_litter, write_if_changed
 from hostrouting.foes import foes_of
+from hostrouting.markers import write_markers
 from hostrouting.metrics import Counters, metrics_text
 from hostrouting.news import HOW_TO_STOP, Event, EventKind, Look, Priority, news, status
 from hostrouting.patience import Losses
@@ -23,7 +23,6 @@ from hostrouting.repair import repair
 from phases import Cancelled, TimedOut
 
 if TYPE_CHECKING:
-    import datetime
     from collections.abc import Callable
     from pathlib import Path
 
@@ -102,7 +101,7 @@ class WatchHostRouting:
         host: what to watch.
         say: gets each event, once.
         supervisor: hears that it has started, how things are, and that it is alive.
-        now: the time of day.
+        now: the time of day, in seconds since the epoch.
     """
 
     name: ClassVar[str] = "watch"
@@ -111,7 +110,7 @@ class WatchHostRouting:
     host: Host
     say: Callable[[Event], None]
     supervisor: Supervisor
-    now: Callable[[], datetime.datetime] = attrs.field(default=utc_now, kw_only=True, repr=False)
+    now: Callable[[], float] = attrs.field(default=time.time, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> None:
         """Do it; only the scope ends it.
@@ -166,12 +165,12 @@ class WatchHostRouting:
         troubles = []
         try:
             if report.cidrs:
-                reports.write_markers(self.host.layout, report)
+                write_markers(self.host.layout, report)
         except FileError as error:
             troubles.append(str(error))
         try:
             if (path := self._textfile(config)) is not None:
-                write_if_changed(path, metrics_text(report, repaired, counters, self.now().timestamp()))
+                write_if_changed(path, metrics_text(report, repaired, counters, self.now()))
         except FileError as error:
             troubles.append(str(error))
         return troubles
