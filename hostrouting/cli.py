@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import phases
 from hostrouting import __version__, commands, styled
-from hostrouting.commands import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, UsageError
+from hostrouting.commands import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
 from hostrouting.errors import ConfigError, HostRoutingError
+from hostrouting.options import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

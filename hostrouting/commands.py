@@ -13,18 +13,24 @@ import attrs
 
 import phases
 from hostrouting import styled
-from hostrouting.config import SECTION, Config, read_config
-from hostrouting.errors import ConfigError, HostRoutingError
+from hostrouting.config import Config
+from hostrouting.errors import HostRoutingError
 from hostrouting.layout import Layout
-from hostrouting.netaddr import parse_cidr
+from hostrouting.options import (
+    UsageError,
+    asked_host,
+    load,
+    merged,
+    nameservers_of,
+    read_with_cidrs,
+    without_waits,
+)
 from hostrouting.progress import ProgressLine
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
-    from ipaddress import IPv4Address, IPv4Network
+    from collections.abc import Iterator
 
-    from hostrouting.config import StaticRoute
     from hostrouting.findings import OverlapReport
     from hostrouting.host import Host
 
@@ -32,7 +38,6 @@ __all__ = [
     "EXIT_CHECK_UNKNOWN",
     "EXIT_FAILURE",
     "EXIT_PLAN_CHANGES",
-    "UsageError",
     "apply",
     "check",
     "demo",
@@ -50,10 +55,6 @@ EXIT_CHECK_UNKNOWN = 2
 EXIT_PLAN_CHANGES = 2
 
 
-class UsageError(Exception):
-    """The arguments can't be meant like that; the message says what is wrong."""
-
-
 def demo(options: argparse.Namespace, host: Host | None) -> int:
     """The demo, in a world that it makes itself."""
     del host  # the demo makes its own
@@ -68,7 +69,7 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.host import Host
     from hostrouting.tasks import Configure, InstallRoutes
 
-    config = _load(options, host)
+    config = load(options, host)
     if options.routes_only:
         routes, overlap = _run(InstallRoutes(config, host=host)), None
     else:
@@ -94,8 +95,8 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.foresee import will_start
     from hostrouting.tasks import plan_now
 
-    config = _load(options, host)
-    on = _asked_host(options, host)
+    config = load(options, host)
+    on = asked_host(options, host)
     plan, missing = plan_now(config, on.routes)
     boot = None if options.snapshot is not None else plan_boot(config, on)
     next_start = will_start(config, on, plan, missing)
@@ -113,7 +114,7 @@ def render(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.files import write_if_changed
     from hostrouting.parts import Manifest, wanted_files, wanted_parts
 
-    config = _load(options, host)
+    config = load(options, host)
     layout = Layout(options.out)
     parts = wanted_parts(config, layout)
     manifest = Manifest(config.consumer, {part.name: part.is_blocking for part in parts})
@@ -150,13 +151,13 @@ def _judge(
     """The report, with what was asked and whom."""
     from hostrouting.check import check_overlap
 
-    _, config = _read_with_cidrs(options, host)
+    _, config = read_with_cidrs(options, host)
     if options.coverage is not None:
         overlap = attrs.evolve(config.route_overlap, coverage=options.coverage)
         config = attrs.evolve(config, route_overlap=overlap)
-    on = _asked_host(options, host)
+    on = asked_host(options, host)
     if options.snapshot is not None or not is_waiting:
-        config = _without_waits(config)
+        config = without_waits(config)
     result: OverlapReport = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
     return result, config, on
 
@@ -197,10 +198,10 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.findings import Verdict
     from hostrouting.foresee import propose, resolve_now
 
-    document, config = _read_with_cidrs(options, host)
-    on = _asked_host(options, host)
-    config = config if options.snapshot is None else _without_waits(config)
-    servers = _nameservers(on)
+    document, config = read_with_cidrs(options, host)
+    on = asked_host(options, host)
+    config = config if options.snapshot is None else without_waits(config)
+    servers = nameservers_of(on)
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
     is_alone = document is None
     asked = phases.task("fix")(lambda scope: propose(config, on, scope, keeps_routes=is_alone, nameservers=servers))
@@ -215,7 +216,7 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
         styled.complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
     entries = result.remedy.routes
     if options.format == "config":
-        styled.say(report.to_json_text(_merged(document, entries)).rstrip())
+        styled.say(report.to_json_text(merged(document, entries)).rstrip())
     else:
         write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
         styled.say(write(resolve_now(entries, on)).rstrip())
@@ -240,9 +241,9 @@ def doctor(options: argparse.Namespace, host: Host | None) -> int:
 
     on = host or Host()
     if options.config is not None:
-        diagnosis = examine(on, _load(options, host), config_name=shlex.quote(options.config))
+        diagnosis = examine(on, load(options, host), config_name=shlex.quote(options.config))
     elif files.read_text(on.layout.config) is not None:
-        diagnosis = examine(on, _load(options, host), config_name="")
+        diagnosis = examine(on, load(options, host), config_name="")
     else:
         diagnosis = examine(on)
     if options.output == "json":
@@ -270,7 +271,7 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.watch import LazyClock, WatchHostRouting
 
     on = host or Host()
-    _load(options, on)  # what is wrong with it is told in full now, and in one line later
+    load(options, on)  # what is wrong with it is told in full now, and in one line later
     path = on.layout.config if options.config is None else options.config
     journal = Journal.of(os.environ, on.layout.journal_socket)
     supervisor = Supervisor.of(os.environ, os.getpid())
@@ -279,103 +280,6 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
     with _signals(scope), suppress(phases.Cancelled):
         phases.run(task, scope=scope)
     return 0
-
-
-# --- what the options name ---------------------------------------------------------------------------------------
-
-
-def _asked_host(options: argparse.Namespace, host: Host | None) -> Host:
-    """The host that a command asks: the recorded one of --snapshot, the given one, or this one."""
-    from hostrouting.host import Host
-
-    if options.snapshot is None:
-        return host or Host()
-    from hostrouting.backends.snapshot import SnapshotBackend
-    from hostrouting.record import STDIN, load_snapshot
-    from hostrouting.systemd.memory import FakeSystemd
-
-    path = options.snapshot
-    if path == "":
-        raise UsageError("hostrouting: --snapshot is empty; is a shell variable unset?")
-    try:
-        recorded = load_snapshot(path)
-    except ConfigError as error:
-        name = "standard input" if path == STDIN else path
-        if not any(where == name for where, _ in error.problems):
-            styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(name)} is no snapshot:")
-        raise
-    # Of units and files nothing is recorded, and nothing is asked.
-    return Host(routes=SnapshotBackend(recorded), units=FakeSystemd(), layout=Layout() if host is None else host.layout)
-
-
-def _without_waits(config: Config) -> Config:
-    """The config, but nothing is waited for: on a recorded host nothing will ever come."""
-    return attrs.evolve(config, wait_seconds=0, route_overlap=attrs.evolve(config.route_overlap, settle_seconds=0))
-
-
-def _read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:
-    """The document of CONFIG as it was written, and what it means."""
-    layout = Layout() if host is None else host.layout
-    path = layout.config if options.config is None else options.config
-    if path == "":
-        raise UsageError("hostrouting: CONFIG is empty; is a shell variable unset?")
-    try:
-        document = read_config(path)
-        config = Config.from_mapping(document)
-        if SECTION not in document:
-            styled.complain(f"hostrouting: {styled.clean(str(path))} has no key {SECTION}: it asks for nothing")
-        return document, config
-    except ConfigError as error:
-        if not any(where == str(path) for where, _ in error.problems):
-            styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(str(path))} breaks the rules:")
-        elif options.config is None and "cidr" in options:
-            styled.complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
-        raise
-
-
-def _load(options: argparse.Namespace, host: Host | None) -> Config:
-    return _read(options, host)[1]
-
-
-def _read_with_cidrs(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any] | None, Config]:
-    """The same with the CIDRs of --cidr; where only these are given, no file is read, and there is no document."""
-    given = _cidrs(options.cidr)
-    document, config = (None, Config()) if given and options.config is None else _read(options, host)
-    expected = (*config.route_overlap.expected_cidrs, *given)
-    return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
-
-
-def _merged(document: dict[str, Any] | None, entries: Sequence[StaticRoute]) -> dict[str, Any]:
-    """A config's document with some more static routes; without one, a document of these alone."""
-    if document is None:
-        document = {}
-    elif not entries:
-        return document
-    section = document.get(SECTION) or {}
-    routes = section.get("staticRoutes") or {}
-    more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
-    return document | {SECTION: section | {"staticRoutes": routes | more}}
-
-
-def _nameservers(on: Host) -> Sequence[IPv4Address]:
-    from hostrouting.backends.snapshot import SnapshotBackend
-    from hostrouting.resolvers import nameservers
-
-    recorded = on.routes.snapshot if isinstance(on.routes, SnapshotBackend) else None
-    return nameservers(on.layout) if recorded is None else recorded.nameservers
-
-
-def _cidrs(texts: Sequence[str]) -> tuple[IPv4Network, ...]:
-    cidrs: list[IPv4Network] = []
-    problems: list[str] = []
-    for text in texts:
-        try:
-            cidrs.append(parse_cidr(text))
-        except ValueError as error:
-            problems.append(f"hostrouting: --cidr {error}")
-    if problems:
-        raise UsageError("\n".join(problems))
-    return tuple(cidrs)
 
 
 # --- running -----------------------------------------------------------------------------------------------------
