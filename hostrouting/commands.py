@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -26,10 +25,10 @@ from hostrouting.options import (
     without_waits,
 )
 from hostrouting.progress import ProgressLine
+from hostrouting.signals import cancelled_by_signals
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from hostrouting.findings import OverlapReport
     from hostrouting.host import Host
@@ -277,7 +276,7 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
     supervisor = Supervisor.of(os.environ, os.getpid())
     scope = phases.CancelScope(clock=LazyClock())
     task = WatchHostRouting(lambda: Config.load(path), on, journal.write, supervisor)
-    with _signals(scope), suppress(phases.Cancelled):
+    with cancelled_by_signals(scope), suppress(phases.Cancelled):
         phases.run(task, scope=scope)
     return 0
 
@@ -287,25 +286,5 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
 
 def _run(task: phases.Task[Any]) -> Any:
     scope = phases.CancelScope()
-    with _signals(scope), ProgressLine(sys.stderr) as observer:
+    with cancelled_by_signals(scope), ProgressLine(sys.stderr) as observer:
         return phases.run(task, scope=scope, observer=observer)
-
-
-@contextmanager
-def _signals(scope: phases.CancelScope) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP cancel the scope, so that what was begun is put back."""
-
-    def cancel(number: int, _frame: object) -> None:
-        scope.cancel(signal.Signals(number).name)
-
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            before[number] = signal.signal(number, cancel)
-    except ValueError:  # in another thread: whoever runs us there cancels the scope by other means
-        before.clear()
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

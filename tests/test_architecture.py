@@ -44,7 +44,19 @@ FLOORS = [
     {"backends.*", "systemd.*", "files", "resolvers", "host", "notify", "foes"},
     {"parts", "install", "boot", "verify", "wait", "scene", "check", "record", "repair"},
     {"styled", "report", "markers", "nagios", "pictures", "tasks", "foresee", "journal", "doctor", "doctor.*"},
-    {"progress", "options", "verbose", "watch", "commands", "cli", "demo", "__main__", "testing", "testing.*"},
+    {
+        "progress",
+        "options",
+        "verbose",
+        "signals",
+        "watch",
+        "commands",
+        "cli",
+        "demo",
+        "__main__",
+        "testing",
+        "testing.*",
+    },
 ]
 PURE = {"errors", "netaddr", "model", *FLOORS[2]}
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}

@@ -201,8 +201,11 @@ def test_a_link_that_goes_down_in_silence_and_comes_back_has_its_route_again(wat
 def test_another_default_route_is_followed(watch: Callable[..., Watcher]) -> None:
     watcher = watch()
     watcher.hear("READY=1")
+    looks = watcher.metric("hostrouting_checks_total")
     ip("route", "add", "default", "via", "10.2.0.1", "dev", "eth1", "metric", "50")
     watcher.wait_until(lambda: "via 10.2.0.1 dev eth1" in ip("route", "show", "172.16.1.0/24"), "the route")
+    # Its own change is a reason to look once more; by then it has said what it did.
+    watcher.wait_until(lambda: watcher.metric("hostrouting_checks_total") >= looks + 2, "one more look")
     _, said = watcher.end()
     assert "changed with the default route: 172.16.1.0/24 via 10.2.0.1 dev eth1 proto hostrouting" in said
 
