@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from ipaddress import IPv4Network
 
+    from hostrouting.config import Gateway
     from hostrouting.model import Address, Link
 
 __all__ = ["Missing", "Resolution", "describe_missing", "resolve"]
@@ -131,18 +132,38 @@ def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> dict[int, 
     return found
 
 
+_Way = tuple[tuple[NextHop, ...], Route | None]
+
+
 @attrs.frozen
 class _Resolver:
     links: dict[str, Link]
     own: set[IPv4Address]
     defaults: list[Route]
     on_link: dict[int, dict[int, set[str | None]]]
+    # What thousands of routes have in common, by what their entries name.
+    ways: dict[tuple[str | None, Gateway], _Way] = attrs.field(factory=dict, init=False)
 
     def resolve(self, static: StaticRoute) -> Route:
+        named = (static.dev, static.gateway)
+        way = self.ways.get(named)
+        if way is None:
+            way = self.ways[named] = self._way(static)
+        hops, default = way
+        return Route(
+            destination=static.destination,
+            hops=hops,
+            metric=static.metric,
+            source=default.source if default else None,
+            mtu=default.mtu if default else None,
+        )
+
+    def _way(self, static: StaticRoute) -> _Way:
+        """The next hops, and the default route that the rest is inherited from, if it is."""
         if static.dev is not None:
             self._check_device(static.dev)
         if static.dev is not None and static.gateway is not None:
-            return self._route(static, (self._named_hop(static, static.dev),))
+            return (self._named_hop(static, static.dev),), None
         default = default_route(self.defaults, static.dev)
         if default is None:
             raise _NotThere(missing_default_route(self.defaults, static.dev))
@@ -155,16 +176,7 @@ class _Resolver:
             hops = (self._named_hop(static, self._default_device(static, hops), hops),)
         elif len(hops) == 1:
             hops = (attrs.evolve(hops[0], weight=1),)
-        return self._route(static, hops, default)
-
-    def _route(self, static: StaticRoute, hops: tuple[NextHop, ...], default: Route | None = None) -> Route:
-        return Route(
-            destination=static.destination,
-            hops=hops,
-            metric=static.metric,
-            source=default.source if default else None,
-            mtu=default.mtu if default else None,
-        )
+        return hops, default
 
     def _named_hop(self, static: StaticRoute, dev: str, inherited: tuple[NextHop, ...] = ()) -> NextHop:
         if static.gateway == ONLINK or not isinstance(static.gateway, IPv4Address):
