@@ -1,16 +1,15 @@
 """Phase tasks that give a node's traffic the right interface, and prove it.
 
-This module *is* the API; everything else may move. The layers, each importing only those above it (a test holds it):
+This module *is* the API; everything else may move. The layers, each importing only those above it (a test holds it,
+docs/design.md names every module):
 
     errors, netaddr, model                          values
     config, layout, the ports (backends, systemd)   what is asked, where, of whom
-    rules, fib, proof, default_route, resolve, plan pure: what the tables say, what has to change
-    coverage, overlap, remedy, findings             pure: what is wrong, and what mends it
-    snapshot                                        pure: a host as a document
+    resolve, plan, coverage, overlap, remedy...     pure: what the tables say, what is wrong, what has to change
     backends/*, systemd/*, files, host              adapters: the kernel, systemd, the file system
-    install, verify, wait, check, record            the host is changed and asked
-    tasks, report, markers                          what a bootstrap program runs
-    cli, demo, testing                              fronts
+    install, verify, wait, check, repair            the host is changed and asked
+    tasks, foresee, report, doctor                  what a bootstrap program runs
+    watch, cli, demo, testing                       fronts
 
 Names are looked up when they are first used (PEP 562): naming a config class loads no netlink.
 """

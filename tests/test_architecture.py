@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,13 @@ def test_a_module_imports_only_lower_floors(name: str) -> None:
         target = imported.removeprefix("hostrouting.")
         if imported.startswith("hostrouting.") and target in known:
             assert floor_of(target) <= own, f"hostrouting.{name} (floor {own}) imports hostrouting.{target} above it"
+
+
+def test_the_design_names_every_module_on_its_floor() -> None:
+    rows = re.findall(r"^\| (\d) \| (.*?) \|", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
+    told = {int(number) - 1: set(re.findall(r"`(\w+)`", words)) for number, words in rows}
+    for number, names in enumerate(FLOORS):
+        assert told[number] >= {name for name in names if not name.endswith("*")}
 
 
 @pytest.mark.parametrize("name", sorted(PURE))
