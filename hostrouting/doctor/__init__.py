@@ -56,7 +56,7 @@ EXAMINATIONS = (
     Examination("gate", "every instance runs the gate before it starts", _gate.gate),
     Examination("break-glass", "nobody has left the gate open", _gate.break_glass),
     Examination("namespace", "the gate sees the host's network", _gate.namespaces),
-    Examination("units", "the oneshots start at boot, and systemd has read them", _files.units),
+    Examination("units", "the units start at boot, and systemd has read them", _files.units),
     Examination("ordering", "everything starts after what it waits for, in no cycle", _gate.ordering),
     Examination("restart", "after a mend every instance starts by itself", _gate.restarts),
     Examination("tools", "bash, ip, awk, flock and timeout are there", _files.tools),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from hostrouting import files
 from hostrouting.boot import reference_links
 from hostrouting.diagnosis import Ailment, Severity
-from hostrouting.doctor._patient import GATED, read_folder, resolve_link
-from hostrouting.parts import wanted_parts
+from hostrouting.doctor._patient import read_folder, resolve_link
+from hostrouting.gate import GATED
+from hostrouting.parts import WATCH, wanted_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +75,9 @@ def _compare(patient: Patient, file: BootFile) -> Iterator[Ailment]:
         yield Ailment("file-missing", name, "it isn't there", patient.command("apply"))
         return
     content, mode = state
-    if content != file.text.encode("utf-8", "surrogateescape"):
+    # Which Python the watcher is run by is ``python``'s to look at: hardly ever the one that runs this.
+    there, wanted = (_EXEC_START.sub("ExecStart=", text) for text in (content.decode(errors="replace"), file.text))
+    if there != wanted if file.path == patient.layout.unit(WATCH) else content != file.text.encode():
         edited = [part for part in patient.read_back if patient.layout.script(part) == file.path]
         if edited and patient.read_back[edited[0]] is not None:
             message = "it was rendered from another config"
@@ -128,6 +131,9 @@ def units(patient: Patient) -> Iterator[Ailment]:
         if shown["NeedDaemonReload"] == "yes":
             message = "systemd hasn't read what its files say now"
             yield Ailment("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
+    if WATCH in patient.manifest.parts and not patient.is_watched:
+        message = "it is installed and doesn't run: routes that get lost aren't put back, and the markers grow old"
+        yield Ailment("watcher-down", f"{WATCH}.service", message, f"journalctl -u {WATCH}", Severity.RISK)
     folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.{kind}"))]
     for link in (folder / f"{name}.service" for folder in folders for name in GATED):
         path = patient.name(link)
@@ -205,9 +211,9 @@ _CONSOLE_SCRIPTS = ("/usr/local/bin/hostrouting", "/usr/bin/hostrouting")
 def python(patient: Patient) -> Iterator[Ailment]:
     """The Python environment that something here names is there."""
     layout = patient.layout
-    watch = files.read_text(layout.unit("hostrouting-watch")) or ""
+    watch = files.read_text(layout.unit(WATCH)) or ""
     if match := _EXEC_START.search(watch):
-        yield from _gone(patient, _unquoted(match), "hostrouting-watch.service", "routes that get lost aren't put back")
+        yield from _gone(patient, _unquoted(match), f"{WATCH}.service", "routes that get lost aren't put back")
     for path in _CONSOLE_SCRIPTS:
         if not layout.of(path).is_symlink() and not layout.of(path).exists():
             continue

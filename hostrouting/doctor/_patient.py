@@ -11,7 +11,7 @@ from hostrouting import files
 from hostrouting.config import Config
 from hostrouting.errors import FileError
 from hostrouting.gate import CHECK, GATED, ROUTES
-from hostrouting.parts import BootFile, Manifest, wanted_files, wanted_parts
+from hostrouting.parts import WATCH, BootFile, Manifest, wanted_files, wanted_parts
 from hostrouting.readback import read_check_route_overlap_script, read_static_routes_script
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Patient:
     @cached_property
     def is_watched(self) -> bool:
         """Whether the watcher puts lost routes back."""
-        return self.units.show("hostrouting-watch.service", "ActiveState")["ActiveState"] == "active"
+        return self.units.is_active(f"{WATCH}.service")
 
     def command(self, verb: str) -> str:
         """One of our commands, to be pasted."""

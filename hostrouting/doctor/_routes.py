@@ -190,7 +190,7 @@ def cloud_init(patient: Patient) -> Iterator[Ailment]:
 
 def _is_active(patient: Patient, unit: str) -> bool:
     """Whether a service that might take routes away is running, and nobody would put them back."""
-    return not patient.is_watched and patient.units.show(unit, "ActiveState")["ActiveState"] == "active"
+    return not patient.is_watched and patient.units.is_active(unit)
 
 
 def _states(patient: Patient, folder: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ class FakeSystemd:
         layout: where unit files and drop-ins are; None: there are none to read back.
         running: the units that are loaded, for example ``systemd-nspawn@kube1.service``.
 
-    ``manager`` holds properties of systemd itself, ``states`` the ``ActiveState`` of units that aren't in ``running``.
+    ``manager`` holds properties of systemd itself.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
@@ -34,7 +34,6 @@ class FakeSystemd:
         self.restarts: list[str] = []
         self.reloads = 0
         self.manager: dict[str, str] = {"Version": "257"}
-        self.states: dict[str, str] = {}
         self._load()
 
     def reload(self) -> None:
@@ -95,7 +94,7 @@ class FakeSystemd:
         )
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Settings of running units as of the last reload; ``LoadState`` of any; what ``manager`` and ``states`` hold.
+        """Settings of running units as of the last reload; ``LoadState`` of any; what ``manager`` holds.
 
         ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd does.
         """
@@ -105,7 +104,6 @@ class FakeSystemd:
         properties = {
             "ExecStartPreEx": "\n".join(map(_exec_words, loaded.get("ExecStartPre", ()))),
             "NeedDaemonReload": "yes" if unit in self._loaded and loaded != self._read(unit) else "no",
-            "ActiveState": self.states.get(unit, "active" if unit in self._loaded else "inactive"),
             "LoadState": self._load_state(unit),
         }
         return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ class Node:
 
     def manage(self, service: str, folder: str, text: str) -> None:
         """A network service runs and manages every interface."""
-        self.units.states[service] = "active"
+        self.units.restart(service)
         for link in self.kernel.links():
             self.write(f"{folder}/{link.index}", text)
 
@@ -432,7 +433,7 @@ def test_a_later_drop_in_of_networkd_overrides_and_one_of_etc_masks_its_namesake
 def test_with_the_watcher_running_nobody_takes_a_route_away_for_good(node: Node) -> None:
     flush_by_networkd(node)
     flush_by_network_manager(node)
-    node.units.states["hostrouting-watch.service"] = "active"
+    node.units.restart("hostrouting-watch.service")
     assert kinds(examine(node.host)) == []
 
 
@@ -449,6 +450,23 @@ def test_python_gone_says_that_boot_does_not_need_it(node: Node) -> None:
     assert "boot and the gate don't need it" in gone.message
     node.link("/opt/venv/bin/python", "/usr/bin/python3")
     assert kinds(examine(node.host)) == []
+
+
+def test_the_watcher_may_run_by_another_python_but_it_must_run(node: Node) -> None:
+    watched = config(watch={"enabled": True})
+    phases.run(Configure(watched, host=node.host))
+    unit = f"{UNITS}/hostrouting-watch.service"
+    own = f'"{sys.executable}"'
+    assert own in node.read(unit)
+    node.link("/opt/venv/bin/python", "/usr/bin/python3")
+    node.write(unit, node.read(unit).replace(own, "/opt/venv/bin/python"))
+    assert kinds(examine(node.host, watched)) == []
+    node.remove("/usr/bin/python3")
+    assert kinds(examine(node.host, watched)) == ["python-gone"]
+    node.units.stop("hostrouting-watch.service")
+    assert "watcher-down" in kinds(examine(node.host, watched))
+    node.write(unit, node.read(unit).replace("Restart=always", "Restart=no"))
+    assert "file-differs" in kinds(examine(node.host, watched))
 
 
 class Refusing(FakeSystemd):
