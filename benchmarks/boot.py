@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figures, Measured, Row
@@ -18,6 +17,7 @@ from hostrouting.render import render_check_route_overlap_script, render_static_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from ipaddress import IPv4Network
+    from pathlib import Path
 
     from benchmarks.worlds import Effort
     from hostrouting.model import Route
@@ -104,7 +104,7 @@ def _count_processes(path: Path) -> int:
     # What an earlier run has left costs a process to remove.
     shutil.rmtree(Layout().marker_ok.parent, ignore_errors=True)
     with World(has_infiniband=True):
-        inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", _COUNT, "bash", path]
+        inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", _COUNT, "bash", str(path)]
         return int(subprocess.run(inside, stdout=subprocess.PIPE, check=True).stdout)
 
 
@@ -112,7 +112,7 @@ def _boot_route(effort: Effort) -> Measured:
     routes = routes_of(1)
     words = f"{routes[0].destination} {routes[0].hops[0].words()} proto {routes[0].protocol:d}"
     one_ip = script("one-route.sh", f"#!/bin/bash\nip -4 route replace {words}\n")
-    ours, theirs = alternate(effort.rounds(41), by_boot_script(routes), _installing(routes, one_ip))
+    ours, theirs = alternate(effort.rounds(21), by_boot_script(routes), _installing(routes, one_ip))
     return Measured(Figures.of_spans(ours), Figures.of_spans(theirs))
 
 

@@ -107,7 +107,7 @@ def _curves(axes: _Axes, curves: tuple[Curve, ...]) -> Iterator[str]:
         (x, y), label = spots[-1], places[curve.name]
         end = _LEFT_PX + _PLOT_WIDTH_PX + 14
         yield _line(x + 4, y, end - 4, label, colour, ' stroke-opacity="0.4" stroke-dasharray="2 3"')
-        size, took = curve.points[-1]
+        took = curve.points[-1][1]
         yield _text(end, label + 4, curve.name, "small", colour)
         yield _text(_WIDTH_PX - 14, label + 4, _seconds(took), "small end", colour)
 

@@ -38,6 +38,8 @@ def main() -> None:
     if options.docs:
         write_docs(report, options.docs)
     say(json.dumps(report.to_json(), indent=1) if options.json else as_table(report))
+    if options.quick:
+        complain("quick: every size was tiny and everything ran once, so the figures mean nothing")
 
 
 def _measure(row: Row, effort: Effort) -> Result:
@@ -55,10 +57,11 @@ def _grow(name: str, growth: Callable[[Effort], Growth], effort: Effort) -> Grow
 
 def _made(before: tuple[float, float, float]) -> dict[str, str]:
     after = os.getloadavg()
+    programs = f"Python {platform.python_version()}", _first_line("ip", "-V"), _first_line("awk", "-W", "version")
     return {
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "kernel": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {os.cpu_count()} cores",
-        "programs": f"Python {platform.python_version()}, {_first_line('ip', '-V')}, {_first_line('awk', '-W', 'version')}",
+        "programs": ", ".join(programs),
         "load average": f"{before[0]:.1f} before, {after[0]:.1f} after",
     }
 

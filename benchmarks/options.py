@@ -33,6 +33,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in names]:
         parser.error(f"there is no {unknown[0]}; there are: {' '.join(names)}")
-    if options.names and options.docs:
-        parser.error("the page is of a whole run: --docs takes no NAME")
+    if options.docs and (options.names or options.quick):
+        parser.error("the page is of a whole run: --docs takes neither NAME nor --quick")
     return options

@@ -125,13 +125,16 @@ which takes a few minutes; `./run bench` alone prints the table, `./run bench NA
 
 ## How it is measured
 
-Both sides of a row run alternately, in one go, each in a fresh network namespace (a check changes nothing, and runs in one that
-stays), and what they did is verified after each run: the table is read back and compared, the verdict is looked at, and a table
-with one fault must be found faulty. A ratio is that of the medians. *cpu* is that of the processor time, with all processes that
-were started: where the machine was busy with something else, trust it. The rows of the backend, the proof and the check are
-measured in a Python that runs, from values to values; writing includes reading back what was written, by one dump, which
-`ip -batch` doesn't do. Boot scripts are measured from their start to their end, with mawk, which is Debian's awk. The other side
-reads its commands from a file and writes to one or to nowhere.
+Both sides of a row run alternately, in one go, each in a fresh network namespace (a check changes nothing, and runs in
+one that stays), and what they did is verified each time: the table is read back and compared, the verdict is looked at;
+and a table with one fault must be found faulty. A ratio is that of the medians. *cpu* is that of the processor time, of
+all processes that were started: where the machine was busy with something else, it tells more.
+
+The rows of the backend, the proof and the check are measured in a Python that runs already, from values to values.
+Writing includes reading back what was written, by one dump, which `ip -batch` doesn't do. The expected CIDRs are spread
+over the table; a few of them lie inside an InfiniBand interface's prefix, and a more specific route mends each. Boot
+scripts are measured from their start to their end, with mawk, Debian's awk, where there is one. What the other side
+reads and writes are files, or nothing.
 
 {chr(10).join(f"- {line}" for line in as_words(report))}
 """

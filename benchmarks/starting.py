@@ -36,7 +36,7 @@ def _cold_start(effort: Effort) -> Measured:
         return timed(lambda: run(sys.executable, "-c", "pass"))[0]
 
     with World():
-        ours, theirs = alternate(effort.rounds(41), by_check, by_python)
+        ours, theirs = alternate(effort.rounds(21), by_check, by_python)
     return Measured(Figures.of_spans(ours), Figures.of_spans(theirs))
 
 

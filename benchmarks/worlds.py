@@ -72,13 +72,16 @@ def routes_of(count: int) -> tuple[Route, ...]:
     return tuple(Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), (HOP,)) for number in range(count))
 
 
-def cidrs_of(count: int, routes: int) -> tuple[IPv4Network, ...]:
-    """That many expected CIDRs, spread over the first so many routes; a few lie where InfiniBand has shadowed them.
+def cidrs_of(count: int, routes: int, *, is_clear: bool = False) -> tuple[IPv4Network, ...]:
+    """That many expected CIDRs, spread over the first so many routes.
 
-    Each of the others holds one of the routes, where there are as many.
+    Args:
+        count: how many.
+        routes: how many there are; each CIDR holds one of them, if there are as many.
+        is_clear: whether none lies where InfiniBand would shadow it, but for a route that mends it; else a few do.
     """
     stride = max(1, routes // count) * _STRIDE
-    mended = [route.destination for route in World.mends[:count]]
+    mended = [] if is_clear else [route.destination for route in World.mends[:count]]
     return (*mended, *(IPv4Network((_FIRST + number * stride, 22)) for number in range(count - len(mended))))
 
 
