@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ import phases
 from hostrouting import styled
 from hostrouting.config import Config
 from hostrouting.errors import HostRoutingError
-from hostrouting.layout import Layout
 from hostrouting.options import (
     UsageError,
     asked_host,
@@ -111,6 +109,7 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
 def render(options: argparse.Namespace, host: Host | None) -> int:
     """The files that apply would install."""
     from hostrouting.files import write_if_changed
+    from hostrouting.layout import Layout
     from hostrouting.parts import Manifest, wanted_files, wanted_parts
 
     config = load(options, host)
@@ -234,6 +233,8 @@ def snapshot(options: argparse.Namespace, host: Host | None) -> int:
 
 def doctor(options: argparse.Namespace, host: Host | None) -> int:
     """What may break the gate."""
+    import shlex
+
     from hostrouting import files, report
     from hostrouting.doctor import diagnosis_text, examine
     from hostrouting.host import Host

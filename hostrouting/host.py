@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.errors import ConfigError, RouteError
-from hostrouting.layout import Layout
-from hostrouting.systemd.systemctl import Systemctl
 
 if TYPE_CHECKING:
     import os
 
     from hostrouting.backends import RouteBackend
+    from hostrouting.layout import Layout
     from hostrouting.systemd import UnitManager
 
 __all__ = ["Host"]
@@ -34,8 +33,8 @@ class Host:
     """
 
     backend: RouteBackend | None
-    units: UnitManager
-    layout: Layout
+    _units: UnitManager | None
+    _layout: Layout | None
 
     def __init__(
         self,
@@ -43,8 +42,7 @@ class Host:
         units: UnitManager | None = None,
         layout: Layout | None = None,
     ) -> None:
-        layout = layout or Layout()
-        if not layout.is_this_host:
+        if layout is not None and not layout.is_this_host:
             omitted = [name for name, seam in (("routes", routes), ("units", units)) if seam is None]
             if omitted:
                 given = {"routes": "NetlinkBackend() or a FakeKernel()", "units": "Systemctl() or FakeSystemd()"}
@@ -55,7 +53,7 @@ class Host:
             from hostrouting.backends.netlink import NetlinkBackend
 
             routes = NetlinkBackend()
-        self.__attrs_init__(backend=routes, units=units or Systemctl(), layout=layout)
+        self.__attrs_init__(backend=routes, units=units, layout=layout)
 
     @classmethod
     def image(cls, root: str | os.PathLike[str]) -> Host:
@@ -70,6 +68,9 @@ class Host:
         Raises:
             ConfigError: there is no such folder, or it is this host's own root.
         """
+        from hostrouting.layout import Layout
+        from hostrouting.systemd.systemctl import Systemctl
+
         layout = Layout(root)
         if layout.is_this_host:
             raise ConfigError([("root", "is this host's own; leave it out to work on this host")])
@@ -78,6 +79,22 @@ class Host:
         image = cls.__new__(cls)
         image.__attrs_init__(backend=None, units=Systemctl(layout.root), layout=layout)
         return image
+
+    # A check asks for neither, and paths cost as much to load as all of its questions.
+
+    @property
+    def units(self) -> UnitManager:
+        """The service manager."""
+        from hostrouting.systemd.systemctl import Systemctl
+
+        return Systemctl() if self._units is None else self._units
+
+    @property
+    def layout(self) -> Layout:
+        """Where files are."""
+        from hostrouting.layout import Layout
+
+        return Layout() if self._layout is None else self._layout
 
     @property
     def is_image(self) -> bool:

@@ -9,7 +9,6 @@ import attrs
 from hostrouting import styled
 from hostrouting.config import SECTION, Config, read_config
 from hostrouting.errors import ConfigError
-from hostrouting.layout import Layout
 from hostrouting.netaddr import parse_cidr
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ def asked_host(options: argparse.Namespace, host: Host | None) -> Host:
     if options.snapshot is None:
         return host or Host()
     from hostrouting.backends.snapshot import SnapshotBackend
+    from hostrouting.layout import Layout
     from hostrouting.record import STDIN, load_snapshot
     from hostrouting.systemd.memory import FakeSystemd
 
@@ -58,6 +58,8 @@ def without_waits(config: Config) -> Config:
 
 def read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:
     """The document of CONFIG as it was written, and what it means."""
+    from hostrouting.layout import Layout
+
     layout = Layout() if host is None else host.layout
     path = layout.config if options.config is None else options.config
     if path == "":
