@@ -139,7 +139,11 @@ def test_phases_knows_nothing_of_hostrouting() -> None:
         ("from hostrouting import Config, StaticRoute", ["pyroute2", "asyncio", "hostrouting.tasks", "subprocess"]),
         ("from hostrouting import Configure, Host, NetlinkBackend", ["pyroute2", "asyncio"]),
         ("from hostrouting.testing import FakeKernel, FakeSystemd", ["pyroute2", "asyncio", "hypothesis"]),
-        ("import hostrouting.cli", ["pyroute2", "asyncio", "hostrouting.demo", "logging", "subprocess", "json"]),
+        (
+            "import hostrouting.cli",
+            ["pyroute2", "asyncio", "hostrouting.demo", "logging", "subprocess", "pathlib", "json"],
+        ),
+        ("import phases; phases.run", ["asyncio", "logging", "subprocess", "phases._compose"]),
     ],
 )
 def test_a_name_loads_no_more_than_it_needs(statement: str, unloaded: list[str]) -> None:

@@ -745,9 +745,14 @@ def test_pyroute2_is_loaded_for_what_is_rare_and_nothing_is_warned_of() -> None:
 
 CHECK = """
 import sys
+before = set(sys.modules)
 from hostrouting.cli import main
 assert main(["check", "--cidr", "10.9.0.0/16"]) == 0
-assert not {"pyroute2", "asyncio"} & set(sys.modules)
+unused = {"pyroute2", "asyncio", "datetime", "difflib", "json", "logging", "pathlib", "shutil", "subprocess", "tempfile"}
+unused |= {"textwrap", "traceback", "urllib.parse", "xml", "phases._compose", "phases._process", "phases._threads"}
+unused |= {f"hostrouting.{name}" for name in ("fib", "files", "layout", "plan", "proof", "remedy", "resolve", "tasks")}
+loaded = unused & set(sys.modules) - before
+assert not loaded, loaded
 """
 
 
