@@ -436,7 +436,7 @@ def test_a_run_takes_the_lock_from_reading_to_proof_and_not_while_it_waits(kerne
     wanted = ConfigureStaticRoutes(config(wait=60), host=host_of(Watching(), layout))
     phases.run(wanted, observer=OnProgress(lambda: kernel.add([default_route()])))
     assert lock_states.pop("wait_for_change") == {False}
-    assert set(lock_states) == {"routes", "links", "addresses", "add", "delete", "lookup"}
+    assert set(lock_states) == {"routes", "links", "addresses", "rules", "add", "delete"}
     assert all(states == {True} for states in lock_states.values())
 
 
