@@ -215,21 +215,18 @@ def own_addresses(prefixes: Iterable[Numbers]) -> dict[Numbers, int | None]:
     # not yet covered.
     open_: list[tuple[Numbers, int, int]] = []
 
-    def close() -> None:
-        prefix, last, free = open_.pop()
-        own.setdefault(prefix, free if free <= last else None)
-
     for prefix in sorted(set(prefixes)):
         first, length = prefix
         last = first + (1 << (32 - length)) - 1
         while open_ and open_[-1][1] < first:
-            close()
+            outer, end, free = open_.pop()
+            own.setdefault(outer, free if free <= end else None)
         if open_:
             outer, end, free = open_[-1]
             if free < first:
                 own.setdefault(outer, free)
             open_[-1] = (outer, end, max(free, last + 1))
         open_.append((prefix, last, first))
-    while open_:
-        close()
+    for outer, end, free in open_:
+        own.setdefault(outer, free if free <= end else None)
     return own

@@ -7,6 +7,7 @@ around the address, a dead hop, a second metric) isn't decided here: the kernel 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
@@ -52,13 +53,13 @@ def unproven(
     locals_ = [numbers(entry.destination) for entry in local]
     own = own_addresses((*entries, *places, *locals_, _THIS_HOST))
     winners = _winners(main, entries) if tuple(rules) == _RULES_OF_THE_KERNEL else {}
-    around = _Around(locals_)
+    around, judge = _Around(locals_), _Judge()
     left: list[tuple[Route, IPv4Address | None]] = []
     for route, place in zip(wanted, places, strict=True):
         address, winner = own[place], winners.get(place)
         if address is None:
             left.append((route, None))
-        elif winner is None or not _is_as_wanted(winner, route) or around.hold(address):
+        elif winner is None or not judge.is_as_wanted(winner, route) or around.hold(address):
             left.append((route, IPv4Address(address)))
     return left
 
@@ -74,33 +75,43 @@ def _winners(main: Sequence[Route], places: Sequence[Numbers]) -> dict[Numbers, 
     return winners
 
 
-def _is_as_wanted(entry: Route, route: Route) -> bool:
-    """Whether an entry of a destination is the wanted route, and such that the kernel doesn't pass it over."""
-    return (
-        entry.type is route.type is RouteType.UNICAST
-        and entry.metric == route.metric
-        and entry.tos == route.tos
-        and entry.table == route.table
-        and entry.hops == route.hops
-        and _are_live(entry.hops)
-    )
+class _Judge:
+    """Says whether an entry of a destination is the wanted route, and such that the kernel doesn't pass it over."""
+
+    def __init__(self) -> None:
+        # By the identity of hops, which thousands of routes share; the caller holds them, so it stays theirs.
+        self._are_as_wanted: dict[tuple[int, int], bool] = {}
+
+    def is_as_wanted(self, entry: Route, route: Route) -> bool:
+        pair = (id(entry.hops), id(route.hops))
+        if pair not in self._are_as_wanted:
+            self._are_as_wanted[pair] = entry.hops == route.hops and _are_live(entry.hops)
+        return (
+            self._are_as_wanted[pair]
+            and entry.type is route.type is RouteType.UNICAST
+            and entry.metric == route.metric
+            and entry.tos == route.tos
+            and entry.table == route.table
+        )
 
 
 def _are_live(hops: Sequence[NextHop]) -> bool:
-    for hop in hops:
-        # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
-        if hop.is_dead or hop.is_linkdown:
-            return False
-    return bool(hops)
+    # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
+    return bool(hops) and not any(hop.is_dead or hop.is_linkdown for hop in hops)
 
 
 class _Around:
     """Prefixes, to be asked whether one of them holds an address."""
 
     def __init__(self, prefixes: Iterable[Numbers]) -> None:
-        self._firsts: dict[int, set[int]] = {}
-        for first, length in prefixes:
-            self._firsts.setdefault(32 - length, set()).add(first)
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for first, length in sorted(prefixes):
+            # Prefixes are nested or apart.
+            if not self._lasts or first > self._lasts[-1]:
+                self._firsts.append(first)
+                self._lasts.append(first + (1 << (32 - length)) - 1)
 
     def hold(self, address: int) -> bool:
-        return any(address >> bits << bits in firsts for bits, firsts in self._firsts.items())
+        position = bisect_right(self._firsts, address) - 1
+        return position >= 0 and address <= self._lasts[position]
