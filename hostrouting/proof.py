@@ -80,24 +80,24 @@ class _Judge:
 
     def __init__(self) -> None:
         # By the identity of hops, which thousands of routes share; the caller holds them, so it stays theirs.
-        self._are_as_wanted: dict[tuple[int, int], bool] = {}
+        self._is_hop_as_wanted: dict[tuple[int, int], bool] = {}
 
     def is_as_wanted(self, entry: Route, route: Route) -> bool:
-        pair = (id(entry.hops), id(route.hops))
-        if pair not in self._are_as_wanted:
-            self._are_as_wanted[pair] = entry.hops == route.hops and _are_live(entry.hops)
         return (
-            self._are_as_wanted[pair]
-            and entry.type is route.type is RouteType.UNICAST
+            entry.type is route.type is RouteType.UNICAST
             and entry.metric == route.metric
             and entry.tos == route.tos
             and entry.table == route.table
+            and len(entry.hops) == len(route.hops) > 0
+            and all(map(self._is_hop, entry.hops, route.hops))
         )
 
-
-def _are_live(hops: Sequence[NextHop]) -> bool:
-    # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
-    return bool(hops) and not any(hop.is_dead or hop.is_linkdown for hop in hops)
+    def _is_hop(self, there: NextHop, wanted: NextHop) -> bool:
+        pair = (id(there), id(wanted))
+        if pair not in self._is_hop_as_wanted:
+            # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
+            self._is_hop_as_wanted[pair] = there == wanted and not there.is_dead and not there.is_linkdown
+        return self._is_hop_as_wanted[pair]
 
 
 class _Around:
