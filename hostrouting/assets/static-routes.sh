@@ -276,6 +276,7 @@ section == "config" {
   if (!NF)
     next
   wanted++
+  entries_max = 2 * wanted
   wanted_to[wanted] = $1
   wanted_gateway[wanted] = $2
   wanted_dev[wanted] = $3
@@ -300,8 +301,10 @@ section == "kernel" {
     sub(/\/.*/, "", $4)
     own_address[$4] = 1
   }
-  else
+  else if ($2 ~ /:$/)
     read_link()
+  else
+    rule[++rules] = $0
   next
 }
 
@@ -312,6 +315,12 @@ section == "answers" {
 
 section == "expected" {
   expected[++expectations] = $0
+  next
+}
+
+section == "others" {
+  is_foretold[$0]++
+  foretold++
   next
 }
 
@@ -330,6 +339,7 @@ section == "header" {
   replaced = $3
   removed = $4
   lookups = $5
+  is_provable = $10 > 0
   writes = added + replaced + removed
   next
 }
@@ -359,6 +369,8 @@ function read_link(    name, i) {
 
 # Thousands of routes differ in nothing but their destination, so what is behind it is taken apart once.
 function read_route(    kind, to, n, id) {
+  if (++entries <= entries_max)
+    entry[entries] = trimmed($0)
   kind = $1 in type_number ? $0 : substr($0, length($1) + 2)
   if (!(kind in is_classified))
     classify(kind)
@@ -370,7 +382,8 @@ function read_route(    kind, to, n, id) {
   else if (!index(to, "/"))
     to = to "/32"
   n = ++lines
-  line[n] = substr($0, length($0)) == " " ? substr($0, 1, length($0) - 1) : $0
+  line[n] = trimmed($0)
+  entry_of[n] = entries
   place[n] = to
   cover(to)
   is_main[n] = in_main[kind]
@@ -393,6 +406,11 @@ function read_route(    kind, to, n, id) {
   }
   if (to == "0.0.0.0/0" && is_usual[kind])
     defaults[++default_count] = n
+}
+
+# As in the words of a plan: ip ends a route with a blank.
+function trimmed(text) {
+  return substr(text, length(text)) == " " ? substr(text, 1, length(text) - 1) : text
 }
 
 function classify(kind) {
@@ -751,7 +769,10 @@ function own_address_of(prefix,    slash, bits, i, base, address, end, network) 
   return ""
 }
 
-function expect(prefix, route,    address) {
+# times: as often is the prefix counted if the route is the only one to it.
+function expect(prefix, route, times,    address) {
+  if (covers[prefix] != times || route ~ / (dead|linkdown|nhid)( |$)/)
+    is_unclear = 1
   address = own_address_of(prefix)
   if (address == "")
     expect_covered(prefix, route)
@@ -770,6 +791,63 @@ function expect_covered(prefix, route,    main, i, bits) {
         covered_route[++covered] = words(route) " is in the table but never wins: longer prefixes cover all of it, for example " words(line[i])
         return
       }
+}
+
+# --- what proves that all of them win: the rules, and a table that is as foretold ----------------------------------
+# A look-up of each costs more than to list a table that holds little else. A route wins if it is the only one to its
+# destination, has an address that no longer prefix covers, and the rules are the kernel's own: local, main, default.
+# Where anything is out of the ordinary, each is looked up.
+
+function can_prove(    n) {
+  if (entries > entries_max || is_unclear || covered || !rules_are_usual(rule, rules))
+    return 0
+  # Once there was another rule, local is a table of its own and comes first: the length of a prefix there says nothing.
+  for (n = 1; n <= lines; n++)
+    if (!is_main[n] && length_of(place[n]) < 32 && place[n] != "127.0.0.0/8")
+      return 0
+  return 1
+}
+
+function rules_are_usual(list, count,    i, word) {
+  for (i = 1; i <= count; i++) {
+    split(list[i], word, " ")
+    list[i] = word[1] " " word[2] " " word[3] " " word[4] " " word[5] (6 in word ? " and more" : "")
+  }
+  return count == 3 && list[1] == "0: from all lookup 255" && list[2] == "32766: from all lookup 254" && list[3] == "32767: from all lookup 253"
+}
+
+# Sets other: what the tables hold besides the routes that must win.
+function foretell(    i) {
+  for (i = 1; i <= replaced; i++)
+    delete entry[entry_of[replaced_lines[i]]]
+  for (i = 1; i <= removed; i++)
+    delete entry[entry_of[removals[i]]]
+  for (i = 1; i <= kept; i++)
+    delete entry[entry_of[keeps[i]]]
+  for (i = 1; i <= foreign; i++)
+    delete entry[entry_of[others[i]]]
+  for (i = 1; i <= entries; i++)
+    if (i in entry)
+      other[++other_count] = entry[i]
+}
+
+# Whether the rules and tables that ip has listed are as foretold.
+function is_as_foretold(    i, list, count, text) {
+  for (i = 1; i <= lookups; i++) {
+    is_foretold[substr(expected[i], index(expected[i], " ") + 1)]++
+    foretold++
+  }
+  count = 0
+  for (i = 1; i <= answers && answer[i] ~ /^[0-9]+:/; i++)
+    list[++count] = answer[i]
+  if (interrupted || !rules_are_usual(list, count) || answers - count != foretold)
+    return 0
+  for (; i <= answers; i++) {
+    text = trimmed(answer[i])
+    if (is_foretold[text]-- <= 0)
+      return 0
+  }
+  return 1
 }
 
 # --- the plan ------------------------------------------------------------------------------------------------------
@@ -804,31 +882,34 @@ function print_plan(    i) {
   cover_changes()
   for (i = 1; i <= added; i++) {
     change[i] = "route add " wanted_line[additions[i]]
-    expect(wanted_to[additions[i]], wanted_line[additions[i]])
+    expect(wanted_to[additions[i]], wanted_line[additions[i]], 1)
   }
   for (i = 1; i <= replaced; i++) {
     change[added + i] = "route replace " wanted_line[replacements[i]]
     old[i] = line[replaced_lines[i]]
-    expect(wanted_to[replacements[i]], wanted_line[replacements[i]])
+    expect(wanted_to[replacements[i]], wanted_line[replacements[i]], 2)
   }
   for (i = 1; i <= removed; i++) {
     change[added + replaced + i] = command("del", line[removals[i]])
     old[replaced + i] = line[removals[i]]
   }
   for (i = 1; i <= kept; i++)
-    expect(place[keeps[i]], line[keeps[i]])
+    expect(place[keeps[i]], line[keeps[i]], 2)
   for (i = 1; i <= foreign; i++)
-    expect(place[others[i]], line[others[i]])
+    expect(place[others[i]], line[others[i]], 2)
   for (i = 1; i <= covered; i++)
     expected[lookups + i] = covered_route[i]
   changes = added + replaced + removed
   expectations = lookups + covered
   olds = replaced + removed
-  print_header("plan " added + 0 " " replaced + 0 " " removed + 0 " " lookups + 0 " " bytes(change, changes) " " bytes(lookup, lookups) " " bytes(expected, expectations) " " bytes(old, olds))
+  if (can_prove())
+    foretell()
+  print_header("plan " added + 0 " " replaced + 0 " " removed + 0 " " lookups + 0 " " bytes(change, changes) " " bytes(lookup, lookups) " " bytes(expected, expectations) " " bytes(old, olds) " " bytes(other, other_count))
   print_all(change, changes)
   print_all(lookup, lookups)
   print_all(expected, expectations)
   print_all(old, olds)
+  print_all(other, other_count)
   print_summary()
 }
 
@@ -899,15 +980,17 @@ function is_gone(k) {
 }
 
 # "won"; "lost" and which routes; "failed", the number of the change that did, the end of its bulk and ip's words;
-# "gone" and the number; "unreached" if a look-up failed, behind which ip asked no more.
+# "gone" and the number; "unreached" if a look-up failed, behind which ip asked no more, or if the tables prove nothing.
 function judge(    k, first) {
   first = 0
   for (k in failed)
     if (!first || k + 0 < first)
       first = k + 0
-  if (!first)
+  if (!first && !is_provable)
     judge_answers()
-  else if (first > writes)
+  else if (!first && is_as_foretold())
+    print "won"
+  else if (!first || first > writes)
     print "unreached"
   else if (is_gone(first))
     print "gone", first
@@ -1114,32 +1197,35 @@ take_lock() {
 
 # Sets STATE and what belongs to it.
 look() {
-  local text='' left at=$HEADER_BYTES changes lookups expected old
+  local text='' left at=$HEADER_BYTES changes lookups expected old others
   for ((left = ATTEMPTS; left; left--)); do
-    text=$(think plan < <(ask $'link show type vrf\nlink show\naddress show\nroute show table all'))
+    text=$(think plan < <(ask $'link show type vrf\nlink show\naddress show\nroute show table all\nrule show'))
     [ "$text" = again ] || break
   done
   HEADER=${text:0:HEADER_BYTES-1}
-  read -r STATE ADDED REPLACED REMOVED _ changes lookups expected old <<<"$HEADER"
+  read -r STATE ADDED REPLACED REMOVED _ changes lookups expected old others <<<"$HEADER"
   REST=${text:at}
   [ "$STATE" = plan ] || return
   CHANGE_LINES=${text:at:changes} at=$((at + changes))
   LOOKUP_LINES=${text:at:lookups} at=$((at + lookups))
   EXPECTED_LINES=${text:at:expected} at=$((at + expected))
   OLD_LINES=${text:at:old} at=$((at + old))
+  OTHER_LINES=${text:at:others} at=$((at + others))
   REST=${text:at}
 }
 
-# Writes what the plan asks for and looks each route up, or puts back what was changed and sets MESSAGE.
+# Writes what the plan asks for and sees each route win, or puts back what was changed and sets MESSAGE.
 commit() {
-  local writes=$((ADDED + REPLACED + REMOVED)) from=0 commands=$CHANGE_LINES$LOOKUP_LINES lines
+  local writes=$((ADDED + REPLACED + REMOVED)) from=0 proof=$LOOKUP_LINES commands lines
   local text verdict at end error
+  [ -z "$OTHER_LINES" ] || proof=$'rule show\nroute show table all\n'
+  commands=$CHANGE_LINES$proof
   while :; do
     text=$(
       # systemd sends its signals to all processes of a unit: half a batch would be worse than a late end.
       trap '' HUP INT TERM
       think judge < <(
-        printf '%s\n' ==header "$HEADER" ==expected "$EXPECTED_LINES==offset $from" ==answers
+        printf '%s\n' ==header "$HEADER" ==expected "$EXPECTED_LINES==others" "$OTHER_LINES==offset $from" ==answers
         ask "$commands"
       )
     )
@@ -1147,7 +1233,7 @@ commit() {
     # Somebody else has removed what was to be removed: on behind it.
     [ "$verdict" = gone ] || break
     from=$at
-    mapfile -t lines <<<"$CHANGE_LINES$LOOKUP_LINES"
+    mapfile -t lines <<<"$CHANGE_LINES$proof"
     printf -v commands '%s\n' "${lines[@]:from}"
   done
   if [ "$verdict" = unreached ]; then
