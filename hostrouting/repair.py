@@ -64,7 +64,8 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
     except HostRoutingError as error:
         failed = Losses(failures.count + 1 if failures else 1, now)
         return Repair(kept, lost=lost, problem=str(error), patience=patience, failures=failed)
-    replaced = {item.new: _follows(item.old, before) for item in done.replace}
+    left = _by_key(before)
+    replaced = {item.new: _follows(item.old, left) for item in done.replace}
     result = Repair(
         kept=(*kept, *done.add, *replaced),
         restored=(*done.add, *(route for route, follows in replaced.items() if not follows)),
@@ -117,7 +118,8 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str |
         plan = _plan_each(resolution.routes, main)
         problems.append(str(error))
     if problems:
-        return attrs.evolve(plan, remove=()), "\n".join(problems)
+        # What would be removed stays, some of it only because what it needs is missing.
+        return attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=()), "\n".join(problems)
     return plan, None
 
 
@@ -141,14 +143,20 @@ def _lost(before: Repair | None, plan: RoutePlan) -> tuple[Route, ...]:
     """Routes that were there after the last look, and that somebody has removed or changed since."""
     if before is None:
         return ()
-    kept = {route.key for route in before.kept}
-    changed = (item.new for item in plan.replace if not _follows(item.old, before))
+    kept = _by_key(before)
+    changed = (item.new for item in plan.replace if not _follows(item.old, kept))
     return tuple(route for route in (*plan.add, *changed) if route.key in kept)
 
 
-def _follows(old: Route, before: Repair | None) -> bool:
+def _by_key(before: Repair | None) -> dict[object, Route]:
+    """The routes that were there after the last look."""
+    return {} if before is None else {route.key: route for route in before.kept}
+
+
+def _follows(old: Route, kept: dict[object, Route]) -> bool:
     """Whether a route that has to change is as we left it: then it isn't it that has changed."""
-    return before is not None and any(route.key == old.key and route.has_same_next_hops(old) for route in before.kept)
+    left = kept.get(old.key)
+    return left is not None and left.has_same_next_hops(old)
 
 
 def _due(plan: RoutePlan, patience: Patience, now: float) -> RoutePlan:

@@ -163,6 +163,15 @@ def test_a_route_resolved_automatically_follows_the_default_route(world: World) 
     assert EventKind.ROUTES_CONTESTED not in world.kinds()
 
 
+def test_a_route_follows_a_default_route_that_was_away_for_a_while(world: World) -> None:
+    world.at(5, lambda: world.kernel.delete([default()]))
+    world.at(20, lambda: world.kernel.add([default("10.1.0.254")]))
+    world.watch(60)
+    assert [route.hops[0].gateway for route in world.ours()] == [IPv4Address("10.1.0.254")]
+    assert len(world.of_kind(EventKind.ROUTES_FOLLOWED)) == 1
+    assert len(world.of_kind(EventKind.ROUTES_RESTORED)) == 1  # by the first look
+
+
 def test_a_route_that_somebody_has_changed_is_put_right_and_counts_as_lost(world: World) -> None:
     def change() -> None:
         (route,) = world.ours()
