@@ -140,7 +140,7 @@ def status(look: Look) -> str:
         words = ["ok: no CIDRs are expected"]
     words.append(f"static routes in place: {len(repair.kept)}")
     words += [f"waiting, as somebody keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
-    words += look.all_troubles[:1]
+    words += map(_one_line, look.all_troubles[:1])
     return "; ".join(" ".join(word.split()) for word in words)
 
 
@@ -181,9 +181,14 @@ def _of_troubles(before: Look | None, now: Look) -> Iterator[Event]:
     old = before.all_troubles if before else ()
     for trouble in now.all_troubles:
         if trouble not in old:
-            yield Event(EventKind.TROUBLE, Priority.WARNING, trouble)
+            yield Event(EventKind.TROUBLE, Priority.WARNING, _one_line(trouble))
     if old and not now.all_troubles:
-        yield Event(EventKind.TROUBLE_OVER, Priority.NOTICE, f"no longer so: {old[0]}")
+        yield Event(EventKind.TROUBLE_OVER, Priority.NOTICE, f"no longer so: {_one_line(old[0])}")
+
+
+def _one_line(trouble: str) -> str:
+    """A trouble may have a line for each of thousands of routes."""
+    return shortened(trouble.splitlines(), "; ", _NAMED_MAX)
 
 
 # --- the check -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Supervisor"]
 
+# systemd ignores a datagram of more than PIPE_BUF bytes (manager_dispatch_notify_fd), and goes on showing the old line.
+_STATUS_BYTES = 2048
+
 
 @attrs.frozen
 class Supervisor:
@@ -55,8 +58,12 @@ class Supervisor:
         self._tell("READY=1")
 
     def status(self, text: str) -> None:
-        """Say in one line how things are, for ``systemctl status``."""
-        self._tell(f"STATUS={' '.join(text.split())}")
+        """Say in one line how things are, for ``systemctl status``; a long one is cut."""
+        line = " ".join(text.split())
+        content = line.encode("utf-8", "replace")
+        if len(content) > _STATUS_BYTES:
+            line = content[:_STATUS_BYTES].decode("utf-8", "ignore") + "…"
+        self._tell(f"STATUS={line}")
 
     def ping(self) -> None:
         """Say that we are alive."""

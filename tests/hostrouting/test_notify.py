@@ -38,6 +38,17 @@ def test_each_word_is_a_datagram_to_the_named_socket(tmp_path: Path, abstract: b
     supervisor.ping()  # nobody is there any more: no error
 
 
+def test_a_status_is_never_longer_than_systemd_reads(tmp_path: Path) -> None:
+    name = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(name)
+        Supervisor(name).status("ö" * 100_000)
+        (line,) = heard(listener)
+    assert line.startswith("STATUS=öö")
+    assert line.endswith("ö…")
+    assert len(line.encode()) < 4096
+
+
 @pytest.mark.parametrize(
     ("environment", "seconds"),
     [

@@ -209,6 +209,17 @@ def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_othe
     assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
 
 
+def test_thousands_of_routes_that_can_not_be_put_back_are_one_line_that_a_person_reads(world: World) -> None:
+    there = [IPv4Network((int(WANTED.network_address) + 256 * number, 24)) for number in range(1000)]
+    world.kernel.add([Route(network, (NextHop("ib0"),), protocol=Protocol.STATIC) for network in there])
+    world.config = config(*({"destination": str(network)} for network in there))
+    world.watch(10)
+    ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
+    assert "\n" not in trouble.message
+    assert trouble.message.endswith(" and 984 more")
+    assert all(len(line) < 10_000 for _, line in world.heard)
+
+
 def test_a_link_that_goes_down_and_comes_back_has_its_routes_again_and_nobody_is_blamed(world: World) -> None:
     def up() -> None:
         world.kernel.set_link("eth0", up=True)
