@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.errors import RouteError
 from hostrouting.model import NextHop, Table
+from hostrouting.plan import RoutePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hostrouting.backends import RouteBackend
     from hostrouting.model import Route, RouteFailure
-    from hostrouting.plan import RoutePlan
     from phases import CancelScope
 
     _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
 
-__all__ = ["Undo", "all_or_nothing", "apply_routes"]
+__all__ = ["Undo", "all_or_nothing", "apply_routes", "apply_what_goes"]
 
 T = TypeVar("T")
 
@@ -125,6 +125,45 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
     for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
         undo.push(partial(_write, backend.add, remove[::-1], "put back", fine=errnos.EEXIST))
         _write(backend.delete, remove, "remove", fine=errnos.ESRCH)
+
+
+def apply_what_goes(
+    plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
+) -> tuple[RoutePlan, dict[Route, str]]:
+    """Add and replace what the kernel takes; remove only where it has taken all of that.
+
+    Args:
+        plan: what to change.
+        backend: the kernel.
+        scope: looked at between bulk calls.
+        undo: gets the way back.
+
+    Returns:
+        What was changed, and why each of the other routes was refused.
+
+    Raises:
+        RouteError: the kernel can't be asked, or doesn't remove a route; what was changed until then is for ``undo``.
+    """
+    refusals: dict[Route, str] = {}
+    added: list[Route] = []
+    undo.push(partial(_take_back, backend.delete, added))
+    for add in _bulks(plan.add, scope):
+        added += add
+        refusals |= {failure.route: _explain("add", failure) for failure in backend.add(add)}
+    for replace in _bulks(plan.replace, scope):
+        old = [item.old for item in replace]
+        _see_unchanged(old, backend)
+        undo.push(partial(_write, backend.replace, old, "put back"))
+        failures = backend.replace([item.new for item in replace])
+        refusals |= {failure.route: _explain("replace", failure) for failure in failures}
+    remove = () if refusals else plan.remove
+    apply_routes(RoutePlan(remove=remove), backend, scope, undo)
+    done = RoutePlan(
+        add=tuple(route for route in plan.add if route not in refusals),
+        replace=tuple(item for item in plan.replace if item.new not in refusals),
+        remove=remove,
+    )
+    return done, refusals
 
 
 def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:

@@ -103,7 +103,9 @@ class Repair:
         waiting: those that are lost, and are put back later since somebody takes them again and again.
         problem: why not all is as wanted, in words; None if it is.
         patience: the losses so far.
-        failures: attempts of a repair that the kernel refused, one after the other; None if the last went well.
+        refused: how often the kernel has refused each route, and so when it is asked again.
+        refusals: why, in words, by the keys of the routes that aren't there for it.
+        failures: attempts of a repair that failed as a whole, one after the other; None if the last went well.
     """
 
     kept: tuple[Route, ...] = ()
@@ -114,6 +116,8 @@ class Repair:
     waiting: tuple[Route, ...] = ()
     problem: str | None = None
     patience: Patience = attrs.field(factory=Patience)
+    refused: Patience = attrs.field(factory=Patience)
+    refusals: dict[Key, str] = attrs.field(factory=dict)
     failures: Losses | None = None
 
     @property
@@ -125,6 +129,7 @@ class Repair:
     def next_due(self, now: float) -> float | None:
         """The seconds until something may be tried again; None if nothing waits for it."""
         waits = [self.patience.next_due(now) if self.waiting else None]
+        waits.append(self.refused.next_due(now) if self.refusals else None)
         if self.failures is not None:
             waits.append(max(0.0, self.failures.due - now))
         return min((seconds for seconds in waits if seconds is not None), default=None)

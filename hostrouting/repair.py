@@ -8,7 +8,7 @@ import attrs
 
 from hostrouting.errors import HostRoutingError, RouteError
 from hostrouting.files import locked
-from hostrouting.install import all_or_nothing, apply_routes
+from hostrouting.install import all_or_nothing, apply_what_goes
 from hostrouting.model import Table
 from hostrouting.patience import Losses, Patience, Repair
 from hostrouting.plan import RoutePlan, plan_routes
@@ -40,7 +40,8 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
         What became of them; what couldn't be done is its ``problem``.
     """
     now = scope.clock.monotonic()
-    patience = before.patience if before else Patience()
+    patience, refused = (before.patience, before.refused) if before else (Patience(), Patience())
+    refusals = before.refusals if before else {}
     failures = before.failures if before else None
     kept: tuple[Route, ...] = before.kept if before else ()
     lost: tuple[Route, ...] = ()
@@ -50,20 +51,31 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
         if plan.is_empty:
             failures = None
         elif before and failures and now < failures.due:
-            problem = before.problem
+            return attrs.evolve(before, kept=kept, restored=(), followed=(), removed=(), lost=())
         else:
             with locked(host.layout.lock, scope):
                 plan, problem = plan_repair(config(), host.routes)
                 kept = plan.unchanged
                 lost = _lost(before, plan)
                 patience = patience.after(lost, now)
-                done = _due(plan, patience, now)
                 with all_or_nothing(scope) as undo:
-                    apply_routes(done, host.routes, scope, undo)
+                    done, fresh = apply_what_goes(_due(plan, (patience, refused), now), host.routes, scope, undo)
+            refused = refused.after(fresh, now)
+            refusals = {**refusals, **{route.key: reason for route, reason in fresh.items()}}
             failures = None
     except HostRoutingError as error:
         failed = Losses(failures.count + 1 if failures else 1, now)
-        return Repair(kept, lost=lost, problem=str(error), patience=patience, failures=failed)
+        return Repair(
+            kept,
+            lost=lost,
+            problem=str(error),
+            patience=patience,
+            refused=refused,
+            refusals=refusals,
+            failures=failed,
+        )
+    missed = _missed(plan, done)
+    refusals = {route.key: refusals[route.key] for route in missed if route.key in refusals}
     left = _by_key(before)
     replaced = {item.new: _follows(item.old, left) for item in done.replace}
     result = Repair(
@@ -72,16 +84,22 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
         followed=tuple(route for route, follows in replaced.items() if follows),
         removed=done.remove,
         lost=lost,
-        waiting=_missed(plan, done),
-        problem=problem,
+        waiting=tuple(route for route in missed if route.key not in refusals),
+        problem=_lines(problem, *refusals.values()),
         patience=patience,
+        refused=refused,
+        refusals=refusals,
         failures=failures,
     )
     try:
         verify_routes((*result.kept, *plan.foreign), host.routes)
     except RouteError as error:
-        return attrs.evolve(result, problem="\n".join(filter(None, (problem, str(error)))))
+        return attrs.evolve(result, problem=_lines(result.problem, str(error)))
     return result
+
+
+def _lines(*problems: str | None) -> str | None:
+    return "\n".join(filter(None, problems)) or None
 
 
 def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | None]:
@@ -159,11 +177,14 @@ def _follows(old: Route, kept: dict[object, Route]) -> bool:
     return left is not None and left.has_same_next_hops(old)
 
 
-def _due(plan: RoutePlan, patience: Patience, now: float) -> RoutePlan:
+def _due(plan: RoutePlan, waits: Sequence[Patience], now: float) -> RoutePlan:
+    def is_due(route: Route) -> bool:
+        return all(patience.is_due(route, now) for patience in waits)
+
     return attrs.evolve(
         plan,
-        add=tuple(route for route in plan.add if patience.is_due(route, now)),
-        replace=tuple(item for item in plan.replace if patience.is_due(item.new, now)),
+        add=tuple(route for route in plan.add if is_due(route)),
+        replace=tuple(item for item in plan.replace if is_due(item.new)),
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from hostrouting import Config, ConfigError, Host, Layout
 from hostrouting.errors import RouteError
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
 from hostrouting.news import Event, EventKind
 from hostrouting.notify import Supervisor
 from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd, RecordingBackend
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from hostrouting.model import RouteFailure
 
 WANTED = IPv4Network("172.16.1.0/24")
 
@@ -256,13 +255,41 @@ def test_a_config_that_asks_for_less_has_its_route_removed(world: World) -> None
     assert len(world.of_kind(EventKind.ROUTES_REMOVED)) == 1
 
 
-def test_a_repair_that_the_kernel_refuses_is_tried_ever_rarer_and_said_once(world: World) -> None:
+class Refusing(RecordingBackend):
+    """Refuses every route to one destination."""
+
+    refused = IPv4Network("172.16.2.0/24")
+
+    def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        bad = [route for route in routes if name == "add" and route.destination == self.refused]
+        failures = super()._write(name, [route for route in routes if route not in bad])
+        self.written += [("refused", route) for route in bad]
+        return (*failures, *(RouteFailure(route, 12, "no memory") for route in bad))
+
+
+def test_a_route_that_the_kernel_refuses_is_tried_ever_rarer_said_once_and_keeps_no_other_one_lost(
+    world: World,
+) -> None:
     world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
-    refused = dict.fromkeys(range(2, 100000, 2), 12)  # ENOMEM for every second route
-    world.backend = RecordingBackend(FailingBackend(world.kernel, {"add": refused}))
+    world.backend = Refusing(world.kernel)
+    world.at(400, world.lose)
+    soon: list[Route] = []
+    world.at(402, lambda: soon.extend(world.ours()))
+    world.watch(800)
+    assert [route.destination for route in soon] == [WANTED]
+    assert [route.destination for route in world.ours()] == [WANTED]
+    assert 3 < len([call for call, _ in world.backend.written if call == "refused"]) < 20
+    assert len(world.of_kind(EventKind.TROUBLE)) == 1
+    assert world.of_kind(EventKind.ROUTES_CONTESTED) == []
+
+
+def test_a_repair_that_fails_as_a_whole_is_put_back_tried_ever_rarer_and_said_once(world: World) -> None:
+    world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
+    world.at(5, lambda: setattr(world, "config", KEEPING))
+    world.backend = RecordingBackend(FailingBackend(world.kernel, {"delete": dict.fromkeys(range(1, 100_000), 12)}))
     world.watch(600)
-    assert world.ours() == []
-    assert 3 < len([call for call, _ in world.backend.written if call == "add"]) / 2 < 20
+    assert len(world.ours()) == 2
+    assert 3 < len([call for call, _ in world.backend.written if call == "delete"]) < 20
     assert len(world.of_kind(EventKind.TROUBLE)) == 1
 
 
