@@ -51,7 +51,9 @@ def unproven(
     entries = [numbers(entry.destination) for entry in main]
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
-    own = own_addresses((*entries, *places, *locals_, _THIS_HOST))
+    # To a packet without a tos the entries for one are not there.
+    asked = [there for entry, there in zip(main, entries, strict=True) if entry.tos == 0]
+    own = own_addresses((*asked, *places, *locals_, _THIS_HOST))
     winners = _winners(main, entries) if tuple(rules) == _RULES_OF_THE_KERNEL else {}
     around, judge = _Around(locals_), _Judge()
     left: list[tuple[Route, IPv4Address | None]] = []

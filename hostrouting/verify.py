@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from hostrouting.backends._attempts import uncollected
 from hostrouting.errors import RouteError
 from hostrouting.model import Table
+from hostrouting.netaddr import numbers, own_addresses
 from hostrouting.proof import unproven
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
         backend: the kernel.
 
     Raises:
-        RouteError: one doesn't: it is in the table, but a rule, a lower metric or longer prefixes beat it. The
-            error names the winner.
+        RouteError: one doesn't: it is in the table, but a rule, a lower metric or longer prefixes beat it, and the
+            error names the winner; or it has been removed meanwhile.
     """
     if not wanted:
         return
@@ -45,13 +44,13 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
     probes = {route: address for route, address in left if address is not None}
     answers = backend.lookup(tuple(probes.values()))
     # Of several wanted metrics of a destination the lowest carries the packets; the others stand by.
-    keys = {route.key for route in wanted}
+    keys, there = {route.key for route in wanted}, {route.key for route in main}
     losers = [
-        _beaten(route, answer)
+        _beaten(route, answer, is_there=route.key in there)
         for route, answer in zip(probes, answers, strict=True)
         if not _wins(route, answer) and not _stands_by(route, answer, keys)
     ]
-    losers += _covered([route for route, address in left if address is None], (*main, *local))
+    losers += _covered([route for route, address in left if address is None], main, local)
     if losers:
         rest = len(losers) - _NAMED_MAX
         raise RouteError("\n".join([*losers[:_NAMED_MAX], *([f"and {rest} more"] if rest > 0 else [])]))
@@ -62,7 +61,9 @@ def _wins(route: Route, answer: Lookup) -> bool:
     return winner is not None and winner.key == route.key and winner.has_same_next_hops(route)
 
 
-def _beaten(route: Route, answer: Lookup) -> str:
+def _beaten(route: Route, answer: Lookup, *, is_there: bool) -> str:
+    if not is_there:
+        return f"{route} isn't in the table any more: somebody has just removed it; look at: ip monitor route"
     winner = f"by {answer.route}" if answer.route is not None else f"nowhere ({os.strerror(answer.errno or 0)})"
     advice = "look at: ip -4 rule; ip -4 route show table all"
     return f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}; {advice}"
@@ -78,19 +79,24 @@ def _stands_by(route: Route, answer: Lookup, wanted: set[tuple[int, IPv4Network,
     )
 
 
-def _covered(routes: Sequence[Route], table: Sequence[Route]) -> list[str]:
-    """Routes whose every address belongs to longer prefixes; fine as long as those are all ours."""
+def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route]) -> list[str]:
+    """Routes whose every address belongs to longer prefixes; fine as long as ours and own addresses would do."""
     if not routes:
         return []
-    others = sorted((r for r in table if not r.is_ours), key=lambda r: (r.destination.network_address, r.destination))
-    firsts = [r.destination.network_address for r in others]
+    places = [numbers(route.destination) for route in routes]
+    locals_ = [numbers(route.destination) for route in local]
+    ours = [numbers(route.destination) for route in main if route.is_ours]
+    beside_locals, beside_ours = own_addresses((*places, *locals_)), own_addresses((*places, *locals_, *ours))
     losers: list[str] = []
-    for route in routes:
-        inside = others[bisect_left(firsts, route.destination.network_address) :]
-        within = takewhile(lambda r, d=route.destination: r.destination.network_address in d, inside)  # type: ignore[misc]
-        other = next((r for r in within if r.destination.prefixlen > route.destination.prefixlen), None)
-        if other is not None:
-            losers.append(
-                f"{route} is in the table but never wins: longer prefixes cover all of it, for example {other}"
-            )
+    for route, place in zip(routes, places, strict=True):
+        if beside_ours[place] is None and beside_locals[place] is not None:
+            continue
+        longer = (r for r in (*main, *local) if not r.is_ours and r.tos == 0 and _lies_in(r, route))
+        example = next((f", for example {other}" for other in longer), "")
+        losers.append(f"{route} is in the table but never wins: longer prefixes cover all of it{example}")
     return losers
+
+
+def _lies_in(other: Route, route: Route) -> bool:
+    longer = other.destination.prefixlen > route.destination.prefixlen
+    return longer and other.destination.network_address in route.destination

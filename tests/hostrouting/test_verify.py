@@ -1,0 +1,63 @@
+"""Whether every route is seen to win, and what is said of one that isn't."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from hostrouting.errors import RouteError
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.testing import FakeKernel
+from hostrouting.verify import verify_routes
+
+HOP = (NextHop("eth0", IPv4Address("10.1.0.1")),)
+
+
+def route(destination: str, protocol: int = Protocol.HOSTROUTING, tos: int = 0) -> Route:
+    return Route(IPv4Network(destination), HOP, protocol=protocol, tos=tos)
+
+
+WANTED = route("172.16.0.0/24")
+HALVES = ("172.16.0.0/25", "172.16.0.128/25")
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/32")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    assert not kernel.add([Route(DEFAULT_DESTINATION, HOP, protocol=Protocol.DHCP)])
+    return kernel
+
+
+def test_a_route_that_is_gone_is_not_said_to_be_in_the_table(kernel: FakeKernel) -> None:
+    with pytest.raises(RouteError, match="isn't in the table any more"):
+        verify_routes([WANTED], kernel)
+
+
+def test_longer_prefixes_for_a_type_of_service_take_no_packet_from_a_route(kernel: FakeKernel) -> None:
+    kernel.add([WANTED, *(route(half, Protocol.STATIC, tos=8) for half in HALVES)])
+    verify_routes([WANTED], kernel)
+
+
+def test_a_route_that_longer_ones_of_ours_cover_is_fine_whatever_else_lies_in_them(kernel: FakeKernel) -> None:
+    ours = [WANTED, *map(route, HALVES)]
+    kernel.add([*ours, route("172.16.0.200/32", Protocol.STATIC)])
+    verify_routes(ours, kernel)
+
+
+@pytest.mark.parametrize("protocols", [(Protocol.STATIC, Protocol.STATIC), (Protocol.HOSTROUTING, Protocol.STATIC)])
+def test_a_route_that_others_cover_never_wins(kernel: FakeKernel, protocols: tuple[int, int]) -> None:
+    kernel.add([WANTED, *map(route, HALVES, protocols)])
+    with pytest.raises(RouteError, match=r"never wins.*for example 172\.16\.0\.\d+/25 .*proto static"):
+        verify_routes([WANTED], kernel)
+
+
+def test_a_route_to_own_addresses_alone_never_wins(kernel: FakeKernel) -> None:
+    kernel.add_address("ib0", "172.16.0.11/32")
+    both = route("172.16.0.10/31")
+    kernel.add([both])
+    with pytest.raises(RouteError, match="never wins.*for example local"):
+        verify_routes([both], kernel)
