@@ -124,8 +124,9 @@ class Witness(_Listener):
     """
 
     def __init__(self) -> None:
-        # A link that goes down takes routes along in silence. Rules decide which tables count.
-        super().__init__(_LINK | _IPV4_ROUTE | _IPV4_RULE)
+        # A link that goes down, or loses its last address, takes routes along in silence. Rules decide which tables
+        # count.
+        super().__init__(_LINK | _IPV4_IFADDR | _IPV4_ROUTE | _IPV4_RULE)
 
     def saw_a_change(self, table: int | None) -> bool:
         """Whether entries may have changed since this was opened.

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from scenario import play
 
-from hostrouting.backends._changes import ChangeSocket
+from hostrouting.backends._changes import ChangeSocket, Witness
 from hostrouting.backends.netlink import NetlinkBackend
 from hostrouting.model import NextHop, Route, Rule
 from phases import Cancelled, CancelScope, TimedOut
@@ -267,3 +267,15 @@ def test_both_ways_to_wait_collect_by_themselves(node: NamespaceKernel) -> None:
     play(node, "link add ib0")
     assert returns(node)
     assert returns_for_ways(node)
+
+
+@pytest.mark.parametrize("loss", ["link down spare", "addr del 10.9.0.1/32 dev spare", "link del spare"])
+def test_a_reader_notices_routes_that_go_in_silence(node: NamespaceKernel, loss: str) -> None:
+    play(node, "addr add 10.9.0.1/32 dev spare\nroute add 172.17.0.0/16 dev spare")
+    lost = IPv4Network("172.17.0.0/16")
+    with closing(Witness()) as witness:
+        assert lost in [route.destination for route in node.routes(254)]
+        assert not witness.saw_a_change(254)
+        play(node, loss)
+        assert lost not in [route.destination for route in node.routes(254)]
+        assert witness.saw_a_change(254)
