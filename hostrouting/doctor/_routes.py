@@ -10,6 +10,7 @@ from hostrouting.diagnosis import Ailment, Severity
 from hostrouting.doctor._patient import read_folder
 from hostrouting.errors import RouteError
 from hostrouting.formats import as_networkd
+from hostrouting.gate import ROUTES
 from hostrouting.model import Protocol
 from hostrouting.plan import RoutePlan
 from hostrouting.tasks import plan_now
@@ -57,6 +58,7 @@ def protocol(patient: Patient) -> Iterator[Ailment]:
     """Protocol 217 is ours alone."""
     there = [route for route in patient.host.routes.routes() if route.protocol == Protocol.HOSTROUTING]
     wanted = {route.destination for route in patient.config.static_routes.routes}
+    is_known = patient.given is not None or patient.read_back.get(ROUTES, patient.config) is not None
     for route in there:
         if not route.is_ours:
             yield Ailment(
@@ -66,7 +68,7 @@ def protocol(patient: Patient) -> Iterator[Ailment]:
                 "have whoever installs it use another protocol number",
                 Severity.RISK,
             )
-        elif route.destination not in wanted:
+        elif is_known and route.destination not in wanted:
             yield Ailment(
                 "route-stray",
                 str(route),

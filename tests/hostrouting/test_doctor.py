@@ -383,6 +383,11 @@ def test_with_the_config_a_script_of_another_config_is_told_from_an_edited_one(n
     assert "edited" in edited.message
 
 
+def test_routes_of_a_script_that_can_not_be_read_back_are_not_said_to_be_left_over(node: Node) -> None:
+    edit_a_script(node)
+    assert kinds(examine(node.host)) == ["file-differs"]
+
+
 def test_a_config_that_asks_for_more_or_for_another_consumer_is_a_finding(node: Node) -> None:
     assert "another-config" in kinds(examine(node.host, config(consumer="kubelet.service")))
     assert "another-config" in kinds(examine(node.host, config(routeOverlap={})))
