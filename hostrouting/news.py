@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hostrouting.config import StaticRoute
     from hostrouting.findings import Finding, OverlapReport
     from hostrouting.model import Route
+    from hostrouting.patience import Losses
 
 __all__ = ["HOW_TO_STOP", "Event", "EventKind", "Look", "Priority", "news", "status"]
 
@@ -148,30 +149,42 @@ def status(look: Look) -> str:
 
 
 def _of_routes(repair: Repair, foes: dict[Route, str]) -> Iterator[Event]:
-    contested = repair.contested
+    contested = dict.fromkeys(repair.contested)
     if calm := [route for route in repair.restored if route not in contested]:
         yield _event(EventKind.ROUTES_RESTORED, Priority.WARNING, "put back, as it was lost", calm)
     if repair.followed:
         yield _event(EventKind.ROUTES_FOLLOWED, Priority.NOTICE, "changed with the default route", repair.followed)
     if repair.removed:
         yield _event(EventKind.ROUTES_REMOVED, Priority.NOTICE, "removed, as no config asks for it", repair.removed)
+    # Who takes many at once takes them alike, and is told once.
+    alike: dict[tuple[Losses, bool, str], list[Route]] = {}
+    waiting = set(repair.waiting)
     for route in contested:
         losses = repair.patience.of(route)
         assert losses is not None
+        foe = foes.get(route, "who, the kernel does not tell")
+        alike.setdefault((losses, route in waiting, foe), []).append(route)
+    for (losses, is_waiting, foe), routes in alike.items():
+        event = _event(EventKind.ROUTES_CONTESTED, Priority.ERROR, "", routes)
+        those, them = ("this route", "it") if len(routes) == 1 else ("these routes", "them")
         yield attrs.evolve(
-            _event(EventKind.ROUTES_CONTESTED, Priority.ERROR, "", [route]),
+            event,
             message=(
-                f"somebody keeps removing {route}: {losses.count} times lately; hostrouting keeps this route, and "
-                + (f"puts it back in {losses.wait_seconds:g} s" if route in repair.waiting else "has put it back again")
-                + f"; {foes.get(route, 'who, the kernel does not tell')}; {HOW_TO_STOP}"
+                f"somebody keeps removing {_listed(routes)}: {losses.count} times lately; hostrouting keeps {those}, "
+                "and "
+                + (f"puts {them} back in {losses.wait_seconds:g} s" if is_waiting else f"has put {them} back again")
+                + f"; {foe}; {HOW_TO_STOP}"
             ),
         )
 
 
 def _event(kind: EventKind, priority: Priority, what: str, routes: Sequence[Route]) -> Event:
-    lines = [str(route) for route in routes]
     devs = tuple(sorted({dev for route in routes for dev in route.devs}))
-    return Event(kind, priority, f"{what}: {shortened(lines, ', ', _NAMED_MAX)}", routes=tuple(lines), devs=devs)
+    return Event(kind, priority, f"{what}: {_listed(routes)}", routes=tuple(map(str, routes)), devs=devs)
+
+
+def _listed(routes: Sequence[Route]) -> str:
+    return shortened([str(route) for route in routes], ", ", _NAMED_MAX)
 
 
 # --- troubles ------------------------------------------------------------------------------------------------------

@@ -344,6 +344,17 @@ def test_who_removes_a_route_three_times_is_told_who_we_are_and_how_to_stop_us(w
     assert len(world.ours()) == 1
 
 
+def test_who_keeps_removing_many_routes_is_told_once_for_all_of_them(world: World) -> None:
+    world.config = config(*({"destination": f"172.16.{number}.0/24"} for number in range(100)))
+    for when in (5, 10, 15):
+        world.at(when, world.lose)
+    world.watch(60)
+    ((_, event),) = world.of_kind(EventKind.ROUTES_CONTESTED)
+    assert len(event.routes) == 100
+    assert "and 84 more: 3 times lately; hostrouting keeps these routes, and puts them back in 1 s" in event.message
+    assert len(world.ours()) == 100
+
+
 def test_against_one_who_never_stops_it_backs_off_and_after_a_calm_time_it_is_quick_again(world: World) -> None:
     def take() -> None:
         world.kernel.delete(world.ours())
