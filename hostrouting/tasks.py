@@ -239,7 +239,7 @@ class CheckRouteOverlap:
         if not is_watched(self.config):
             _remove_watch(host, scope)
         if not self.config.route_overlap.expected_cidrs:
-            _remove_check(host, scope)
+            _remove_check(host, scope, self.config)
             return check_overlap(self.config, host, scope, now=self.now)
         with _exclusive(host, scope), all_or_nothing(scope) as undo:
             install_part(host, self.config.consumer, check_part(self.config, host.layout), undo)
@@ -262,10 +262,17 @@ def is_held_back(mode: OverlapMode, verdict: Verdict) -> bool:
     return mode is OverlapMode.STRICT and verdict is not Verdict.OK
 
 
-def _remove_check(host: Host, scope: CancelScope) -> None:
+def _remove_check(host: Host, scope: CancelScope, config: Config) -> None:
+    is_watch_new = False
     if _is_installed(host, CHECK):
         with _exclusive(host, scope):
+            if _is_installed(host, WATCH):
+                with all_or_nothing(scope) as undo:
+                    is_watch_new = _install_watch(config, host, undo)
             remove_part(host, CHECK)
+    if is_watch_new:
+        # Before the markers go, or the one that still runs would write them again.
+        _start_watch(config, host, is_new=True)
     for path in (host.layout.marker_ok, host.layout.marker_detected, host.layout.report):
         remove(path)
 
@@ -374,5 +381,5 @@ class RemoveHostRouting:
         host = _this_host(self.host)
         _remove_watch(host, scope)
         result = _remove_routes(host, scope, Config())
-        _remove_check(host, scope)
+        _remove_check(host, scope, Config())
         return result

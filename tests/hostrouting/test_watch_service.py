@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 import phases
-from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
+from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
 from hostrouting.boot import plan_boot
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.parts import watch_part
@@ -171,6 +171,25 @@ def test_routes_emptied_in_the_config_are_not_put_back_by_it(
     apply(Host(routes=Looking(kernel, {}), units=units, layout=layout), emptied)
     assert seen == [emptied]
     assert units.restarts == [UNIT, UNIT]
+
+
+def test_cidrs_emptied_in_the_config_are_not_judged_by_it_any_more(
+    kernel: FakeKernel, layout: Layout, units: FakeSystemd
+) -> None:
+    markers_at_restart: list[bool] = []
+
+    class Noting(FakeSystemd):
+        def restart(self, unit: str) -> None:
+            markers_at_restart.append(layout.marker_ok.exists())
+            super().restart(unit)
+
+    apply(Host(routes=kernel, units=units, layout=layout), WATCHED)
+    emptied = attrs.evolve(WATCHED, route_overlap={})
+    phases.run(CheckRouteOverlap(emptied, host=Host(routes=kernel, units=Noting(layout), layout=layout)))
+    assert kept(layout) == emptied
+    # What the old one may write until it ends is removed after that.
+    assert markers_at_restart == [True]
+    assert not layout.marker_ok.exists()
 
 
 def test_a_failed_update_leaves_it_with_the_old_config(
