@@ -194,7 +194,7 @@ def watch_part(config: Config, layout: Layout) -> Part:
             "install hostrouting elsewhere, or leave out watch.enabled"
         )
     textfile = config.watch.textfile
-    folder = "" if textfile is None else f"ReadWritePaths={_quoted('-' + textfile.rpartition('/')[0])}\n"
+    folder = "" if textfile is None else f"ReadWritePaths={_quoted('-' + (textfile.rpartition('/')[0] or '/'))}\n"
     text = _asset(WATCH).replace("@READ_WRITE_PATHS@\n", folder).replace("@PYTHON@", _quoted(python))
     return Part(
         WATCH,

@@ -117,7 +117,7 @@ class WatchHostRouting:
 
         Raises:
             phases.Cancelled: it was ended.
-            ConfigError, FileError: there is no readable config at the start.
+            ConfigError, FileError: at the start there is no readable config, or the lock can't be taken.
         """
         state = _State(self.read())
         self._clear_up(state.config, scope)

@@ -279,6 +279,13 @@ def test_a_python_that_systemd_can_not_run_is_refused_with_what_to_do(
         apply(host, WATCHED)
 
 
+@pytest.mark.parametrize(("textfile", "folder"), [("/var/lib/x/a.prom", "/var/lib/x"), ("/a.prom", "/")])
+def test_it_may_write_into_the_textfiles_folder(layout: Layout, textfile: str, folder: str) -> None:
+    watch = {"enabled": True, "textfile": textfile}
+    unit = watch_part(attrs.evolve(WATCHED, watch=watch), layout).files[1].text
+    assert f'\nReadWritePaths="-{folder}"\n' in unit
+
+
 def test_systemd_has_nothing_to_say_against_the_unit_whatever_the_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
