@@ -10,7 +10,7 @@ from hostrouting.boot import reference_links
 from hostrouting.diagnosis import Ailment, Severity
 from hostrouting.doctor._patient import read_folder, resolve_link
 from hostrouting.gate import GATED
-from hostrouting.parts import WATCH, wanted_parts
+from hostrouting.parts import PARTS, WATCH, wanted_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,11 +156,13 @@ def leftovers(patient: Patient) -> Iterator[Ailment]:
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield Ailment("stale-gate", gate, message, _removal(gate), Severity.RISK)
     known = {layout.manifest, *manifest.files(layout)}
-    for part in GATED:
-        for path in (layout.unit(part), layout.script(part)):
+    for part in PARTS:
+        # The watcher may be stopped; as for a oneshot, machines of older installations may still require it.
+        disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
+        for path in (layout.unit(part), layout.watch_config if part == WATCH else layout.script(part)):
             if path not in known and path.exists() and not path.is_symlink():
                 message = "no installation knows of it: the reference, or an earlier run, has left it behind"
-                remedy = f"systemctl disable {part}.service; {_removal(patient.name(path))}"
+                remedy = f"{disable} {part}.service; {_removal(patient.name(path))}"
                 yield Ailment("stale-file", patient.name(path), message, remedy, Severity.RISK)
     for path in sorted(known):
         for litter in map(patient.name, files.litter(path)):
