@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
     from hostrouting.model import Route, Rule
 
-__all__ = ["Piece", "Tile", "Tiling", "exact_tiling", "fewest_prefixes", "probe", "probe_tiling", "suspect_networks"]
+__all__ = [
+    "Piece",
+    "Tile",
+    "Tiling",
+    "are_within",
+    "exact_tiling",
+    "fewest_prefixes",
+    "probe",
+    "probe_tiling",
+    "suspect_networks",
+]
 
 
 @attrs.frozen(slots=True)
@@ -160,6 +170,12 @@ def suspect_networks(
     found = {prefix for prefix in suspects if spans.hold(prefix)}
     found |= {prefix for prefix in map(_prefix, cidrs) if shadows.hold(prefix)}
     return [IPv4Network(prefix) for prefix in sorted(found)]
+
+
+def are_within(networks: Iterable[IPv4Network], others: Iterable[IPv4Network]) -> bool:
+    """Whether each of some networks is one of others or lies in one."""
+    spans = _Spans(others)
+    return all(spans.hold(_prefix(network)) for network in networks)
 
 
 def _beside_routes(rules: Sequence[Rule], foreseen: Iterable[IPv4Network]) -> set[_Prefix]:

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
 
 from hostrouting.backends import SelectiveBackend
 from hostrouting.config import Coverage
-from hostrouting.coverage import exact_tiling, probe_tiling, suspect_networks
+from hostrouting.coverage import are_within, exact_tiling, probe_tiling, suspect_networks
 from hostrouting.default_route import default_route
 from hostrouting.errors import RouteError
-from hostrouting.model import Table
+from hostrouting.model import Protocol, Rule, Table
 from hostrouting.overlap import Scene, own_subnets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from hostrouting.backends import RouteBackend
     from hostrouting.config import RouteOverlap
-    from hostrouting.model import Address, Route, Rule
+    from hostrouting.model import Address, Route
     from phases import CancelScope
 
 __all__ = ["default_routes", "read_scene"]
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
 _ATTEMPTS = 16
+
+# For a first guess: as if no policy rule were there.
+_PLAIN_RULES = (Rule(32766, protocol=Protocol.KERNEL),)
 
 # What a scene is made of: default route, addresses, rules and entries.
 _Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
@@ -79,18 +83,37 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
     addresses, rules = backend.addresses(), backend.rules()
     if not isinstance(backend, SelectiveBackend):
         return default, addresses, rules, backend.routes()
-    routes = backend.routes_except(default.devs)
+    networks = _foretold(overlap, default, addresses)
+    routes = backend.routes_except(default.devs, inside=networks)
     if overlap.coverage is Coverage.EXACT:
-        networks = suspect_networks(
+        told = suspect_networks(
             overlap.expected_cidrs,
             expected_devs=default.devs,
             rules=rules,
             routes=routes,
             foreseen=overlap.foreseen,
         )
-        if networks:
-            routes = backend.routes_except(default.devs, inside=networks)
+        if not are_within(told, networks):
+            routes = backend.routes_except(default.devs, inside=told)
     return default, addresses, rules, tuple(dict.fromkeys((*defaults, *routes)))
+
+
+def _foretold(overlap: RouteOverlap, default: Route, addresses: Sequence[Address]) -> list[IPv4Network]:
+    """Where the host's addresses let one expect that something else than the default route's interfaces decides.
+
+    Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
+    """
+    if overlap.coverage is Coverage.PROBE:
+        return []
+    connected = [address.network for address in addresses if address.dev not in default.devs]
+    single = [end for each in addresses for end in (each.local, each.network.broadcast_address)]
+    return suspect_networks(
+        overlap.expected_cidrs,
+        expected_devs=default.devs,
+        rules=_PLAIN_RULES,
+        routes=(),
+        foreseen=(*overlap.foreseen, *connected, *map(IPv4Network, single)),
+    )
 
 
 def _ask(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Scene:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from node import build_node
 
 import phases
-from hostrouting import Config, Host, Layout, OverlapReport, RouteBackend
+from hostrouting import Config, Host, Layout, NetlinkBackend, OverlapReport, RouteBackend
 from hostrouting.backends.memory import FakeKernel
 from hostrouting.check import check_overlap
 from hostrouting.model import NextHop, Route
@@ -96,3 +96,24 @@ def test_of_a_large_table_only_what_may_decide_is_read(kernel: NamespaceKernel) 
     assert scene is not None
     plain = [route for route in scene.routes if route.devs == ("eth0",) and route.destination.prefixlen == 24]
     assert [str(route.destination) for route in plain] == ["172.16.5.0/24"]
+
+
+@pytest.mark.kernel
+def test_connected_shadows_are_read_in_one_pass_and_others_in_two(
+    kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_node(kernel)
+    passes: list[object] = []
+    read = NetlinkBackend.routes_except
+
+    def counted(self: NetlinkBackend, *args: Any, **more: Any) -> tuple[Route, ...]:
+        passes.append(more["inside"])
+        return read(self, *args, **more)
+
+    monkeypatch.setattr(NetlinkBackend, "routes_except", counted)
+    assert check(kernel, "172.16.0.0/16", "10.96.0.0/12", "10.1.0.0/24").verdict == "overlap"
+    assert len(passes) == 1
+    kernel.add([by_ib0("10.96.7.0/24"), by_eth0("10.96.7.128/25")])
+    (_, finding) = check(kernel, "172.16.0.0/16", "10.96.0.0/12").findings
+    assert [str(part) for part in finding.ranges] == ["10.96.7.0/25"]
+    assert len(passes) == 3
