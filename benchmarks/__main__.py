@@ -30,7 +30,10 @@ def main() -> None:
 
     parse(sys.argv[1:])
     mawk = shutil.which("mawk")
-    environment = os.environ | {"SCRATCH": str(SCRATCH), "MAWK": os.path.realpath(mawk) if mawk else ""}
+    # Modules are compiled once, as pip does when it installs them, and what comes of it goes with the rest.
+    compiled = {"PYTHONPYCACHEPREFIX": str(SCRATCH / "pycache"), "PYTHONDONTWRITEBYTECODE": ""}
+    places = {"SCRATCH": str(SCRATCH), "MAWK": os.path.realpath(mawk) if mawk else ""}
+    environment = os.environ | compiled | places
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     inside = [sys.executable, "-m", "benchmarks.inside", *sys.argv[1:]]
     words = ["unshare", "--mount", "--net", *as_root, "--", "bash", "-c", _ENTER, "bash", *inside]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 import time
 from queue import Queue
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figures, Measured, Row
@@ -31,17 +29,15 @@ _ASLEEP_SECONDS = 0.33
 
 
 def _cold_start(effort: Effort) -> Measured:
-    check = ("-m", "hostrouting", "check", "--cidr", "10.96.0.0/12")
-    with World(), TemporaryDirectory() as folder:
-        # What is installed has been compiled; what is run from a checkout isn't, where no bytecode may be written.
-        environment = os.environ | {"PYTHONPYCACHEPREFIX": folder}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    def by_check() -> Span:
+        return timed(lambda: run(sys.executable, "-m", "hostrouting", "check", "--cidr", "10.96.0.0/12"))[0]
 
-        def start(*words: str) -> Span:
-            return timed(lambda: run(sys.executable, *words, environment=environment))[0]
+    def by_python() -> Span:
+        return timed(lambda: run(sys.executable, "-c", "pass"))[0]
 
-        start(*check)
-        ours, theirs = alternate(effort.rounds(21), lambda: start(*check), lambda: start("-c", "pass"))
+    with World():
+        by_check()  # compiles
+        ours, theirs = alternate(effort.rounds(21), by_check, by_python)
     return Measured(Figures.of_spans(ours), Figures.of_spans(theirs))
 
 

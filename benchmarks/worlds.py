@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GATEWAY",
-    "HOP",
+    "HOPS",
     "SCRATCH",
     "Effort",
     "World",
@@ -34,7 +34,8 @@ __all__ = [
 SCRATCH = Path("/run/hostrouting-benchmarks")
 
 GATEWAY = IPv4Address("10.1.0.1")
-HOP = NextHop("eth0", GATEWAY)
+# One tuple for all, as resolving makes it.
+HOPS = (NextHop("eth0", GATEWAY),)
 
 # A /24 in each /22: room for a million before 127/8, and each /22 has a part by the default route besides.
 _FIRST, _STRIDE, _LENGTH = int(IPv4Address("16.0.0.0")), 1024, 24
@@ -69,7 +70,7 @@ class Effort:
 @cache
 def routes_of(count: int) -> tuple[Route, ...]:
     """That many routes by the default gateway."""
-    return tuple(Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), (HOP,)) for number in range(count))
+    return tuple(Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), HOPS) for number in range(count))
 
 
 def cidrs_of(count: int, routes: int, *, is_clear: bool = False) -> tuple[IPv4Network, ...]:
@@ -109,8 +110,8 @@ class World(AbstractContextManager["World"]):
             that mend a /24 of each.
     """
 
-    default = Route(DEFAULT_DESTINATION, (HOP,), protocol=Protocol.DHCP)
-    mends = tuple(Route(IPv4Network(f"172.{16 + number}.1.0/24"), (HOP,)) for number in range(_INFINIBAND))
+    default = Route(DEFAULT_DESTINATION, HOPS, protocol=Protocol.DHCP)
+    mends = tuple(Route(IPv4Network(f"172.{16 + number}.1.0/24"), HOPS) for number in range(_INFINIBAND))
 
     def __init__(self, *, has_default: bool = True, has_infiniband: bool = False) -> None:
         enter_namespace()
