@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 from ipaddress import IPv4Address, IPv4Network
@@ -22,7 +23,7 @@ from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Rou
 from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from hostrouting.backends import Kernel
@@ -342,6 +343,103 @@ def test_a_route_that_longer_prefixes_cover_is_fine_only_if_they_are_ours(
     error = refused(sandbox, routes_script())
     assert "172.16.1.0/24" in error
     assert "never wins: longer prefixes cover all of it, for example 172.16.1.0/25 dev ib0 proto static" in error
+
+
+# ip as the script calls it, with what it was asked kept; $MEANWHILE is done before the second call, which writes.
+WITH_SPY = r"""
+real=$(readlink -f "$(command -v ip)")
+cp "$real" "$ROOT/ip"
+cat >"$ROOT/spy" <<'SPY'
+#!/bin/bash
+if [ -e "$ROOT/asked" ]; then
+  eval "$MEANWHILE"
+fi
+tee -a "$ROOT/asked" | "$ROOT/ip" "$@"
+SPY
+chmod +x "$ROOT/spy"
+mount --bind "$ROOT/spy" "$real"
+"""
+
+MANY = [str(DESTINATION), *(f"10.200.{n}.0/24" for n in range(60))]
+NO_LOOK_UP = "rule show\nroute show table all"
+
+
+def asked_of_ip(sandbox: Sandbox, text: str, meanwhile: str = ":") -> tuple[subprocess.CompletedProcess[str], str]:
+    done = sandbox.run(text, prepare=f"export MEANWHILE={shlex.quote(meanwhile)}\n{WITH_SPY}")
+    asked = sandbox.root / "asked"
+    commands = asked.read_text().strip()
+    asked.unlink()
+    return done, commands
+
+
+def test_many_routes_in_a_small_table_are_proven_without_look_ups(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    for wanted in (MANY, MANY, MANY[:-1]):  # added, kept, one removed
+        done, asked = asked_of_ip(sandbox, routes_script(*wanted))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert asked.endswith(NO_LOOK_UP)
+        assert "route get" not in asked
+    node.replace([Route(DESTINATION, (NextHop("eth0", GATEWAY, onlink=True),))])
+    done, asked = asked_of_ip(sandbox, routes_script(*MANY))
+    assert done.stdout.startswith("added     10.200.59.0/24 ")
+    assert "route replace 172.16.1.0/24 " in asked
+    assert "route get" not in asked
+
+
+def test_a_few_routes_are_looked_up_as_a_table_may_hold_a_million(node: NamespaceKernel, plain: Sandbox) -> None:
+    done, asked = asked_of_ip(plain, routes_script())
+    assert done.returncode == 0
+    assert asked.endswith("route get fibmatch 172.16.1.0 uid 0")
+
+
+def beaten_by_a_rule(kernel: NamespaceKernel) -> Route:
+    winner = Route(IPv4Network("172.0.0.0/8"), (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
+    assert kernel.add([winner]) == ()
+    kernel.add_rule(Rule(5270, table=52))
+    return winner
+
+
+def beaten_by_a_lower_metric(kernel: NamespaceKernel) -> Route:
+    winner = Route(DESTINATION, (NextHop("ib0"),), protocol=Protocol.STATIC)
+    assert kernel.add([winner]) == ()
+    return winner
+
+
+def beaten_by_table_local(kernel: NamespaceKernel) -> Route:
+    """Once there was a rule, the kernel asks table local first, and a shorter prefix there is enough."""
+    kernel.add_rule(Rule(5270, table=52))
+    kernel.del_rule(Rule(5270, table=52))
+    winner = Route(IPv4Network("172.16.0.0/12"), (NextHop("lo"),), type=RouteType.LOCAL, table=Table.LOCAL)
+    assert kernel.add([winner]) == ()
+    return winner
+
+
+@pytest.mark.parametrize("beat", [beaten_by_a_rule, beaten_by_a_lower_metric, beaten_by_table_local])
+def test_a_route_among_many_that_is_beaten_is_an_error_that_names_the_winner(
+    node: NamespaceKernel, sandbox: Sandbox, beat: Callable[[NamespaceKernel], Route]
+) -> None:
+    winner = beat(node)
+    before = table(node)
+    error = refused(sandbox, routes_script({"destination": str(DESTINATION), "metric": 9}, *MANY[1:]))
+    assert f"{LINE} metric 9 is in the table but doesn't win: packets to 172.16.1.0 go by {winner}; " in error
+    assert table(node) == before
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        '"$ROOT/ip" route add 172.16.1.0/25 dev ib0 proto static',
+        '"$ROOT/ip" rule add pref 9 to 172.16.1.0/24 blackhole',
+    ],
+    ids=["a longer prefix", "a rule"],
+)
+def test_what_somebody_adds_while_many_are_written_is_noticed(
+    node: NamespaceKernel, sandbox: Sandbox, meanwhile: str
+) -> None:
+    done, asked = asked_of_ip(sandbox, routes_script(*MANY), f"{meanwhile} 2>/dev/null")
+    assert NO_LOOK_UP in asked
+    assert "route get fibmatch 172.16.1.0 uid 0" in asked
+    assert done.returncode == 1
+    assert "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting is in the table but doesn't win" in done.stderr
 
 
 def test_without_cap_net_admin_it_fails_and_says_so(node: NamespaceKernel, plain: Sandbox) -> None:
