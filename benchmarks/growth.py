@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["GROWTHS"]
 
 # Beyond these a way takes minutes.
-_ONE_BY_ONE_MAX, _PYROUTE2_MAX, _SCRIPT_MAX = 1000, 10_000, 100_000
+_ONE_BY_ONE_MAX, _PYROUTE2_MAX, _ROUTES_SCRIPT_MAX, _CHECK_SCRIPT_MAX = 1000, 10_000, 10_000, 100_000
+
+# A picture shows powers of ten: three runs do for what takes seconds.
+_LARGE, _LARGE_ROUNDS = 100_000, 3
 
 _CIDRS = 1000
 
@@ -44,7 +47,8 @@ class _Plot:
         self._points: dict[str, list[tuple[int, float]]] = {}
 
     def measure(self, size: int, ways: Mapping[str, Callable[[], Span]]) -> None:
-        spans = alternate(self._effort.rounds(), *ways.values())
+        rounds = self._effort.rounds(_LARGE_ROUNDS) if size >= _LARGE else self._effort.rounds()
+        spans = alternate(rounds, *ways.values())
         for name, found in zip(ways, spans, strict=True):
             self._points.setdefault(name, []).append((size, Figures.of_spans(found).median))
 
@@ -57,7 +61,9 @@ def _routes(effort: Effort) -> Growth:
     plot = _Plot(effort)
     for size in _sizes(effort, 1, 100_000):
         routes = routes_of(size)
-        ways = {"backend": by_backend(routes), "boot script": by_boot_script(routes), "ip -batch": by_ip_batch(routes)}
+        ways = {"backend": by_backend(routes), "ip -batch": by_ip_batch(routes)}
+        if size <= _ROUTES_SCRIPT_MAX:
+            ways["boot script"] = by_boot_script(routes)
         if size <= _PYROUTE2_MAX:
             ways["pyroute2's loop"] = by_pyroute2(routes)
         if size <= _ONE_BY_ONE_MAX:
@@ -91,7 +97,7 @@ def _fib(effort: Effort) -> Growth:
             if size <= _PYROUTE2_MAX:
                 ways["pyroute2's list"] = dumping_by_pyroute2(size)
             plot.measure(size, ways)
-        if size <= _SCRIPT_MAX:
+        if size <= _CHECK_SCRIPT_MAX:
             plot.measure(size, {"boot check": by_boot_check(cidrs, fib)})
     return Growth("growth-fib", "Checking 1,000 CIDRs in a growing FIB", "routes in the FIB", plot.curves)
 
