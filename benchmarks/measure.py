@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["Span", "adopt_orphans", "alternate", "run", "timed"]
@@ -75,19 +75,14 @@ def alternate(rounds: int, *contenders: Callable[[], Span]) -> tuple[list[Span],
     return spans
 
 
-def run(
-    *words: str | Path,
-    stdin: Path | None = None,
-    stdout: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> None:
+def run(*words: str | Path, stdin: Path | None = None, stdout: Path | None = None) -> None:
     """Run a program in this thread's network namespace; files are its ends, so that nobody has to feed it.
 
     Raises:
         subprocess.CalledProcessError: it failed; what it said is on standard error.
     """
     with open(stdin or os.devnull, "rb") as taken, open(stdout or os.devnull, "wb") as given:
-        subprocess.run(words, stdin=taken, stdout=given, env=environment, check=True)
+        subprocess.run(words, stdin=taken, stdout=given, check=True)
 
 
 def adopt_orphans() -> None:
