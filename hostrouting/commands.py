@@ -20,7 +20,6 @@ from hostrouting.options import (
     merged,
     nameservers_of,
     read_with_cidrs,
-    without_waits,
 )
 from hostrouting.progress import ProgressLine
 from hostrouting.signals import cancelled_by_signals
@@ -155,7 +154,7 @@ def _judge(
         config = attrs.evolve(config, route_overlap=overlap)
     on = asked_host(options, host)
     if options.snapshot is not None or not is_waiting:
-        config = without_waits(config)
+        config = config.without_waits()
     result: OverlapReport = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
     return result, config, on
 
@@ -198,7 +197,7 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
 
     document, config = read_with_cidrs(options, host)
     on = asked_host(options, host)
-    config = config if options.snapshot is None else without_waits(config)
+    config = config if options.snapshot is None else config.without_waits()
     servers = nameservers_of(on)
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
     is_alone = document is None

@@ -383,6 +383,10 @@ class Config:
         """
         return cls.from_mapping(read_config(path))
 
+    def without_waits(self) -> Config:
+        """The same for a host as it is at this moment."""
+        return attrs.evolve(self, wait_seconds=0, route_overlap=attrs.evolve(self.route_overlap, settle_seconds=0))
+
     def to_mapping(self) -> dict[str, Any]:
         """The document that ``from_mapping`` reads back as this config."""
         section = {

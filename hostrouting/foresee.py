@@ -66,7 +66,7 @@ def will_start(config: Config, host: Host, plan: RoutePlan, missing: str | None)
     consumer = config.consumer
     if missing is not None:
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
-    result = check_overlap(_without_waits(config), as_planned(plan, host), CancelScope())
+    result = check_overlap(config.without_waits(), as_planned(plan, host), CancelScope())
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
@@ -77,10 +77,6 @@ def will_start(config: Config, host: Host, plan: RoutePlan, missing: str | None)
         return NextStart(consumer, True, "every route is installed, and nothing that is expected is shadowed")
     is_held = config.route_overlap.mode is OverlapMode.STRICT
     return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
-
-
-def _without_waits(config: Config) -> Config:
-    return attrs.evolve(config, wait_seconds=0, route_overlap=attrs.evolve(config.route_overlap, settle_seconds=0))
 
 
 def propose(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hostrouting.config import StaticRoute
     from hostrouting.host import Host
 
-__all__ = ["UsageError", "asked_host", "load", "merged", "nameservers_of", "read", "read_with_cidrs", "without_waits"]
+__all__ = ["UsageError", "asked_host", "load", "merged", "nameservers_of", "read", "read_with_cidrs"]
 
 
 class UsageError(Exception):
@@ -49,11 +49,6 @@ def asked_host(options: argparse.Namespace, host: Host | None) -> Host:
         raise
     # Of units and files nothing is recorded, and nothing is asked.
     return Host(routes=SnapshotBackend(recorded), units=FakeSystemd(), layout=Layout() if host is None else host.layout)
-
-
-def without_waits(config: Config) -> Config:
-    """The config, but nothing is waited for: on a recorded host nothing will ever come."""
-    return attrs.evolve(config, wait_seconds=0, route_overlap=attrs.evolve(config.route_overlap, settle_seconds=0))
 
 
 def read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:

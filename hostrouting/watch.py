@@ -148,7 +148,7 @@ class WatchHostRouting:
         before, config = state.look, _LastGood(self.read, state.config)
         repaired = repair(config.reread, self.host, scope, before.repair if before else None)
         self.supervisor.ping()
-        report = check_overlap(_without_waits(config.last), self.host, scope, now=self.now)
+        report = check_overlap(config.last.without_waits(), self.host, scope, now=self.now)
         self.supervisor.ping()
         counters = state.counters.after(repaired)
         troubles = [*state.troubles, *config.troubles, *self._write(config.last, report, repaired, counters)]
@@ -254,10 +254,6 @@ class WatchHostRouting:
 
 # A scope that has ended isn't looked into: no time at all wouldn't tell of what is there already.
 _AT_ONCE_SECONDS = 0.001
-
-
-def _without_waits(config: Config) -> Config:
-    return attrs.evolve(config, wait_seconds=0, route_overlap=attrs.evolve(config.route_overlap, settle_seconds=0))
 
 
 def _started(config: Config) -> Event:
