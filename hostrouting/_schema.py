@@ -21,7 +21,7 @@ import attrs
 from hostrouting.errors import ConfigError
 from hostrouting.netaddr import shown
 
-__all__ = ["JsonObject", "attempt", "below", "each", "kind", "raise_invalid", "read", "write"]
+__all__ = ["JsonObject", "attempt", "below", "each", "kind", "raise_invalid", "read", "read_section", "write"]
 
 Problem = tuple[str, str]
 T = TypeVar("T")
@@ -153,6 +153,35 @@ def read(cls: type[T], value: object) -> T:
     if problems:
         raise ConfigError(problems)
     return instance
+
+
+def read_section(cls: type[T], document: object, section: str) -> T | None:
+    """Build a class from one key of a document; its siblings are other components' and ignored.
+
+    Args:
+        cls: an attrs class whose fields have a ``key``.
+        document: anything.
+        section: the key.
+
+    Returns:
+        The instance; None if there is no such key, or ``null``.
+
+    Raises:
+        ConfigError: with all that is wrong in it; the paths begin with the key.
+    """
+    if not isinstance(document, Mapping):
+        raise ConfigError([("", f"expected an object with the key {section}, not {kind(document)}")])
+    if section in getattr(document, "duplicates", ()):
+        raise ConfigError([(section, "this key is given twice")])
+    for key in document:
+        if key != section and str(key).lower() == section.lower():
+            raise ConfigError([(str(key), f"unknown key; did you mean {section}?")])
+    if document.get(section) is None:
+        return None
+    try:
+        return read(cls, document[section])
+    except ConfigError as error:
+        raise ConfigError(below(section, error.problems)) from None
 
 
 def write(instance: attrs.AttrsInstance) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from hostrouting._document import read_document
-from hostrouting._schema import attempt, below, each, kind, raise_invalid, read, write
+from hostrouting._schema import attempt, each, raise_invalid, read, read_section, write
 from hostrouting._values import (
     parse_boolean,
     parse_consumer,
@@ -19,11 +18,11 @@ from hostrouting._values import (
     parse_textfile,
     parse_word,
 )
-from hostrouting.errors import ConfigError
 from hostrouting.netaddr import parse_cidr, parse_device, parse_prefix, parse_unicast_address, shown
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "CONTAINER_DEVS",
@@ -353,19 +352,8 @@ class Config:
         Raises:
             ConfigError: with all problems, each with its path.
         """
-        if not isinstance(mapping, Mapping):
-            raise ConfigError([("", f"expected an object with the key {SECTION}, not {kind(mapping)}")])
-        if SECTION in getattr(mapping, "duplicates", ()):
-            raise ConfigError([(SECTION, "this key is given twice")])
-        for key in mapping:
-            if key != SECTION and str(key).lower() == SECTION.lower():
-                raise ConfigError([(str(key), f"unknown key; did you mean {SECTION}?")])
-        if mapping.get(SECTION) is None:
-            return cls()
-        try:
-            return read(cls, mapping[SECTION])
-        except ConfigError as error:
-            raise ConfigError(below(SECTION, error.problems)) from None
+        section = read_section(cls, mapping, SECTION)
+        return cls() if section is None else section
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:

@@ -7,7 +7,9 @@
     ├── RouteError           a route can't be resolved, installed or seen to win; the kernel refused to answer
     ├── UnitError            systemd refused, or an instance doesn't hold what it should
     ├── FileError            a file, the lock or the manifest can't be read or written
-    └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or nothing could be judged
+    ├── RouteOverlapError    STRICT: an expected CIDR is shadowed, or nothing could be judged
+    ├── LoadBalancerProbeError   probes can't be rewritten: no nft, no device, the kernel or Azure didn't answer
+    └── AzureVnetError       what azure-vnet left can't be read, is locked, or comes back
 
 Errors of the layers below (pyroute2's ``NetlinkError``, ``OSError``) are translated where that layer is used
 and never leak. ``phases.Cancelled`` and ``phases.TimedOut`` pass through: they belong to the runner.
@@ -24,7 +26,16 @@ if TYPE_CHECKING:
 
     from hostrouting.findings import Finding, Remedy
 
-__all__ = ["ConfigError", "FileError", "HostRoutingError", "RouteError", "RouteOverlapError", "UnitError"]
+__all__ = [
+    "AzureVnetError",
+    "ConfigError",
+    "FileError",
+    "HostRoutingError",
+    "LoadBalancerProbeError",
+    "RouteError",
+    "RouteOverlapError",
+    "UnitError",
+]
 
 _NOT_PERMITTED = (errnos.EPERM, errnos.EACCES, errnos.EROFS)
 
@@ -112,3 +123,11 @@ class RouteOverlapError(HostRoutingError):
         self.findings = findings
         self.reason = reason
         self.remedy = remedy
+
+
+class LoadBalancerProbeError(HostRoutingError):
+    """Health probes of the load balancer can't be rewritten, or whether they have to be can't be told."""
+
+
+class AzureVnetError(HostRoutingError):
+    """What azure-vnet has left can't be read or removed, or it was held by others, or came back."""

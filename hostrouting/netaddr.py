@@ -8,7 +8,7 @@ Every ``parse_*`` raises ``ValueError`` with a sentence that starts with the off
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ __all__ = [
     "numbers",
     "own_addresses",
     "parse_address",
+    "parse_any_address",
+    "parse_any_prefix",
     "parse_cidr",
     "parse_device",
     "parse_prefix",
@@ -171,6 +173,57 @@ def parse_cidr(value: object) -> IPv4Network:
         address, length = _split(value)
         value = IPv4Network((address, length), strict=False)
     return _refuse_reserved(value)
+
+
+# No zone ("fe80::1%eth0"), no mapped dotted quad: what is compared with the kernel's own words has one spelling here.
+_IPV6 = re.compile(r"[0-9A-Fa-f:]{2,39}")
+_IPV6_PREFIX = re.compile(r"([0-9A-Fa-f:]{2,39})/(0|[1-9][0-9]{0,2})")
+
+
+def parse_any_address(value: object) -> IPv4Address | IPv6Address:
+    """Read an address of either family: IPv4 in strict dotted-quad form, IPv6 without a zone.
+
+    Raises:
+        ValueError: it is anything else, with the reason in words.
+    """
+    if isinstance(value, IPv6Address):
+        return IPv6Address(int(value))
+    if not isinstance(value, str) or ":" not in value:
+        return parse_address(value)
+    try:
+        if _IPV6.fullmatch(value):
+            return IPv6Address(value)
+    except ValueError:
+        pass
+    raise ValueError(f"{shown(value)} is not an IPv6 address; expected for example fd00:1::20")
+
+
+def parse_any_prefix(value: object) -> IPv4Network | IPv6Network:
+    """Read a prefix of either family: strict CIDR, no host bits, not everything, IPv4 not in a special block.
+
+    Raises:
+        ValueError: it is anything else, with the reason in words.
+    """
+    if isinstance(value, str) and ":" in value:
+        value = _parse_ipv6_prefix(value)
+    if not isinstance(value, IPv6Network):
+        return parse_prefix(value)
+    if value.prefixlen == 0:
+        raise ValueError("'::/0' is every address; expected for example fd00:1::/64")
+    return value
+
+
+def _parse_ipv6_prefix(text: str) -> IPv6Network:
+    match = _IPV6_PREFIX.fullmatch(text)
+    try:
+        network = IPv6Network(text, strict=False) if match else None
+    except ValueError:
+        network = None
+    if match is None or network is None:
+        raise ValueError(f"{shown(text)} is not an IPv6 prefix; expected for example fd00:1::/64")
+    if network.network_address != IPv6Address(match[1]):
+        raise ValueError(f"{shown(text)} has host bits set; did you mean {network}?")
+    return network
 
 
 def parse_device(value: object) -> str:

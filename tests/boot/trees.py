@@ -36,7 +36,7 @@ __all__ = ["SUITES", "CannotBuildError", "NotOursError", "build_all", "cache_fol
 SUITES = {"bookworm": 252, "trixie": 257}
 
 PACKAGES = (
-    *("bash", "busybox", "dbus", "gawk", "iproute2", "mawk", "netplan.io", "procps", "python3"),
+    *("bash", "busybox", "dbus", "gawk", "iproute2", "mawk", "netplan.io", "nftables", "procps", "python3"),
     *("systemd", "systemd-container", "systemd-sysv", "util-linux"),
 )
 BUILD_SECONDS = 900
