@@ -43,6 +43,7 @@ RESERVED = {
 # A prefix as its first address and its length.
 Numbers = tuple[int, int]
 
+_EVERYTHING, _EVERYTHING_IPV6 = IPv4Network("0.0.0.0/0"), IPv6Network("::/0")
 _ABOVE_UNICAST = IPv4Network("224.0.0.0/3")
 
 _OCTET = r"(?:0|[1-9][0-9]{0,2})"
@@ -206,11 +207,9 @@ def parse_any_prefix(value: object) -> IPv4Network | IPv6Network:
     """
     if isinstance(value, str) and ":" in value:
         value = _parse_ipv6_prefix(value)
-    if not isinstance(value, IPv6Network):
-        return parse_prefix(value)
-    if value.prefixlen == 0:
-        raise ValueError("'::/0' is every address; expected for example fd00:1::/64")
-    return value
+    if value in ("0.0.0.0/0", _EVERYTHING, _EVERYTHING_IPV6):
+        raise ValueError(f"'{value}' is every address")
+    return value if isinstance(value, IPv6Network) else parse_prefix(value)
 
 
 def _parse_ipv6_prefix(text: str) -> IPv6Network:

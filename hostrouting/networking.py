@@ -207,17 +207,19 @@ class HostNetworking(_Sections):
             ConfigError: with all problems of both sections, each with its path.
         """
         problems: list[tuple[str, str]] = []
-        consumer, sections = Config().consumer, _Sections()
+        routing, sections = Config(), None
         try:
-            consumer = Config.from_mapping(mapping).consumer
+            routing = Config.from_mapping(mapping)
+        except ConfigError as error:
+            # What is wrong with the whole document is said below.
+            problems += [(path, message) for path, message in error.problems if path]
+        try:
+            sections = read_section(_Sections, mapping, SECTION)
         except ConfigError as error:
             problems += error.problems
-        try:
-            sections = read_section(_Sections, mapping, SECTION) or sections
-        except ConfigError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
         if problems:
             raise ConfigError(problems)
+        sections, consumer = sections or _Sections(), routing.consumer
         return cls(sections.load_balancer_probe, sections.stale_azure_vnet, consumer)
 
     @classmethod

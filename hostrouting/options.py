@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -13,13 +13,16 @@ from hostrouting.netaddr import parse_cidr
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from ipaddress import IPv4Address, IPv4Network
 
     from hostrouting.config import StaticRoute
     from hostrouting.host import Host
+    from hostrouting.networking import HostNetworking
 
-__all__ = ["UsageError", "asked_host", "load", "merged", "nameservers_of", "read", "read_with_cidrs"]
+__all__ = ["UsageError", "asked_host", "load", "load_networking", "merged", "nameservers_of", "read", "read_with_cidrs"]
+
+T = TypeVar("T")
 
 
 class UsageError(Exception):
@@ -53,6 +56,19 @@ def asked_host(options: argparse.Namespace, host: Host | None) -> Host:
 
 def read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:
     """The document of CONFIG as it was written, and what it means."""
+    return _read(options, host, SECTION, Config.from_mapping)
+
+
+def load_networking(options: argparse.Namespace, host: Host | None) -> HostNetworking:
+    """What CONFIG says of the neighbours of host routing."""
+    from hostrouting import networking
+
+    return _read(options, host, networking.SECTION, networking.HostNetworking.from_mapping)[1]
+
+
+def _read(
+    options: argparse.Namespace, host: Host | None, section: str, parse: Callable[[dict[str, Any]], T]
+) -> tuple[dict[str, Any], T]:
     from hostrouting.layout import Layout
 
     layout = Layout() if host is None else host.layout
@@ -61,9 +77,9 @@ def read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any]
         raise UsageError("hostrouting: CONFIG is empty; is a shell variable unset?")
     try:
         document = read_config(path)
-        config = Config.from_mapping(document)
-        if SECTION not in document:
-            styled.complain(f"hostrouting: {styled.clean(str(path))} has no key {SECTION}: it asks for nothing")
+        config = parse(document)
+        if section not in document:
+            styled.complain(f"hostrouting: {styled.clean(str(path))} has no key {section}: it asks for nothing")
         return document, config
     except ConfigError as error:
         if not any(where == str(path) for where, _ in error.problems):

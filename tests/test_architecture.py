@@ -60,6 +60,7 @@ FLOORS = [
         "signals",
         "watch",
         "commands",
+        "arguments",
         "cli",
         "demo",
         "lb_probe.commands",

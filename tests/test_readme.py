@@ -54,7 +54,7 @@ def test_its_table_names_every_key() -> None:
 
 def test_its_table_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
-    commands = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.MULTILINE)
+    commands = re.findall(r"^    ([\w-]+)  ", capsys.readouterr().out, re.MULTILINE)
     assert commands == re.findall(
         r"^\| `(\w+)[^`]*` \| .* \| .*\d \|?", README.partition("## The command line")[2], re.MULTILINE
     )
