@@ -42,6 +42,7 @@ __all__ = [
     "plan",
     "remove",
     "render",
+    "run_task",
     "snapshot",
     "watch",
 ]
@@ -67,11 +68,11 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
 
     config = load(options, host)
     if options.routes_only:
-        routes, overlap = _run(InstallRoutes(config, host=host)), None
+        routes, overlap = run_task(InstallRoutes(config, host=host)), None
     else:
         if options.root is not None:
             host = Host.image(options.root)
-        routes, overlap = _run(Configure(config, host=host))
+        routes, overlap = run_task(Configure(config, host=host))
     if options.output == "json":
         document = routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()}
         styled.say(report.to_json_text(document).rstrip())
@@ -155,7 +156,7 @@ def _judge(
     on = asked_host(options, host)
     if options.snapshot is not None or not is_waiting:
         config = config.without_waits()
-    result: OverlapReport = _run(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
+    result: OverlapReport = run_task(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
     return result, config, on
 
 
@@ -202,7 +203,7 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
     is_alone = document is None
     asked = phases.task("fix")(lambda scope: propose(config, on, scope, keeps_routes=is_alone, nameservers=servers))
-    result = _run(asked)
+    result = run_task(asked)
     for line in report.remedy_lines(result):
         styled.complain(line)
     if result.verdict is Verdict.UNKNOWN:
@@ -258,7 +259,7 @@ def remove(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting import report
     from hostrouting.tasks import RemoveHostRouting
 
-    styled.say(report.routes_text(_run(RemoveHostRouting(host=host))))
+    styled.say(report.routes_text(run_task(RemoveHostRouting(host=host))))
     return 0
 
 
@@ -284,7 +285,8 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
 # --- running -----------------------------------------------------------------------------------------------------
 
 
-def _run(task: phases.Task[Any]) -> Any:
+def run_task(task: phases.Task[Any]) -> Any:
+    """Run a task that signals end, with a line of progress, and return its result."""
     scope = phases.CancelScope()
     with cancelled_by_signals(scope), ProgressLine(sys.stderr) as observer:
         return phases.run(task, scope=scope, observer=observer)
