@@ -1,0 +1,116 @@
+"""IPv6 packets in Ethernet frames, written and read by hand, down to their checksums (RFC 8200, 8.1)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from ipaddress import IPv6Address
+
+import attrs
+
+TCP, UDP, ICMPV6, HOP_BY_HOP = socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6, socket.IPPROTO_HOPOPTS
+
+FIN, SYN, RST, PSH, ACK, URG, ECE, CWR = (1 << bit for bit in range(8))
+UNREACHABLE, BEYOND_SCOPE = 1, 2  # RFC 4443, 3.1
+MLD_QUERY, MLD_REPORT = 130, 131  # RFC 2710, version 1
+ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT, REDIRECT = 134, 135, 136, 137  # RFC 4861
+
+ALL_NODES = IPv6Address("ff02::1")
+
+_ETHERNET, _FIXED = 14, 40
+_ROUTER_ALERT = bytes((ICMPV6, 0, 5, 2, 0, 0, 1, 0))  # RFC 2711: a query without it is ignored
+_SOURCE_LINK_ADDRESS, _TARGET_LINK_ADDRESS = 1, 2
+
+
+@attrs.frozen
+class Packet:
+    """What a frame carries; ``payload`` starts with the header of TCP, UDP or ICMPv6."""
+
+    source: IPv6Address
+    destination: IPv6Address
+    protocol: int
+    payload: bytes
+    hop_limit: int = 255
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the checksum is that of all that it covers."""
+        return _sum(self) == 0
+
+    @property
+    def flags(self) -> int:
+        """FIN, SYN, RST and ACK of a segment; of anything else none."""
+        return self.payload[13] & (FIN | SYN | RST | ACK) if self.protocol == TCP else 0
+
+    @property
+    def icmp(self) -> tuple[int, int] | None:
+        """Type and code."""
+        return (self.payload[0], self.payload[1]) if self.protocol == ICMPV6 else None
+
+
+def read(frame: bytes) -> Packet:
+    length, protocol, hop_limit = struct.unpack_from("!HBB", frame, _ETHERNET + 4)
+    source, destination = frame[_ETHERNET + 8 : _ETHERNET + 24], frame[_ETHERNET + 24 : _ETHERNET + _FIXED]
+    payload = frame[_ETHERNET + _FIXED : _ETHERNET + _FIXED + length]
+    if protocol == HOP_BY_HOP:
+        protocol, payload = payload[0], payload[8 * (payload[1] + 1) :]
+    return Packet(IPv6Address(source), IPv6Address(destination), protocol, payload, hop_limit)
+
+
+def written(packet: Packet, source: str, router: str) -> bytes:
+    """The frame from one Ethernet address to another, or to a group; what is at the checksum's place is overwritten."""
+    destination = packet.destination.packed
+    link = b"\x33\x33" + destination[-4:] if packet.destination.is_multicast else _raw(router)
+    payload = bytearray(packet.payload)
+    place = {TCP: 16, UDP: 6, ICMPV6: 2}[packet.protocol]
+    payload[place : place + 2] = b"\0\0"
+    payload[place : place + 2] = struct.pack("!H", _sum(attrs.evolve(packet, payload=bytes(payload))))
+    options, protocol = (_ROUTER_ALERT, HOP_BY_HOP) if packet.icmp == (MLD_QUERY, 0) else (b"", packet.protocol)
+    fixed = struct.pack("!IHBB", 6 << 28, len(options) + len(payload), protocol, packet.hop_limit)
+    return link + _raw(source) + b"\x86\xdd" + fixed + packet.source.packed + destination + options + payload
+
+
+def segment(source_port: int, destination_port: int, flags: int) -> bytes:
+    return struct.pack("!HHIIBBHHH", source_port, destination_port, 1, 1, 5 << 4, flags, 1024, 0, 0)
+
+
+def neighbour_solicitation(target: IPv6Address, link_address: str) -> bytes:
+    return _icmp(NEIGHBOUR_SOLICITATION, bytes(4) + target.packed + _option(_SOURCE_LINK_ADDRESS, link_address))
+
+
+def router_advertisement(link_address: str) -> bytes:
+    """Of a default route for half an hour."""
+    body = struct.pack("!BBHII", 64, 0, 1800, 0, 0)
+    return _icmp(ROUTER_ADVERTISEMENT, body + _option(_SOURCE_LINK_ADDRESS, link_address))
+
+
+def mld_query() -> bytes:
+    """For all groups, in version 1, to be answered within a millisecond."""
+    return _icmp(MLD_QUERY, struct.pack("!HH", 1, 0) + bytes(16))
+
+
+def redirect(destination: IPv6Address, target: IPv6Address, link_address: str) -> bytes:
+    return _icmp(REDIRECT, bytes(4) + target.packed + destination.packed + _option(_TARGET_LINK_ADDRESS, link_address))
+
+
+def _icmp(kind: int, body: bytes) -> bytes:
+    return bytes((kind, 0, 0, 0)) + body
+
+
+def _option(kind: int, link_address: str) -> bytes:
+    return bytes((kind, 1)) + _raw(link_address)
+
+
+def _raw(link_address: str) -> bytes:
+    return bytes.fromhex(link_address.replace(":", ""))
+
+
+def _sum(packet: Packet) -> int:
+    """The Internet checksum over pseudo-header and payload; 0 over one that has the right one in it."""
+    pseudo = packet.source.packed + packet.destination.packed
+    pseudo += struct.pack("!II", len(packet.payload), packet.protocol)
+    covered = pseudo + packet.payload + b"\0" * (len(packet.payload) % 2)
+    total: int = sum(struct.unpack(f"!{len(covered) // 2}H", covered))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF

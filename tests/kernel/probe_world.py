@@ -1,0 +1,290 @@
+"""A balancer, a node and a pod, each in a network namespace of its own, on which probes are real packets.
+
+::
+
+    balancer  eth0 -------- eth0  node  pod0 -------- eth0  pod
+
+The node is the namespace of the calling thread. No end computes checksums late (veth never would), so that those on
+the wire are the whole truth.
+"""
+
+from __future__ import annotations
+
+import array
+import errno as errnos
+import fcntl
+import os
+import re
+import select
+import socket
+import struct
+import subprocess
+import threading
+from contextlib import contextmanager
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+from ipv6_frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
+
+from hostrouting.backends._namespaces import Namespace
+from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.model import Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BALANCER = IPv6Address("2001:db8:1::1")
+SECOND_ROUTER = IPv6Address("fe80::2")  # at the balancer's end as well
+NODE = IPv6Address("2001:db8:1::4")
+NODE_LINK_LOCAL = IPv6Address("fe80::4")
+NODE_ON_POD_LINK = IPv6Address("fd00:cafe::1")
+POD = IPv6Address("fd00:cafe::10")
+ELSEWHERE = IPv6Address("2001:db8:9::9")
+
+BALANCER_MAC, NODE_MAC, NODE_POD_MAC, POD_MAC = (f"02:00:00:00:00:0{digit}" for digit in (1, 2, 3, 4))
+
+SERVICE_PORT, HOST_PORT, CLOSED_PORT = 8080, 10256, 9
+ANSWER = b"healthy"
+PATIENCE_SECONDS = 5.0
+LOST_AFTER_SECONDS = 0.3
+
+PIN = f"{REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 proto {int(Protocol.HOSTROUTING)} metric 1"
+
+_SIOCETHTOOL, _STXCSUM = 0x8946, 0x17  # linux/sockios.h, linux/ethtool.h
+_ETH_P_IPV6 = 0x86DD
+
+
+class World:
+    """The three, wired up, with addresses and no default route; the node forwards and has no rules."""
+
+    def __init__(self) -> None:
+        self.balancer, self.pod = Namespace(), Namespace()
+        for inside in (_here, self.balancer.run, self.pod.run):
+            inside(_be_quiet)
+        _write("all/forwarding", "1")
+        self._wire()
+        # To the kernel the uplink is a host's, as it must be for accept_ra=1 and for redirects.
+        _write("eth0/forwarding", "0")
+        _write("eth0/accept_ra", "1")
+        _set_checksum_offload(False, "eth0", "pod0")
+        self.set_checksum_offload(False)
+
+    def _wire(self) -> None:
+        far = f"peer name eth0 address {BALANCER_MAC} netns /proc/self/fd/{self.balancer.fd}"
+        pod = f"peer name eth0 address {POD_MAC} netns /proc/self/fd/{self.pod.fd}"
+        ip(
+            f"link add eth0 address {NODE_MAC} type veth {far}",
+            f"link add pod0 address {NODE_POD_MAC} type veth {pod}",
+            *_up("eth0", f"{NODE}/64", f"{NODE_LINK_LOCAL}/64"),
+            *_up("pod0", f"{NODE_ON_POD_LINK}/64", "fe80::4/64"),
+            pass_fds=(self.balancer.fd, self.pod.fd),
+        )
+        addresses = [f"{address}/64" for address in (PROBE_SOURCE, BALANCER, SECOND_ROUTER)]
+        self.balancer.run(lambda: ip(*_up("eth0", *addresses), f"route add default via {NODE_LINK_LOCAL} dev eth0"))
+        self.pod.run(lambda: ip(*_up("eth0", f"{POD}/64", "fe80::10/64"), f"route add default via {NODE_ON_POD_LINK}"))
+
+    def set_checksum_offload(self, on: bool) -> None:
+        """Have balancer and pod leave checksums to whom they send to, or compute them; the node's ends compute them."""
+        for inside in (self.balancer.run, self.pod.run):
+            inside(lambda: _set_checksum_offload(on, "eth0"))
+
+    # --- probes ------------------------------------------------------------------------------------------------
+
+    def probe(
+        self, destination: IPv6Address = POD, port: int = SERVICE_PORT, *, patience: float = PATIENCE_SECONDS
+    ) -> bytes:
+        """What a health probe of the balancer hears."""
+        with self.balancer.run(_probing_socket) as client:
+            client.settimeout(patience)
+            client.connect((str(destination), port))
+            return b"".join(iter(lambda: client.recv(65536), b""))
+
+    def is_lost(self, destination: IPv6Address = POD, port: int = SERVICE_PORT) -> bool:
+        """Whether a probe hears nothing at all."""
+        try:
+            self.probe(destination, port, patience=LOST_AFTER_SECONDS)
+        except TimeoutError:
+            return True
+        return False
+
+    # --- what no kernel would send ------------------------------------------------------------------------------
+
+    def send_to_node(self, *packets: Packet) -> None:
+        """Send from the balancer, and return when the node has worked on all of them (but for what it puts off)."""
+        question = icmp(NODE_LINK_LOCAL, neighbour_solicitation(NODE_LINK_LOCAL, BALANCER_MAC))
+        frames = [written(packet, BALANCER_MAC, NODE_MAC) for packet in (*packets, question)]
+        with capturing("eth0", self.balancer) as wire:
+            self.balancer.run(lambda: _send(frames))
+            wire.until(lambda packet: packet.icmp == (NEIGHBOUR_ADVERTISEMENT, 0))
+
+    def send_from_pod(self, *packets: Packet) -> None:
+        """Send from the pod, by the node."""
+        frames = [written(packet, POD_MAC, NODE_POD_MAC) for packet in packets]
+        self.pod.run(lambda: _send(frames))
+
+
+def icmp(destination: IPv6Address, payload: bytes, hop_limit: int = 255) -> Packet:
+    """ICMPv6 from the address that probes come from."""
+    return Packet(PROBE_SOURCE, destination, ICMPV6, payload, hop_limit)
+
+
+def _here(function: Callable[[], None]) -> None:
+    function()
+
+
+def _be_quiet() -> None:
+    """No addresses but those that a test gives, at once (no DAD), and no questions for routers."""
+    for name, value in (("addr_gen_mode", 1), ("accept_dad", 0), ("router_solicitations", 0), ("accept_ra", 0)):
+        _write(f"default/{name}", str(value))
+    _write("all/accept_dad", "0")
+
+
+def _write(name: str, value: str) -> None:
+    Path("/proc/sys/net/ipv6/conf", name).write_text(value)
+
+
+def _up(dev: str, *addresses: str) -> list[str]:
+    return [*(f"address add {address} dev {dev}" for address in addresses), f"link set {dev} up"]
+
+
+def _set_checksum_offload(on: bool, *devs: str) -> None:
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as here:
+        for dev in devs:
+            value = array.array("B", struct.pack("II", _STXCSUM, on))
+            fcntl.ioctl(here, _SIOCETHTOOL, struct.pack("16sP", dev.encode(), value.buffer_info()[0]))
+
+
+def _probing_socket() -> socket.socket:
+    client = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    client.bind((str(PROBE_SOURCE), 0, 0, socket.if_nametoindex("eth0")))
+    return client
+
+
+def _send(frames: list[bytes]) -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread: one CPU has one queue, so none overtakes
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
+        wire.bind(("eth0", 0))
+        for frame in frames:
+            wire.send(frame)
+
+
+# --- services ---------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Service:
+    """A port that answers, and who has asked."""
+
+    answer: bytes
+    peers: list[IPv6Address] = attrs.Factory(list)
+
+
+@contextmanager
+def serving(
+    port: int, namespace: Namespace | None = None, address: str = "::", answer: bytes = ANSWER
+) -> Iterator[Service]:
+    """Answer TCP on a port, in a namespace or on the node."""
+
+    def listen() -> socket.socket:
+        scope = socket.if_nametoindex("eth0") if IPv6Address(address).is_link_local else 0
+        server = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((address, port, 0, scope))
+        server.listen(512)
+        return server
+
+    service = Service(answer)
+    with listen() if namespace is None else namespace.run(listen) as server:
+        thread = threading.Thread(target=_serve, args=(server, service))
+        thread.start()
+        try:
+            yield service
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _serve(server: socket.socket, service: Service) -> None:
+    while True:
+        try:
+            client, peer = server.accept()
+        except OSError as error:
+            if error.errno == errnos.EINVAL:  # it was shut down
+                return
+            raise
+        with client:
+            service.peers.append(IPv6Address(peer[0]))
+            client.settimeout(PATIENCE_SECONDS)
+            client.sendall(service.answer)
+
+
+# --- what is on the wire ------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Capture:
+    """The IPv6 packets that come in by a device, from the moment that it is made."""
+
+    wire: socket.socket
+
+    def packets(self) -> list[Packet]:
+        """Those that are there."""
+        packets = []
+        while select.select([self.wire], [], [], 0)[0]:
+            packets.append(read(self.wire.recv(65536)))
+        return packets
+
+    def until(self, wanted: Callable[[Packet], bool], patience: float = PATIENCE_SECONDS) -> list[Packet]:
+        """All up to, and with, the first that is wanted; an ``AssertionError`` if none comes."""
+        packets: list[Packet] = []
+        while select.select([self.wire], [], [], patience)[0]:
+            packets.append(read(self.wire.recv(65536)))
+            if wanted(packets[-1]):
+                return packets
+        raise AssertionError(f"what was waited for didn't come; this did: {packets}")
+
+
+@contextmanager
+def capturing(dev: str, namespace: Namespace | None = None) -> Iterator[Capture]:
+    def listen() -> socket.socket:
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        wire.bind((dev, _ETH_P_IPV6))
+        return wire
+
+    with listen() if namespace is None else namespace.run(listen) as wire:
+        yield Capture(wire)
+
+
+# --- rules and routes of the node ------------------------------------------------------------------------------------
+
+
+def nft(text: str) -> None:
+    _run(["nft", "-f", "-"], text)
+
+
+def load_rules(*devices: str) -> None:
+    nft(render_ruleset(devices or ("eth0",)))
+
+
+def counters(table: str = TABLE) -> tuple[int, ...]:
+    """How many packets each rule of a table has met, in the listing's order: probes in, answers out."""
+    return tuple(map(int, re.findall(r"counter packets (\d+)", _run(["nft", "list", "table", "ip6", table]))))
+
+
+def ip(*commands: str, pass_fds: tuple[int, ...] = ()) -> None:
+    _run(["ip", "-6", "-batch", "-"], "\n".join(commands), pass_fds)
+
+
+def routes(*words: str) -> str:
+    """As ``ip -6 route`` shows them."""
+    return _run(["ip", "-6", "route", *words])
+
+
+def _run(command: list[str], text: str = "", pass_fds: tuple[int, ...] = ()) -> str:
+    ran = subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, pass_fds=pass_fds
+    )
+    assert ran.returncode == 0, f"{command}: {ran.stderr}"
+    return ran.stdout

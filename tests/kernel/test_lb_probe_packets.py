@@ -1,0 +1,483 @@
+"""The promises of the load balancer probe's rules, held to packets: a balancer, a node and a pod, and real nft."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from ipv6_frames import (
+    ACK,
+    ALL_NODES,
+    BEYOND_SCOPE,
+    CWR,
+    ECE,
+    FIN,
+    MLD_REPORT,
+    PSH,
+    RST,
+    SYN,
+    TCP,
+    UDP,
+    UNREACHABLE,
+    URG,
+    Packet,
+    mld_query,
+    redirect,
+    router_advertisement,
+    segment,
+)
+from probe_world import (
+    ANSWER,
+    BALANCER,
+    BALANCER_MAC,
+    CLOSED_PORT,
+    ELSEWHERE,
+    HOST_PORT,
+    LOST_AFTER_SECONDS,
+    NODE,
+    NODE_LINK_LOCAL,
+    NODE_MAC,
+    NODE_ON_POD_LINK,
+    PATIENCE_SECONDS,
+    PIN,
+    POD,
+    SECOND_ROUTER,
+    SERVICE_PORT,
+    World,
+    capturing,
+    counters,
+    icmp,
+    ip,
+    load_rules,
+    nft,
+    routes,
+    serving,
+)
+
+from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from ipaddress import IPv6Address
+
+    from hostrouting.backends.namespace import NamespaceKernel
+
+    Lead = Callable[[], None]
+
+pytestmark = pytest.mark.kernel
+
+NODE_PORT = 30080
+UDP_PORT = 5353
+
+# kube-proxy's, of a Service whose externalTrafficPolicy is Cluster.
+SERVICE = f"""
+table ip6 kube {{
+    chain services {{
+        type nat hook prerouting priority dstnat; policy accept;
+        ip6 daddr {NODE} tcp dport {NODE_PORT} dnat to [{POD}]:{SERVICE_PORT}
+    }}
+    chain masquerading {{
+        type nat hook postrouting priority srcnat; policy accept;
+        ct status dnat masquerade
+    }}
+}}
+"""
+
+# AgentBaker's ipv6_nftables: all but three kinds of ICMPv6 is rewritten, and whatever is sent to the rewritten address.
+AGENTBAKER = f"""
+table ip6 azureSLBProbe {{
+    chain prerouting {{
+        type filter hook prerouting priority -300; policy accept;
+        iifname eth0 icmpv6 type {{ nd-neighbor-solicit, nd-router-advert, nd-neighbor-advert }} counter accept
+        iifname eth0 ip6 saddr {PROBE_SOURCE} counter ip6 saddr set {REWRITTEN_SOURCE}
+    }}
+    chain postrouting {{
+        type filter hook postrouting priority -300; policy accept;
+        oifname eth0 ip6 daddr {REWRITTEN_SOURCE} counter ip6 daddr set {PROBE_SOURCE}
+    }}
+}}
+"""
+
+
+@pytest.fixture
+def bare(kernel: NamespaceKernel) -> World:
+    """No rules, no pin, no default route."""
+    return World()
+
+
+@pytest.fixture
+def world(bare: World) -> World:
+    """With the rules and the pin, and still no default route."""
+    load_rules()
+    ip(f"route add {PIN}")
+    return bare
+
+
+# --- probes of pods -----------------------------------------------------------------------------------------------
+
+
+def test_without_the_rules_a_probe_of_a_pod_dies_as_beyond_the_scope_of_its_source(bare: World) -> None:
+    with serving(SERVICE_PORT, bare.pod) as service, capturing("eth0", bare.balancer) as wire:
+        with pytest.raises(OSError, match=os.strerror(errno.EHOSTUNREACH)):
+            bare.probe()
+        wire.until(lambda packet: packet.icmp == (UNREACHABLE, BEYOND_SCOPE))
+    assert service.peers == []
+
+
+def test_with_the_rules_a_probe_of_a_pod_is_answered_and_the_pod_sees_the_rewritten_source(world: World) -> None:
+    with serving(SERVICE_PORT, world.pod) as service:
+        assert world.probe() == ANSWER
+    assert service.peers == [REWRITTEN_SOURCE]
+    probes_in, answers_out = counters()
+    assert probes_in > 0
+    assert answers_out > 0
+
+
+@pytest.mark.parametrize("offload", [False, True], ids=["by who sends", "by the node's NICs"])
+@pytest.mark.parametrize("length", [7, 100_001])
+def test_every_tcp_checksum_is_right_at_the_pod_and_at_the_balancer(world: World, length: int, offload: bool) -> None:
+    """Also where a pod leaves its checksums to the uplink, and what is rewritten has but half of one."""
+    world.set_checksum_offload(offload)
+    answer = bytes(length)
+    with (
+        serving(SERVICE_PORT, world.pod, answer=answer),
+        capturing("eth0", world.pod) as at_pod,
+        capturing("eth0", world.balancer) as at_balancer,
+    ):
+        assert world.probe() == answer
+        came = [packet for packet in at_pod.packets() if packet.protocol == TCP]
+        went = [packet for packet in at_balancer.packets() if packet.protocol == TCP]
+    assert {(packet.source, packet.destination) for packet in came} == {(REWRITTEN_SOURCE, POD)}
+    assert {(packet.source, packet.destination) for packet in went} == {(POD, PROBE_SOURCE)}
+    assert came[0].flags == SYN
+    assert went[0].flags == SYN | ACK
+    assert sum(len(packet.payload) for packet in went) > length
+    assert [packet for packet in came + went if not packet.is_right] == []
+
+
+def test_a_checksum_that_nobody_has_computed_would_be_seen(world: World) -> None:
+    """veth hides it from both kernels; the capture that the test before relies on doesn't."""
+    world.set_checksum_offload(True)
+    with serving(HOST_PORT), capturing("eth0") as at_node:
+        assert world.probe(NODE, HOST_PORT) == ANSWER
+        segments = [packet for packet in at_node.packets() if packet.protocol == TCP]
+    assert segments
+    assert not any(packet.is_right for packet in segments)
+
+
+def test_a_probe_of_a_closed_port_is_refused(world: World) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        world.probe(port=CLOSED_PORT)
+
+
+def test_a_probe_of_a_node_port_is_answered_through_address_translation(world: World) -> None:
+    """As kube-proxy does it: to a pod by DNAT, and masqueraded, so that the pod sees the node."""
+    nft(SERVICE)
+    with serving(SERVICE_PORT, world.pod) as service, capturing("eth0", world.balancer) as wire:
+        assert world.probe(NODE, NODE_PORT) == ANSWER
+        segments = [packet for packet in wire.packets() if packet.protocol == TCP]
+    assert service.peers == [NODE_ON_POD_LINK]
+    assert {(packet.source, packet.destination) for packet in segments} == {(NODE, PROBE_SOURCE)}
+    assert all(packet.is_right for packet in segments)
+
+
+def test_without_the_rules_address_translation_doesnt_save_a_probe(bare: World) -> None:
+    nft(SERVICE)
+    with serving(SERVICE_PORT, bare.pod) as service:
+        assert bare.is_lost(NODE, NODE_PORT)
+    assert service.peers == []
+
+
+# --- what else comes from that address -------------------------------------------------------------------------------
+
+
+def test_neighbour_solicitations_of_the_balancer_are_answered(world: World) -> None:
+    world.send_to_node()
+    assert counters() == (0, 0)
+
+
+def test_neighbour_advertisements_of_the_balancer_are_taken(world: World) -> None:
+    def listen() -> socket.socket:
+        server = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        server.bind((str(PROBE_SOURCE), UDP_PORT, 0, socket.if_nametoindex("eth0")))
+        return server
+
+    # The node has to ask who the balancer is before it can send to it.
+    with world.balancer.run(listen) as server, socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as client:
+        server.settimeout(PATIENCE_SECONDS)
+        client.sendto(b"hello", (str(PROBE_SOURCE), UDP_PORT, 0, socket.if_nametoindex("eth0")))
+        assert server.recv(16) == b"hello"
+    assert counters() == (0, 0)
+
+
+def test_router_advertisements_of_the_balancer_are_taken(world: World) -> None:
+    assert routes("show", "default") == ""
+    world.send_to_node(icmp(ALL_NODES, router_advertisement(BALANCER_MAC)))
+    assert f"default via {PROBE_SOURCE} dev eth0 proto ra" in routes("show", "default")
+    assert counters() == (0, 0)
+
+
+def test_multicast_queries_of_the_balancer_are_answered(world: World) -> None:
+    with capturing("eth0", world.balancer) as wire:
+        world.send_to_node(icmp(ALL_NODES, mld_query(), hop_limit=1))
+        wire.until(lambda packet: packet.icmp == (MLD_REPORT, 0))
+    assert counters() == (0, 0)
+
+
+def test_redirects_of_the_balancer_are_taken(world: World) -> None:
+    assert redirected(world)
+    assert counters() == (0, 0)
+
+
+def test_multicast_queries_are_lost_where_all_but_three_kinds_of_icmp_are_rewritten(bare: World) -> None:
+    nft(AGENTBAKER)
+    with capturing("eth0", bare.balancer) as wire:
+        bare.send_to_node(icmp(ALL_NODES, mld_query(), hop_limit=1))
+        with pytest.raises(AssertionError, match="didn't come"):
+            wire.until(lambda packet: packet.icmp == (MLD_REPORT, 0), LOST_AFTER_SECONDS)
+
+
+def test_redirects_are_lost_where_all_but_three_kinds_of_icmp_are_rewritten(bare: World) -> None:
+    nft(AGENTBAKER)
+    assert not redirected(bare)
+
+
+def redirected(world: World) -> bool:
+    """Whether the node goes by the second router after the first, the balancer, has told it to."""
+    ip(f"route add default via {PROBE_SOURCE} dev eth0")
+    assert f"via {PROBE_SOURCE} dev eth0" in routes("get", str(ELSEWHERE))
+    world.send_to_node(icmp(NODE, redirect(ELSEWHERE, SECOND_ROUTER, BALANCER_MAC)))
+    return f"via {SECOND_ROUTER} dev eth0" in routes("get", str(ELSEWHERE))
+
+
+def test_datagrams_of_the_balancer_keep_their_source(world: World) -> None:
+    def ask() -> socket.socket:
+        client = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        client.bind((str(PROBE_SOURCE), 0, 0, socket.if_nametoindex("eth0")))
+        client.sendto(b"hello", (str(NODE), UDP_PORT))
+        return client
+
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as server:
+        server.bind((str(NODE), UDP_PORT))
+        server.settimeout(PATIENCE_SECONDS)
+        with world.balancer.run(ask) as client:
+            _, peer = server.recvfrom(16)
+            server.sendto(b"hello", peer)
+            client.settimeout(PATIENCE_SECONDS)
+            assert client.recv(16) == b"hello"
+    assert peer[0].partition("%")[0] == str(PROBE_SOURCE)
+    assert counters() == (0, 0)
+
+
+# --- pods ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_cant_connect_to_the_fabric_by_the_rewritten_address(world: World) -> None:
+    with serving(SERVICE_PORT, world.balancer, str(PROBE_SOURCE)) as fabric, serving(SERVICE_PORT, world.pod):
+        with capturing("eth0", world.balancer) as wire:
+            connect_from_pod(world)
+            syn = wire.until(lambda packet: packet.source == POD and packet.flags == SYN)[-1]
+        assert syn.destination == REWRITTEN_SOURCE
+        assert fabric.peers == []
+        assert world.probe() == ANSWER
+
+
+def test_a_pod_can_connect_to_the_fabric_where_all_to_the_rewritten_address_is_rewritten(bare: World) -> None:
+    nft(AGENTBAKER)
+    ip(f"route add {PIN}")
+    with serving(SERVICE_PORT, bare.balancer, str(PROBE_SOURCE)), capturing("eth0", bare.balancer) as wire:
+        connect_from_pod(bare)
+        syn = wire.until(lambda packet: packet.source == POD and packet.flags == SYN)[-1]
+    assert syn.destination == PROBE_SOURCE
+
+
+def connect_from_pod(world: World) -> None:
+    """Begin to, and give up at once."""
+    with world.pod.run(lambda: socket.socket(socket.AF_INET6, socket.SOCK_STREAM)) as client:
+        client.setblocking(False)
+        with suppress(BlockingIOError):
+            client.connect((str(REWRITTEN_SOURCE), SERVICE_PORT))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(SYN, id="syn"),
+        pytest.param(SYN | ECE | CWR, id="with ECN"),
+        pytest.param(SYN | PSH | URG, id="urgent"),
+    ],
+)
+def test_no_segment_that_begins_a_connection_of_a_pod_reaches_the_fabric(world: World, flags: int) -> None:
+    assert sent_to_rewritten(world, flags).destination == REWRITTEN_SOURCE
+    assert counters() == (0, 0)
+
+
+@pytest.mark.parametrize("flags", [SYN | ACK, ACK, ACK | PSH | FIN, RST, RST | ACK])
+def test_every_segment_that_may_answer_a_probe_reaches_the_balancer(world: World, flags: int) -> None:
+    assert sent_to_rewritten(world, flags).destination == PROBE_SOURCE
+    assert counters()[1] == 1
+
+
+def sent_to_rewritten(world: World, flags: int) -> Packet:
+    """What arrives at the balancer of a segment that the pod sends to the rewritten address."""
+    with capturing("eth0", world.balancer) as wire:
+        world.send_from_pod(Packet(POD, REWRITTEN_SOURCE, TCP, segment(1024, SERVICE_PORT, flags), hop_limit=64))
+        arrived = wire.until(lambda packet: packet.source == POD and packet.protocol == TCP)[-1]
+    assert arrived.is_right
+    return arrived
+
+
+@pytest.mark.parametrize(
+    ("devices", "arrives_from"),
+    [(("eth0",), set()), (("eth0", "pod0"), {REWRITTEN_SOURCE})],
+    ids=["by the uplink", "if the pods' device were one of the rules"],
+)
+def test_a_pod_cant_claim_to_be_the_balancer(bare: World, devices: tuple[str, ...], arrives_from: set[object]) -> None:
+    load_rules(*devices)
+    ip(f"route add {PIN}")
+    claim = Packet(PROBE_SOURCE, BALANCER, TCP, segment(1024, SERVICE_PORT, SYN), hop_limit=64)
+    honest = Packet(POD, BALANCER, UDP, struct.pack("!HHHH", 1024, UDP_PORT, 8, 0), hop_limit=64)
+    with capturing("eth0", bare.balancer) as wire:
+        bare.send_from_pod(claim, honest)
+        arrived = wire.until(lambda packet: packet.protocol == UDP)
+    assert {packet.source for packet in arrived if packet.flags == SYN} == arrives_from
+    assert counters()[0] == len(arrives_from)
+
+
+# --- probes of the node itself ----------------------------------------------------------------------------------------
+
+
+def no_default_route() -> None:
+    assert routes("show", "default") == ""
+
+
+def a_better_default_route_elsewhere() -> None:
+    ip(
+        f"route add default via {PROBE_SOURCE} dev eth0 metric 1024",
+        "link add eth1 type veth peer name far1",
+        "link set far1 up",
+        "link set eth1 up",
+        "neigh add fe80::99 lladdr 02:00:00:00:00:99 dev eth1",
+        "route add default via fe80::99 dev eth1 metric 1",
+    )
+
+
+elsewhere = pytest.mark.parametrize("lead_astray", [no_default_route, a_better_default_route_elsewhere])
+
+
+@elsewhere
+def test_with_the_pin_probes_of_the_host_work_whatever_the_default_route(world: World, lead_astray: Lead) -> None:
+    lead_astray()
+    with serving(HOST_PORT) as host, serving(SERVICE_PORT, world.pod):
+        assert world.probe(NODE, HOST_PORT) == ANSWER
+        assert world.probe() == ANSWER
+    assert host.peers == [REWRITTEN_SOURCE]
+
+
+@elsewhere
+def test_without_the_pin_the_rules_make_probes_of_the_host_hang_on_the_default_route(
+    bare: World, lead_astray: Lead
+) -> None:
+    lead_astray()
+    with serving(HOST_PORT):
+        assert bare.probe(NODE, HOST_PORT) == ANSWER
+        load_rules()
+        assert bare.is_lost(NODE, HOST_PORT)
+        ip(f"route add {PIN}")
+        assert bare.probe(NODE, HOST_PORT) == ANSWER
+
+
+# --- reloads --------------------------------------------------------------------------------------------------------
+
+RELOADS, PROBERS = 50, 4
+
+# What the node may not send while the rules are there: an answer to the address that nobody has, a refusal.
+MISSES = f"""
+table ip6 misses {{
+    chain prerouting {{
+        type filter hook prerouting priority -300; policy accept;
+        ip6 daddr {REWRITTEN_SOURCE} counter
+        icmpv6 type destination-unreachable counter
+    }}
+}}
+"""
+
+
+def test_reloads_under_load_lose_nothing(world: World) -> None:
+    """Not even what TCP would send again."""
+    nft(SERVICE)
+    world.balancer.run(lambda: nft(MISSES))
+    answered, done = threading.Semaphore(0), threading.Event()
+
+    def keep_probing(destination: IPv6Address, port: int) -> list[bytes]:
+        answers = []
+        while not done.is_set():
+            answers.append(world.probe(destination, port))
+            answered.release()
+        return answers
+
+    with serving(SERVICE_PORT, world.pod), ThreadPoolExecutor(PROBERS) as pool:
+        kinds = [(POD, SERVICE_PORT), (NODE, NODE_PORT)] * (PROBERS // 2)
+        probing = [pool.submit(keep_probing, *kind) for kind in kinds]
+        try:
+            for _ in range(RELOADS):
+                assert answered.acquire(timeout=PATIENCE_SECONDS)
+                load_rules()
+        finally:
+            done.set()
+        answers = [answer for prober in probing for answer in prober.result()]
+    assert set(answers) == {ANSWER}
+    assert len(answers) >= RELOADS
+    assert world.balancer.run(lambda: counters("misses")) == (0, 0)
+
+
+def test_without_the_rules_the_misses_are_counted(world: World) -> None:
+    world.balancer.run(lambda: nft(MISSES))
+    nft(REMOVAL)
+    with serving(SERVICE_PORT, world.pod):
+        assert world.is_lost()
+    assert world.balancer.run(lambda: counters("misses"))[1] > 0
+
+
+# --- the bridge -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["0", "1"], ids=["bridge-nf off", "bridge-nf on"])
+def bridged(bare: World, request: pytest.FixtureRequest) -> World:
+    """azure-vnet's bridge mode: eth0 is a port of azure0, and the node's addresses are the bridge's."""
+    ip(
+        f"link add azure0 address {NODE_MAC} type bridge forward_delay 0",
+        "address flush dev eth0",
+        "link set eth0 master azure0",
+        f"address add {NODE}/64 dev azure0",
+        f"address add {NODE_LINK_LOCAL}/64 dev azure0",
+        "link set azure0 up",
+        f"route add {PIN}".replace("eth0", "azure0"),
+    )
+    # Whether frames that the bridge takes pass netfilter's IPv6 hooks already there.
+    Path("/proc/sys/net/bridge/bridge-nf-call-ip6tables").write_text(request.param)
+    return bare
+
+
+def test_in_bridge_mode_rules_by_the_bridge_work(bridged: World) -> None:
+    load_rules("azure0")
+    with serving(HOST_PORT) as host, serving(SERVICE_PORT, bridged.pod) as service:
+        assert bridged.probe(NODE, HOST_PORT) == ANSWER
+        assert bridged.probe() == ANSWER
+    assert host.peers == service.peers == [REWRITTEN_SOURCE]
+
+
+def test_in_bridge_mode_rules_by_the_nic_do_nothing(bridged: World) -> None:
+    load_rules("eth0")
+    with serving(SERVICE_PORT, bridged.pod) as service:
+        assert bridged.is_lost()
+    assert service.peers == []
+    assert counters() == (0, 0)
