@@ -313,9 +313,12 @@ def connect_from_pod(world: World) -> None:
         pytest.param(SYN, id="syn"),
         pytest.param(SYN | ECE | CWR, id="with ECN"),
         pytest.param(SYN | PSH | URG, id="urgent"),
+        pytest.param(SYN | FIN, id="and fin"),
+        pytest.param(SYN | RST, id="and rst"),
     ],
 )
 def test_no_segment_that_begins_a_connection_of_a_pod_reaches_the_fabric(world: World, flags: int) -> None:
+    """Nor one with a FIN or RST beside its SYN: there are stacks that open on it as well."""
     assert sent_to_rewritten(world, flags).destination == REWRITTEN_SOURCE
     assert counters() == (0, 0)
 
