@@ -398,6 +398,16 @@ def test_without_the_pin_the_rules_make_probes_of_the_host_hang_on_the_default_r
         assert bare.probe(NODE, HOST_PORT) == ANSWER
 
 
+def test_what_leaves_by_another_device_keeps_the_rewritten_address(bare: World) -> None:
+    """No link-local address of the uplink's gets onto another link."""
+    load_rules()
+    a_better_default_route_elsewhere()
+    with capturing("far1") as wire:
+        bare.send_from_pod(Packet(POD, REWRITTEN_SOURCE, TCP, segment(SERVICE_PORT, 1024, ACK), hop_limit=64))
+        wire.until(lambda packet: packet.source == POD and packet.destination == REWRITTEN_SOURCE)
+    assert counters() == (0, 0)
+
+
 # --- reloads --------------------------------------------------------------------------------------------------------
 
 RELOADS, PROBERS = 50, 4
