@@ -90,6 +90,15 @@ class World:
         for inside in (self.balancer.run, self.pod.run):
             inside(lambda: _set_checksum_offload(on, "eth0"))
 
+    def bridge(self) -> None:
+        """azure-vnet's bridge mode: eth0 becomes a port of azure0, and the node's addresses are the bridge's."""
+        ip(
+            f"link add azure0 address {NODE_MAC} type bridge forward_delay 0",
+            "address flush dev eth0",
+            "link set eth0 master azure0",
+            *_up("azure0", f"{NODE}/64", f"{NODE_LINK_LOCAL}/64"),
+        )
+
     # --- probes ------------------------------------------------------------------------------------------------
 
     def probe(
@@ -271,6 +280,11 @@ def load_rules(*devices: str) -> None:
 def counters(table: str = TABLE) -> tuple[int, ...]:
     """How many packets each rule of a table has met, in the listing's order: probes in, answers out."""
     return tuple(map(int, re.findall(r"counter packets (\d+)", _run(["nft", "list", "table", "ip6", table]))))
+
+
+def tables() -> str:
+    """All of nft's."""
+    return _run(["nft", "list", "tables"])
 
 
 def ip(*commands: str, pass_fds: tuple[int, ...] = ()) -> None:

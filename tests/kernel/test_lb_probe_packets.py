@@ -43,8 +43,6 @@ from probe_world import (
     HOST_PORT,
     LOST_AFTER_SECONDS,
     NODE,
-    NODE_LINK_LOCAL,
-    NODE_MAC,
     NODE_ON_POD_LINK,
     PATIENCE_SECONDS,
     PIN,
@@ -465,16 +463,8 @@ def test_without_the_rules_the_misses_are_counted(world: World) -> None:
 
 @pytest.fixture(params=["0", "1"], ids=["bridge-nf off", "bridge-nf on"])
 def bridged(bare: World, request: pytest.FixtureRequest) -> World:
-    """azure-vnet's bridge mode: eth0 is a port of azure0, and the node's addresses are the bridge's."""
-    ip(
-        f"link add azure0 address {NODE_MAC} type bridge forward_delay 0",
-        "address flush dev eth0",
-        "link set eth0 master azure0",
-        f"address add {NODE}/64 dev azure0",
-        f"address add {NODE_LINK_LOCAL}/64 dev azure0",
-        "link set azure0 up",
-        f"route add {PIN}".replace("eth0", "azure0"),
-    )
+    bare.bridge()
+    ip(f"route add {PIN}".replace("eth0", "azure0"))
     # Whether frames that the bridge takes pass netfilter's IPv6 hooks already there.
     Path("/proc/sys/net/bridge/bridge-nf-call-ip6tables").write_text(request.param)
     return bare
