@@ -14,11 +14,21 @@ import attrs
 
 from hostrouting import files
 from hostrouting.errors import UnitError
-from hostrouting.gate import GATED, drop_in_text, missing_commands
-from hostrouting.parts import PARTS, WATCH, BootFile, Manifest, Part, part_paths, wanted_files, wanted_parts
+from hostrouting.gate import FLUSHERS, GATED, PROBE, drop_in_text, missing_commands
+from hostrouting.parts import (
+    CONFIGURED,
+    PARTS,
+    WATCH,
+    BootFile,
+    Manifest,
+    Part,
+    part_paths,
+    wanted_files,
+    wanted_parts,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from hostrouting.config import Config
@@ -27,7 +37,7 @@ if TYPE_CHECKING:
     from hostrouting.layout import Layout
     from hostrouting.systemd import UnitManager
 
-__all__ = ["BootPlan", "FileChange", "install_part", "plan_boot", "reference_links", "remove_part"]
+__all__ = ["BootPlan", "FileChange", "install_part", "plan_boot", "plan_part", "reference_links", "remove_part"]
 
 
 @attrs.frozen
@@ -77,7 +87,7 @@ def plan_boot(config: Config, host: Host) -> BootPlan:
     """Compare what stays for the next boot with what a config asks for, changing nothing.
 
     Args:
-        config: what is wanted.
+        config: what is wanted; parts that it can't ask for stay as they are.
         host: where.
 
     Returns:
@@ -87,20 +97,53 @@ def plan_boot(config: Config, host: Host) -> BootPlan:
         FileError: a file can't be read.
         UnitError: systemd can't be asked.
     """
+    there = Manifest.load(host.layout)
+    parts = wanted_parts(config, host.layout)
+    wanted = {name: blocks for name, blocks in there.parts.items() if name not in CONFIGURED}
+    wanted |= {part.name: part.is_blocking for part in parts}
+    # A config that asks for nothing moves nobody else's gate.
+    return _plan(host, there, config.consumer if parts else there.consumer, wanted, parts)
+
+
+def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPlan:
+    """Compare what stays for the next boot with what it would be with a part, or without it, changing nothing.
+
+    Args:
+        host: where.
+        consumer: the unit to hold back.
+        part: as ``install_part`` would install it; None: ``remove_part`` would take it back.
+        name: of the part.
+
+    Returns:
+        The plan; all other parts stay as they are.
+
+    Raises:
+        FileError: a file can't be read.
+        UnitError: systemd can't be asked.
+    """
+    there = Manifest.load(host.layout)
+    if part is not None:
+        return _plan(host, there, consumer, there.parts | {name: part.is_blocking}, [part])
+    if name not in there.parts:
+        return BootPlan()
+    left = {other: blocks for other, blocks in there.parts.items() if other != name}
+    return _plan(host, there, there.consumer, left, [])
+
+
+def _plan(host: Host, there: Manifest, consumer: str, wanted: dict[str, bool], parts: Sequence[Part]) -> BootPlan:
+    """What is between a manifest and one of these parts, of which some are written anew."""
     layout = host.layout
-    there = Manifest.load(layout)
-    parts = wanted_parts(config, layout)
-    manifest = Manifest(config.consumer, {part.name: part.is_blocking for part in parts})
-    wanted = wanted_files(layout, manifest, parts) if parts else []
-    old = {path for path in there.files(layout) if path not in {layout.enablement(name) for name in PARTS}}
+    manifest = Manifest(consumer, {name: wanted[name] for name in PARTS if name in wanted})
+    files_wanted = wanted_files(layout, manifest, parts)
+    stays = {*manifest.files(layout), *(layout.enablement(name) for name in PARTS)}
     changes = [
         FileChange(layout.relative(file.path), before, file.text)
-        for file in wanted
+        for file in files_wanted
         if (before := files.read_text(file.path)) != file.text
     ]
     changes += [
         FileChange(layout.relative(path), before, None)
-        for path in sorted(old - {file.path for file in wanted})
+        for path in sorted(set(there.files(layout)) - stays)
         if (before := files.read_text(path)) is not None
     ]
     enabled = {
@@ -156,7 +199,7 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
         manifest = kept
         _write(layout, manifest, BootFile(layout.manifest, manifest.to_text(layout)), undo)
     unit = f"{part.name}.service"
-    if changed or _needs_reload(units, consumer):
+    if changed or _needs_reload(units, manifest):
         units.reload()
         changed = True
     if not units.is_enabled(unit):
@@ -167,10 +210,11 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
     return changed
 
 
-def _needs_reload(units: UnitManager, consumer: str) -> bool:
+def _needs_reload(units: UnitManager, manifest: Manifest) -> bool:
     """Whether systemd hasn't read what is there: a run that was killed between writing and reloading."""
-    instances = units.instances(consumer)
-    watched = [*instances, *(f"{name}.service" for name in PARTS)] if instances else []
+    instances = units.instances(manifest.consumer)
+    flushers = FLUSHERS if PROBE in manifest.parts else ()
+    watched = [*instances, *(f"{name}.service" for name in PARTS), *flushers] if instances else []
     return any(units.show(name, "NeedDaemonReload")["NeedDaemonReload"] == "yes" for name in watched)
 
 

@@ -14,11 +14,26 @@ import attrs
 
 from hostrouting.layout import Layout
 
-__all__ = ["CHECK", "GATED", "ROUTES", "GateCommand", "drop_in_text", "gate_commands", "missing_commands"]
+__all__ = [
+    "CHECK",
+    "FLUSHERS",
+    "GATED",
+    "PROBE",
+    "ROUTES",
+    "GateCommand",
+    "drop_in_text",
+    "gate_commands",
+    "missing_commands",
+]
 
 ROUTES = "static-routes"
 CHECK = "check-route-overlap"
-GATED = (ROUTES, CHECK)
+PROBE = "load-balancer-probe"
+GATED = (ROUTES, CHECK, PROBE)
+
+# Debian's, and the reference agent's, which each machine requires without being ordered after it: both flush the
+# whole ruleset of nftables, and with it the probe's rules.
+FLUSHERS = ("nftables.service", "nftables-flush.service")
 
 
 @attrs.frozen
@@ -54,11 +69,12 @@ def gate_commands(parts: dict[str, bool]) -> tuple[GateCommand, ...]:
 def drop_in_text(parts: dict[str, bool]) -> str:
     """The drop-in of a consumer; the scripts are run directly, so that an empty or truncated one fails."""
     units = " ".join(f"{name}.service" for name in GATED if name in parts)
+    earlier = " ".join((units, *FLUSHERS)) if PROBE in parts else units
     lines = "\n".join(f"ExecStartPre={command}" for command in gate_commands(parts))
     return (
         "# Written by hostrouting; taken back by: hostrouting remove\n"
         "# To let a node start all the same: touch /etc/aks-flex-node/gate.off\n"
-        f"[Unit]\nWants={units}\nAfter={units}\n\n[Service]\n{lines}\n"
+        f"[Unit]\nWants={units}\nAfter={earlier}\n\n[Service]\n{lines}\n"
     )
 
 

@@ -54,7 +54,7 @@ class Layout:
         return self.root / "run/systemd/journal/socket"
 
     def script(self, part: str) -> Path:
-        """What runs at boot and at the gate; ``part`` is ``static-routes`` or ``check-route-overlap``."""
+        """What runs at boot and at the gate; ``part`` is one of those that are part of the gate."""
         return self.root / CONFIG_DIR / f"{part}.sh"
 
     def unit(self, part: str) -> Path:

@@ -12,7 +12,7 @@ import attrs
 from hostrouting import files
 from hostrouting.config import Config, OverlapMode
 from hostrouting.errors import ConfigError, FileError, UnitError
-from hostrouting.gate import CHECK, GATED, ROUTES, drop_in_text
+from hostrouting.gate import CHECK, FLUSHERS, GATED, PROBE, ROUTES, drop_in_text
 from hostrouting.model import Protocol
 from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hostrouting.layout import Layout
 
 __all__ = [
+    "CONFIGURED",
     "PARTS",
     "WATCH",
     "BootFile",
@@ -32,6 +33,7 @@ __all__ = [
     "is_watched",
     "part_paths",
     "routes_part",
+    "unit_text",
     "wanted_files",
     "wanted_parts",
     "watch_part",
@@ -39,6 +41,9 @@ __all__ = [
 
 WATCH = "hostrouting-watch"
 PARTS = (*GATED, WATCH)
+
+# What host routing's config asks for, or, by not asking, takes back; the others are somebody else's to ask for.
+CONFIGURED = (ROUTES, CHECK, WATCH)
 
 
 @attrs.frozen
@@ -52,7 +57,7 @@ class BootFile:
 
 @attrs.frozen
 class Part:
-    """One of the things that run at boot: the two of the gate, and the watcher.
+    """One of the things that run at boot: those of the gate, and the watcher.
 
     Args:
         name: of its unit, and of its script, if it has one.
@@ -142,7 +147,7 @@ def routes_part(config: Config, layout: Layout) -> Part:
         is_blocking=True,
         files=(
             BootFile(layout.script(ROUTES), script, 0o755),
-            BootFile(layout.unit(ROUTES), _unit_text(ROUTES, config.wait_seconds)),
+            BootFile(layout.unit(ROUTES), unit_text(ROUTES, config.wait_seconds)),
             BootFile(layout.protocol_names, PROTOCOL_NAMES),
         ),
     )
@@ -167,12 +172,13 @@ def check_part(config: Config, layout: Layout) -> Part:
         is_blocking=overlap.mode is OverlapMode.STRICT,
         files=(
             BootFile(layout.script(CHECK), script, 0o755),
-            BootFile(layout.unit(CHECK), _unit_text(CHECK, wait_seconds)),
+            BootFile(layout.unit(CHECK), unit_text(CHECK, wait_seconds)),
         ),
     )
 
 
-def _unit_text(name: str, wait_seconds: int) -> str:
+def unit_text(name: str, wait_seconds: int) -> str:
+    """The text of a oneshot's unit, which systemd ends if it takes much longer than its own waits."""
     return _asset(name).replace("@TIMEOUT_SECONDS@", str(wait_seconds + files.LOCK_WAIT_SECONDS + MARGIN_SECONDS))
 
 
@@ -230,8 +236,10 @@ def part_paths(layout: Layout, name: str) -> list[Path]:
     """The files of a part: units first, as they go."""
     if name == WATCH:
         return [layout.enablement(name), layout.unit(name), layout.watch_config]
-    extra = [layout.protocol_names] if name == ROUTES else []
-    return [layout.enablement(name), layout.unit(name), layout.script(name), *extra]
+    own = [layout.enablement(name), layout.unit(name), layout.script(name)]
+    if name == PROBE:
+        return [*map(layout.flush_drop_in, FLUSHERS), *own, layout.probe_rules]
+    return [*own, layout.protocol_names] if name == ROUTES else own
 
 
 def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> list[BootFile]:

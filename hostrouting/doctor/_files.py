@@ -38,6 +38,7 @@ def installed(patient: Patient) -> Iterator[Ailment]:
     wanted = manifest.parts
     if patient.given is not None:
         wanted = {part.name: part.is_blocking for part in wanted_parts(patient.given, patient.layout)}
+        wanted |= patient.neighbours
     if not manifest.parts and (wanted or patient.given is None):
         yield Ailment("not-installed", subject, "nothing is installed: no node is held back", patient.command("apply"))
         return
@@ -151,7 +152,7 @@ def leftovers(patient: Patient) -> Iterator[Ailment]:
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the reference's"
         remedy = f"{patient.command('apply')} removes it; by hand: {_removal(link)}"
         yield Ailment("reference-link", link, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
-    gates = {layout.gate(name) for name in (manifest.consumer, *manifest.former)}
+    gates = {layout.gate(name) for name in (manifest.consumer, *manifest.former)} | set(manifest.files(layout))
     for gate in map(patient.name, sorted(set(layout.units.glob("*.service.d/*hostrouting*.conf")) - gates)):
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield Ailment("stale-gate", gate, message, _removal(gate), Severity.RISK)

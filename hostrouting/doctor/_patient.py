@@ -11,7 +11,7 @@ from hostrouting import files
 from hostrouting.config import Config
 from hostrouting.errors import FileError
 from hostrouting.gate import CHECK, GATED, ROUTES
-from hostrouting.parts import WATCH, BootFile, Manifest, wanted_files, wanted_parts
+from hostrouting.parts import CONFIGURED, WATCH, BootFile, Manifest, wanted_files, wanted_parts
 from hostrouting.readback import read_check_route_overlap_script, read_static_routes_script
 
 if TYPE_CHECKING:
@@ -80,8 +80,14 @@ class Patient:
         parts = wanted_parts(self.config, self.layout)
         manifest = self.manifest
         if self.given is not None:
-            manifest = Manifest(self.given.consumer, {part.name: part.is_blocking for part in parts})
+            wanted = {part.name: part.is_blocking for part in parts} | self.neighbours
+            manifest = Manifest(self.given.consumer, wanted)
         return wanted_files(self.layout, manifest, parts) if manifest.parts else []
+
+    @property
+    def neighbours(self) -> dict[str, bool]:
+        """The installed parts that the config of host routing doesn't ask for, and can't."""
+        return {name: blocks for name, blocks in self.manifest.parts.items() if name not in CONFIGURED}
 
     @property
     def has_installation(self) -> bool:

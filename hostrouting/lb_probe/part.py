@@ -1,0 +1,85 @@
+"""What is installed for the next boot, so that probes are rewritten before the consumer starts, and stay so."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from hostrouting.gate import FLUSHERS, PROBE
+from hostrouting.lb_probe.ruleset import render_ruleset
+from hostrouting.netaddr import parse_device
+from hostrouting.parts import BootFile, Part, unit_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostrouting.layout import Layout
+
+__all__ = ["WAIT_SECONDS", "probe_part", "render_script"]
+
+# How long the oneshot waits for the device of the pinned route.
+WAIT_SECONDS = 30
+
+# "-": whatever becomes of the probe's rules, firewalls of others start and stop as ever. "+": outside their sandbox.
+_GIVE_BACK = "-+/etc/aks-flex-node/load-balancer-probe.sh rules"
+_AFTER_FLUSH = {
+    # It flushes as it starts, as it is reloaded, and as it stops; a restart is the last and the first.
+    "nftables.service": ("ExecStartPost", "ExecReload", "ExecStopPost"),
+    "nftables-flush.service": ("ExecStartPost",),
+}
+
+
+def probe_part(devices: Sequence[str], layout: Layout, *, required: bool) -> Part:
+    """What rewrites probes from boot on, and again after whoever flushes the ruleset.
+
+    Args:
+        devices: by which probes come in; the route to their rewritten source is pinned on the first that can carry it.
+        layout: where files are.
+        required: whether the consumer must not start without the rules.
+
+    Returns:
+        The part.
+
+    Raises:
+        ValueError: one isn't the name of an interface, or there is none.
+    """
+    return Part(
+        PROBE,
+        is_blocking=required,
+        files=(
+            BootFile(layout.probe_rules, render_ruleset(devices)),
+            BootFile(layout.script(PROBE), render_script(devices, required=required), 0o755),
+            BootFile(layout.unit(PROBE), unit_text(PROBE, WAIT_SECONDS)),
+            *(BootFile(layout.flush_drop_in(unit), _flush_drop_in_text(unit)) for unit in FLUSHERS),
+        ),
+    )
+
+
+def render_script(devices: Sequence[str], *, required: bool) -> str:
+    """Render the script that loads the rules and pins the route.
+
+    Args:
+        devices: by which probes come in, the preferred ones first.
+        required: whether a failure holds the consumer back, so that it is looked at again before.
+
+    Returns:
+        The text of an executable file.
+
+    Raises:
+        ValueError: one isn't the name of an interface.
+    """
+    names = dict.fromkeys(map(parse_device, devices))
+    text = resources.files("hostrouting").joinpath("assets", f"{PROBE}.sh").read_text(encoding="utf-8")
+    values = {"@REQUIRED@": "yes" if required else "no", "@WAIT_SECONDS@": f"{WAIT_SECONDS:d}"}
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text.replace("@DEVICES@", "\n".join(names))
+
+
+def _flush_drop_in_text(unit: str) -> str:
+    lines = "\n".join(f"{key}={_GIVE_BACK}" for key in _AFTER_FLUSH[unit])
+    return (
+        "# Written by hostrouting; taken back by: hostrouting lb-probe remove\n"
+        "# Whatever this unit flushes, the rules for the load balancer's probes come back.\n"
+        f"[Service]\n{lines}\n"
+    )
