@@ -24,7 +24,7 @@ if [ -n "$AWK" ]; then
   mount --bind "$AWK" "$(readlink -f /usr/bin/awk)"
 fi
 if [ -n "$ETC" ]; then
-  mkdir "$ROOT/scratch"
+  mkdir -p "$ROOT/scratch"
   mount -t tmpfs none "$ROOT/scratch"
   mkdir "$ROOT/scratch/upper" "$ROOT/scratch/work"
   mount -t overlay none -o "lowerdir=/etc,upperdir=$ROOT/scratch/upper,workdir=$ROOT/scratch/work" /etc
