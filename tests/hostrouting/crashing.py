@@ -17,8 +17,14 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 import phases
 from hostrouting import Config, Configure, Host, HostRoutingError, Layout
+from hostrouting.boot import install_part, remove_part
+from hostrouting.gate import PROBE
+from hostrouting.install import all_or_nothing
+from hostrouting.lb_probe.part import probe_part
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -45,6 +51,17 @@ OLD = config("172.16.1.0/24", "STRICT", "systemd-nspawn@.service")
 NEW = config("172.16.2.0/24", "WARN", MACHINE, is_watched=True)
 
 
+@attrs.frozen
+class Probe:
+    """What somebody asks for of the load balancer's probe, beside whatever is installed; no device: it goes."""
+
+    device: str | None
+    consumer: str = MACHINE
+
+
+OLD_PROBE, NEW_PROBE, NO_PROBE = Probe("eth0", "systemd-nspawn@.service"), Probe("azure0"), Probe(None)
+
+
 def host(layout: Layout) -> Host:
     kernel = FakeKernel()
     for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
@@ -55,8 +72,15 @@ def host(layout: Layout) -> Host:
     return Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
 
 
-def apply(layout: Layout, wanted: Config) -> None:
-    phases.run(Configure(wanted, host=host(layout)))
+def apply(layout: Layout, wanted: Config | Probe) -> None:
+    on = host(layout)
+    if isinstance(wanted, Config):
+        phases.run(Configure(wanted, host=on))
+    elif wanted.device is None:
+        remove_part(on, PROBE)
+    else:
+        with all_or_nothing(phases.CancelScope()) as undo:
+            install_part(on, wanted.consumer, probe_part([wanted.device], layout, required=True), undo)
 
 
 def tree(layout: Layout) -> dict[str, tuple[str, int]]:
@@ -113,7 +137,7 @@ def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) ->
     return found
 
 
-def reference(folder: Path, *configs: Config) -> dict[str, tuple[str, int]]:
+def reference(folder: Path, *configs: Config | Probe) -> dict[str, tuple[str, int]]:
     layout = Layout(folder)
     layout.units.mkdir(parents=True)
     layout.config.parent.mkdir()  # the config is in there; a crash right after making it would leave it empty
@@ -122,7 +146,7 @@ def reference(folder: Path, *configs: Config) -> dict[str, tuple[str, int]]:
     return tree(layout)
 
 
-def child(layout: Layout, step: int, fault: str, wanted: Config) -> int:
+def child(layout: Layout, step: int, fault: str, wanted: Config | Probe) -> int:
     """0: done without a fault; 1: a clear error; 2: anything else."""
     fault_at(step, layout, fault)
     try:
@@ -136,20 +160,28 @@ def child(layout: Layout, step: int, fault: str, wanted: Config) -> int:
 
 
 def main(folder: Path, fault: str) -> None:
-    stories = {"install": (NOTHING, OLD), "change": (OLD, NEW), "remove": (NEW, NOTHING)}
-    for story, (first, then) in stories.items():
-        before = reference(folder / f"{story}-before", first)
-        after = reference(folder / f"{story}-after", first, then)
+    stories: dict[str, tuple[Config | Probe, ...]] = {
+        "install": (NOTHING, OLD),
+        "change": (OLD, NEW),
+        "remove": (NEW, NOTHING),
+        "install probe": (OLD, OLD_PROBE),
+        "change probe": (OLD, OLD_PROBE, NEW_PROBE),
+        "remove beside probe": (OLD_PROBE, OLD, NOTHING),
+        "remove probe": (OLD, OLD_PROBE, NO_PROBE),
+    }
+    for story, (*first, then) in stories.items():
+        before = reference(folder / f"{story}-before", *first)
+        after = reference(folder / f"{story}-after", *first, then)
         for step in range(1, 200):
             layout = Layout(folder / f"{story}-{step}")
-            reference(layout.root, first)
+            reference(layout.root, *first)
             pid = os.fork()
             if pid == 0:
                 os._exit(child(layout, step, fault, then))
             status = os.waitpid(pid, 0)[1]
             code = os.waitstatus_to_exitcode(status)
             found = violations(layout, before, after)
-            if fault == "refuse" and code == 1 and story != "remove" and not partly_done(layout, before):
+            if fault == "refuse" and code == 1 and "remove" not in story and not partly_done(layout, before):
                 found += [] if tree(layout) == before else ["a refused run isn't put back"]
             if code == 2:
                 found.append("an exception that is no HostRoutingError")

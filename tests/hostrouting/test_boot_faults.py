@@ -18,5 +18,6 @@ def test_killed_or_refused_at_every_step_nothing_is_between_and_the_next_run_hea
     steps = [json.loads(line) for line in done.stdout.splitlines()]
     assert [step for step in steps if step["violations"]] == [], done.stderr
     last = {step["story"]: step for step in steps}
-    assert {story: step["code"] for story, step in last.items()} == {"install": 0, "change": 0, "remove": 0}
+    assert len(last) == 7
+    assert {step["code"] for step in last.values()} == {0}
     assert all(step["step"] > 10 for step in last.values())

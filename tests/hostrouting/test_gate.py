@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostrouting.gate import CHECK, ROUTES, drop_in_text, gate_commands, missing_commands
+from hostrouting.gate import CHECK, PROBE, ROUTES, drop_in_text, gate_commands, missing_commands
 
 BOTH = {ROUTES: True, CHECK: True}
 
@@ -64,3 +64,18 @@ def test_a_command_that_is_gone_or_has_lost_its_force_or_privileges_is_missing(e
 def test_a_forgiven_command_must_be_forgiven() -> None:
     strict = shown("/etc/aks-flex-node/check-route-overlap.sh gate", "privileged")
     assert missing_commands({CHECK: False}, strict) == gate_commands({CHECK: False})
+
+
+def test_the_probe_is_the_third_and_starts_after_whoever_flushes_the_ruleset() -> None:
+    assert drop_in_text({PROBE: False, **BOTH}).splitlines()[2:] == [
+        "[Unit]",
+        "Wants=static-routes.service check-route-overlap.service load-balancer-probe.service",
+        "After=static-routes.service check-route-overlap.service load-balancer-probe.service nftables.service "
+        "nftables-flush.service",
+        "",
+        "[Service]",
+        "ExecStartPre=+/etc/aks-flex-node/static-routes.sh gate",
+        "ExecStartPre=+/etc/aks-flex-node/check-route-overlap.sh gate",
+        "ExecStartPre=-+/etc/aks-flex-node/load-balancer-probe.sh gate",
+    ]
+    assert "ExecStartPre=+/etc/aks-flex-node/load-balancer-probe.sh gate\n" in drop_in_text({PROBE: True})

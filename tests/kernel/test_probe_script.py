@@ -168,12 +168,11 @@ def stand_in(tool: str, body: str) -> str:
 
 # --- what stands in the way of the rules -----------------------------------------------------------------------------
 
+
 def test_without_nft_the_error_names_the_package(node: NamespaceKernel, sandbox: Sandbox) -> None:
     hidden = 'mkdir "$ROOT/sbin"; cp -a /usr/sbin/ip "$ROOT/sbin/" 2>/dev/null; mount --bind "$ROOT/sbin" /usr/sbin'
     error = refused(sandbox, **prepared(then=hidden))
-    assert error == (
-        f"{FAILED}there is no nft in /usr/sbin:/usr/bin:/sbin:/bin; install the package nftables"
-    )
+    assert error == (f"{FAILED}there is no nft in /usr/sbin:/usr/bin:/sbin:/bin; install the package nftables")
     assert pins() == []
 
 

@@ -1,0 +1,318 @@
+"""The probe's part beside those of host routing: each is installed, planned, moved and taken back without the other."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import phases
+from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError
+from hostrouting.boot import FileChange, install_part, plan_boot, plan_part, remove_part
+from hostrouting.doctor import examine
+from hostrouting.gate import CHECK, FLUSHERS, PROBE, ROUTES
+from hostrouting.install import all_or_nothing
+from hostrouting.lb_probe.part import probe_part
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.parts import Manifest, Part, part_paths
+from hostrouting.testing import FakeKernel, FakeSystemd
+from phases import CancelScope
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MACHINE = "systemd-nspawn@kube1.service"
+TEMPLATE = "systemd-nspawn@.service"
+UNIT = "load-balancer-probe.service"
+
+
+def config(**more: Any) -> Config:
+    section = {
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+        "waitSeconds": 0,
+    }
+    return Config.from_mapping({"hostRouting": section | more})
+
+
+NOTHING = config(staticRoutes={"enabled": True}, routeOverlap={})
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    return Layout(tmp_path)
+
+
+@pytest.fixture
+def units(layout: Layout) -> FakeSystemd:
+    return FakeSystemd(layout, running=[MACHINE])
+
+
+@pytest.fixture
+def host(units: FakeSystemd, layout: Layout) -> Host:
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
+    assert kernel.add([default]) == ()
+    return Host(routes=kernel, units=units, layout=layout)
+
+
+@pytest.fixture
+def part(layout: Layout) -> Part:
+    return probe_part(["eth0"], layout, required=True)
+
+
+def tree(layout: Layout, *, manifest: bool = True) -> dict[str, object]:
+    """Everything but /run: content and mode of files, targets of links, folders; with the manifest, or without."""
+    return {
+        name: path.readlink() if path.is_symlink() else (path.read_text(), path.stat().st_mode) if path.is_file() else 0
+        for path in sorted(layout.root.rglob("*"))
+        if not (name := layout.relative(path)).startswith("/run") and (manifest or path != layout.manifest)
+    }
+
+
+def install(host: Host, part: Part, consumer: str = TEMPLATE) -> bool:
+    scope = CancelScope()
+    with all_or_nothing(scope) as undo:
+        return install_part(host, consumer, part, undo)
+
+
+def apply(host: Host, wanted: Config | None = None) -> None:
+    phases.run(Configure(wanted or config(), host=host))
+
+
+def pre_starts(layout: Layout, consumer: str = TEMPLATE) -> list[str]:
+    lines = layout.gate(consumer).read_text().splitlines()
+    return [line.rpartition("/")[2] for line in lines if line.startswith("ExecStartPre=")]
+
+
+PROBE_GATE, BOTH_GATES = "load-balancer-probe.sh gate", ["static-routes.sh gate", "check-route-overlap.sh gate"]
+
+
+def test_everything_is_there_with_its_mode_and_the_unit_is_enabled(
+    host: Host, layout: Layout, units: FakeSystemd, part: Part
+) -> None:
+    before = set(tree(layout))
+    assert install(host, part)
+    made = {name: value for name, value in tree(layout).items() if name not in before}
+    assert {name: value[1] & 0o777 for name, value in made.items() if isinstance(value, tuple)} == {
+        "/etc/aks-flex-node/hostrouting.installed.json": 0o644,
+        "/etc/aks-flex-node/load-balancer-probe.nft": 0o644,
+        "/etc/aks-flex-node/load-balancer-probe.sh": 0o755,
+        "/etc/systemd/system/load-balancer-probe.service": 0o644,
+        "/etc/systemd/system/nftables-flush.service.d/zz-hostrouting.conf": 0o644,
+        "/etc/systemd/system/nftables.service.d/zz-hostrouting.conf": 0o644,
+        "/etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf": 0o644,
+    }
+    assert units.is_enabled(UNIT)
+    document = json.loads(layout.manifest.read_text())
+    assert set(made) == {*document["files"], *document["folders"], layout.relative(layout.manifest)}
+
+
+def test_its_files_are_those_that_are_taken_back(layout: Layout, part: Part) -> None:
+    assert {file.path for file in part.files} == set(part_paths(layout, PROBE)) - {layout.enablement(PROBE)}
+    assert Manifest(TEMPLATE, {PROBE: True}).files(layout) == [layout.gate(TEMPLATE), *part_paths(layout, PROBE)]
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_it_holds_the_consumer_back_if_and_only_if_it_is_required(host: Host, layout: Layout, required: bool) -> None:
+    install(host, probe_part(["eth0"], layout, required=required))
+    marks = "+" if required else "-+"
+    assert f"\nExecStartPre={marks}/etc/aks-flex-node/{PROBE_GATE}\n" in layout.gate(TEMPLATE).read_text()
+    assert Manifest.load(layout).parts == {PROBE: required}
+
+
+def test_whatever_flushes_the_ruleset_gives_the_rules_back_and_never_fails_by_it(layout: Layout, part: Part) -> None:
+    texts = {file.path: file.text for file in part.files}
+    for unit in FLUSHERS:
+        lines = [line for line in texts[layout.flush_drop_in(unit)].splitlines() if "=" in line]
+        assert lines[0].startswith("ExecStartPost=")
+        assert {line.partition("=")[2] for line in lines} == {"-+/etc/aks-flex-node/load-balancer-probe.sh rules"}
+
+
+def test_a_second_time_touches_nothing_and_another_device_changes_two_files(
+    host: Host, layout: Layout, units: FakeSystemd, part: Part
+) -> None:
+    install(host, part)
+    before, reloads = tree(layout), units.reloads
+    assert not install(host, part)
+    assert (tree(layout), units.reloads) == (before, reloads)
+    install(host, probe_part(["eth0", "azure0"], layout, required=True))
+    after = tree(layout)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {f"/etc/aks-flex-node/load-balancer-probe.{suffix}" for suffix in ("sh", "nft")}
+
+
+def test_taken_back_the_tree_is_as_it_was(host: Host, layout: Layout, part: Part) -> None:
+    before = tree(layout)
+    install(host, part)
+    removed = remove_part(host, PROBE)
+    assert set(removed) == {layout.relative(file.path) for file in part.files}
+    assert tree(layout) == before
+
+
+def test_it_is_out_of_the_gate_before_its_unit_and_its_files_go(
+    host: Host, layout: Layout, units: FakeSystemd, part: Part
+) -> None:
+    install(host, part)
+    order: list[str] = []
+
+    class Watching(FakeSystemd):
+        def reload(self) -> None:
+            order.append(f"reload {layout.gate(TEMPLATE).exists()} {layout.script(PROBE).exists()}")
+            super().reload()
+
+        def disable(self, unit: str) -> None:
+            order.append(f"disable {layout.script(PROBE).exists()}")
+            super().disable(unit)
+
+    remove_part(Host(routes=host.routes, units=Watching(layout, running=[MACHINE]), layout=layout), PROBE)
+    assert order == ["reload False True", "disable True", "reload False False"]
+
+
+# --- beside host routing -------------------------------------------------------------------------------------------
+
+
+def test_host_routing_comes_changes_and_goes_beside_it(host: Host, layout: Layout, part: Part) -> None:
+    install(host, part)
+    alone = tree(layout, manifest=False)
+    apply(host)
+    assert pre_starts(layout) == [*BOTH_GATES, PROBE_GATE]
+    apply(host, config(routeOverlap={}))
+    assert pre_starts(layout) == [BOTH_GATES[0], PROBE_GATE]
+    apply(host, NOTHING)
+    assert tree(layout, manifest=False) == alone
+    apply(host)
+    phases.run(RemoveHostRouting(host=host))
+    assert tree(layout, manifest=False) == alone
+
+
+def test_it_comes_changes_and_goes_beside_host_routing(host: Host, layout: Layout, part: Part) -> None:
+    apply(host)
+    alone = tree(layout, manifest=False)
+    install(host, part)
+    assert pre_starts(layout) == [*BOTH_GATES, PROBE_GATE]
+    install(host, probe_part(["eth1"], layout, required=False))
+    assert f"-+/etc/aks-flex-node/{PROBE_GATE}" in layout.gate(TEMPLATE).read_text()
+    remove_part(host, PROBE)
+    assert tree(layout, manifest=False) == alone
+
+
+def test_whoever_names_another_consumer_moves_the_whole_gate(host: Host, layout: Layout, part: Part) -> None:
+    install(host, part)
+    apply(host, config(consumer=MACHINE))
+    assert not layout.gate(TEMPLATE).parent.exists()
+    assert pre_starts(layout, MACHINE) == [*BOTH_GATES, PROBE_GATE]
+    install(host, part, "kubelet.service")
+    assert not layout.gate(MACHINE).parent.exists()
+    assert pre_starts(layout, "kubelet.service") == [*BOTH_GATES, PROBE_GATE]
+    assert Manifest.load(layout).parts == {ROUTES: True, CHECK: True, PROBE: True}
+
+
+def test_an_instance_that_does_not_hold_it_makes_it_fail_with_nothing_changed(
+    host: Host, layout: Layout, part: Part
+) -> None:
+    override = layout.units / f"{MACHINE}.d" / "zzz-override.conf"
+    override.parent.mkdir()
+    override.write_text("[Service]\nExecStartPre=\n")
+    before = tree(layout)
+    with pytest.raises(UnitError, match="lacks .*load-balancer-probe.sh gate"):
+        install(host, part)
+    assert tree(layout) == before
+
+
+def test_a_flush_drop_in_that_systemd_has_not_read_is_read_at_the_next_run(
+    host: Host, layout: Layout, part: Part
+) -> None:
+    behind = FakeSystemd(layout, running=[MACHINE, "nftables.service"])
+    install(host, part)
+    path = layout.flush_drop_in("nftables.service")
+    text = path.read_text()
+    path.unlink()
+    behind.reload()
+    path.write_text(text)
+    assert install(Host(routes=host.routes, units=behind, layout=layout), part)
+    assert behind.show("nftables.service", "NeedDaemonReload") == {"NeedDaemonReload": "no"}
+
+
+# --- plans ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_of_host_routing_is_empty_beside_it(host: Host, layout: Layout, part: Part) -> None:
+    install(host, part)
+    assert plan_boot(NOTHING, host).is_empty
+    assert plan_boot(config(staticRoutes={"enabled": True}, routeOverlap={}, consumer=MACHINE), host).is_empty
+    apply(host)
+    assert plan_boot(config(), host).is_empty
+    taken_back = plan_boot(NOTHING, host)
+    assert taken_back.disable == ("static-routes.service", "check-route-overlap.service")
+    gate = layout.relative(layout.gate(TEMPLATE))
+    (kept,) = [change for change in taken_back.files if change.after is not None]
+    assert kept.path == gate
+    assert not any("load-balancer" in change.path or "nftables" in change.path for change in taken_back.files)
+    apply(host, NOTHING)
+    assert layout.gate(TEMPLATE).read_text() == kept.after
+
+
+def test_the_plan_says_how_the_whole_gate_moves(host: Host, layout: Layout, part: Part) -> None:
+    install(host, part)
+    plan = plan_boot(config(consumer=MACHINE), host)
+    after = {change.path: change.after for change in plan.files}
+    assert after[layout.relative(layout.gate(TEMPLATE))] is None
+    assert PROBE_GATE in (after[layout.relative(layout.gate(MACHINE))] or "")
+
+
+def changes(before: dict[str, object], after: dict[str, object]) -> set[tuple[str, object]]:
+    """Which files have which text afterwards, but for the manifest and links."""
+
+    def text(value: object) -> object:
+        return value[0] if isinstance(value, tuple) else None
+
+    return {
+        (name, text(after.get(name)))
+        for name in {*before, *after}
+        if text(before.get(name)) != text(after.get(name)) and not name.endswith("installed.json")
+    }
+
+
+def told(files: tuple[FileChange, ...]) -> set[tuple[str, object]]:
+    return {(change.path, change.after) for change in files}
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("consumer", [TEMPLATE, "kubelet.service"])
+def test_the_plan_of_the_part_alone_is_what_is_done(
+    host: Host, layout: Layout, part: Part, others: bool, consumer: str
+) -> None:
+    if others:
+        apply(host)
+    before = tree(layout)
+    plan = plan_part(host, consumer, part, PROBE)
+    assert tree(layout) == before
+    assert (plan.enable, plan.disable) == ((UNIT,), ())
+    install(host, part, consumer)
+    assert told(plan.files) == changes(before, tree(layout))
+    assert plan_part(host, consumer, part, PROBE).is_empty
+
+    there = tree(layout)
+    plan = plan_part(host, consumer, None, PROBE)
+    assert (plan.enable, plan.disable) == ((), (UNIT,))
+    remove_part(host, PROBE)
+    assert told(plan.files) == changes(there, tree(layout))
+    assert plan_part(host, consumer, None, PROBE).is_empty
+
+
+# --- the doctor ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [config(), None])
+def test_the_doctor_takes_it_for_no_ailment_of_host_routing(host: Host, part: Part, given: Config | None) -> None:
+    apply(host)
+    alone = {(a.subject, a.message) for a in examine(host, given).ailments}
+    install(host, part)
+    assert {(a.subject, a.message) for a in examine(host, given).ailments} == alone
