@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostrouting.gate import CHECK, PROBE, ROUTES, drop_in_text, gate_commands, missing_commands
+from hostrouting.gate import CHECK, GATED, PROBE, ROUTES, drop_in_text, gate_commands, missing_commands
 
 BOTH = {ROUTES: True, CHECK: True}
 
@@ -70,8 +70,7 @@ def test_the_probe_is_the_third_and_starts_after_whoever_flushes_the_ruleset() -
     assert drop_in_text({PROBE: False, **BOTH}).splitlines()[2:] == [
         "[Unit]",
         "Wants=static-routes.service check-route-overlap.service load-balancer-probe.service",
-        "After=static-routes.service check-route-overlap.service load-balancer-probe.service nftables.service "
-        "nftables-flush.service",
+        f"After={' '.join(f'{name}.service' for name in GATED)} nftables.service nftables-flush.service",
         "",
         "[Service]",
         "ExecStartPre=+/etc/aks-flex-node/static-routes.sh gate",
