@@ -30,6 +30,9 @@ ExecStart=/usr/sbin/nft flush ruleset
 RequiredBy=systemd-nspawn@.service
 """
 
+# A machine that isn't ordered after the flush starts before it.
+SLOWLY = "[Service]\nExecStartPre=/bin/sleep 0.5\n"
+
 # After our gate, and before the payload's process.
 LOOK = f"[Service]\nExecStartPre=+/bin/sh -c '{' '.join(LISTING)} >>/run/seen || echo none >>/run/seen'\n"
 
@@ -79,6 +82,11 @@ def seen(node: Machine) -> str:
     return text
 
 
+def is_ordered(node: Machine, payload: Payload) -> bool:
+    """Whether the last flush was over before the payload's last start."""
+    return node.when(FLUSH, "ExecMainExitTimestamp") < payload.starts()[-1]
+
+
 def run_again(node: Machine, payload: Payload) -> None:
     count = len(payload.starts())
     node.systemctl("stop", payload.unit)
@@ -89,6 +97,7 @@ def run_again(node: Machine, payload: Payload) -> None:
 def test_rules_are_there_before_the_machine_starts_whoever_flushes_the_ruleset(node: Machine) -> None:
     payload, other = add_nested_machine(node), add_nested_machine(node, "kube2", enabled=False)
     add_flusher(node)
+    node.write(f"{UNITS}/{FLUSH}.d/slowly.conf", SLOWLY)
     node.write(f"{UNITS}/{TEMPLATE}.d/zzz-look.conf", LOOK)
     write_config(node, MENDED)
     install_into_image(node)
@@ -98,15 +107,16 @@ def test_rules_are_there_before_the_machine_starts_whoever_flushes_the_ruleset(n
     wanted = listing(node)
     assert 'comment "answer out"' in wanted
     assert seen(node) == wanted
+    assert is_ordered(node, payload)
     assert node.state(UNIT) == "active/exited"
     assert "via fe80::1234:5678:9abc dev eth0 proto hostrouting metric 1" in node.run(*PINNED).stdout
     assert node.journal(FLUSH).count("loaded    table ip6 azure_slb_probe") == 1  # so it has flushed
 
     assert start(node, other)  # flushes again, beside a machine that runs
     other.wait_until_it_ran()
-    assert (seen(node), listing(node)) == (wanted, wanted)
+    assert (seen(node), listing(node), is_ordered(node, other)) == (wanted, wanted, True)
     run_again(node, payload)
-    assert (seen(node), listing(node)) == (wanted, wanted)
+    assert (seen(node), listing(node), is_ordered(node, payload)) == (wanted, wanted, True)
     for verb, unit in (
         ("start", FLUSH),
         *((verb, "nftables.service") for verb in ("reload", "restart", "stop", "start")),
