@@ -33,22 +33,29 @@ __all__ = ["BridgeNode"]
 class BridgeNode(Protocol):
     """A node on which azure-vnet may have been. Every call raises ``AzureVnetError`` if it can't be done."""
 
-    def look(self, bridge: str, uplink: str) -> Scene:
-        """All that a plan is made of, but for files."""
+    def look(self, bridge: str) -> Scene:
+        """All that a plan is made of, but for files.
+
+        The interfaces are read last: azure-vnet makes a pod's veth pair before anything else, so whatever else is
+        seen of a pod, its pair is seen too.
+
+        Args:
+            bridge: whose neighbours to read; no such bridge: there are none.
+        """
         ...
 
     def remove_rules(self, rules: Sequence[str]) -> bool:
         """Delete rules of ebtables' nat table in one transaction, each as it was saved.
 
         Returns:
-            Whether all of them went; False: one wasn't there any more, and none did.
+            Whether all of them went; False: one wasn't there any more, and none went.
         """
         ...
 
     def remove_neighbour(self, neighbour: Neighbour) -> bool:
-        """Delete a neighbour; whether it was there."""
+        """Delete a neighbour; False: it wasn't there any more, or has another MAC or owner by now."""
         ...
 
     def remove_route(self, route: HostRoute) -> bool:
-        """Delete a route; whether it was there."""
+        """Delete exactly this route; False: it wasn't there any more."""
         ...

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from enum import IntFlag
 from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.model import Protocol
+
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
-__all__ = ["HostRoute", "Interface", "Neighbour", "Scene"]
+    IpAddress = IPv4Address | IPv6Address
+
+__all__ = ["HostRoute", "Interface", "Neighbour", "NeighbourState", "Scene"]
+
+
+class NeighbourState(IntFlag):
+    """NUD_* of linux/neighbour.h, named as ip-neighbour(8) shows them."""
+
+    INCOMPLETE = 0x01
+    REACHABLE = 0x02
+    STALE = 0x04
+    DELAY = 0x08
+    PROBE = 0x10
+    FAILED = 0x20
+    NOARP = 0x40
+    PERMANENT = 0x80
 
 
 @attrs.frozen
@@ -44,10 +62,29 @@ class Neighbour:
     """
 
     dev: str
-    address: IPv4Address | IPv6Address
+    address: IpAddress
     mac: str | None
     state: int
     is_foreign: bool = False
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether it was put there for good; the kernel itself never ends it."""
+        return bool(self.state & NeighbourState.PERMANENT)
+
+    @property
+    def is_unresolved(self) -> bool:
+        """Whether nothing has answered for the address (yet)."""
+        return bool(self.state & (NeighbourState.FAILED | NeighbourState.INCOMPLETE))
+
+    @property
+    def state_words(self) -> str:
+        """The state as ip-neighbour(8) shows it."""
+        return "|".join(state.name or "" for state in NeighbourState if self.state & state) or "NONE"
+
+    def __str__(self) -> str:
+        mac = "" if self.mac is None else f" lladdr {self.mac}"
+        return f"{self.address} dev {self.dev}{mac} {self.state_words}"
 
 
 @attrs.frozen
@@ -56,21 +93,34 @@ class HostRoute:
 
     Args:
         destination: the address.
-        dev: the interface.
+        dev: the interface; with commas between them where there are several.
         protocol: who installed it.
         metric: the lowest wins.
         has_gateway: whether the destination isn't on the link.
         tos: 0, or the type of service that it is for.
-        scope: rtm_scope.
+        is_plain: whether it has one hop of its own: not several, and no nexthop object.
     """
 
-    destination: IPv4Address | IPv6Address
+    destination: IpAddress
     dev: str
     protocol: int
     metric: int = 0
     has_gateway: bool = False
     tos: int = 0
-    scope: int = 0
+    is_plain: bool = True
+
+    @property
+    def protocol_words(self) -> str:
+        """Who installed it, as ip-route(8) shows it."""
+        try:
+            return Protocol(self.protocol).name.lower()
+        except ValueError:
+            return str(self.protocol)
+
+    def __str__(self) -> str:
+        tos = f" tos {self.tos:#04x}" if self.tos else ""
+        metric = f" metric {self.metric}" if self.metric else ""
+        return f"{self.destination}{tos} dev {self.dev} proto {self.protocol_words}{metric}"
 
 
 @attrs.frozen
@@ -89,8 +139,8 @@ class Scene:
 
     rules: tuple[str, ...] = ()
     interfaces: tuple[Interface, ...] = ()
-    addresses: tuple[IPv4Address | IPv6Address, ...] = ()
-    gateways: tuple[IPv4Address | IPv6Address, ...] = ()
+    addresses: tuple[IpAddress, ...] = ()
+    gateways: tuple[IpAddress, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
     routes: tuple[HostRoute, ...] = ()
     notes: tuple[str, ...] = ()
