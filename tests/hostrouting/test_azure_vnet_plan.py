@@ -1,0 +1,288 @@
+"""What goes, what stays, and why: row by row."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import attrs
+import pytest
+from stale import (
+    ARP_REPLIES,
+    GATEWAY,
+    GONE,
+    GONE6,
+    GONE_MAC,
+    GONE_RULES,
+    INTERFACES,
+    LIVE,
+    LIVE_MAC,
+    LIVE_RULES,
+    NIC_MAC,
+    NODE_RULES,
+    OWN,
+    SNAT,
+    TUNNEL_MAC,
+    arp_reply,
+    config,
+    dnat,
+    neighbour,
+    route,
+    scene,
+    state,
+)
+
+from hostrouting.azure_vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
+from hostrouting.azure_vnet.parse import parse_endpoints
+from hostrouting.azure_vnet.plan import AzureVnetPlan, Item, plan_cleaning
+from hostrouting.azure_vnet.wording import plan_text
+from hostrouting.model import Protocol
+
+UNREADABLE = (*INTERFACES, Interface(9, "azvdark", "aa:aa:aa:aa:aa:09", master="azure0"))
+DEAD = ("azvgone", GONE_MAC, str(GONE))
+
+
+def plan(node: Scene, *endpoints: tuple[str, str | None, str], **fields: Any) -> AzureVnetPlan:
+    return plan_cleaning(config(**fields), node, parse_endpoints(state(*endpoints)))
+
+
+def why(items: tuple[Item, ...], what: str | Neighbour | HostRoute) -> str:
+    """The reason of an item that has to be among these."""
+    (reason,) = {item.reason for item in items if item.what == what}
+    return reason
+
+
+def only(**fields: Any) -> Scene:
+    return scene(**({"rules": (), "neighbours": (), "routes": ()} | fields))
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+
+def test_the_rules_the_neighbour_and_the_route_of_a_gone_pod_go_and_nothing_else() -> None:
+    found = plan(scene())
+    assert {item.what for item in found.remove} == {*GONE_RULES, neighbour(GONE), route(GONE)}
+    assert {item.what for item in found.keep} == {*LIVE_RULES, NODE_RULES[2], neighbour(LIVE, LIVE_MAC)}
+    assert (found.other_rules, found.other_routes) == (2, 0)
+    assert why(found.remove, dnat(GONE)) == "no pod here has this MAC any more"
+    assert why(found.keep, LIVE_RULES[0]) == "the pod behind azvlive has this MAC"
+
+
+def test_to_be_listed_in_the_state_is_no_sign_of_life() -> None:
+    assert "still lists it behind azvgone, which is gone" in why(plan(scene(), DEAD).remove, dnat(GONE))
+
+
+def test_an_endpoint_whose_interface_is_there_has_its_address_and_mac() -> None:
+    node = scene(interfaces=(*INTERFACES, Interface(9, "veth9")))
+    assert why(plan(node, ("veth9", GONE_MAC, str(GONE))).keep, dnat(GONE)) == "azure-vnet serves it: veth9 is there"
+    assert dnat(GONE) in {item.what for item in plan(node, ("veth9", LIVE_MAC, str(GONE))).remove}
+    assert dnat(GONE) in {item.what for item in plan(node, ("veth9", GONE_MAC, str(LIVE))).remove}
+    # Which MAC it has, it doesn't say: it may be this one.
+    assert why(plan(node, ("veth9", None, str(GONE))).keep, dnat(GONE)).startswith("azure-vnet serves it")
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "reason"),
+    [
+        (dnat("10.2.0.32"), {}, "it is outside of the given CIDRs"),
+        (arp_reply("10.2.0.32"), {}, "it is outside of the given CIDRs"),
+        (dnat("fd01::1"), {}, "it is outside of the given CIDRs"),
+        (dnat(GONE), {"cidrs": ["10.1.0.0/27"]}, "it is outside of the given CIDRs"),
+        (dnat(GONE), {"keep": [GONE]}, "its address is to be kept"),
+        (dnat(OWN), {}, "it is an address of this host"),
+        (arp_reply(OWN), {}, "it is an address of this host"),
+        (dnat(GATEWAY), {}, "it is the gateway of a route"),
+        (dnat(GONE, uplink="eth1"), {}, "it is for frames from eth1, not from eth0"),
+        (dnat(GONE), {"uplink": "eth1"}, "it is for frames from eth0, not from eth1"),
+        (dnat(GONE, NIC_MAC), {}, "its MAC is that of"),
+        (arp_reply(GONE, NIC_MAC), {}, "its MAC is that of"),
+        (dnat(GONE, LIVE_MAC), {}, "the pod behind azvlive has this MAC"),
+    ],
+)
+def test_a_rule_that_stays_says_why(line: str, fields: dict[str, Any], reason: str) -> None:
+    found = plan(only(rules=(line,)), **fields)
+    assert found.is_empty
+    assert why(found.keep, line).startswith(reason)
+
+
+def test_rules_of_another_shape_are_counted_and_never_named() -> None:
+    lines = (SNAT, ARP_REPLIES, dnat(GONE).replace(str(GONE), "10.1.0.0/24"), dnat(GONE) + " -c 1 2")
+    assert plan(only(rules=lines)) == AzureVnetPlan(other_rules=4)
+
+
+def test_each_duplicate_of_a_rule_goes() -> None:
+    assert [item.what for item in plan(only(rules=(dnat(GONE), dnat(GONE)))).remove] == [dnat(GONE), dnat(GONE)]
+
+
+def test_a_half_done_add_is_protected_by_the_pod_end_of_its_pair() -> None:
+    pair = (
+        Interface(8, "azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC),
+        Interface(9, "azvnew2", GONE_MAC, far_mac="aa:aa:aa:aa:aa:08"),
+    )
+    assert plan(scene(interfaces=(*INTERFACES, *pair), routes=())).is_empty
+
+
+# --- tunnel mode -------------------------------------------------------------------------------------------------
+
+
+def test_in_tunnel_mode_the_mac_that_frames_go_to_decides() -> None:
+    rules = (arp_reply(GONE, TUNNEL_MAC), dnat(GONE), arp_reply(LIVE, TUNNEL_MAC), dnat(LIVE, LIVE_MAC))
+    found = plan(only(rules=rules))
+    assert {item.what for item in found.remove} == {rules[0], rules[1]}
+    assert why(found.keep, rules[2]) == "the pod behind azvlive has this MAC"
+
+
+def test_in_tunnel_mode_any_live_mac_of_the_address_keeps_the_arp_reply() -> None:
+    rules = (arp_reply(LIVE, TUNNEL_MAC), dnat(LIVE, LIVE_MAC), dnat(LIVE, GONE_MAC), dnat(LIVE, "a2:06:00:20:0b:01"))
+    found = plan(only(rules=rules))
+    assert {item.what for item in found.keep} == {rules[0], rules[1]}
+
+
+def test_an_arp_reply_alone_in_tunnel_mode_goes_unless_a_pod_is_just_being_added() -> None:
+    lone = arp_reply(GONE, TUNNEL_MAC)
+    assert [item.what for item in plan(only(rules=(lone, *LIVE_RULES))).remove] == [lone]
+    adding = Interface(8, "azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac="a2:06:00:20:0b:08")
+    found = plan(only(rules=(lone, *LIVE_RULES), interfaces=(*INTERFACES, adding)))
+    assert found.is_empty
+    assert "the pod behind azvnew has no such rule yet" in why(found.keep, lone)
+
+
+def test_an_arp_reply_in_tunnel_mode_stays_with_the_nics_own_rule() -> None:
+    rules = (arp_reply(GONE, TUNNEL_MAC), dnat(GONE, NIC_MAC))
+    assert plan(only(rules=rules)).is_empty
+
+
+# --- what can't be read ------------------------------------------------------------------------------------------
+
+
+def test_a_pod_end_that_cant_be_read_keeps_all_that_may_be_its_pods() -> None:
+    found = plan(scene(interfaces=UNREADABLE))
+    assert found.is_empty
+    for what in (*GONE_RULES, neighbour(GONE), route(GONE)):
+        assert why(found.keep, what) == "it can't be told what is behind azvdark: it may be its pod's"
+
+
+def test_what_the_state_knows_to_be_a_gone_pods_goes_all_the_same() -> None:
+    found = plan(scene(interfaces=UNREADABLE), DEAD)
+    assert {item.what for item in found.remove} == {*GONE_RULES[:2], neighbour(GONE), route(GONE)}
+    # A pod with the same address and another MAC isn't known to be gone.
+    second = dnat(GONE, "a2:06:00:20:0b:01")
+    found = plan(only(rules=(dnat(GONE), second), routes=(route(GONE),), interfaces=UNREADABLE), DEAD)
+    assert [item.what for item in found.remove] == [dnat(GONE)]
+
+
+# --- neighbours --------------------------------------------------------------------------------------------------
+
+
+def test_a_permanent_neighbour_goes_with_a_stale_rule_or_a_dead_endpoint_of_its_address_and_mac() -> None:
+    entry = neighbour(GONE)
+    with_rule = plan(only(rules=(dnat(GONE),), neighbours=(entry,)))
+    assert why(with_rule.remove, entry) == "the pod that had this address and MAC is gone"
+    assert [item.what for item in plan(only(neighbours=(entry,)), DEAD).remove] == [entry]
+    for others in (dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), arp_reply(GONE, TUNNEL_MAC)):
+        found = plan(only(rules=(others,), neighbours=(entry,)))
+        assert why(found.keep, entry) == "nothing tells that azure-vnet has made it"
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (neighbour(LIVE, LIVE_MAC), "the pod behind azvlive has this MAC"),
+        (neighbour(GONE, TUNNEL_MAC), "it goes to the fabric, not to a pod"),
+        (neighbour(GONE, NIC_MAC), "its MAC is that of"),
+        (neighbour(GONE, is_foreign=True), "somebody else has learned it or manages it"),
+        (neighbour(GONE, None, NeighbourState.FAILED, is_foreign=True), "somebody else has learned it or manages it"),
+        (neighbour(GONE, state=NeighbourState.REACHABLE), "the kernel has found it by itself"),
+        (neighbour(GONE, state=NeighbourState.STALE), "the kernel has found it by itself"),
+        (neighbour(GATEWAY), "it is the gateway of a route"),
+        (neighbour(GATEWAY, None, NeighbourState.FAILED), "it is the gateway of a route"),
+        (neighbour(OWN), "it is an address of this host"),
+        (neighbour("10.2.0.32"), "it is outside of the given CIDRs"),
+        (attrs.evolve(neighbour(GONE), dev="azure1"), "it is not on azure0"),
+        (neighbour(LIVE, None, NeighbourState.INCOMPLETE), "the pod behind azvlive has this MAC"),
+    ],
+)
+def test_a_neighbour_that_stays_says_why(entry: Neighbour, reason: str) -> None:
+    rules = (dnat(GONE), arp_reply(GONE, TUNNEL_MAC), *LIVE_RULES)
+    assert why(plan(only(rules=rules, neighbours=(entry,)), DEAD).keep, entry).startswith(reason)
+
+
+@pytest.mark.parametrize("state", [NeighbourState.FAILED, NeighbourState.INCOMPLETE])
+def test_an_unresolved_neighbour_goes(state: int) -> None:
+    entry = neighbour(GONE, None, state)
+    assert why(plan(only(neighbours=(entry,))).remove, entry) == "nothing has answered for this address"
+
+
+# --- routes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_route_to_one_address_on_the_bridge_goes_whatever_its_metric() -> None:
+    routes = (route(GONE), route(GONE, metric=50), route(GONE6))
+    found = plan(only(routes=routes))
+    assert {item.what for item in found.remove} == set(routes)
+    assert "no pod of azure-vnet has this address any more" in why(found.remove, route(GONE))
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (route(GONE, "lxc1"), "it is by lxc1"),
+        (route(GONE, has_gateway=True), "azure-vnet makes none with a gateway"),
+        (route(GONE, is_plain=False), "azure-vnet makes none with a gateway"),
+        (route(GONE, protocol=Protocol.KERNEL), "the kernel has made it"),
+        (route("10.2.0.32"), "it is outside of the given CIDRs"),
+        (route(GATEWAY), "it is the gateway of a route"),
+        (route(OWN), "it is an address of this host"),
+        (route(LIVE), "the pod behind azvlive has this MAC"),
+        (route(GONE, "azvlive"), "azvlive is there, and nothing tells that its pod has another address"),
+    ],
+)
+def test_a_route_that_stays_says_why(entry: HostRoute, reason: str) -> None:
+    found = plan(only(rules=LIVE_RULES, routes=(entry,)))
+    assert found.is_empty
+    assert why(found.keep, entry).startswith(reason)
+
+
+def test_a_route_to_a_pods_own_interface_goes_only_if_the_state_gives_that_pod_another_address() -> None:
+    entry = route(GONE, "azvlive")
+    assert plan(only(routes=(entry,)), ("azvlive", LIVE_MAC, str(GONE))).is_empty
+    assert [item.what for item in plan(only(routes=(entry,)), ("azvlive", LIVE_MAC, str(LIVE))).remove] == [entry]
+
+
+def test_routes_that_are_neither_inside_nor_on_the_bridge_are_counted() -> None:
+    assert plan(only(routes=(route("168.63.129.16", "eth0"),))) == AzureVnetPlan(other_routes=1)
+
+
+# --- the plan itself ---------------------------------------------------------------------------------------------
+
+
+def test_without_anything_there_is_nothing_to_do() -> None:
+    assert plan(Scene(notes=("no ebtables",))) == AzureVnetPlan(notes=("no ebtables",))
+
+
+def test_a_plan_is_json() -> None:
+    document = plan(scene(notes=("legacy",))).to_json()
+    assert json.loads(json.dumps(document)) == document
+    assert document["schema"] == 1
+    assert document["notes"] == ["legacy"]
+    assert document["remove"][0] == {
+        "kind": "rule",
+        "object": arp_reply(GONE),
+        "reason": "no pod here has this MAC any more",
+    }
+    assert [item["object"] for item in document["remove"] if item["kind"] != "rule"] == [
+        f"{GONE} dev azure0 lladdr {GONE_MAC} PERMANENT",
+        f"{GONE} dev azure0 proto boot",
+    ]
+
+
+def test_a_plan_is_lines_for_people_object_and_reason_below_each_other() -> None:
+    lines = plan_text(plan(scene(notes=("legacy rules aren't looked at",)))).splitlines()
+    assert len(lines) == 5 + 4 + 1 + 1
+    plain = [line.split("m", 1)[1].removesuffix("\x1b[0m") for line in lines[:9]]
+    assert len({line.index(reason) for line in plain for reason in ("no pod", "the pod", "its MAC") if reason in line}) <= 2
+    assert plain[0].split("  ")[0] == "-"
+    assert f"arpreply {GONE_MAC}" in plain[0]
+    assert "2 rules of others stay as they are" in lines[9]
+    assert lines[10] == "note: legacy rules aren't looked at"
+    assert "azure-vnet has left nothing here" in plan_text(AzureVnetPlan())
