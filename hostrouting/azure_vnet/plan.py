@@ -160,7 +160,7 @@ class _Planner:
         self._gateways = set(scene.gateways)
         self._own_macs = {
             interface.mac: f"its MAC is that of {interface.name}"
-            for interface in scene.interfaces
+            for interface in sorted(scene.interfaces, key=lambda one: one.name, reverse=True)
             if interface.name in (config.uplink, config.bridge) and interface.mac
         }
         names = {interface.name for interface in scene.interfaces}

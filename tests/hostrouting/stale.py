@@ -33,7 +33,9 @@ def arp_reply(address: object, mac: str = GONE_MAC) -> str:
     return f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac}"
 
 
-def neighbour(address: object, mac: str | None = GONE_MAC, state: int = NeighbourState.PERMANENT, **more: Any) -> Neighbour:
+def neighbour(
+    address: object, mac: str | None = GONE_MAC, state: int = NeighbourState.PERMANENT, **more: Any
+) -> Neighbour:
     return Neighbour("azure0", ip_address(str(address)), mac, state, **more)
 
 

@@ -280,7 +280,10 @@ def test_a_plan_is_lines_for_people_object_and_reason_below_each_other() -> None
     lines = plan_text(plan(scene(notes=("legacy rules aren't looked at",)))).splitlines()
     assert len(lines) == 5 + 4 + 1 + 1
     plain = [line.split("m", 1)[1].removesuffix("\x1b[0m") for line in lines[:9]]
-    assert len({line.index(reason) for line in plain for reason in ("no pod", "the pod", "its MAC") if reason in line}) <= 2
+    assert (
+        len({line.index(reason) for line in plain for reason in ("no pod", "the pod", "its MAC") if reason in line})
+        <= 2
+    )
     assert plain[0].split("  ")[0] == "-"
     assert f"arpreply {GONE_MAC}" in plain[0]
     assert "2 rules of others stay as they are" in lines[9]

@@ -1,0 +1,280 @@
+"""RemoveStaleAzureVnet on a node in memory: rounds, locks, and what others do meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from stale import (
+    GONE,
+    GONE_MAC,
+    GONE_RULES,
+    LIVE_RULES,
+    NODE_RULES,
+    config,
+    dnat,
+    neighbour,
+    networking,
+    route,
+    scene,
+    state,
+)
+
+import phases
+from hostrouting import Host, Layout
+from hostrouting.azure_vnet.model import NeighbourState, Scene
+from hostrouting.azure_vnet.plan import AzureVnetPlan, AzureVnetReport
+from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet, plan_stale
+from hostrouting.azure_vnet.wording import report_text
+from hostrouting.errors import AzureVnetError, FileError
+from hostrouting.files import locked
+from hostrouting.networking import HostNetworking
+from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeSystemd
+from phases import CancelScope
+from phases.testing import FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LEFT = (*NODE_RULES, *LIVE_RULES)
+
+
+@pytest.fixture
+def node() -> FakeBridgeNode:
+    return FakeBridgeNode(scene())
+
+
+@pytest.fixture
+def host(tmp_path: Path, node: FakeBridgeNode) -> Host:
+    return Host(FakeKernel(), FakeSystemd(), Layout(tmp_path), bridge_node=node)
+
+
+def clean(host: Host, config: HostNetworking | None = None) -> AzureVnetReport:
+    return phases.run(RemoveStaleAzureVnet(networking() if config is None else config, host=host))
+
+
+def write_state(host: Host, text: str) -> None:
+    host.layout.azure_vnet_state.parent.mkdir(parents=True, exist_ok=True)
+    host.layout.azure_vnet_state.write_text(text)
+
+
+def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: Host, node: FakeBridgeNode) -> None:
+    before = node.scene
+    report = clean(host)
+    assert node.scene == attrs.evolve(before, rules=LEFT, neighbours=before.neighbours[:1], routes=())
+    assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE), route(GONE)}
+    assert (report.already_gone, report.rounds, report.notes) == ((), 1, ())
+    assert {item.what for item in report.kept} == {*LIVE_RULES, NODE_RULES[2], before.neighbours[0]}
+    calls = len(node.calls)
+    again = clean(host)
+    assert (again.removed, again.already_gone, again.rounds, again.kept) == ((), (), 0, report.kept)
+    assert set(node.calls[calls:]) == {"look"}
+
+
+def test_rules_go_in_one_batch_and_last_as_they_tell_whose_the_rest_is(host: Host, node: FakeBridgeNode) -> None:
+    clean(host)
+    assert node.calls == ["look", "remove_neighbour", "remove_route", "remove_rules", "look", "look"]
+
+
+@pytest.mark.parametrize("call", ["remove_neighbour", "remove_route", "remove_rules", "look"])
+def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: FakeBridgeNode, call: str) -> None:
+    def crash() -> None:
+        raise KeyboardInterrupt
+
+    if call == "look":
+        node.before("remove_rules", lambda: node.before("look", crash))
+    else:
+        node.before(call, crash)
+    with pytest.raises(KeyboardInterrupt):
+        clean(host)
+    clean(host)
+    assert (node.scene.rules, len(node.scene.neighbours), node.scene.routes) == (LEFT, 1, ())
+
+
+def test_a_plan_changes_nothing_and_waits_for_nobody(host: Host, node: FakeBridgeNode) -> None:
+    before = node.scene
+    with locked(host.layout.lock, CancelScope()):
+        host.layout.azure_vnet_lock_files[0].parent.mkdir(parents=True)
+        host.layout.azure_vnet_lock_files[0].touch()
+        plan = plan_stale(networking(), host)
+    assert len(plan.remove) == 5
+    assert node.scene == before
+    assert node.calls == ["look"]
+
+
+def test_nothing_asked_nothing_done(host: Host, node: FakeBridgeNode) -> None:
+    assert clean(host, HostNetworking()) == AzureVnetReport()
+    assert plan_stale(HostNetworking(), host) == AzureVnetPlan()
+    assert node.calls == []
+    assert list(host.layout.root.iterdir()) == []
+
+
+def test_an_image_has_no_kernel_to_clean(tmp_path: Path) -> None:
+    image = Host.image(tmp_path)
+    with pytest.raises(AzureVnetError, match="has no kernel that holds any of it"):
+        clean(image)
+    with pytest.raises(AzureVnetError, match="has no kernel that holds any of it"):
+        plan_stale(networking(), image)
+    assert clean(image, HostNetworking()) == AzureVnetReport()
+
+
+# --- what others do meanwhile ------------------------------------------------------------------------------------
+
+
+def test_a_rule_that_is_gone_before_the_batch_means_planning_again(host: Host, node: FakeBridgeNode) -> None:
+    gone = dnat(GONE)
+    node.before("remove_rules", lambda: node.change(rules=tuple(rule for rule in node.scene.rules if rule != gone)))
+    report = clean(host)
+    assert report.rounds == 2
+    assert [item.what for item in report.already_gone] == [gone]
+    assert node.scene.rules == LEFT
+    assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE), route(GONE)} - {gone}
+    assert "it took 2 rounds" in report_text(report)
+
+
+def test_what_has_come_alive_since_the_plan_is_never_forced(host: Host, node: FakeBridgeNode) -> None:
+    def start_pod() -> None:
+        """azure-vnet of old, without a lock that could keep it out, writes the rule of a new pod for the address."""
+        new = attrs.evolve(node.scene.interfaces[-1], index=9, name="azvnew", far_mac="a2:06:00:20:0b:99")
+        rules = (*LEFT, *GONE_RULES[1:], dnat(GONE, "a2:06:00:20:0b:99"))
+        node.change(rules=rules, interfaces=(*node.scene.interfaces, new))
+
+    node.before("remove_rules", start_pod)
+    report = clean(host)
+    assert node.scene.rules == (*LEFT, dnat(GONE, "a2:06:00:20:0b:99"))
+    assert report.rounds == 2
+
+
+def test_a_world_that_never_stands_still_is_given_up_after_three_rounds(host: Host, node: FakeBridgeNode) -> None:
+    def change() -> None:
+        count = node.calls.count("remove_rules")
+        node.change(rules=(*LEFT, dnat(GONE, f"a2:00:00:00:00:{count:02x}")))
+        node.before("remove_rules", change)
+
+    node.before("remove_rules", change)
+    with pytest.raises(AzureVnetError, match="3 times over; see to it that neither azure-vnet nor azure-cnms"):
+        clean(host)
+    assert node.calls.count("remove_rules") == 3
+    assert set(LEFT) < set(node.scene.rules)
+
+
+def test_neighbours_and_routes_that_go_by_themselves_are_already_gone(host: Host, node: FakeBridgeNode) -> None:
+    node.before("remove_neighbour", lambda: node.change(neighbours=(), routes=()))
+    report = clean(host)
+    assert {item.what for item in report.already_gone} == {neighbour(GONE), route(GONE)}
+    assert report.rounds == 1
+
+
+def test_an_address_that_something_still_sends_to_isnt_chased(host: Host, node: FakeBridgeNode) -> None:
+    unresolved = neighbour("10.1.0.40", None, NeighbourState.FAILED)
+    node.change(neighbours=(unresolved,))
+
+    def ask_again() -> None:
+        node.change(neighbours=(attrs.evolve(unresolved, state=NeighbourState.INCOMPLETE),))
+
+    node.before("remove_rules", ask_again)
+    report = clean(host)
+    assert report.rounds == 1
+    assert "1 more to go have come since" in report.notes[0]
+
+
+@pytest.mark.parametrize("looks", [1, 2], ids=["at once", "after the lock was let go"])
+def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: FakeBridgeNode, looks: int) -> None:
+    def put_back() -> None:
+        node.change(rules=(*node.scene.rules, dnat(GONE)))
+
+    def arm() -> None:
+        node.before("look", put_back if looks == 1 else lambda: node.before("look", put_back))
+
+    node.before("remove_rules", arm)
+    with pytest.raises(AzureVnetError, match="are back") as caught:
+        clean(host)
+    for word in ("CNI CHECK", "azure-cnms", dnat(GONE), str(host.layout.azure_vnet_state)):
+        assert word in str(caught.value)
+
+
+def test_a_refusal_is_raised_as_it_is(host: Host, node: FakeBridgeNode) -> None:
+    def refuse() -> None:
+        raise AzureVnetError("can't delete: Operation not permitted", errno=errno.EPERM)
+
+    node.before("remove_rules", refuse)
+    with pytest.raises(AzureVnetError, match="not permitted") as caught:
+        clean(host)
+    assert caught.value.is_not_permitted
+    assert set(GONE_RULES) < set(node.scene.rules)
+
+
+# --- locks and the state -----------------------------------------------------------------------------------------
+
+
+def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host, node: FakeBridgeNode) -> None:
+    path = host.layout.azure_vnet_lock_files[0]
+    path.parent.mkdir(parents=True)
+    path.touch()
+    clock = FakeClock()
+    with pytest.raises(AzureVnetError, match="for 5 s"):
+        phases.run(RemoveStaleAzureVnet(networking(), host=host), scope=CancelScope(clock=clock))
+    assert node.calls == []
+    with pytest.raises(AzureVnetError, match="for 0 s"):
+        clean(host, networking(lock_wait_seconds=0))
+
+
+def test_another_run_of_ours_is_waited_for(host: Host, node: FakeBridgeNode) -> None:
+    with locked(host.layout.lock, CancelScope()), pytest.raises(FileError, match="another run has held it"):
+        phases.run(RemoveStaleAzureVnet(networking(), host=host), scope=CancelScope(clock=FakeClock()))
+    assert node.calls == []
+
+
+def test_a_state_that_cant_be_understood_removes_nothing(host: Host, node: FakeBridgeNode) -> None:
+    write_state(host, '{"Network": {')
+    with pytest.raises(AzureVnetError, match="it isn't JSON") as caught:
+        clean(host)
+    assert str(host.layout.azure_vnet_state) in str(caught.value)
+    with pytest.raises(AzureVnetError, match="it isn't JSON"):
+        plan_stale(networking(), host)
+    assert set(node.calls) == {"look"}
+
+
+def test_a_state_that_cant_be_read_removes_nothing(host: Host, node: FakeBridgeNode) -> None:
+    host.layout.azure_vnet_state.mkdir(parents=True)
+    with pytest.raises(AzureVnetError, match="can't tell which pods azure-vnet still serves: can't read .*: Is a dir"):
+        clean(host)
+    assert set(node.calls) == {"look"}
+
+
+@pytest.mark.parametrize("text", ["", state(), state(("azvgone", GONE_MAC, str(GONE)))])
+def test_an_empty_state_and_one_that_lists_dead_pods_are_fine_and_never_written(host: Host, text: str) -> None:
+    write_state(host, text)
+    assert len(clean(host).removed) == 5
+    assert host.layout.azure_vnet_state.read_text() == text
+
+
+# --- the report --------------------------------------------------------------------------------------------------
+
+
+def test_a_report_is_json_and_text(host: Host, node: FakeBridgeNode) -> None:
+    node.change(notes=("legacy",))
+    report = clean(host)
+    document = report.to_json()
+    assert json.loads(json.dumps(document)) == document
+    assert set(document) == {
+        "schema", "removed", "alreadyGone", "kept", "otherRules", "otherRoutes", "rounds", "notes"
+    }  # fmt: skip
+    assert document["notes"] == ["legacy"]
+    text = report_text(report)
+    assert text.count("removed ") == 5
+    assert text.count("kept ") == 4
+    assert text.endswith("note: legacy")
+    assert "azure-vnet has left nothing here" in report_text(clean(host))
+
+
+def test_config_defaults_are_the_facts() -> None:
+    assert (config().bridge, config().uplink, config().lock_wait_seconds) == ("azure0", "eth0", 5)
+
+
+def test_a_node_without_anything_is_fine(host: Host, node: FakeBridgeNode) -> None:
+    node.scene = Scene()
+    assert clean(host) == AzureVnetReport()

@@ -1,0 +1,227 @@
+"""What is planned to go is stale, whatever a node holds: nothing outside, of a live pod, or of another shape."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from ipaddress import IPv4Address, IPv6Address
+from typing import TypeVar
+
+import attrs
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hostrouting.azure_vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
+from hostrouting.azure_vnet.parse import TUNNEL_MAC, Endpoint, parse_pod_rule
+from hostrouting.azure_vnet.plan import AzureVnetPlan, plan_cleaning
+from hostrouting.networking import StaleAzureVnet
+
+T = TypeVar("T")
+
+# A small world, so that things meet.
+ADDRESSES = [IPv4Address(f"10.1.0.{n}") for n in (1, 2, 3, 4, 200)] + [IPv6Address("fd00::2"), IPv6Address("fd00:1::2")]
+MACS = [f"a2:00:00:00:00:0{n}" for n in range(5)]
+VETHS = ["azv0", "azv1", "azv2"]
+CIDRS = ["10.1.0.0/25", "10.1.0.0/30", "fd00::/64"]
+
+addresses = st.sampled_from(ADDRESSES)
+macs = st.sampled_from([*MACS, TUNNEL_MAC])
+far_macs = st.none() | st.sampled_from(MACS)
+devs = st.sampled_from(["azure0", "eth0", "lxc1", *VETHS])
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> str:
+    address, mac = draw(addresses), draw(macs)
+    if address.version == 4 and draw(st.booleans()):
+        line = f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac}"
+    else:
+        family, option = ("IPv4", "--ip-dst") if address.version == 4 else ("IPv6", "--ip6-dst")
+        uplink = draw(st.sampled_from(["eth0", "eth0", "eth0", "eth1"]))
+        line = f"-A PREROUTING -p {family} -i {uplink} {option} {address} -j dnat --to-dst {mac} --dnat-target ACCEPT"
+    more = draw(st.sampled_from(["", "", "", " -c 1 2", "POSTROUTING"]))
+    return line.replace("PREROUTING", more) if more == "POSTROUTING" else line + more
+
+
+neighbours = st.builds(
+    Neighbour,
+    dev=st.just("azure0"),
+    address=addresses,
+    mac=macs,
+    state=st.sampled_from([NeighbourState.PERMANENT, NeighbourState.PERMANENT, NeighbourState.FAILED, 0x02]),
+    is_foreign=st.sampled_from([False, False, True]),
+)
+routes = st.builds(
+    HostRoute,
+    destination=addresses,
+    dev=devs,
+    protocol=st.sampled_from([2, 3, 4]),
+    metric=st.sampled_from([0, 50]),
+    has_gateway=st.sampled_from([False, False, True]),
+    is_plain=st.sampled_from([True, True, False]),
+)
+endpoints = st.builds(
+    Endpoint,
+    interface=st.sampled_from([*VETHS, "azvgone", ""]),
+    mac=far_macs,
+    addresses=st.lists(addresses, max_size=2).map(tuple),
+)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    there = draw(st.sets(st.sampled_from(VETHS)))
+    # Mostly readable, or nothing would ever go.
+    pods = [Interface(9, name, far_mac=draw(st.sampled_from(MACS) | far_macs)) for name in sorted(there)]
+    own = [Interface(2, "eth0", MACS[0]), Interface(3, "azure0", draw(st.sampled_from(["", MACS[0], MACS[1]])))]
+    return Scene(
+        rules=tuple(draw(st.lists(rules(), max_size=8))),
+        interfaces=(*own, *pods),
+        addresses=tuple(draw(st.lists(addresses, max_size=1))),
+        gateways=tuple(draw(st.lists(addresses, max_size=1))),
+        neighbours=tuple(draw(st.lists(neighbours, max_size=4, unique_by=lambda one: one.address))),
+        routes=tuple(draw(st.lists(routes, max_size=4))),
+    )
+
+
+configs = st.builds(
+    StaleAzureVnet,
+    cidrs=st.lists(st.sampled_from(CIDRS), min_size=1, max_size=2, unique=True),
+    keep=st.lists(addresses, max_size=1),
+)
+listings = st.lists(endpoints, max_size=4)
+
+
+def is_inside(config: StaleAzureVnet, address: IPv4Address | IPv6Address) -> bool:
+    return any(address in cidr for cidr in config.cidrs)
+
+
+@given(configs, scenes(), listings)
+def test_nothing_outside_of_the_cidrs_of_the_host_or_to_be_kept_ever_goes(
+    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
+) -> None:
+    for item in plan_cleaning(config, scene, listed).remove:
+        assert item.address is not None
+        assert is_inside(config, item.address)
+        assert item.address not in (*config.keep, *scene.addresses, *scene.gateways)
+
+
+@given(configs, scenes(), listings)
+def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]) -> None:
+    names = {one.name for one in scene.interfaces}
+    pod_ends = {one.far_mac for one in scene.interfaces if one.name in VETHS}
+    frames_to = [rule for line in scene.rules if (rule := parse_pod_rule(line)) is not None and rule.kind == "dnat"]
+    for item in plan_cleaning(config, scene, listed).remove:
+        rule = parse_pod_rule(item.what) if isinstance(item.what, str) else None
+        if rule is not None and rule.is_tunnel:
+            of_the_pod = {other.mac for other in frames_to if other.address == rule.address}
+        elif rule is not None:
+            of_the_pod = {rule.mac}
+        elif isinstance(item.what, Neighbour) and item.what.is_permanent:
+            of_the_pod = {item.what.mac or ""}
+        else:
+            of_the_pod = {other.mac for other in frames_to if other.address == item.address}
+        assert not of_the_pod & pod_ends
+        for endpoint in listed:
+            if endpoint.interface in names and item.address in endpoint.addresses:
+                assert endpoint.mac is not None
+                assert of_the_pod - {endpoint.mac}
+                assert endpoint.mac not in of_the_pod
+
+
+@given(configs, scenes(), listings)
+def test_no_rule_of_another_shape_or_uplink_ever_goes(
+    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
+) -> None:
+    for item in plan_cleaning(config, scene, listed).remove:
+        if isinstance(item.what, str):
+            rule = parse_pod_rule(item.what)
+            assert rule is not None
+            assert rule.uplink in (None, "eth0")
+            assert rule.mac not in {one.mac for one in scene.interfaces}
+        elif isinstance(item.what, Neighbour):
+            assert not item.what.is_foreign
+            assert item.what.is_unresolved or item.what.mac != TUNNEL_MAC
+        else:
+            assert item.what.dev == "azure0" or item.what.dev in VETHS
+            assert item.what.is_plain
+            assert not item.what.has_gateway
+            assert item.what.protocol != 2
+
+
+@given(configs, scenes(), listings)
+def test_every_object_goes_or_stays_or_is_counted_once(
+    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
+) -> None:
+    plan = plan_cleaning(config, scene, listed)
+    named = Counter[object](item.what for item in (*plan.remove, *plan.keep))
+    there = Counter[object]([*scene.rules, *scene.neighbours, *scene.routes])
+    assert not named - there
+    assert sum(there.values()) == sum(named.values()) + plan.other_rules + plan.other_routes
+    assert not {item.what for item in plan.remove} & {item.what for item in plan.keep}
+    assert all(item.reason for item in (*plan.remove, *plan.keep))
+
+
+def what_is_left(scene: Scene, plan: AzureVnetPlan) -> Scene:
+    gone = {item.what for item in plan.remove}
+    return attrs.evolve(
+        scene,
+        rules=tuple(one for one in scene.rules if one not in gone),
+        neighbours=tuple(one for one in scene.neighbours if one not in gone),
+        routes=tuple(one for one in scene.routes if one not in gone),
+    )
+
+
+@given(configs, scenes(), listings)
+def test_over_what_a_plan_leaves_the_plan_is_empty_and_keeps_the_same(
+    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
+) -> None:
+    plan = plan_cleaning(config, scene, listed)
+    again = plan_cleaning(config, what_is_left(scene, plan), listed)
+    assert again.is_empty
+    assert [item.what for item in again.keep] == [item.what for item in plan.keep]
+
+
+# A bridge has the MAC of its NIC as a rule.
+ONE_MAC = Scene(
+    interfaces=(Interface(2, "eth0", MACS[0]), Interface(3, "azure0", MACS[0])),
+    neighbours=(Neighbour("azure0", ADDRESSES[0], MACS[0], NeighbourState.PERMANENT),),
+)
+
+
+@given(configs, scenes(), listings, st.integers())
+@example(StaleAzureVnet(["10.1.0.0/25"]), ONE_MAC, [], 0)
+def test_the_order_of_what_is_there_doesnt_matter(
+    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint], seed: int
+) -> None:
+    shuffle = random.Random(seed)
+
+    def shuffled(items: tuple[T, ...]) -> tuple[T, ...]:
+        return tuple(shuffle.sample(items, len(items)))
+
+    other = attrs.evolve(
+        scene,
+        rules=shuffled(scene.rules),
+        interfaces=shuffled(scene.interfaces),
+        neighbours=shuffled(scene.neighbours),
+        routes=shuffled(scene.routes),
+    )
+    assert plan_cleaning(config, other, shuffled(tuple(listed))) == plan_cleaning(config, scene, listed)
+
+
+@given(configs, scenes(), listings)
+def test_after_a_crash_at_any_step_the_rest_still_goes(
+    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
+) -> None:
+    """Neighbours and routes first, the rules in one batch last: as the task does it."""
+    plan = plan_cleaning(config, scene, listed)
+    steps = [item.what for item in plan.remove if item.kind != "rule"]
+    for done in range(len(steps) + 1):
+        gone = set(steps[:done])
+        crashed = attrs.evolve(
+            scene,
+            neighbours=tuple(one for one in scene.neighbours if one not in gone),
+            routes=tuple(one for one in scene.routes if one not in gone),
+        )
+        rest = {item.what for item in plan_cleaning(config, crashed, listed).remove}
+        assert rest == {item.what for item in plan.remove} - gone
