@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "advice",
+    "boot_lines",
+    "diff_lines",
     "error_text",
     "overlap_text",
     "plan_text",
@@ -119,9 +121,7 @@ def plan_text(
     if missing is not None:
         lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
     if boot is not None:
-        lines += [line for change in boot.files for line in _diff(change)]
-        lines += [good(f"enable {unit}") for unit in boot.enable]
-        lines += [bad(f"disable {unit}") for unit in boot.disable]
+        lines += boot_lines(boot)
     if plan.is_empty and missing is None and (boot is None or boot.is_empty):
         lines.append("nothing to change")
     if boot is None:
@@ -131,7 +131,17 @@ def plan_text(
     return "\n".join(lines)
 
 
-def _diff(change: FileChange) -> list[str]:
+def boot_lines(boot: BootPlan) -> list[str]:
+    """What would become of files and units, as diffs and a line a unit."""
+    return [
+        *(line for change in boot.files for line in diff_lines(change)),
+        *(good(f"enable {unit}") for unit in boot.enable),
+        *(bad(f"disable {unit}") for unit in boot.disable),
+    ]
+
+
+def diff_lines(change: FileChange) -> list[str]:
+    """What would become of a file, as a unified diff; a long new one is only named."""
     import difflib
 
     before, after = (change.before or "").splitlines(), (change.after or "").splitlines()

@@ -1,8 +1,9 @@
 """Fakes for tests of what is built on hostrouting; needs neither hypothesis nor pyroute2.
 
-``FakeKernel`` answers as Linux does, ``FakeSystemd`` stands in for systemd, ``FakeBridgeNode`` for a node on which
-azure-vnet has been. ``RecordingBackend`` and ``FailingBackend`` go around any backend: the one notes what is written,
-the other refuses some of it. ``hostrouting.testing.conformance`` holds a kernel of your own to Linux's answers.
+``FakeKernel`` answers as Linux does, ``FakeSystemd`` stands in for systemd, ``FakeProbeNode`` for a node's nft and IPv6,
+``FakeBridgeNode`` for a node on which azure-vnet has been. ``RecordingBackend`` and ``FailingBackend`` go around any
+backend: the one notes what is written, the other refuses some of it. ``hostrouting.testing.conformance`` holds a kernel
+of your own to Linux's answers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting.azure_vnet.memory import FakeBridgeNode
 from hostrouting.backends.memory import FakeKernel
+from hostrouting.lb_probe.memory import FakeProbeNode
 from hostrouting.model import RouteFailure
 from hostrouting.systemd.memory import FakeSystemd
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from hostrouting.backends import RouteBackend
     from hostrouting.model import Route
 
-__all__ = ["FailingBackend", "FakeBridgeNode", "FakeKernel", "FakeSystemd", "RecordingBackend"]
+__all__ = ["FailingBackend", "FakeBridgeNode", "FakeKernel", "FakeProbeNode", "FakeSystemd", "RecordingBackend"]
 
 
 class _Wrapper:

@@ -1,0 +1,371 @@
+"""The phase tasks of the load balancer's probes: config in, a node that answers them or an error that says why not.
+
+The way of the data: read the node -> plan (pure) -> install for the next boot -> load -> pin -> see that it holds.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from hostrouting.boot import install_part, remove_part
+from hostrouting.errors import ConfigError, LoadBalancerProbeError
+from hostrouting.files import locked
+from hostrouting.gate import PROBE
+from hostrouting.host import Host
+from hostrouting.install import all_or_nothing
+from hostrouting.lb_probe.part import probe_part
+from hostrouting.lb_probe.plan import (
+    ALWAYS,
+    Evidence,
+    PinPlan,
+    ProbePlan,
+    ProbeReport,
+    check_devices,
+    choose_pin_device,
+    judge_addresses,
+    judge_assigned,
+    plan_pins,
+)
+from hostrouting.lb_probe.ruleset import REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.networking import Ipv6Detection
+from hostrouting.parts import Manifest
+from hostrouting.wait import look_until
+
+if TYPE_CHECKING:
+    from ipaddress import IPv6Address
+
+    from hostrouting.install import Undo
+    from hostrouting.lb_probe import ProbeNode
+    from hostrouting.networking import HostNetworking, LoadBalancerProbe
+    from hostrouting.parts import Part
+    from phases import CancelScope
+
+__all__ = ["ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "plan_probe", "wanted_part"]
+
+NOT_ENABLED = "loadBalancerProbe isn't enabled in the config"
+NOT_INSTALLED = "nothing of it is installed"
+
+
+def _this_host(host: Host | None) -> Host:
+    return Host() if host is None else host
+
+
+def _exclusive(host: Host, scope: CancelScope) -> AbstractContextManager[None]:
+    """The lock of a running host; an image has no other runs, and no /run to leave a file in."""
+    return nullcontext() if host.is_image else locked(host.layout.lock, scope)
+
+
+def _is_installed(host: Host) -> bool:
+    return PROBE in Manifest.load(host.layout).parts
+
+
+# --- the plan ----------------------------------------------------------------------------------------------------
+
+
+def plan_probe(config: HostNetworking, host: Host, scope: CancelScope) -> ProbePlan:
+    """Plan for the node as it is at this moment, changing nothing and waiting for nothing but Azure's answer.
+
+    Args:
+        config: what is wanted.
+        host: where.
+        scope: ends the wait for the metadata service, where that is to be asked.
+
+    Returns:
+        The plan; for an image an empty one, as it has neither rules nor routes.
+
+    Raises:
+        ConfigError: an image, and no devices are named.
+        LoadBalancerProbeError: the node can't be asked, or what is wanted can't be done on it.
+        FileError: what is installed can't be told.
+    """
+    probe = config.load_balancer_probe
+    if not probe.enabled:
+        return _plan_removal(host, asks_nft=False)
+    if host.is_image:
+        return ProbePlan(devices=_devices_of_image(probe))
+    return _plan_now(probe, host, _assigned(probe, host.probe_node, scope))
+
+
+def wanted_part(config: HostNetworking, host: Host, plan: ProbePlan) -> Part | None:
+    """What a plan installs for the next boot, for ``boot.plan_part``; None: nothing, and what is there goes.
+
+    Where nothing is done because the node has no IPv6, nothing is there either.
+    """
+    probe = config.load_balancer_probe
+    if not probe.enabled or plan.skipped_because is not None or not plan.devices:
+        return None
+    return probe_part(plan.devices, host.layout, required=probe.required)
+
+
+def _assigned(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> tuple[IPv6Address, ...] | None:
+    """What the cloud has assigned, if that counts: asked once, before anything is held or waited for."""
+    return node.assigned_addresses(scope) if probe.ipv6_detection is Ipv6Detection.METADATA else None
+
+
+def _plan_now(probe: LoadBalancerProbe, host: Host, assigned: tuple[IPv6Address, ...] | None) -> ProbePlan:
+    node = host.probe_node
+    devices = probe.devices or check_devices(node.default_devices())
+    if not devices:
+        return ProbePlan(missing="a default route, whose device probes come in by")
+    evidence = _judge(probe, node, devices, assigned)
+    if not evidence.has_ipv6:
+        # A false no costs the service, a false yes nothing: without probes the rules match nothing.
+        if not _is_installed(host):
+            return ProbePlan(devices, evidence.sentence, evidence.sentence, evidence.missing)
+        evidence = attrs.evolve(evidence, sentence=f"{evidence.sentence}, but it is installed already, and stays")
+    dev, missing = choose_pin_device(devices, node.links())
+    if missing is not None:
+        return ProbePlan(devices, evidence.sentence, missing=missing)
+    text = render_ruleset(devices)
+    after = node.rehearse(text, TABLE)
+    return ProbePlan(
+        devices,
+        evidence.sentence,
+        ruleset=text,
+        rules_before=node.listing(TABLE),
+        rules_after=after,
+        pins=plan_pins(dev, node.pins(REWRITTEN_SOURCE)),
+    )
+
+
+def _judge(
+    probe: LoadBalancerProbe, node: ProbeNode, devices: tuple[str, ...], assigned: tuple[IPv6Address, ...] | None
+) -> Evidence:
+    if probe.ipv6_detection is Ipv6Detection.ALWAYS:
+        return ALWAYS
+    if assigned is not None:
+        return judge_assigned(assigned)
+    return judge_addresses(devices, node.addresses())
+
+
+def _devices_of_image(probe: LoadBalancerProbe) -> tuple[str, ...]:
+    if not probe.devices:
+        raise ConfigError(
+            [
+                (
+                    "hostNetworking.loadBalancerProbe.devices",
+                    "must be given for an image: there is no kernel to ask which devices its default routes have",
+                )
+            ]
+        )
+    return probe.devices
+
+
+# --- carrying it out ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class ConfigureLoadBalancerProbe:
+    """Rewrite the IPv6 health probes of Azure's load balancer, now and at every boot, on a node that has IPv6.
+
+    Not enabled: what an earlier run installed is removed. No IPv6: nothing is installed, but what is there already is
+    kept up.
+
+    Args:
+        config: what is wanted.
+        host: where; None: this host.
+    """
+
+    name: ClassVar[str] = "configure-load-balancer-probe"
+
+    config: HostNetworking
+    host: Host | None = attrs.field(default=None, kw_only=True)
+
+    def do(self, scope: CancelScope) -> ProbeReport:
+        """Do it.
+
+        Returns:
+            What was changed, or why nothing was; with a ``problem`` if it couldn't be and the config doesn't require
+            it. Then it is installed for the next boot all the same, if it is known for which devices.
+
+        Raises:
+            LoadBalancerProbeError: it is required and can't be done; everything is as before.
+            ConfigError: an image, and no devices are named.
+            FileError: a file can't be written, or the lock can't be taken; everything is as before.
+            UnitError: systemd refuses, or doesn't hold the gate; likewise.
+        """
+        host, probe = _this_host(self.host), self.config.load_balancer_probe
+        if not probe.enabled:
+            return _remove(host, scope, asks_nft=False)
+        if host.is_image:
+            return self._install(host, scope, ProbeReport(devices=_devices_of_image(probe)))
+        try:
+            return self._carry_out(host, scope)
+        except LoadBalancerProbeError as error:
+            if probe.required:
+                raise
+            # With what couldn't be put back, if anything.
+            problem = "\n".join([str(error), *getattr(error, "__notes__", ())])
+            return self._install(host, scope, ProbeReport(devices=_known_devices(probe, host), problem=problem))
+
+    def _carry_out(self, host: Host, scope: CancelScope) -> ProbeReport:
+        probe = self.config.load_balancer_probe
+        assigned = _assigned(probe, host.probe_node, scope)
+
+        def look() -> tuple[ProbeReport, str | None]:
+            with locked(host.layout.lock, scope):
+                plan = _plan_now(probe, host, assigned)
+                report = ProbeReport(devices=plan.devices, evidence=plan.evidence, skipped_because=plan.skipped_because)
+                if plan.missing is None and plan.skipped_because is None:
+                    with all_or_nothing(scope) as undo:
+                        is_new = install_part(host, self.config.consumer, self._part(host, plan.devices), undo)
+                        _apply(plan, host.probe_node, scope, undo)
+                    report = _reported(report, plan, files_changed=is_new)
+                return report, plan.missing
+
+        report, missing = look_until(host.routes, scope, probe.wait_seconds, look)
+        if missing is not None and report.skipped_because is None:
+            raise LoadBalancerProbeError(
+                f"can't rewrite the load balancer's probes: waited {probe.wait_seconds} s and still missing is "
+                f"{missing}; bring it up, name others as loadBalancerProbe.devices, or raise its waitSeconds"
+            )
+        return report
+
+    def _install(self, host: Host, scope: CancelScope, report: ProbeReport) -> ProbeReport:
+        """Only what stays for the next boot, which may go better."""
+        if not report.devices:
+            return report
+        with _exclusive(host, scope), all_or_nothing(scope) as undo:
+            is_new = install_part(host, self.config.consumer, self._part(host, report.devices), undo)
+        return attrs.evolve(report, changed=is_new, files_changed=is_new)
+
+    def _part(self, host: Host, devices: tuple[str, ...]) -> Part:
+        return probe_part(devices, host.layout, required=self.config.load_balancer_probe.required)
+
+
+def _known_devices(probe: LoadBalancerProbe, host: Host) -> tuple[str, ...]:
+    if probe.devices:
+        return probe.devices
+    try:
+        return check_devices(host.probe_node.default_devices())
+    except LoadBalancerProbeError:
+        return ()  # the problem that is reported already
+
+
+def _reported(report: ProbeReport, plan: ProbePlan, *, files_changed: bool) -> ProbeReport:
+    return attrs.evolve(
+        report,
+        changed=files_changed or not plan.is_empty,
+        rules_changed=plan.has_new_rules,
+        pins=plan.pins,
+        files_changed=files_changed,
+    )
+
+
+def _apply(plan: ProbePlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:
+    """Load, pin, and see that both hold."""
+    if plan.has_new_rules:
+        scope.check()
+        undo.push(partial(_put_back, node, plan.rules_before))
+        node.load(plan.ruleset)
+        _see_rules(node, plan)
+    _apply_pins(plan.pins, node, scope, undo)
+    if plan.pins.is_empty:
+        return
+    dev = (*plan.pins.unchanged, *plan.pins.add)[0].dev
+    now = plan_pins(dev, node.pins(REWRITTEN_SOURCE))
+    if not now.is_empty:
+        raise LoadBalancerProbeError(
+            f"can't pin the route for answers to probes: somebody else changes {_first(now)}; run again"
+        )
+
+
+def _first(pins: PinPlan) -> str:
+    return str((*pins.add, *pins.remove)[0])
+
+
+def _see_rules(node: ProbeNode, plan: ProbePlan) -> None:
+    if node.listing(TABLE) != plan.rules_after:
+        raise LoadBalancerProbeError(
+            f"the nftables table ip6 {TABLE} isn't as it was loaded: somebody else changes it; look at: "
+            f"nft list table ip6 {TABLE}"
+        )
+
+
+def _apply_pins(pins: PinPlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:
+    for pin in pins.add:
+        scope.check()
+        undo.push(partial(node.unpin, pin))
+        node.pin(pin)
+    for pin in pins.remove:
+        scope.check()
+        undo.push(partial(node.pin, pin))
+        node.unpin(pin)
+
+
+def _put_back(node: ProbeNode, before: str | None) -> None:
+    if node.listing(TABLE) != before:
+        node.load(REMOVAL + (before or ""))
+
+
+# --- and back ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class RemoveLoadBalancerProbe:
+    """Take back everything that was ever installed for probes, without the config that asked for it.
+
+    Args:
+        host: where; None: this host.
+    """
+
+    name: ClassVar[str] = "remove-load-balancer-probe"
+
+    host: Host | None = attrs.field(default=None, kw_only=True)
+
+    def do(self, scope: CancelScope) -> ProbeReport:
+        """Do it.
+
+        Returns:
+            What was removed.
+
+        Raises:
+            LoadBalancerProbeError: the kernel refuses; rules and routes are as before, and so are the files.
+            FileError: a file can't be removed; a later run goes on from there.
+            UnitError: systemd refuses; likewise.
+        """
+        return _remove(_this_host(self.host), scope, asks_nft=True)
+
+
+def _plan_removal(host: Host, *, asks_nft: bool) -> ProbePlan:
+    """What to take back; empty if nothing was installed.
+
+    nft isn't asked for nothing: it may not be there, and would load its kernel modules.
+    """
+    skipped = NOT_INSTALLED if asks_nft else NOT_ENABLED
+    if host.is_image:
+        return ProbePlan(skipped_because=skipped)
+    node = host.probe_node
+    pins = plan_pins(None, node.pins(REWRITTEN_SOURCE))
+    before = _listing_if_any(node) if asks_nft or pins.remove or _is_installed(host) else None
+    return ProbePlan(skipped_because=skipped, ruleset="" if before is None else REMOVAL, rules_before=before, pins=pins)
+
+
+def _listing_if_any(node: ProbeNode) -> str | None:
+    try:
+        return node.listing(TABLE)
+    except LoadBalancerProbeError as error:
+        if error.errno == errnos.ENOENT:
+            return None  # no nft, which alone could have loaded a table
+        raise
+
+
+def _remove(host: Host, scope: CancelScope, *, asks_nft: bool) -> ProbeReport:
+    if _plan_removal(host, asks_nft=asks_nft).is_empty and not _is_installed(host):
+        return ProbeReport(skipped_because=NOT_INSTALLED if asks_nft else NOT_ENABLED)
+    with _exclusive(host, scope):
+        plan = _plan_removal(host, asks_nft=asks_nft)
+        with all_or_nothing(scope) as undo:
+            if plan.has_new_rules:
+                undo.push(partial(_put_back, host.probe_node, plan.rules_before))
+                host.probe_node.load(plan.ruleset)
+                _see_rules(host.probe_node, plan)
+            if not plan.pins.is_empty:
+                _apply_pins(plan.pins, host.probe_node, scope, undo)
+        is_new = bool(remove_part(host, PROBE))
+    return _reported(ProbeReport(), plan, files_changed=is_new)
