@@ -32,16 +32,20 @@ __all__ = ["LinuxProbeNode"]
 # nft waits for its lock, and a loaded machine is slow; one that hangs is an error.
 ANSWER_SECONDS = 30.0
 
-# Of who runs us neither the language nor the search path matters.
-_ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 _NOT_FOUND = 127  # of a shell, POSIX 2.8.2
 
 
 class LinuxProbeNode:
-    """A ``ProbeNode``: the network namespace that the calling thread is in. Changes need CAP_NET_ADMIN."""
+    """A ``ProbeNode``: the network namespace that the calling thread is in. All about rules needs CAP_NET_ADMIN.
 
-    def __init__(self) -> None:
+    Args:
+        search_path: where nft(8) and unshare(1) are looked for, whatever the path of who runs this.
+    """
+
+    def __init__(self, *, search_path: str = SEARCH_PATH) -> None:
+        self._environment = os.environ | {"LC_ALL": "C", "PATH": search_path}
         self._kernel = Ipv6Backend()
         self._metadata = MetadataService()
 
@@ -76,7 +80,7 @@ class LinuxProbeNode:
         """What is in force of a table of family ip6; None if there is none."""
         words = ("nft", "-s", "list", "table", "ip6", table)
         attempt = f"list the nftables table ip6 {table}"
-        done = _run(attempt, words)
+        done = self._run(attempt, words)
         if done.returncode == 0:
             return done.stdout
         # Of the table, not of something else that is missing: nft repeats the command below.
@@ -89,7 +93,7 @@ class LinuxProbeNode:
         """The listing that a table would have if a text were loaded, tried in a network namespace of its own."""
         attempt = f"try out the nftables rules of table ip6 {table}"
         commands = f"nft -f - && nft -s list table ip6 {table}"
-        done = _run(attempt, ("unshare", "--net", "sh", "-c", commands), text)
+        done = self._run(attempt, ("unshare", "--net", "sh", "-c", commands), text)
         if done.returncode:
             raise _refused(attempt, done)
         return done.stdout
@@ -97,7 +101,7 @@ class LinuxProbeNode:
     def load(self, text: str) -> None:
         """Have nft carry out a text, all of it or nothing."""
         attempt = "load the nftables rules"
-        done = _run(attempt, ("nft", "-f", "-"), text)
+        done = self._run(attempt, ("nft", "-f", "-"), text)
         if done.returncode:
             raise _refused(attempt, done)
 
@@ -132,6 +136,25 @@ class LinuxProbeNode:
             if error.errno not in (errnos.ESRCH, errnos.ENODEV):
                 raise _translated(error) from error
 
+    def _run(self, attempt: str, argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+        # Own scope: it takes milliseconds, and half of an answer helps nobody.
+        try:
+            done = CancelScope(timeout=ANSWER_SECONDS).run(argv, input=text, env=self._environment)
+        except TimedOut:
+            raise LoadBalancerProbeError(
+                f"can't {attempt}: {argv[0]} gave no answer within {ANSWER_SECONDS:g} s; is another nft hanging?"
+            ) from None
+        except OSError as error:
+            if error.errno == errnos.ENOENT:
+                raise _not_installed(attempt, argv[0]) from error
+            reason = os.strerror(error.errno or 0)
+            raise LoadBalancerProbeError(
+                f"can't {attempt}: can't run {argv[0]}: {reason}", errno=error.errno
+            ) from error
+        if done.returncode == _NOT_FOUND:
+            raise _not_installed(attempt, "nft")
+        return done
+
 
 def _is_default(route: Ipv6Route) -> bool:
     return route.destination.prefixlen == 0 and route.type is RouteType.UNICAST
@@ -164,24 +187,6 @@ def _told() -> Iterator[None]:
 def _translated(error: RouteError) -> LoadBalancerProbeError:
     hint = "; run as root (CAP_NET_ADMIN)" if error.is_not_permitted and error.errno == errnos.EPERM else ""
     return LoadBalancerProbeError(f"{error}{hint}", errno=error.errno)
-
-
-def _run(attempt: str, argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
-    # Own scope: it takes milliseconds, and half of an answer helps nobody.
-    try:
-        done = CancelScope(timeout=ANSWER_SECONDS).run(argv, input=text, env=os.environ | _ENVIRONMENT)
-    except TimedOut:
-        raise LoadBalancerProbeError(
-            f"can't {attempt}: {argv[0]} gave no answer within {ANSWER_SECONDS:g} s; is another nft hanging?"
-        ) from None
-    except OSError as error:
-        if error.errno == errnos.ENOENT:
-            raise _not_installed(attempt, argv[0]) from error
-        reason = os.strerror(error.errno or 0)
-        raise LoadBalancerProbeError(f"can't {attempt}: can't run {argv[0]}: {reason}", errno=error.errno) from error
-    if done.returncode == _NOT_FOUND:
-        raise _not_installed(attempt, "nft")
-    return done
 
 
 def _not_installed(attempt: str, program: str) -> LoadBalancerProbeError:

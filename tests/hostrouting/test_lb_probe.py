@@ -1,0 +1,502 @@
+"""ConfigureLoadBalancerProbe and its removal on a node in memory: every outcome, all or nothing, and twice is once."""
+
+from __future__ import annotations
+
+import errno
+from ipaddress import IPv6Address
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+import phases
+from hostrouting import ConfigError, Host, Layout, UnitError
+from hostrouting.errors import FileError, LoadBalancerProbeError
+from hostrouting.files import locked
+from hostrouting.gate import PROBE
+from hostrouting.lb_probe import NodeAddress, Pin
+from hostrouting.lb_probe.plan import ProbePlan, ProbeReport
+from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.lb_probe.tasks import (
+    ConfigureLoadBalancerProbe,
+    RemoveLoadBalancerProbe,
+    plan_probe,
+    wanted_part,
+)
+from hostrouting.model import Link
+from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe
+from hostrouting.parts import Manifest
+from hostrouting.testing import FakeKernel, FakeProbeNode, FakeSystemd
+from phases import Cancelled, CancelScope
+from phases.testing import FakeClock, RecordingObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+OURS, STATIC = 217, 4
+OWN = NodeAddress("eth0", IPv6Address("fd00::4"))
+TENTATIVE = attrs.evolve(OWN, is_usable=False)
+PINNED = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth0", OURS, 1)
+ASTRAY = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", OURS, 1)
+FOREIGN = Pin(REWRITTEN_SOURCE, IPv6Address("fe80::1"), "eth0", STATIC, 1)
+UNAVAILABLE = LoadBalancerProbeError("Azure's metadata service is unavailable")
+
+
+# What is in force of the rules for some devices, as the node in memory lists it.
+def rules(*devices: str) -> str:
+    return FakeProbeNode().rehearse(render_ruleset(devices), TABLE)
+
+
+def config(*, enabled: bool = True, **more: Any) -> HostNetworking:
+    return HostNetworking(LoadBalancerProbe(enabled=enabled, **more))
+
+
+def node(**more: Any) -> FakeProbeNode:
+    given: dict[str, Any] = {
+        "default_devices": ["eth0"],
+        "links": [Link(1, "lo"), Link(2, "eth0"), Link(3, "eth1")],
+        "addresses": [OWN],
+    }
+    return FakeProbeNode(**(given | more))
+
+
+class World:
+    """A host around a node, with a clock that needs no time."""
+
+    def __init__(self, root: Path, there: FakeProbeNode) -> None:
+        self.layout = Layout(root)
+        self.layout.units.mkdir(parents=True, exist_ok=True)
+        self.node = there
+        self.clock = FakeClock()
+        self.units = FakeSystemd(self.layout, running=["systemd-nspawn@kube1.service"])
+        self.host = Host(FakeKernel(), self.units, self.layout, probe_node=there)
+        self.observer = RecordingObserver()
+
+    def configure(self, asked: HostNetworking | None = None) -> ProbeReport:
+        task = ConfigureLoadBalancerProbe(asked or config(), host=self.host)
+        return phases.run(task, scope=CancelScope(clock=self.clock), observer=self.observer)
+
+    def remove(self) -> ProbeReport:
+        return phases.run(RemoveLoadBalancerProbe(host=self.host), scope=CancelScope(clock=self.clock))
+
+    def plan(self, asked: HostNetworking | None = None) -> ProbePlan:
+        return plan_probe(asked or config(), self.host, CancelScope(clock=self.clock))
+
+    @property
+    def is_installed(self) -> bool:
+        return PROBE in Manifest.load(self.layout).parts
+
+    def state(self) -> object:
+        """All that a run may change."""
+        files = {
+            str(path.relative_to(self.layout.root)): path.read_bytes() if path.is_file() else None
+            for path in sorted(self.layout.root.rglob("*"))
+            if path.relative_to(self.layout.root).parts[0] != "run" and not path.is_symlink()
+        }
+        return files, dict(self.node.tables), sorted(map(str, self.node.pin_list)), sorted(self.units.enabled)
+
+    @property
+    def waits(self) -> list[str]:
+        return [str(event[2]) for event in self.observer.events if event[0] == "progress"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, node())
+
+
+def test_the_first_run_loads_pins_and_installs_and_the_second_touches_nothing(world: World) -> None:
+    first = world.configure()
+    assert (first.changed, first.rules_changed, first.files_changed, first.pins.add) == (True, True, True, (PINNED,))
+    assert (first.devices, first.evidence, first.problem) == (("eth0",), "eth0 has fd00::4", None)
+    assert world.node.tables == {TABLE: rules("eth0")}
+    assert world.node.pin_list == [PINNED]
+    assert world.is_installed
+    before, loads = world.state(), list(world.node.loads)
+    again = world.configure()
+    assert not again.changed
+    assert again.pins.unchanged == (PINNED,)
+    assert (world.state(), world.node.loads) == (before, loads)
+
+
+def test_a_change_of_devices_changes_rules_and_route_the_new_route_first(world: World) -> None:
+    world.configure()
+    calls: list[str] = []
+    world.node.pin = note(calls, "pin", world.node.pin)  # type: ignore[method-assign]
+    world.node.unpin = note(calls, "unpin", world.node.unpin)  # type: ignore[method-assign]
+    report = world.configure(config(devices=["eth1", "eth0"]))
+    assert world.node.tables == {TABLE: rules("eth0", "eth1")}
+    assert calls == ["pin", "unpin"]
+    assert [(pin.dev, pin.metric) for pin in world.node.pin_list] == [("eth1", 2)]
+    assert report.pins.remove == (PINNED,)
+    assert not world.configure(config(devices=["eth1", "eth0"])).changed
+
+
+def note(calls: list[str], name: str, call: Callable[[Pin], None]) -> Callable[[Pin], None]:
+    def noted(pin: Pin) -> None:
+        calls.append(name)
+        call(pin)
+
+    return noted
+
+
+def test_a_changed_table_is_mended_and_other_tables_are_left_alone(world: World) -> None:
+    world.configure()
+    world.node.tables["other"] = "table ip6 other {\n}\n"
+    world.node.tables[TABLE] = world.node.tables[TABLE].replace("prerouting", "stray")
+    assert world.configure().rules_changed
+    assert world.node.tables == {TABLE: rules("eth0"), "other": "table ip6 other {\n}\n"}
+
+
+def test_without_ipv6_nothing_is_installed_after_a_wait_that_is_told(tmp_path: Path) -> None:
+    world = World(tmp_path, node(addresses=[], has_nft=False))
+    before = world.state()
+    report = world.configure()
+    assert report.skipped_because == "no IPv6 address of scope global on eth0"
+    assert not report.changed
+    assert world.state() == before
+    assert world.waits[0] == "waiting up to 5 s for an IPv6 address of scope global on eth0"
+    assert world.clock.monotonic() >= 5
+
+
+def test_an_address_that_is_still_tried_out_is_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path, node(addresses=[TENTATIVE]))
+    world.clock.call_later(2, lambda: world.node.address_list.append(OWN))
+    assert world.configure().changed
+    assert 2 <= world.clock.monotonic() < 4
+
+
+def test_only_addresses_of_the_devices_in_question_and_of_scope_global_count(tmp_path: Path) -> None:
+    of_a_pod = attrs.evolve(OWN, dev="azv1")
+    link_local = NodeAddress("eth0", IPv6Address("fe80::4"), is_global=False)
+    world = World(tmp_path, node(addresses=[of_a_pod, link_local]))
+    assert world.configure().skipped_because
+
+
+def test_a_default_route_is_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path, node(default_devices=[]))
+    world.clock.call_later(3, lambda: world.node.default_device_names.append("eth0"))
+    assert world.configure().devices == ("eth0",)
+    assert world.waits[0].startswith("waiting up to 5 s for a default route")
+
+
+def test_no_wait_holds_the_lock(tmp_path: Path) -> None:
+    world = World(tmp_path, node(default_devices=[]))
+    taken: list[bool] = []
+
+    def another_run() -> None:
+        with locked(world.layout.lock, CancelScope(clock=FakeClock())):
+            taken.append(True)
+        world.node.default_device_names.append("eth0")
+
+    world.clock.call_later(1.5, another_run)
+    assert world.configure().changed
+    assert taken == [True]
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "expected"),
+    [
+        ({"default_devices": []}, {}, "waited 5 s and still missing is a default route"),
+        ({"links": [Link(1, "lo")]}, {}, "still missing is the interface eth0 (there is none)"),
+        ({"links": [Link(2, "eth0", is_up=False)]}, {}, "still missing is the interface eth0 (it is down)"),
+        ({"links": [Link(2, "eth0", master="azure0"), Link(3, "azure0", kind="bridge")]}, {}, "eth0 is a port of azure0"),
+        ({"default_devices": ["we ird"]}, {}, "'we ird' is not an interface name"),
+        ({"has_nft": False}, {}, "install the package nftables"),
+        ({"pins": [FOREIGN]}, {}, "somebody else's route would win (2603:1062:0:1:fe80:1234:5678:9abc via fe80::1 "),
+        ({"assigned": UNAVAILABLE}, {"ipv6_detection": Ipv6Detection.METADATA}, "unavailable"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_an_error_if_required_and_a_problem_if_not(
+    tmp_path: Path, given: dict[str, Any], asked: dict[str, Any], expected: str
+) -> None:
+    world = World(tmp_path, node(**given))
+    before = world.state()
+    with pytest.raises(LoadBalancerProbeError) as caught:
+        world.configure(config(required=True, **asked))
+    assert expected in str(caught.value)
+    assert world.state() == before
+    report = world.configure(config(**asked))
+    assert expected in (report.problem or "")
+    assert (world.node.tables, world.node.pin_list) == ({}, given.get("pins", []))
+    # For the next boot, which may go better, all is there if it is known for which devices.
+    assert world.is_installed == bool(report.devices) == (world.node.default_device_names == ["eth0"])
+    assert not world.configure(config(**asked)).changed
+
+
+def test_devices_that_are_named_are_needed_by_rules_though_not_all_are_there(tmp_path: Path) -> None:
+    world = World(tmp_path, node(default_devices=[]))
+    world.configure(config(devices=["ghost0", "eth0"]))
+    assert world.node.tables == {TABLE: rules("ghost0", "eth0")}
+    assert world.node.pin_list == [PINNED]
+
+
+def test_the_route_is_pinned_on_no_port_of_a_bridge_but_on_a_member_of_a_vrf(tmp_path: Path) -> None:
+    links = [Link(2, "eth0", master="azure0"), Link(3, "azure0", kind="bridge"), Link(4, "eth2", master="red"),
+             Link(5, "red", kind="vrf")]  # fmt: skip
+    world = World(tmp_path, node(links=links, default_devices=["eth0", "azure0"]))
+    world.configure()
+    assert [pin.dev for pin in world.node.pin_list] == ["azure0"]
+    assert world.configure(config(devices=["eth0", "eth2"], ipv6_detection="ALWAYS")).pins.add[0].dev == "eth2"
+
+
+def test_always_asks_nobody(tmp_path: Path) -> None:
+    world = World(tmp_path, node(addresses=[], assigned=UNAVAILABLE))
+    report = world.configure(config(ipv6_detection="ALWAYS"))
+    assert report.changed
+    assert report.evidence == "ipv6Detection is ALWAYS"
+
+
+def test_what_azure_has_assigned_counts_before_the_kernel_has_it(tmp_path: Path) -> None:
+    world = World(tmp_path, node(addresses=[], assigned=[IPv6Address("fd00::9")]))
+    report = world.configure(config(ipv6_detection="METADATA"))
+    assert report.evidence == "Azure's metadata service has assigned fd00::9"
+    assert world.node.tables
+    assert world.waits == []
+
+
+def test_no_assigned_address_is_no_ipv6_and_nothing_is_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path, node(assigned=[]))
+    report = world.configure(config(ipv6_detection="METADATA"))
+    assert report.skipped_because == "Azure's metadata service has assigned no IPv6 address"
+    assert world.waits == []
+
+
+def test_without_ipv6_what_was_installed_stays_and_is_kept_up(world: World) -> None:
+    world.configure()
+    world.node.address_list.clear()
+    world.node.tables.clear()
+    report = world.configure()
+    assert report.rules_changed
+    assert report.evidence.endswith("but it is installed already, and stays")
+    assert world.node.tables == {TABLE: rules("eth0")}
+    assert world.waits == []
+
+
+def test_not_enabled_removes_what_was_installed_and_then_touches_nothing(world: World) -> None:
+    before = world.state()
+    world.configure()
+    report = world.configure(config(enabled=False))
+    assert (report.changed, report.rules_changed, report.pins.remove) == (True, True, (PINNED,))
+    assert world.state() == before
+    world.node.has_nft = False
+    again = world.configure(config(enabled=False))
+    assert again == ProbeReport(skipped_because="loadBalancerProbe isn't enabled in the config")
+
+
+def test_a_removal_leaves_nothing_needs_no_config_and_may_be_repeated(world: World) -> None:
+    before = world.state()
+    world.configure()
+    assert world.remove().changed
+    assert world.state() == before
+    assert world.remove() == ProbeReport(skipped_because="nothing of it is installed")
+
+
+def test_a_removal_leaves_the_routes_and_tables_of_others(tmp_path: Path) -> None:
+    theirs = attrs.evolve(FOREIGN, metric=5)
+    world = World(tmp_path, node(pins=[theirs], tables={"other": "x"}))
+    world.configure()
+    world.remove()
+    assert (world.node.pin_list, world.node.tables) == ([theirs], {"other": "x"})
+
+
+def test_a_removal_without_nft_takes_back_the_rest(world: World) -> None:
+    world.configure()
+    world.node.has_nft = False
+    assert world.remove().pins.remove == (PINNED,)
+    assert not world.is_installed
+
+
+def test_a_removal_that_is_not_permitted_says_so_and_keeps_the_files(world: World) -> None:
+    world.configure()
+    before = world.state()
+
+    def refuse(_: str) -> str | None:
+        raise LoadBalancerProbeError("not permitted", errno=errno.EPERM)
+
+    world.node.listing = refuse  # type: ignore[method-assign]
+    with pytest.raises(LoadBalancerProbeError) as caught:
+        world.remove()
+    assert caught.value.is_not_permitted
+    assert world.state() == before
+
+
+# --- all or nothing --------------------------------------------------------------------------------------------------
+
+
+class Trouble:
+    """Something goes wrong at the n-th call that changes the node; then all is well again, for the way back."""
+
+    def __init__(self, there: FakeProbeNode, at: int, happen: Callable[[], None]) -> None:
+        self.calls, self.at, self.happen = 0, at, happen
+        for name in ("load", "pin", "unpin"):
+            setattr(there, name, self.around(getattr(there, name)))
+
+    def around(self, call: Callable[[Any], None]) -> Callable[[Any], None]:
+        def called(what: Any) -> None:
+            self.calls += 1
+            if self.calls == self.at:
+                self.happen()
+            call(what)
+
+        return called
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("error", [LoadBalancerProbeError("refused"), Cancelled("stop"), KeyboardInterrupt()])
+def test_whatever_fails_all_is_as_before(tmp_path: Path, at: int, error: BaseException) -> None:
+    world = World(tmp_path, node(pins=[ASTRAY], tables={TABLE: rules("eth1")}))
+    before = world.state()
+
+    def happen() -> None:
+        raise error
+
+    trouble = Trouble(world.node, at, happen)
+    with pytest.raises(type(error)):
+        world.configure(config(required=True))
+    assert trouble.calls >= at
+    assert world.state() == before
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_cancel_between_two_steps_puts_all_back(tmp_path: Path, at: int) -> None:
+    world = World(tmp_path, node(pins=[ASTRAY], tables={TABLE: rules("eth1")}))
+    before = world.state()
+    scope = CancelScope(clock=world.clock)
+    Trouble(world.node, at, lambda: scope.cancel("enough"))
+    with pytest.raises(Cancelled):
+        ConfigureLoadBalancerProbe(config(), host=world.host).do(scope)
+    assert world.state() == before
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_removal_that_fails_puts_rules_and_route_back(world: World, at: int) -> None:
+    world.configure()
+    before = world.state()
+
+    def happen() -> None:
+        raise LoadBalancerProbeError("refused")
+
+    Trouble(world.node, at, happen)
+    with pytest.raises(LoadBalancerProbeError):
+        world.remove()
+    assert world.state() == before
+
+
+def test_rules_that_do_not_stay_as_loaded_are_an_error(world: World) -> None:
+    load = world.node.load
+
+    def load_something_else(text: str) -> None:
+        load(text.replace("counter", "log") if text != REMOVAL else text)
+
+    world.node.load = load_something_else  # type: ignore[method-assign]
+    with pytest.raises(LoadBalancerProbeError, match="isn't as it was loaded"):
+        world.configure(config(required=True))
+    assert world.node.tables == {}
+
+
+def test_a_route_that_comes_in_the_way_meanwhile_is_an_error(world: World) -> None:
+    pin = world.node.pin
+
+    def pin_beside(what: Pin) -> None:
+        pin(what)
+        world.node.pin_list.append(FOREIGN)
+
+    world.node.pin = pin_beside  # type: ignore[method-assign]
+    with pytest.raises(LoadBalancerProbeError, match="somebody else"):
+        world.configure(config(required=True))
+    assert (world.node.tables, world.node.pin_list) == ({}, [FOREIGN])
+
+
+def test_what_could_not_be_put_back_is_part_of_the_problem(world: World) -> None:
+    def refuse(_: object) -> None:
+        raise LoadBalancerProbeError("nft has gone mad")
+
+    load = world.node.load
+
+    def only_once(text: str) -> None:
+        load(text)
+        world.node.load = refuse  # type: ignore[method-assign]
+
+    world.node.load = only_once  # type: ignore[method-assign]
+    world.node.pin = refuse  # type: ignore[method-assign]
+    problem = world.configure().problem
+    assert problem == "nft has gone mad\nwhile putting things back: nft has gone mad"
+
+
+def test_a_file_or_unit_that_fails_is_always_raised_and_all_is_as_before(world: World) -> None:
+    def refuse(_: str) -> None:
+        raise UnitError("systemd refuses")
+
+    before = world.state()
+    world.units.enable = refuse  # type: ignore[method-assign]
+    with pytest.raises(UnitError):
+        world.configure()
+    assert world.state() == before
+    world.layout.lock.unlink()
+    world.layout.lock.mkdir()
+    with pytest.raises(FileError):
+        world.configure()
+
+
+# --- plan, image -----------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_the_run_does_and_changes_nothing(world: World) -> None:
+    before = world.state()
+    plan = world.plan()
+    assert (plan.rules_before, plan.rules_after, plan.pins.add) == (None, rules("eth0"), (PINNED,))
+    assert not plan.is_empty
+    assert world.state() == before
+    world.configure()
+    assert world.plan().is_empty
+    going = world.plan(config(enabled=False))
+    assert (going.rules_before, going.rules_after, going.pins.remove) == (rules("eth0"), None, (PINNED,))
+
+
+def test_a_plan_does_not_wait_and_says_what_is_missing(tmp_path: Path) -> None:
+    world = World(tmp_path, node(default_devices=[], has_nft=False))
+    assert (world.plan().missing or "").startswith("a default route")
+    assert world.clock.monotonic() == 0
+    assert world.plan(config(enabled=False)) == ProbePlan(
+        skipped_because="loadBalancerProbe isn't enabled in the config"
+    )
+
+
+def test_a_plan_names_what_is_installed_for_the_next_boot(world: World) -> None:
+    part = wanted_part(config(required=True), world.host, world.plan())
+    assert part is not None
+    assert (part.name, part.is_blocking) == (PROBE, True)
+    assert wanted_part(config(enabled=False), world.host, world.plan()) is None
+    world.node.address_list.clear()
+    assert wanted_part(config(), world.host, world.plan()) is None
+
+
+def test_an_image_gets_files_and_its_kernel_is_not_asked(tmp_path: Path) -> None:
+    world = World(tmp_path, node())
+    image = _image(world)
+    with pytest.raises(ConfigError, match="loadBalancerProbe.devices: must be given for an image"):
+        ConfigureLoadBalancerProbe(config(), host=image).do(CancelScope())
+    asked = config(devices=["eth0"], required=True)
+    assert plan_probe(asked, image, CancelScope()).devices == ("eth0",)
+    report = ConfigureLoadBalancerProbe(asked, host=image).do(CancelScope())
+    assert (report.changed, report.rules_changed, report.devices) == (True, False, ("eth0",))
+    assert world.is_installed
+    assert not (tmp_path / "run").exists()
+    assert not ConfigureLoadBalancerProbe(asked, host=image).do(CancelScope()).changed
+    assert RemoveLoadBalancerProbe(host=image).do(CancelScope()).files_changed
+    assert not world.is_installed
+
+
+def _image(world: World) -> Host:
+    image = Host.__new__(Host)
+    image.__attrs_init__(backend=None, units=world.units, layout=world.layout, probe_node=None, bridge_node=None)
+    return image
+
+
+def test_reports_and_plans_are_json(world: World) -> None:
+    assert world.plan().to_json()["rules"]["differ"] is True
+    document = world.configure().to_json()
+    assert document["schema"] == 1
+    assert document["pins"] == {"add": [str(PINNED)], "remove": [], "unchanged": []}
