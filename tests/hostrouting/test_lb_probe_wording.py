@@ -1,0 +1,91 @@
+"""Plans and reports of the load balancer's probe, as people read them."""
+
+from __future__ import annotations
+
+import re
+
+from hostrouting.boot import BootPlan, FileChange
+from hostrouting.lb_probe import Pin
+from hostrouting.lb_probe.plan import PinPlan, ProbePlan, ProbeReport
+from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
+from hostrouting.lb_probe.wording import plan_text, report_text
+
+OURS = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth0", 217, 1)
+OLD = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", 217, 1)
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_a_plan_shows_devices_rules_routes_and_files() -> None:
+    plan = ProbePlan(
+        ("eth0",),
+        "eth0 has fd00::4",
+        ruleset="x",
+        rules_before="a\nb\n",
+        rules_after="a\nc\n",
+        pins=PinPlan(add=(OURS,), remove=(OLD,)),
+    )
+    boot = BootPlan((FileChange("/etc/x", None, "y\n"),), enable=("load-balancer-probe.service",))
+    assert plain(plan_text(plan, boot, wait_seconds=5)).splitlines() == [
+        "probes come in by: eth0  (eth0 has fd00::4)",
+        "nftables table ip6 azure_slb_probe: changed",
+        "--- nftables table ip6 azure_slb_probe",
+        "+++ nftables table ip6 azure_slb_probe",
+        "@@ -1,2 +1,2 @@",
+        " a",
+        "-b",
+        "+c",
+        f"+ {OURS}",
+        f"- {OLD}",
+        "--- /dev/null",
+        "+++ /etc/x",
+        "@@ -0,0 +1 @@",
+        "+y",
+        "enable load-balancer-probe.service",
+    ]
+
+
+def test_a_plan_tells_a_new_table_from_one_that_goes() -> None:
+    assert "azure_slb_probe: new" in plan_text(ProbePlan(rules_after="a\n"), None, wait_seconds=5)
+    assert "azure_slb_probe: removed" in plan_text(ProbePlan(rules_before="a\n"), None, wait_seconds=5)
+
+
+def test_a_plan_without_changes_says_so() -> None:
+    plan = ProbePlan(("eth0",), "x", rules_before="a", rules_after="a", pins=PinPlan(unchanged=(OURS,)))
+    assert plain(plan_text(plan, BootPlan(), wait_seconds=5)).splitlines()[1:] == [
+        "= nftables table ip6 azure_slb_probe",
+        f"= {OURS}",
+        "nothing to change",
+    ]
+
+
+def test_a_plan_says_what_would_be_waited_for_or_why_nothing_is_done() -> None:
+    plan = ProbePlan(missing="a default route")
+    assert plain(plan_text(plan, None, wait_seconds=7)) == "would wait up to 7 s for a default route"
+    skipped = ProbePlan(skipped_because="no IPv6")
+    assert plain(plan_text(skipped, None, wait_seconds=7)).splitlines() == ["skipped: no IPv6", "nothing to change"]
+
+
+def test_a_report_shows_what_was_done() -> None:
+    report = ProbeReport(
+        True, ("eth0",), "eth0 has fd00::4", rules_changed=True, pins=PinPlan(add=(OURS,), remove=(OLD,)),
+        files_changed=True,
+    )  # fmt: skip
+    assert plain(report_text(report)).splitlines() == [
+        "probes come in by: eth0  (eth0 has fd00::4)",
+        "nftables table ip6 azure_slb_probe: changed",
+        f"pinned    {OURS}",
+        f"unpinned  {OLD}",
+        "what runs at the next boot: changed",
+    ]
+    assert plain(report_text(ProbeReport(skipped_because="no IPv6"))) == "skipped: no IPv6\nnothing to change"
+
+
+def test_a_problem_is_told_line_by_line_and_cannot_colour_the_terminal() -> None:
+    report = ProbeReport(devices=("eth0",), problem="nft refused: \x1b[31m\nand more")
+    lines = plain(report_text(report)).splitlines()
+    assert lines[1].startswith("problem: nft refused: ")
+    assert "\x1b" not in lines[1]
+    assert lines[2] == "problem: and more"

@@ -1,0 +1,129 @@
+"""The probe's planner, whatever routes there are: nobody else's is touched, the right one wins, and twice is once."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hostrouting.errors import LoadBalancerProbeError
+from hostrouting.lb_probe import NodeAddress, Pin
+from hostrouting.lb_probe.plan import PinPlan, choose_pin_device, judge_addresses, plan_pins
+from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
+from hostrouting.model import Link
+
+DEVICES = ["eth0", "eth1", "azure0"]
+OURS = 217
+
+pins = st.builds(
+    Pin,
+    destination=st.just(REWRITTEN_SOURCE),
+    gateway=st.sampled_from([PROBE_SOURCE, PROBE_SOURCE, IPv6Address("fe80::1"), None]),
+    dev=st.sampled_from(DEVICES),
+    protocol=st.sampled_from([OURS, OURS, 4, 9]),
+    metric=st.integers(1, 5) | st.just(1024),
+)
+tables = st.lists(pins, max_size=6, unique=True)
+links = st.builds(
+    Link,
+    index=st.integers(1, 99),
+    name=st.sampled_from(DEVICES),
+    is_up=st.booleans(),
+    kind=st.sampled_from([None, "bridge", "bond", "vrf"]),
+    master=st.sampled_from([None, None, *DEVICES]),
+)
+addresses = st.builds(
+    NodeAddress,
+    dev=st.sampled_from(DEVICES),
+    address=st.sampled_from([IPv6Address("fd00::4"), IPv6Address("2001:db8::4")]),
+    is_global=st.booleans(),
+    is_usable=st.booleans(),
+)
+
+
+def carried_out(plan: PinPlan, there: list[Pin]) -> list[Pin]:
+    return [pin for pin in [*there, *plan.add] if pin not in plan.remove]
+
+
+def leads_out(pin: Pin, dev: str) -> bool:
+    return (pin.gateway, pin.dev) == (PROBE_SOURCE, dev)
+
+
+@given(tables, st.sampled_from(DEVICES))
+@example([Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", OURS, 1)], "eth0")
+@example([Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth0", 4, 1), Pin(REWRITTEN_SOURCE, None, "eth0", 4, 1)], "eth0")
+def test_the_route_that_wins_leads_the_answers_out_or_an_error_names_the_one_in_the_way(
+    there: list[Pin], dev: str
+) -> None:
+    foreign = [pin for pin in there if pin.protocol != OURS]
+    try:
+        plan = plan_pins(dev, there)
+    except LoadBalancerProbeError as error:
+        astray = min((pin.metric for pin in foreign if not leads_out(pin, dev)), default=0)
+        # No metric below it that nobody else has.
+        assert 1 <= astray <= 1 + len(there)
+        assert any(str(pin) in str(error) for pin in foreign if pin.metric == astray)
+        return
+    after = carried_out(plan, there)
+    best = min(pin.metric for pin in after)
+    assert all(leads_out(pin, dev) for pin in after if pin.metric == best)
+    assert [pin for pin in after if pin.protocol != OURS] == foreign
+    assert len([pin for pin in after if pin.protocol == OURS]) <= 1
+    assert all(pin.protocol == OURS for pin in (*plan.add, *plan.remove))
+    # Added without a gap: what is to be removed is still there, and the kernel refuses a second one of a metric.
+    assert not {pin.metric for pin in plan.add} & {pin.metric for pin in there}
+
+
+@given(tables, st.sampled_from([*DEVICES, None]))
+def test_a_second_plan_is_empty(there: list[Pin], dev: str | None) -> None:
+    try:
+        plan = plan_pins(dev, there)
+    except LoadBalancerProbeError:
+        return
+    assert plan_pins(dev, carried_out(plan, there)).is_empty
+
+
+@given(tables.flatmap(lambda there: st.tuples(st.just(there), st.permutations(there))), st.sampled_from(DEVICES))
+def test_the_order_of_routes_does_not_matter(both: tuple[list[Pin], list[Pin]], dev: str) -> None:
+    try:
+        expected = plan_pins(dev, both[0])
+    except LoadBalancerProbeError:
+        with pytest.raises(LoadBalancerProbeError):
+            plan_pins(dev, both[1])
+        return
+    assert plan_pins(dev, both[1]) == expected
+
+
+@given(tables)
+def test_a_removal_takes_all_of_ours_and_nothing_else(there: list[Pin]) -> None:
+    plan = plan_pins(None, there)
+    assert plan.add == ()
+    assert all(pin.protocol != OURS for pin in carried_out(plan, there))
+    assert set(carried_out(plan, there)) == {pin for pin in there if pin.protocol != OURS}
+
+
+@given(st.lists(st.sampled_from(DEVICES), min_size=1, unique=True), st.lists(links, unique_by=lambda link: link.name))
+def test_the_device_of_the_route_is_there_and_up_and_no_port(devices: list[str], there: list[Link]) -> None:
+    by_name = {link.name: link for link in there}
+    try:
+        dev, missing = choose_pin_device(devices, there)
+    except LoadBalancerProbeError:
+        assert all(by_name[name].master for name in devices)
+        return
+    assert (dev is None) != (missing is None)
+    if dev is not None:
+        assert dev in devices
+        assert by_name[dev].is_up
+        master = by_name[dev].master
+        assert master is None or (master in by_name and by_name[master].kind == "vrf")
+
+
+@given(st.lists(addresses, max_size=5).flatmap(lambda found: st.tuples(st.just(found), st.permutations(found))))
+def test_whether_a_node_has_ipv6_does_not_depend_on_the_order(
+    both: tuple[list[NodeAddress], list[NodeAddress]],
+) -> None:
+    verdicts = {judge_addresses(("eth0", "azure0"), found).has_ipv6 for found in both}
+    expected = any(own.is_global and own.is_usable and own.dev != "eth1" for own in both[0])
+    assert verdicts == {expected}
