@@ -10,6 +10,7 @@ namespaces of their own as that namespace's root).
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from hostrouting.backends._namespaces import this_namespace
 from hostrouting.backends._pyroute2 import Channel, Message, Request
 from hostrouting.backends.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.host import Host
+from hostrouting.lb_probe.linux import SEARCH_PATH, LinuxProbeNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,6 +69,16 @@ def kernel() -> NamespaceKernel:
 
 
 @pytest.fixture
+def nft() -> None:
+    """Needs nft(8)."""
+    if shutil.which("nft", path=SEARCH_PATH) is not None:
+        return
+    if "kernel" in REQUIRED:
+        pytest.fail("HOSTROUTING_REQUIRE names kernel, but nft isn't installed", pytrace=False)
+    pytest.skip("nft isn't installed")
+
+
+@pytest.fixture
 def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
     """Gives up root's rights for a while; the kernel then refuses files and netlink writes alike."""
 
@@ -93,6 +105,7 @@ def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
 @pytest.fixture(autouse=True)
 def _host_is_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     _guard_netlink(monkeypatch)
+    _guard_nft(monkeypatch)
     _guard_files(monkeypatch)
 
 
@@ -115,6 +128,18 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Conversation, "_send", guarded_send)
     monkeypatch.setattr(Channel, "ask", guarded_ask)
+
+
+def _guard_nft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to load rules in the host's network namespace."""
+    load = LinuxProbeNode.load
+
+    def guarded(self: LinuxProbeNode, text: str) -> None:
+        if repr(this_namespace()) == os.environ[_HOST]:
+            raise AssertionError(f"a test was about to change the host's rules: {text!r}")
+        load(self, text)
+
+    monkeypatch.setattr(LinuxProbeNode, "load", guarded)
 
 
 def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:

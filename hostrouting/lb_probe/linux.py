@@ -185,8 +185,9 @@ def _told() -> Iterator[None]:
 
 
 def _translated(error: RouteError) -> LoadBalancerProbeError:
-    hint = "; run as root (CAP_NET_ADMIN)" if error.is_not_permitted and error.errno == errnos.EPERM else ""
-    return LoadBalancerProbeError(f"{error}{hint}", errno=error.errno)
+    hint = "; run as root (CAP_NET_ADMIN)" if error.errno == errnos.EPERM else ""
+    # EACCES isn't about us: the device's disable_ipv6 is set (fib6_nh_init in net/ipv6/route.c).
+    return LoadBalancerProbeError(f"{error}{hint}", errno=None if error.errno == errnos.EACCES else error.errno)
 
 
 def _not_installed(attempt: str, program: str) -> LoadBalancerProbeError:

@@ -195,5 +195,5 @@ def _of_nic(nic: Any) -> list[IPv6Address]:
 
 def _typed(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"a {type(value).__name__} where a {kind.__name__} was expected")
+        raise ValueError(f"{type(value).__name__} instead of {kind.__name__}")
     return value

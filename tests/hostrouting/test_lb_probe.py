@@ -61,6 +61,11 @@ def node(**more: Any) -> FakeProbeNode:
     return FakeProbeNode(**(given | more))
 
 
+def instead(there: object, name: str, call: Callable[..., object]) -> None:
+    """Have another function called, as of a node that misbehaves."""
+    setattr(there, name, call)
+
+
 class World:
     """A host around a node, with a clock that needs no time."""
 
@@ -123,8 +128,8 @@ def test_the_first_run_loads_pins_and_installs_and_the_second_touches_nothing(wo
 def test_a_change_of_devices_changes_rules_and_route_the_new_route_first(world: World) -> None:
     world.configure()
     calls: list[str] = []
-    world.node.pin = note(calls, "pin", world.node.pin)  # type: ignore[method-assign]
-    world.node.unpin = note(calls, "unpin", world.node.unpin)  # type: ignore[method-assign]
+    instead(world.node, "pin", note(calls, "pin", world.node.pin))
+    instead(world.node, "unpin", note(calls, "unpin", world.node.unpin))
     report = world.configure(config(devices=["eth1", "eth0"]))
     assert world.node.tables == {TABLE: rules("eth0", "eth1")}
     assert calls == ["pin", "unpin"]
@@ -315,7 +320,7 @@ def test_a_removal_that_is_not_permitted_says_so_and_keeps_the_files(world: Worl
     def refuse(_: str) -> str | None:
         raise LoadBalancerProbeError("not permitted", errno=errno.EPERM)
 
-    world.node.listing = refuse  # type: ignore[method-assign]
+    instead(world.node, "listing", refuse)
     with pytest.raises(LoadBalancerProbeError) as caught:
         world.remove()
     assert caught.value.is_not_permitted
@@ -331,7 +336,7 @@ class Trouble:
     def __init__(self, there: FakeProbeNode, at: int, happen: Callable[[], None]) -> None:
         self.calls, self.at, self.happen = 0, at, happen
         for name in ("load", "pin", "unpin"):
-            setattr(there, name, self.around(getattr(there, name)))
+            instead(there, name, self.around(getattr(there, name)))
 
     def around(self, call: Callable[[Any], None]) -> Callable[[Any], None]:
         def called(what: Any) -> None:
@@ -390,7 +395,7 @@ def test_rules_that_do_not_stay_as_loaded_are_an_error(world: World) -> None:
     def load_something_else(text: str) -> None:
         load(text.replace("counter", "log") if text != REMOVAL else text)
 
-    world.node.load = load_something_else  # type: ignore[method-assign]
+    instead(world.node, "load", load_something_else)
     with pytest.raises(LoadBalancerProbeError, match="isn't as it was loaded"):
         world.configure(config(required=True))
     assert world.node.tables == {}
@@ -403,7 +408,7 @@ def test_a_route_that_comes_in_the_way_meanwhile_is_an_error(world: World) -> No
         pin(what)
         world.node.pin_list.append(FOREIGN)
 
-    world.node.pin = pin_beside  # type: ignore[method-assign]
+    instead(world.node, "pin", pin_beside)
     with pytest.raises(LoadBalancerProbeError, match="somebody else"):
         world.configure(config(required=True))
     assert (world.node.tables, world.node.pin_list) == ({}, [FOREIGN])
@@ -417,10 +422,10 @@ def test_what_could_not_be_put_back_is_part_of_the_problem(world: World) -> None
 
     def only_once(text: str) -> None:
         load(text)
-        world.node.load = refuse  # type: ignore[method-assign]
+        instead(world.node, "load", refuse)
 
-    world.node.load = only_once  # type: ignore[method-assign]
-    world.node.pin = refuse  # type: ignore[method-assign]
+    instead(world.node, "load", only_once)
+    instead(world.node, "pin", refuse)
     problem = world.configure().problem
     assert problem == "nft has gone mad\nwhile putting things back: nft has gone mad"
 
@@ -430,7 +435,7 @@ def test_a_file_or_unit_that_fails_is_always_raised_and_all_is_as_before(world: 
         raise UnitError("systemd refuses")
 
     before = world.state()
-    world.units.enable = refuse  # type: ignore[method-assign]
+    instead(world.units, "enable", refuse)
     with pytest.raises(UnitError):
         world.configure()
     assert world.state() == before

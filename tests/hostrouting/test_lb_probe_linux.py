@@ -11,6 +11,7 @@ from hostrouting.errors import LoadBalancerProbeError
 from hostrouting.lb_probe.linux import LinuxProbeNode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NO_TABLE = """Error: No such file or directory
@@ -57,7 +58,12 @@ def test_a_listing_is_asked_for_without_counters_in_plain_english(folder: Path) 
 
 def test_without_nft_the_package_is_named(folder: Path) -> None:
     without = node(folder, unshare='shift; exec "$@"')
-    for call in (lambda: without.listing("t"), lambda: without.load("x"), lambda: without.rehearse("x", "t")):
+    calls: list[Callable[[], object]] = [
+        lambda: without.listing("t"),
+        lambda: without.load("x"),
+        lambda: without.rehearse("x", "t"),
+    ]
+    for call in calls:
         with pytest.raises(LoadBalancerProbeError, match="nft isn't installed; install the package nftables") as caught:
             call()
         assert caught.value.errno == errno.ENOENT
