@@ -113,11 +113,11 @@ class ProbeNode(Protocol):
         ...
 
     def pins(self, destination: IPv6Address) -> tuple[Pin, ...]:
-        """The routes of table main to just this address, in the kernel's order."""
+        """The routes of table main to just this address, in the kernel's order; of several hops, each is one."""
         ...
 
     def pin(self, pin: Pin) -> None:
-        """Add a route; one that is there already is fine."""
+        """Add a route; one that is there already is fine, another one of its metric an error."""
         ...
 
     def unpin(self, pin: Pin) -> None:

@@ -6,9 +6,11 @@ import re
 import shutil
 import socket
 import subprocess
+from functools import partial
 from ipaddress import IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 
 import phases
@@ -24,7 +26,7 @@ from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE
 from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
 from hostrouting.model import NextHop
 from hostrouting.networking import HostNetworking, LoadBalancerProbe
-from hostrouting.testing import FakeSystemd
+from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from hostrouting.backends._messages import Run
     from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.lb_probe import ProbeNode
     from hostrouting.lb_probe.plan import ProbeReport
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
@@ -388,3 +391,36 @@ def test_a_cancel_while_an_address_is_waited_for_changes_nothing(node: Node) -> 
     with pytest.raises(phases.Cancelled):
         task.do(scope)
     assert run("ip -6 route", "nft list ruleset") == before
+
+
+def test_the_node_in_memory_answers_as_this_one_does(node: Node) -> None:
+    fake = FakeProbeNode(links=node.there.links(), default_devices=["eth0"])
+    elsewhere, later = (attrs.evolve(PINNED, dev="eth1", metric=metric) for metric in (1, 2))
+    foreign = attrs.evolve(PINNED, protocol=4, metric=3)
+    story: list[Callable[[ProbeNode], object]] = [
+        lambda there: there.default_devices(),
+        lambda there: there.links(),
+        *(partial(_called, "pin", pin) for pin in (PINNED, PINNED, elsewhere, foreign, later)),
+        *(partial(_called, "unpin", pin) for pin in (PINNED, PINNED, elsewhere)),
+        lambda there: there.listing(TABLE) is None,
+        lambda there: there.load(REMOVAL),
+        lambda there: there.load(render_ruleset(["eth0"])),
+        lambda there: there.listing(TABLE) == there.rehearse(render_ruleset(["eth0"]), TABLE),
+        lambda there: there.listing(TABLE) == there.rehearse(render_ruleset(["eth1"]), TABLE),
+        lambda there: there.load(REMOVAL + (there.listing(TABLE) or "")),
+        lambda there: there.listing(TABLE) == there.rehearse(render_ruleset(["eth0"]), TABLE),
+        lambda there: there.load(REMOVAL),
+        lambda there: there.listing(TABLE) is None,
+        lambda there: there.listing("other") is None,
+    ]
+    for number, step in enumerate(story):
+        assert step(fake) == step(node.there), number
+
+
+def _called(name: str, pin: Pin, there: ProbeNode) -> object:
+    """What came of it, and the routes afterwards."""
+    try:
+        getattr(there, name)(pin)
+    except LoadBalancerProbeError as error:
+        return error.errno, there.pins(REWRITTEN_SOURCE)
+    return None, there.pins(REWRITTEN_SOURCE)
