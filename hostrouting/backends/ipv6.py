@@ -15,6 +15,7 @@ Bodies of the messages (_messages.py)::
 
 from __future__ import annotations
 
+import errno as errnos
 import socket
 import struct
 from contextlib import closing
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostrouting.backends._conversation import Conversation
+    from hostrouting.backends._pyroute2 import Message
 
 __all__ = ["Ipv6Address", "Ipv6Backend", "Ipv6Route"]
 
@@ -46,6 +48,9 @@ _HOP = struct.Struct("=HBBi")
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
 _IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE = 0x04, 0x08, 0x40
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_MULTIPATH, _RTA_TABLE = 1, 4, 5, 6, 9, 15
+
+# What the look-up answers instead of an entry (rt6_lookup, fib6_rule_action).
+_NO_WAY = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
 
 _DUMP_ADDRESSES = _ADDRESS.pack(socket.AF_INET6, 0, 0, 0, 0)
 _DUMP_MAIN = _ROUTE.pack(socket.AF_INET6, 0, 0, 0, Table.MAIN, 0, 0, 0, 0) + number(_RTA_TABLE, Table.MAIN)
@@ -121,6 +126,14 @@ class Ipv6Backend(NetlinkBackend):
         """
         self._change("add", rtnl.RTM_NEWROUTE, rtnl.ADD, route)
 
+    def replace_ipv6_route(self, route: Ipv6Route) -> None:
+        """Add a route with one next hop to table main, in the place of whatever has its destination and metric.
+
+        Raises:
+            RouteError: the kernel refused.
+        """
+        self._change("replace", rtnl.RTM_NEWROUTE, rtnl.REPLACE, route)
+
     def delete_ipv6_route(self, route: Ipv6Route) -> None:
         """Delete just this route, which has one next hop, from table main.
 
@@ -129,15 +142,40 @@ class Ipv6Backend(NetlinkBackend):
         """
         self._change("delete", rtnl.RTM_DELROUTE, rtnl.DELETE, route)
 
+    def ipv6_next_hop(self, destination: IPv6Address) -> NextHop | None:
+        """Where an unmarked packet of this host to an address goes; None: nowhere, whatever the reason."""
+        attempt = f"look up {destination}"
+        fields = {"family": socket.AF_INET6, "dst_len": 128}
+        request = Request(rtnl.RTM_GETROUTE, rtnl.GET, fields, (("RTA_DST", str(destination)),))
+        try:
+            answers = self._ask(attempt, request)
+        except RouteError as error:
+            if error.errno in _NO_WAY:
+                return None
+            raise
+        (answer,) = answers
+        index, gateway = answer.get_attr("RTA_OIF"), answer.get_attr("RTA_GATEWAY")
+        if answer["type"] != RouteType.UNICAST or not index:
+            return None
+        return NextHop(rtnl.Names()[index], None if gateway is None else IPv6Address(gateway))
+
     def _change(self, verb: str, kind: int, flags: int, route: Ipv6Route) -> None:
         (hop,) = route.hops
         attempt = f"{verb} the IPv6 route to {route.destination}"
+        try:
+            request = _request(kind, flags, route, hop)
+        except rtnl.RefusedError as refused:
+            raise RouteError(f"can't {attempt}: {refused.message}", errno=refused.errno) from refused
+        self._ask(attempt, request)
+
+    @staticmethod
+    def _ask(attempt: str, request: Request) -> tuple[Message, ...]:
         refuse_running_loop(attempt)
         with told(attempt):
             channel = Channel()
         with closing(channel):
             try:
-                channel.ask(_request(kind, flags, route, hop))
+                return channel.ask(request)
             except rtnl.RefusedError as refused:
                 raise RouteError(f"can't {attempt}: {refused.message}", errno=refused.errno) from refused
 

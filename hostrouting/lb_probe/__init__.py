@@ -28,7 +28,7 @@ import attrs
 if TYPE_CHECKING:
     from ipaddress import IPv6Address
 
-    from hostrouting.model import Link
+    from hostrouting.model import Link, NextHop
     from phases import CancelScope
 
 __all__ = ["NodeAddress", "Pin", "ProbeNode"]
@@ -117,9 +117,16 @@ class ProbeNode(Protocol):
         ...
 
     def pin(self, pin: Pin) -> None:
-        """Add a route; one that is there already is fine, another one of its metric an error."""
+        """Add a route, in the place of one of ours of the same metric; one that is there already is fine.
+
+        Somebody else's of that metric is an error.
+        """
         ...
 
     def unpin(self, pin: Pin) -> None:
         """Delete a route; one that isn't there is fine."""
+        ...
+
+    def next_hop(self, destination: IPv6Address) -> NextHop | None:
+        """Where an unmarked packet of this node to an address goes, by whatever table; None: nowhere."""
         ...

@@ -17,7 +17,7 @@ from hostrouting.default_route import unicast_defaults
 from hostrouting.errors import LoadBalancerProbeError, RouteError
 from hostrouting.lb_probe import NodeAddress, Pin
 from hostrouting.lb_probe.metadata import MetadataService
-from hostrouting.model import NextHop, RouteType
+from hostrouting.model import NextHop, Protocol, RouteType
 from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
@@ -120,12 +120,16 @@ class LinuxProbeNode:
         )
 
     def pin(self, pin: Pin) -> None:
-        """Add a route; one that is there already is fine."""
+        """Add a route, in the place of one of ours of the same metric; one that is there already is fine."""
         try:
             self._kernel.add_ipv6_route(_as_route(pin))
         except RouteError as error:
-            if error.errno != errnos.EEXIST or pin not in self.pins(pin.destination):
+            there = [other for other in self.pins(pin.destination) if other.metric == pin.metric]
+            if error.errno != errnos.EEXIST or any(other.protocol != Protocol.HOSTROUTING for other in there):
                 raise _translated(error) from error
+            if there != [pin]:
+                with _told():
+                    self._kernel.replace_ipv6_route(_as_route(pin))
 
     def unpin(self, pin: Pin) -> None:
         """Delete a route; one that isn't there is fine."""
@@ -135,6 +139,11 @@ class LinuxProbeNode:
             # Without its device a route isn't there either.
             if error.errno not in (errnos.ESRCH, errnos.ENODEV):
                 raise _translated(error) from error
+
+    def next_hop(self, destination: IPv6Address) -> NextHop | None:
+        """Where an unmarked packet of this node to an address goes, by whatever table; None: nowhere."""
+        with _told():
+            return self._kernel.ipv6_next_hop(destination)
 
     def _run(self, attempt: str, argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
         # Own scope: it takes milliseconds, and half of an answer helps nobody.
@@ -185,9 +194,13 @@ def _told() -> Iterator[None]:
 
 
 def _translated(error: RouteError) -> LoadBalancerProbeError:
-    hint = "; run as root (CAP_NET_ADMIN)" if error.errno == errnos.EPERM else ""
-    # EACCES isn't about us: the device's disable_ipv6 is set (fib6_nh_init in net/ipv6/route.c).
-    return LoadBalancerProbeError(f"{error}{hint}", errno=None if error.errno == errnos.EACCES else error.errno)
+    hints = {
+        errnos.EPERM: "; run as root (CAP_NET_ADMIN)",
+        errnos.EACCES: "; look at the sysctl net.ipv6.conf.DEVICE.disable_ipv6",
+    }
+    # EACCES isn't about us (fib6_nh_init in net/ipv6/route.c).
+    errno = None if error.errno == errnos.EACCES else error.errno
+    return LoadBalancerProbeError(f"{error}{hints.get(error.errno or 0, '')}", errno=errno)
 
 
 def _not_installed(attempt: str, program: str) -> LoadBalancerProbeError:

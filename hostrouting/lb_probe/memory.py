@@ -6,6 +6,7 @@ import errno as errnos
 from typing import TYPE_CHECKING
 
 from hostrouting.errors import LoadBalancerProbeError
+from hostrouting.model import NextHop, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,6 +33,8 @@ class FakeProbeNode:
         tables: the listing of each table that is there.
         pins: the routes to single addresses.
         has_nft: whether nft is installed.
+
+    ``next_hops`` says by address where packets go instead of where the routes say: a policy rule may lead elsewhere.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class FakeProbeNode:
         self.tables = dict(tables or {})
         self.pin_list = list(pins)
         self.has_nft = has_nft
+        self.next_hops: dict[IPv6Address, NextHop | None] = {}
         self.loads: list[str] = []
 
     def default_devices(self) -> tuple[str, ...]:
@@ -98,16 +102,22 @@ class FakeProbeNode:
         return tuple(sorted(found, key=lambda pin: pin.metric))
 
     def pin(self, pin: Pin) -> None:
-        """Add a route; one of the same metric is refused, unless it is the same."""
-        if any(there.metric == pin.metric and there != pin for there in self.pins(pin.destination)):
+        """Add a route, in the place of one of ours of the same metric; one that is there already is fine."""
+        there = [other for other in self.pins(pin.destination) if other.metric == pin.metric]
+        if any(other.protocol != Protocol.HOSTROUTING for other in there):
             raise LoadBalancerProbeError(f"can't add the IPv6 route {pin}: File exists", errno=errnos.EEXIST)
-        if pin not in self.pin_list:
-            self.pin_list.append(pin)
+        self.pin_list = [other for other in self.pin_list if other not in there] + [pin]
 
     def unpin(self, pin: Pin) -> None:
         """Delete a route; one that isn't there is fine."""
         if pin in self.pin_list:
             self.pin_list.remove(pin)
+
+    def next_hop(self, destination: IPv6Address) -> NextHop | None:
+        """Where a packet to an address goes: as a rule the route of the lowest metric says it."""
+        if destination in self.next_hops:
+            return self.next_hops[destination]
+        return next((NextHop(pin.dev, pin.gateway) for pin in self.pins(destination)), None)
 
     def _need_nft(self) -> None:
         if not self.has_nft:

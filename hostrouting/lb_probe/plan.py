@@ -48,6 +48,9 @@ class Evidence:
     missing: str | None = None
 
 
+# The kernel takes 0 for 1024 (IP6_RT_PRIO_USER).
+BEST_METRIC = 1
+
 ALWAYS = Evidence(has_ipv6=True, sentence=f"ipv6Detection is {Ipv6Detection.ALWAYS}")
 
 
@@ -57,7 +60,7 @@ class PinPlan:
 
     Args:
         add: ours, if it isn't there.
-        remove: ours that lead elsewhere, or are there twice.
+        remove: ours that lead elsewhere, or are there twice; one of the same metric goes as the other comes.
         unchanged: the one that leads the answers out: ours, or somebody else's that does the same.
     """
 
@@ -186,7 +189,7 @@ def check_devices(names: Iterable[str]) -> tuple[str, ...]:
 def choose_pin_device(devices: Sequence[str], links: Iterable[Link]) -> tuple[str | None, str | None]:
     """The device on which the route to the rewritten address is pinned.
 
-    It is the first that is there and up and no port: what goes out by the port of a bridge or bond never arrives.
+    It is the first that is there and no port: what goes out by the port of a bridge or bond never arrives.
 
     Args:
         devices: by which probes come in, the preferred ones first.
@@ -199,25 +202,29 @@ def choose_pin_device(devices: Sequence[str], links: Iterable[Link]) -> tuple[st
         LoadBalancerProbeError: they are all ports, so there will never be one.
     """
     there = {link.name: link for link in links}
-    ports = {name: master for name in devices if (master := _master(name, there)) is not None}
+    ports: dict[str, str] = {}
+    absent: list[str] = []
     for name in devices:
-        if name in there and there[name].is_up and name not in ports:
+        if name not in there:
+            absent.append(f"device {name} (there is no such device)")
+        elif master := _master(name, there):
+            ports[name] = master
+        elif there[name].is_up:
             return name, None
-    if len(ports) == len(devices):
-        said = "; ".join(f"{name} is a port of {master}" for name, master in ports.items())
-        raise LoadBalancerProbeError(
-            f"can't pin the route for answers to probes: {said}, which takes its packets; name "
-            f"{' and '.join(dict.fromkeys(ports.values()))} in loadBalancerProbe.devices"
-        )
-    waiting = [
-        f"{name} ({'it is down' if name in there else 'there is none'})" for name in devices if name not in ports
-    ]
-    return None, f"the interface {' or '.join(waiting)}"
+        else:
+            return None, f"device {name} (it is down)"
+    if absent:
+        return None, " or ".join(absent)
+    said = "; ".join(f"{name} is a port of {master}" for name, master in ports.items())
+    raise LoadBalancerProbeError(
+        f"can't pin the route for answers to probes: {said}, which takes its packets; name "
+        f"{' and '.join(dict.fromkeys(ports.values()))} in loadBalancerProbe.devices"
+    )
 
 
 def _master(name: str, there: dict[str, Link]) -> str | None:
     """Who takes the packets of a device; the members of a VRF keep theirs."""
-    master = there[name].master if name in there else None
+    master = there[name].master
     if master is None or (master in there and there[master].kind == "vrf"):
         return None
     return master
@@ -262,8 +269,7 @@ def judge_assigned(addresses: Sequence[IPv6Address]) -> Evidence:
 def plan_pins(dev: str | None, there: Iterable[Pin]) -> PinPlan:
     """Compare the routes to the rewritten address with the one that is wanted.
 
-    The lowest metric wins, and 1 is the lowest (the kernel takes 0 for 1024). Only where that is taken by one of ours
-    that is about to go, a higher one is used: so there is always a route, and nothing is replaced unseen.
+    It has the lowest metric that IPv6 knows, so it wins against whatever others install, unless they take that too.
 
     Args:
         dev: where answers have to go out; None: no route is wanted any more.
@@ -279,21 +285,18 @@ def plan_pins(dev: str | None, there: Iterable[Pin]) -> PinPlan:
     ours = tuple(pin for pin in pins if pin.protocol == Protocol.HOSTROUTING)
     if dev is None:
         return PinPlan(remove=ours)
-    right = [pin for pin in pins if (pin.gateway, pin.dev) == (PROBE_SOURCE, dev)]
-    astray = [pin for pin in pins if pin not in right and pin not in ours]
-    wins = [pin for pin in right if not astray or pin.metric < astray[0].metric]
-    kept = next((pin for pin in wins if pin in ours), next(iter(wins), None))
-    remove = tuple(pin for pin in ours if pin != kept)
-    if kept is not None:
-        return PinPlan(remove=remove, unchanged=(kept,))
-    metric = next(number for number in range(1, len(pins) + 2) if number not in {pin.metric for pin in pins})
-    wanted = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, dev, Protocol.HOSTROUTING, metric)
-    if astray and astray[0].metric <= metric:
-        raise LoadBalancerProbeError(
-            f"can't pin the route for answers to probes ({wanted}): somebody else's route would win ({astray[0]}); "
-            f"have its owner remove it: ip -6 route show {REWRITTEN_SOURCE}"
-        )
-    return PinPlan(add=(wanted,), remove=remove)
+    wanted = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, dev, Protocol.HOSTROUTING, BEST_METRIC)
+    foreign = tuple(pin for pin in pins if pin not in ours and pin.metric <= BEST_METRIC)
+    for pin in foreign:
+        if (pin.gateway, pin.dev) != (wanted.gateway, wanted.dev):
+            raise LoadBalancerProbeError(
+                f"can't pin the route for answers to probes ({wanted}): somebody else's route is in its place ({pin}); "
+                f"have its owner remove it: ip -6 route show {REWRITTEN_SOURCE}"
+            )
+    kept = foreign or tuple(pin for pin in ours if pin == wanted)
+    return PinPlan(
+        add=() if kept else (wanted,), remove=tuple(pin for pin in ours if pin not in kept), unchanged=kept[:1]
+    )
 
 
 def _order(pin: Pin) -> tuple[int, int, str, int]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv6Address
 
     from hostrouting.install import Undo
-    from hostrouting.lb_probe import ProbeNode
+    from hostrouting.lb_probe import Pin, ProbeNode
     from hostrouting.networking import HostNetworking, LoadBalancerProbe
     from hostrouting.parts import Part
     from phases import CancelScope
@@ -265,18 +265,19 @@ def _apply(plan: ProbePlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> 
         node.load(plan.ruleset)
         _see_rules(node, plan)
     _apply_pins(plan.pins, node, scope, undo)
-    if plan.pins.is_empty:
+    _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
+
+
+def _see_way(node: ProbeNode, pin: Pin) -> None:
+    """A policy rule may lead past table main, and others may have changed it meanwhile."""
+    hop = node.next_hop(REWRITTEN_SOURCE)
+    if hop is not None and (hop.dev, hop.gateway) == (pin.dev, pin.gateway):
         return
-    dev = (*plan.pins.unchanged, *plan.pins.add)[0].dev
-    now = plan_pins(dev, node.pins(REWRITTEN_SOURCE))
-    if not now.is_empty:
-        raise LoadBalancerProbeError(
-            f"can't pin the route for answers to probes: somebody else changes {_first(now)}; run again"
-        )
-
-
-def _first(pins: PinPlan) -> str:
-    return str((*pins.add, *pins.remove)[0])
+    instead = "nowhere" if hop is None else f"{'' if hop.gateway is None else f'via {hop.gateway} '}dev {hop.dev}"
+    raise LoadBalancerProbeError(
+        f"the pinned route doesn't win ({pin}): answers to probes would go {instead}; look at: ip -6 rule; "
+        f"ip -6 route show table all {REWRITTEN_SOURCE}"
+    )
 
 
 def _see_rules(node: ProbeNode, plan: ProbePlan) -> None:
@@ -288,13 +289,16 @@ def _see_rules(node: ProbeNode, plan: ProbePlan) -> None:
 
 
 def _apply_pins(pins: PinPlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:
+    # On the way back those of before come first, each in the place of what took its own.
+    for pin in pins.add:
+        undo.push(partial(node.unpin, pin))
+    for pin in pins.remove:
+        undo.push(partial(node.pin, pin))
     for pin in pins.add:
         scope.check()
-        undo.push(partial(node.unpin, pin))
         node.pin(pin)
     for pin in pins.remove:
         scope.check()
-        undo.push(partial(node.pin, pin))
         node.unpin(pin)
 
 

@@ -23,7 +23,7 @@ from hostrouting.lb_probe.tasks import (
     plan_probe,
     wanted_part,
 )
-from hostrouting.model import Link
+from hostrouting.model import Link, NextHop
 from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe
 from hostrouting.parts import Manifest
 from hostrouting.testing import FakeKernel, FakeProbeNode, FakeSystemd
@@ -133,7 +133,7 @@ def test_a_change_of_devices_changes_rules_and_route_the_new_route_first(world: 
     report = world.configure(config(devices=["eth1", "eth0"]))
     assert world.node.tables == {TABLE: rules("eth0", "eth1")}
     assert calls == ["pin", "unpin"]
-    assert [(pin.dev, pin.metric) for pin in world.node.pin_list] == [("eth1", 2)]
+    assert [(pin.dev, pin.metric) for pin in world.node.pin_list] == [("eth1", 1)]
     assert report.pins.remove == (PINNED,)
     assert not world.configure(config(devices=["eth1", "eth0"])).changed
 
@@ -204,12 +204,12 @@ def test_no_wait_holds_the_lock(tmp_path: Path) -> None:
     ("given", "asked", "expected"),
     [
         ({"default_devices": []}, {}, "waited 5 s and still missing is a default route"),
-        ({"links": [Link(1, "lo")]}, {}, "still missing is the interface eth0 (there is none)"),
-        ({"links": [Link(2, "eth0", is_up=False)]}, {}, "still missing is the interface eth0 (it is down)"),
+        ({"links": [Link(1, "lo")]}, {}, "still missing is device eth0 (there is no such device)"),
+        ({"links": [Link(2, "eth0", is_up=False)]}, {}, "still missing is device eth0 (it is down)"),
         ({"links": [Link(2, "eth0", master="azure0"), Link(3, "azure0", kind="bridge")]}, {}, "eth0 is a port of azure0"),
         ({"default_devices": ["we ird"]}, {}, "'we ird' is not an interface name"),
         ({"has_nft": False}, {}, "install the package nftables"),
-        ({"pins": [FOREIGN]}, {}, "somebody else's route would win (2603:1062:0:1:fe80:1234:5678:9abc via fe80::1 "),
+        ({"pins": [FOREIGN]}, {}, "somebody else's route is in its place (2603:1062:0:1:fe80:1234:5678:9abc via fe80::1 "),
         ({"assigned": UNAVAILABLE}, {"ipv6_detection": Ipv6Detection.METADATA}, "unavailable"),
     ],
 )  # fmt: skip
@@ -401,17 +401,18 @@ def test_rules_that_do_not_stay_as_loaded_are_an_error(world: World) -> None:
     assert world.node.tables == {}
 
 
-def test_a_route_that_comes_in_the_way_meanwhile_is_an_error(world: World) -> None:
-    pin = world.node.pin
-
-    def pin_beside(what: Pin) -> None:
-        pin(what)
-        world.node.pin_list.append(FOREIGN)
-
-    instead(world.node, "pin", pin_beside)
-    with pytest.raises(LoadBalancerProbeError, match="somebody else"):
+@pytest.mark.parametrize(
+    ("hop", "said"),
+    [(None, "would go nowhere"), (NextHop("eth1", IPv6Address("fe80::9")), "would go via fe80::9 dev eth1")],
+)
+def test_a_route_that_does_not_win_is_an_error_and_all_is_as_before(
+    world: World, hop: NextHop | None, said: str
+) -> None:
+    before = world.state()
+    world.node.next_hops[REWRITTEN_SOURCE] = hop
+    with pytest.raises(LoadBalancerProbeError, match=said):
         world.configure(config(required=True))
-    assert (world.node.tables, world.node.pin_list) == ({}, [FOREIGN])
+    assert world.state() == before
 
 
 def test_what_could_not_be_put_back_is_part_of_the_problem(world: World) -> None:

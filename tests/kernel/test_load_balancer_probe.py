@@ -319,16 +319,27 @@ def test_the_route_moves_with_the_device_and_the_routes_of_others_stay(node: Nod
     node.configure()
     node.configure(devices=["eth1"], ipv6_detection="ALWAYS")
     there = [(pin.dev, pin.protocol, pin.metric) for pin in node.there.pins(REWRITTEN_SOURCE)]
-    assert there == [("eth1", OURS, 2), ("eth1", 4, 50)]
+    assert there == [("eth1", OURS, 1), ("eth1", 4, 50)]
     assert not node.configure(devices=["eth1"], ipv6_detection="ALWAYS").changed
 
 
-def test_a_route_of_others_that_does_the_same_is_enough(node: Node) -> None:
-    run(f"ip -6 route add {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 metric 50 proto static")
+def test_a_route_of_others_that_does_the_same_in_its_place_is_enough(node: Node) -> None:
+    run(f"ip -6 route add {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 metric 1 proto static")
     report = node.configure()
-    assert [(pin.protocol, pin.metric) for pin in report.pins.unchanged] == [(4, 50)]
+    assert [(pin.protocol, pin.metric) for pin in report.pins.unchanged] == [(4, 1)]
     node.remove()
     assert len(node.there.pins(REWRITTEN_SOURCE)) == 1
+
+
+def test_a_rule_that_leads_past_the_route_is_an_error_and_all_is_as_before(node: Node) -> None:
+    run("ip -6 rule add priority 9 table 99", "ip -6 route add default via fe80::9 dev eth1 table 99")
+    before = run("ip -6 route", "nft list ruleset")
+    with pytest.raises(LoadBalancerProbeError, match="answers to probes would go via fe80::9 dev eth1"):
+        node.configure()
+    assert run("ip -6 route", "nft list ruleset") == before
+    run(f"ip -6 route add blackhole {REWRITTEN_SOURCE} table 99")
+    with pytest.raises(LoadBalancerProbeError, match="answers to probes would go nowhere"):
+        node.configure()
 
 
 @pytest.mark.parametrize(
@@ -353,10 +364,15 @@ def test_a_route_that_is_there_may_be_added_and_one_that_is_not_deleted(node: No
     node.there.pin(PINNED)
     node.there.pin(PINNED)
     elsewhere = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", OURS, 1)
-    with pytest.raises(LoadBalancerProbeError, match="File exists"):
-        node.there.pin(elsewhere)
     node.there.unpin(elsewhere)
     assert node.there.pins(REWRITTEN_SOURCE) == (PINNED,)
+    node.there.pin(elsewhere)
+    assert node.there.pins(REWRITTEN_SOURCE) == (elsewhere,)
+    node.there.pin(PINNED)
+    run(f"ip -6 route add {REWRITTEN_SOURCE} via fe80::9 dev eth1 metric 5 proto static")
+    with pytest.raises(LoadBalancerProbeError, match="File exists"):
+        node.there.pin(attrs.evolve(PINNED, metric=5))
+    run(f"ip -6 route del {REWRITTEN_SOURCE} metric 5")
     for _ in range(2):
         node.there.unpin(PINNED)
     node.there.unpin(Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "ghost0", OURS, 1))
@@ -369,7 +385,7 @@ def test_a_device_that_is_down_or_gone_is_an_error_in_words(node: Node) -> None:
         node.there.pin(Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", OURS, 1))
     with pytest.raises(LoadBalancerProbeError, match="no interface is named 'ghost0'"):
         node.there.pin(Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "ghost0", OURS, 1))
-    with pytest.raises(LoadBalancerProbeError, match=re.escape("still missing is the interface eth1 (it is down)")):
+    with pytest.raises(LoadBalancerProbeError, match=re.escape("still missing is device eth1 (it is down)")):
         node.configure(devices=["eth1"], ipv6_detection="ALWAYS")
 
 
@@ -400,7 +416,10 @@ def test_the_node_in_memory_answers_as_this_one_does(node: Node) -> None:
     story: list[Callable[[ProbeNode], object]] = [
         lambda there: there.default_devices(),
         lambda there: there.links(),
-        *(partial(_called, "pin", pin) for pin in (PINNED, PINNED, elsewhere, foreign, later)),
+        *(
+            partial(_called, "pin", pin)
+            for pin in (PINNED, PINNED, elsewhere, foreign, attrs.evolve(later, metric=3), later)
+        ),
         *(partial(_called, "unpin", pin) for pin in (PINNED, PINNED, elsewhere)),
         lambda there: there.listing(TABLE) is None,
         lambda there: there.load(REMOVAL),
@@ -423,4 +442,4 @@ def _called(name: str, pin: Pin, there: ProbeNode) -> object:
         getattr(there, name)(pin)
     except LoadBalancerProbeError as error:
         return error.errno, there.pins(REWRITTEN_SOURCE)
-    return None, there.pins(REWRITTEN_SOURCE)
+    return there.next_hop(REWRITTEN_SOURCE), there.pins(REWRITTEN_SOURCE)
