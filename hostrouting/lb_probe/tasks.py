@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from hostrouting.boot import install_part, remove_part
+from hostrouting.boot import BootPlan, install_part, plan_part, remove_part
 from hostrouting.errors import ConfigError, LoadBalancerProbeError
 from hostrouting.files import locked
 from hostrouting.gate import PROBE
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from hostrouting.parts import Part
     from phases import CancelScope
 
-__all__ = ["ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "plan_probe", "wanted_part"]
+__all__ = ["ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "plan_next_boot", "plan_probe"]
 
 NOT_ENABLED = "loadBalancerProbe isn't enabled in the config"
 NOT_INSTALLED = "nothing of it is installed"
@@ -91,15 +91,27 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope) -> ProbeP
     return _plan_now(probe, host, _assigned(probe, host.probe_node, scope))
 
 
-def wanted_part(config: HostNetworking, host: Host, plan: ProbePlan) -> Part | None:
-    """What a plan installs for the next boot, for ``boot.plan_part``; None: nothing, and what is there goes.
+def plan_next_boot(config: HostNetworking, host: Host, plan: ProbePlan) -> BootPlan:
+    """Plan what stays for the next boot, changing nothing.
 
-    Where nothing is done because the node has no IPv6, nothing is there either.
+    Args:
+        config: what is wanted.
+        host: where.
+        plan: what ``plan_probe`` has made of it.
+
+    Returns:
+        The plan; an empty one where it isn't known for which devices, as then nothing is changed.
+
+    Raises:
+        FileError: a file can't be read.
+        UnitError: systemd can't be asked.
     """
     probe = config.load_balancer_probe
-    if not probe.enabled or plan.skipped_because is not None or not plan.devices:
-        return None
-    return probe_part(plan.devices, host.layout, required=probe.required)
+    if not probe.enabled:
+        return plan_part(host, config.consumer, None, PROBE)
+    if plan.skipped_because is not None or not plan.devices:
+        return BootPlan()
+    return plan_part(host, config.consumer, probe_part(plan.devices, host.layout, required=probe.required), PROBE)
 
 
 def _assigned(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> tuple[IPv6Address, ...] | None:

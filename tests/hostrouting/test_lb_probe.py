@@ -20,8 +20,8 @@ from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE
 from hostrouting.lb_probe.tasks import (
     ConfigureLoadBalancerProbe,
     RemoveLoadBalancerProbe,
+    plan_next_boot,
     plan_probe,
-    wanted_part,
 )
 from hostrouting.model import Link, NextHop
 from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe
@@ -33,6 +33,8 @@ from phases.testing import FakeClock, RecordingObserver
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from hostrouting.boot import BootPlan
 
 OURS, STATIC = 217, 4
 OWN = NodeAddress("eth0", IPv6Address("fd00::4"))
@@ -471,12 +473,29 @@ def test_a_plan_does_not_wait_and_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_plan_names_what_is_installed_for_the_next_boot(world: World) -> None:
-    part = wanted_part(config(required=True), world.host, world.plan())
-    assert part is not None
-    assert (part.name, part.is_blocking) == (PROBE, True)
-    assert wanted_part(config(enabled=False), world.host, world.plan()) is None
+    def boot(asked: HostNetworking) -> BootPlan:
+        return plan_next_boot(asked, world.host, world.plan(asked))
+
+    assert boot(config(enabled=False)).is_empty
+    coming = boot(config())
+    assert "/etc/aks-flex-node/load-balancer-probe.nft" in {change.path for change in coming.files}
+    assert coming.enable == ("load-balancer-probe.service",)
+    world.configure()
+    assert boot(config()).is_empty
+    assert not boot(config(required=True)).is_empty
+    going = boot(config(enabled=False))
+    assert going.disable == ("load-balancer-probe.service",)
+    assert all(change.after is None for change in going.files)
+
+
+def test_a_plan_leaves_the_next_boot_as_it_is_where_nothing_is_known_or_done(world: World) -> None:
+    world.configure()
+    world.node.default_device_names.clear()
+    assert plan_next_boot(config(), world.host, world.plan()).is_empty
+    world.remove()
+    world.node.default_device_names.append("eth0")
     world.node.address_list.clear()
-    assert wanted_part(config(), world.host, world.plan()) is None
+    assert plan_next_boot(config(), world.host, world.plan()).is_empty
 
 
 def test_an_image_gets_files_and_its_kernel_is_not_asked(tmp_path: Path) -> None:

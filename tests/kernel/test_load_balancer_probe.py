@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from scripts import Sandbox
 
 import phases
 from hostrouting import Host, Layout
@@ -20,6 +22,7 @@ from hostrouting.backends._conversation import Conversation
 from hostrouting.backends._namespaces import Namespace
 from hostrouting.backends.ipv6 import Ipv6Backend
 from hostrouting.errors import LoadBalancerProbeError, RouteError
+from hostrouting.gate import PROBE
 from hostrouting.lb_probe import Pin
 from hostrouting.lb_probe.linux import SEARCH_PATH, LinuxProbeNode
 from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
@@ -443,3 +446,50 @@ def _called(name: str, pin: Pin, there: ProbeNode) -> object:
     except LoadBalancerProbeError as error:
         return error.errno, there.pins(REWRITTEN_SOURCE)
     return there.next_hop(REWRITTEN_SOURCE), there.pins(REWRITTEN_SOURCE)
+
+
+# --- the script that does it at boot -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "meddling",
+    [
+        "ip -6 route del default",
+        "nft flush ruleset",
+        f"nft insert rule ip6 {TABLE} prerouting accept",
+        f"ip -6 route del {REWRITTEN_SOURCE}",
+        f"ip -6 route replace {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth1 metric 1 proto 217",
+        f"ip -6 route add {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth1 metric 9 proto 217",
+        f"ip -6 route add {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 metric 9 proto static",
+    ],
+)
+@pytest.mark.parametrize("is_script_first", [True, False])
+def test_what_the_script_or_the_task_has_mended_leaves_the_other_nothing_to_change(
+    node: Node, tmp_path: Path, meddling: str, is_script_first: bool
+) -> None:
+    node.configure(devices=["eth0"])
+    text, rules = (path.read_text() for path in (node.host.layout.script(PROBE), node.host.layout.probe_rules))
+    folder = "/etc/aks-flex-node"
+    (tmp_path / "sandbox").mkdir()
+    sandbox = Sandbox(tmp_path / "sandbox")
+
+    def script() -> bool:
+        write = f"mkdir -p {folder}; printf %s {shlex.quote(rules)} >{folder}/load-balancer-probe.nft"
+        done = sandbox.run(text, is_host=True, etc=True, prepare=write)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout != "nothing to change\n"
+
+    def task() -> bool:
+        return node.configure(devices=["eth0"]).changed
+
+    def state() -> str:
+        return run("ip -6 route", "nft -a list ruleset")
+
+    first, second = (script, task) if is_script_first else (task, script)
+    assert not script()
+    run(meddling)
+    first()
+    mended = state()
+    assert not second()
+    assert state() == mended
+    assert node.there.pins(REWRITTEN_SOURCE)[0] == PINNED
