@@ -1,0 +1,469 @@
+"""A node on which azure-vnet was the CNI, with real ebtables rules, a real bridge, and pods that answer.
+
+::
+
+    fabric ─── eth0 ┐ azure0 (10.224.0.4) ┬ azv33 ─── live pod .33, azure-vnet's
+                    └──── hairpin ────────┘
+                      node ───────────────── lxc32 ─── new pod .32, another CNI's, routed
+
+The old pod .32 is gone; what azure-vnet made for it may still be there (``Leftover``). The fabric asks nobody: it
+knows that all of these addresses are behind the NIC's MAC, as Azure's does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from enum import Enum
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import attrs
+import pytest
+
+from hostrouting.backends._namespaces import Namespace, in_thread, this_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hostrouting import Layout
+    from hostrouting.backends.namespace import NamespaceKernel
+
+T = TypeVar("T")
+
+NODE, GATEWAY = "10.224.0.4", "10.224.0.1"
+NIC = "00:0d:3a:00:00:04"
+LIVE, NEW, HALF = "10.224.0.33", "10.224.0.32", "10.224.0.34"
+OTHERS = "10.241.0.7"  # outside of what is cleaned
+PODS = ("10.224.0.32/27",)
+STALE_MAC = "a2:00:00:00:00:32"
+TUNNEL_MAC = "12:34:56:78:9a:bc"
+PORT = 5353
+PATIENCE_SECONDS = 5.0
+LOST_AFTER_SECONDS = 0.3
+
+_ETH_P_IP = 0x0800
+
+_TOOLS = ("ebtables-nft", "ebtables-nft-save", "ebtables-nft-restore", "ip")
+
+# Per node, whatever pods there are: without them no pod in the bridge reaches the fabric.
+_NODE_RULES = (
+    "-A PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT",
+    f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {NODE} -j arpreply --arpreply-mac {NIC}",
+    f"-A POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC} --snat-arp --snat-target ACCEPT",
+)
+# Of others, beside and inside the CIDR, in shapes that aren't azure-vnet's.
+_OTHERS_RULES = (
+    f"-A PREROUTING -p IPv4 -i eth0 --ip-dst {OTHERS} -j dnat --to-dst a2:00:00:00:00:07 --dnat-target ACCEPT",
+    "-A PREROUTING -p IPv4 --ip-src 10.224.0.35 -j mark --mark-set 0x7 --mark-target CONTINUE",
+    "-A OUTPUT -p IPv4 -o eth0 --ip-dst 10.224.0.36 -j ACCEPT",
+)
+
+
+class Leftover(Enum):
+    """What azure-vnet made for the old pod and never took back."""
+
+    DNAT = "the rule by which the fabric's packets go to the old pod's MAC"
+    ARPREPLY = "the rule that tells the bridge's pods the old pod's MAC"
+    NEIGHBOUR = "the permanent neighbour that tells the host the old pod's MAC"
+    ROUTE = "the /32 towards the bridge"
+
+
+def dnat_rule(address: str, mac: str) -> str:
+    """How ebtables-save prints by which rule azure-vnet lets the fabric reach a pod."""
+    return f"-A PREROUTING -p IPv4 -i eth0 --ip-dst {address} -j dnat --to-dst {mac} --dnat-target ACCEPT"
+
+
+def arpreply_rule(address: str, mac: str) -> str:
+    """How ebtables-save prints by which rule azure-vnet answers for a pod."""
+    return f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac}"
+
+
+def endpoint(address: str, mac: str, veth: str) -> dict[str, object]:
+    """A pod in azure-vnet's state: bytes are base64 there, addresses text."""
+    return {
+        "Id": f"{veth}-eth0",
+        "IfName": "eth0",
+        "HostIfName": veth,
+        "MacAddress": base64.b64encode(bytes.fromhex(mac.replace(":", ""))).decode(),
+        "IPAddresses": [{"IP": address, "Mask": base64.b64encode(b"\xff\xff\xff\x00").decode()}],
+        "PODName": f"pod-{address.rpartition('.')[2]}",
+        "PODNameSpace": "default",
+    }
+
+
+def ip(*commands: str) -> None:
+    """Run commands of ip(8) in this thread's namespace, all by one process."""
+    tool("ip", "-batch", "-", stdin="\n".join(commands))
+
+
+def tool(*argv: str, stdin: str = "") -> str:
+    """Run a program in this thread's namespace, which has to be one of ours, and return what it prints."""
+    done = attempt(*argv, stdin=stdin)
+    assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}\n{stdin}"
+    return done.stdout
+
+
+def attempt(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program in this thread's namespace, which has to be one of ours, however it ends."""
+    assert repr(this_namespace()) != os.environ["HOSTROUTING_TEST_HOST_NAMESPACE"]
+    return subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False, timeout=30)
+
+
+def restore(*rules: str) -> None:
+    """Give rules to ebtables in one transaction, as ``-A`` or ``-D``."""
+    tool("ebtables-nft-restore", "--noflush", stdin="\n".join(("*nat", *rules, "COMMIT", "")))
+
+
+def deleting(rule: str) -> str:
+    """What deletes a rule that was saved."""
+    return "-D" + rule.removeprefix("-A")
+
+
+def skip_without_tools() -> None:
+    """Skip where a node like this can't be built."""
+    for name in _TOOLS:
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} isn't installed")
+
+
+class Runner(Protocol):
+    """Calls a function in a thread somewhere, and returns or raises what it does."""
+
+    def __call__(self, function: Callable[[], T], /) -> T:
+        """Call it there."""
+        ...
+
+
+@attrs.frozen
+class Place:
+    """Where one can ask from, and be asked.
+
+    Args:
+        name: what it answers with.
+        run: calls a function there.
+    """
+
+    name: str
+    run: Runner
+
+
+class AzureWorld:
+    """The node, its pods and the fabric; built by the thread of the ``kernel`` fixture, and usable from it only.
+
+    Args:
+        kernel: the node.
+        layout: where azure-vnet's files are.
+    """
+
+    def __init__(self, kernel: NamespaceKernel, layout: Layout) -> None:
+        self.kernel = kernel
+        self.layout = layout
+        self._echo = _Echo()
+        self._endpoints: dict[str, dict[str, object]] = {}
+        self.host = Place("node", in_thread)
+        self._build_node()
+        self.fabric = Place("fabric", kernel.in_fabric)
+        kernel.in_fabric(self._build_fabric)
+        self.live = self.add_azure_pod(LIVE)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._echo.close()
+
+    # --- the node and the fabric -------------------------------------------------------------------------------
+
+    def _build_node(self) -> None:
+        self.kernel.add_link("eth0")
+        ip(
+            "link add azure0 type bridge mcast_snooping 0",
+            f"link set eth0 address {NIC}",
+            "link set eth0 master azure0",
+            "link set eth0 type bridge_slave hairpin on",
+            f"link set azure0 address {NIC} up",
+            f"address add {NODE}/24 dev azure0",
+            f"route add default via {GATEWAY} dev azure0",
+            f"route add 168.63.129.16 via {GATEWAY} dev azure0",
+            f"route add 169.254.169.254 via {GATEWAY} dev azure0",
+            # ip-masq-agent's.
+            f"neighbour add 169.254.1.7 lladdr {TUNNEL_MAC} dev azure0 nud permanent",
+        )
+        for name in ("all", "default", "azure0"):
+            _sysctl(f"conf/{name}/rp_filter", 0)
+            _sysctl(f"conf/{name}/send_redirects", 0)
+        _sysctl("ip_forward", 1)
+        # A proxied answer is held back for up to 0.8 s otherwise.
+        _sysctl("neigh/azure0/proxy_delay", 0)
+        restore(*_NODE_RULES, *_OTHERS_RULES)
+
+    def _build_fabric(self) -> None:
+        ip(
+            f"address add {GATEWAY}/24 dev eth0",
+            *(f"neighbour add {there} lladdr {NIC} dev eth0 nud permanent" for there in (NODE, LIVE, NEW, HALF)),
+        )
+        self._echo.listen("fabric", GATEWAY)
+
+    # --- pods --------------------------------------------------------------------------------------------------
+
+    def add_azure_pod(self, address: str, *, is_saved: bool = True) -> Place:
+        """Let azure-vnet add a pod: a veth in the bridge, two rules, a neighbour, and at last its state."""
+        number = address.rpartition(".")[2]
+        veth, mac = f"azv{number}", f"a2:00:00:00:00:{number}"
+        pod = self._add_pod(f"pod .{number}", veth, mac)
+        ip(
+            f"link set {veth} master azure0 up",
+            f"neighbour add {address} lladdr {mac} dev azure0 nud permanent",
+        )
+        restore(dnat_rule(address, mac), arpreply_rule(address, mac))
+        pod.run(
+            lambda: ip(
+                "link set lo up",
+                "link set eth0 up",
+                f"address add {address}/24 dev eth0",
+                f"route add default via {GATEWAY} dev eth0",
+            )
+        )
+        pod.run(lambda: self._echo.listen(pod.name))
+        if is_saved:
+            self.save_endpoint(address, mac, veth)
+        return pod
+
+    def add_new_pod(self, *, metric: int = 0) -> Place:
+        """Let another CNI add the pod .32: routed, as Cilium does; the host answers for it in the bridge."""
+        pod = self._add_pod("new pod", "lxc32", "a6:00:00:00:00:32")
+        ip(
+            "link set lxc32 address a6:00:00:00:00:01 up",
+            f"route add {NEW}/32 dev lxc32 metric {metric}",
+            f"neighbour add proxy {NEW} dev azure0",
+        )
+        pod.run(
+            lambda: ip(
+                "link set lo up",
+                "link set eth0 up",
+                f"address add {NEW}/32 dev eth0",
+                "neighbour add 169.254.1.1 lladdr a6:00:00:00:00:01 dev eth0 nud permanent",
+                "route add default via 169.254.1.1 dev eth0 onlink",
+            )
+        )
+        pod.run(lambda: self._echo.listen(pod.name))
+        return pod
+
+    def move_to_another_node(self) -> None:
+        """Let the address .32 be a pod's on another node: the fabric answers ARP for it, and answers."""
+
+        def there() -> None:
+            ip(f"neighbour del {NEW} dev eth0", f"address add {NEW}/32 dev lo", "link set lo up")
+            self._echo.listen("another node", NEW)
+
+        self.kernel.in_fabric(there)
+
+    def _add_pod(self, name: str, veth: str, mac: str) -> Place:
+        namespace = Namespace()
+        far = f"/proc/{os.getpid()}/fd/{namespace.fd}"
+        ip(f"link add {veth} type veth peer name eth0 address {mac} netns {far}")
+        return Place(name, namespace.run)
+
+    # --- what is left ------------------------------------------------------------------------------------------
+
+    def leave(self, *leftovers: Leftover, address: str = NEW, mac: str = STALE_MAC) -> None:
+        """Leave of a pod that is gone what azure-vnet made for it; its state lists it still."""
+        if Leftover.DNAT in leftovers:
+            restore(dnat_rule(address, mac))
+        if Leftover.ARPREPLY in leftovers:
+            restore(arpreply_rule(address, mac))
+        if Leftover.NEIGHBOUR in leftovers:
+            ip(f"neighbour replace {address} lladdr {mac} dev azure0 nud permanent")
+        if Leftover.ROUTE in leftovers:
+            ip(f"route add {address}/32 dev azure0")
+        self.save_endpoint(address, mac, f"azvgone{address.rpartition('.')[2]}")
+
+    def save_endpoint(self, address: str, mac: str, veth: str) -> None:
+        """Write a pod into azure-vnet's state."""
+        self._endpoints[f"{veth}-eth0"] = endpoint(address, mac, veth)
+        network = {"Id": "azure", "Mode": "bridge", "Endpoints": self._endpoints}
+        uplink = {"Name": "eth0", "BridgeName": "azure0", "Networks": {"azure": network}}
+        state = {"Network": {"Version": "v1.4.20", "ExternalInterfaces": {"eth0": uplink}}}
+        self.layout.azure_vnet_state.parent.mkdir(parents=True, exist_ok=True)
+        self.layout.azure_vnet_state.write_text(json.dumps(state))
+
+    # --- what one sees -----------------------------------------------------------------------------------------
+
+    def rules(self) -> list[str]:
+        """The ruleset as ebtables-save prints it, without the comments that hold the time."""
+        return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
+
+    def neighbours(self) -> list[str]:
+        """The permanent ones, and which the host answers for."""
+        shown = tool("ip", "neighbour", "show", "nud", "permanent") + tool("ip", "neighbour", "show", "proxy")
+        return sorted(line.strip() for line in shown.splitlines())
+
+    def routes(self) -> list[str]:
+        """All of table main."""
+        return [line.strip() for line in tool("ip", "route", "show", "table", "main").splitlines()]
+
+    def everything(self) -> tuple[list[str], list[str], list[str], str]:
+        """All that a clean-up could touch."""
+        return self.rules(), self.neighbours(), self.routes(), self.layout.azure_vnet_state.read_text()
+
+    def answer(self, source: Place, address: str, *, patience: float = PATIENCE_SECONDS) -> str | None:
+        """Who answers a datagram from somewhere to an address; None: nobody does within the patience, in seconds."""
+        with asking(source, address) as ask:
+            return ask(patience)
+
+    def loses(self, source: Place, address: str) -> bool:
+        """Whether a datagram from somewhere to an address gets no answer."""
+        return self.answer(source, address, patience=LOST_AFTER_SECONDS) is None
+
+    def forget(self, place: Place, dev: str = "eth0") -> None:
+        """Empty a place's cache of neighbours: what it learned from a wrong answer stays for half a minute."""
+        place.run(lambda: ip(f"neighbour flush dev {dev}"))
+
+
+@contextmanager
+def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None]]:
+    """A socket somewhere; each call sends one datagram and returns who has answered just that one."""
+    client = source.run(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    numbers = count()
+
+    def ask(patience: float) -> str | None:
+        question = str(next(numbers)).encode()
+        deadline = time.monotonic() + patience
+        try:
+            client.sendto(question, (address, PORT))
+            while (left := deadline - time.monotonic()) > 0:
+                client.settimeout(left)
+                number, _, name = client.recv(64).partition(b" ")
+                if number == question:
+                    return name.decode()
+        except OSError:  # the time is up, or the host learned that nobody has the address
+            pass
+        return None
+
+    with client:
+        yield ask
+
+
+@contextmanager
+def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]:
+    """Listens to a wire; each call awaits an IPv4 frame that was sent to a MAC."""
+
+    def open_here() -> socket.socket:
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
+        wire.bind((dev, _ETH_P_IP))
+        wire.settimeout(PATIENCE_SECONDS)
+        return wire
+
+    with place.run(open_here) as wire:
+
+        def sees(mac: str) -> bool:
+            wanted = bytes.fromhex(mac.replace(":", ""))
+            try:
+                while wire.recv(2048)[:6] != wanted:
+                    pass
+            except TimeoutError:
+                return False
+            return True
+
+        yield sees
+
+
+class Customers:
+    """Ask from several places without a pause, each in a thread; what isn't answered is lost.
+
+    Args:
+        pairs: from where to which address, and who has to answer.
+    """
+
+    def __init__(self, *pairs: tuple[Place, str, str]) -> None:
+        self.lost: list[str] = []
+        self._served = dict.fromkeys(pairs, 0)
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(pair,)) for pair in pairs]
+
+    def __enter__(self) -> Customers:
+        for thread in self._threads:
+            thread.start()
+        self.await_more()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def await_more(self, exchanges: int = 5) -> None:
+        """Return once each has been served so many times more, or has lost something."""
+        with self._changed:
+            aims = {pair: served + exchanges for pair, served in self._served.items()}
+            self._changed.wait_for(
+                lambda: self.lost or all(self._served[pair] >= aim for pair, aim in aims.items()),
+                timeout=6 * PATIENCE_SECONDS,
+            )
+            assert self.lost or all(self._served[pair] >= aim for pair, aim in aims.items()), "they were never served"
+
+    def _ask(self, pair: tuple[Place, str, str]) -> None:
+        source, address, expected = pair
+        with asking(source, address) as ask:
+            while not self._stop.is_set():
+                answer = ask(PATIENCE_SECONDS)
+                with self._changed:
+                    if answer == expected:
+                        self._served[pair] += 1
+                    else:
+                        self.lost.append(f"{source.name} -> {address}: {answer}")
+                    self._changed.notify_all()
+
+
+class _Echo:
+    """Answers each datagram with its own bytes and the name of the place that it came to."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake, woken = socket.socketpair()
+        self._selector.register(woken, selectors.EVENT_READ, "")
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def listen(self, name: str, address: str = "") -> None:
+        """Answer in the namespace of the calling thread."""
+        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        server.bind((address, PORT))
+        self._selector.register(server, selectors.EVENT_READ, name)
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if not key.data:
+                    return
+                server = key.fileobj
+                assert isinstance(server, socket.socket)
+                question, client = server.recvfrom(64)
+                try:
+                    server.sendto(question + b" " + key.data.encode(), client)
+                except OSError:  # no way back: the asker's patience tells
+                    continue
+
+    def close(self) -> None:
+        self._wake.send(b"x")
+        self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+        self._wake.close()
+        self._selector.close()
+
+
+def _sysctl(name: str, value: int) -> None:
+    # /proc/sys/net is that of the namespace of the thread that opens the file.
+    assert repr(this_namespace()) != os.environ["HOSTROUTING_TEST_HOST_NAMESPACE"]
+    Path("/proc/sys/net/ipv4", name).write_text(str(value))
