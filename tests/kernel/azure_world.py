@@ -44,7 +44,7 @@ NODE, GATEWAY = "10.224.0.4", "10.224.0.1"
 NIC = "00:0d:3a:00:00:04"
 LIVE, NEW, HALF = "10.224.0.33", "10.224.0.32", "10.224.0.34"
 OTHERS = "10.241.0.7"  # outside of what is cleaned
-PODS = ("10.224.0.32/27",)
+CIDR = "10.224.0.0/24"  # with the node, its gateway and others' in it
 STALE_MAC = "a2:00:00:00:00:32"
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 PORT = 5353
@@ -76,6 +76,11 @@ class Leftover(Enum):
     ARPREPLY = "the rule that tells the bridge's pods the old pod's MAC"
     NEIGHBOUR = "the permanent neighbour that tells the host the old pod's MAC"
     ROUTE = "the /32 towards the bridge"
+
+
+def mac_of(number: int) -> str:
+    """The MAC of the pod whose address ends with this number."""
+    return f"a2:00:00:00:00:{number}"
 
 
 def dnat_rule(address: str, mac: str) -> str:
@@ -196,6 +201,10 @@ class AzureWorld:
             f"route add 169.254.169.254 via {GATEWAY} dev azure0",
             # ip-masq-agent's.
             f"neighbour add 169.254.1.7 lladdr {TUNNEL_MAC} dev azure0 nud permanent",
+            # Others', inside the CIDR.
+            "neighbour add 10.224.0.250 lladdr a2:00:00:00:02:50 dev azure0 nud permanent",
+            f"route add 10.224.0.251/32 via {GATEWAY} dev azure0",
+            "route add 10.224.0.252/32 dev lo",
         )
         for name in ("all", "default", "azure0"):
             _sysctl(f"conf/{name}/rp_filter", 0)
@@ -216,8 +225,8 @@ class AzureWorld:
 
     def add_azure_pod(self, address: str, *, is_saved: bool = True) -> Place:
         """Let azure-vnet add a pod: a veth in the bridge, two rules, a neighbour, and at last its state."""
-        number = address.rpartition(".")[2]
-        veth, mac = f"azv{number}", f"a2:00:00:00:00:{number}"
+        number = int(address.rpartition(".")[2])
+        veth, mac = f"azv{number}", mac_of(number)
         pod = self._add_pod(f"pod .{number}", veth, mac)
         ip(
             f"link set {veth} master azure0 up",
@@ -237,12 +246,22 @@ class AzureWorld:
             self.save_endpoint(address, mac, veth)
         return pod
 
-    def add_new_pod(self, *, metric: int = 0) -> Place:
+    def start_azure_pod(self, address: str) -> None:
+        """Let azure-vnet die while it adds a pod: both ends of the veth are here still."""
+        number = int(address.rpartition(".")[2])
+        ip(
+            f"link add azv{number} type veth peer name azv{number}2 address {mac_of(number)}",
+            f"link set azv{number} master azure0 up",
+            f"neighbour add {address} lladdr {mac_of(number)} dev azure0 nud permanent",
+        )
+        restore(dnat_rule(address, mac_of(number)), arpreply_rule(address, mac_of(number)))
+
+    def add_new_pod(self) -> Place:
         """Let another CNI add the pod .32: routed, as Cilium does; the host answers for it in the bridge."""
         pod = self._add_pod("new pod", "lxc32", "a6:00:00:00:00:32")
         ip(
             "link set lxc32 address a6:00:00:00:00:01 up",
-            f"route add {NEW}/32 dev lxc32 metric {metric}",
+            f"route add {NEW}/32 dev lxc32 metric 50",
             f"neighbour add proxy {NEW} dev azure0",
         )
         pod.run(
@@ -300,6 +319,12 @@ class AzureWorld:
     def rules(self) -> list[str]:
         """The ruleset as ebtables-save prints it, without the comments that hold the time."""
         return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
+
+    def packets(self) -> dict[str, int]:
+        """How many packets each rule has met."""
+        lines = [line for line in tool("ebtables-nft-save", "-c").splitlines() if line.startswith("[")]
+        counted = [line[1:].partition("] ") for line in lines]
+        return {rule: int(numbers.partition(":")[0]) for numbers, _, rule in counted}
 
     def neighbours(self) -> list[str]:
         """The permanent ones, and which the host answers for."""

@@ -2,59 +2,104 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import fcntl
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 from azure_world import (
+    CIDR,
+    GATEWAY,
+    HALF,
     LIVE,
     NEW,
     STALE_MAC,
+    TUNNEL_MAC,
     AzureWorld,
+    Customers,
     Leftover,
     arpreply_rule,
+    attempt,
     deleting,
     dnat_rule,
-    ip,
+    mac_of,
     restore,
     skip_without_tools,
     sniffing,
 )
+from hostrouting.azure_vnet.linux import LinuxBridgeNode
+from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet
 
-from hostrouting import Layout
+import phases
+from hostrouting import Host, Layout
+from hostrouting.errors import AzureVnetError
+from hostrouting.networking import HostNetworking, StaleAzureVnet
+from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from hostrouting.azure_vnet import BridgeNode
+    from hostrouting.azure_vnet.model import HostRoute, Neighbour, Scene
     from hostrouting.backends.namespace import NamespaceKernel
+    from phases import Observer
 
 pytestmark = pytest.mark.kernel
+
+EACH = tuple(Leftover)
+DNAT, ARPREPLY = dnat_rule(NEW, STALE_MAC), arpreply_rule(NEW, STALE_MAC)
 
 
 @pytest.fixture
 def world(kernel: NamespaceKernel, tmp_path: Path) -> Iterator[AzureWorld]:
     skip_without_tools()
     built = AzureWorld(kernel, Layout(tmp_path))
-    yield built
-    built.close()
+    try:
+        yield built
+    finally:
+        built.close()
 
 
-def clean(world: AzureWorld) -> None:
-    for rule in (dnat_rule(NEW, STALE_MAC), arpreply_rule(NEW, STALE_MAC)):
-        if rule in world.rules():
-            restore(deleting(rule))
-    if any(STALE_MAC in line for line in world.neighbours()):
-        ip(f"neighbour del {NEW} dev azure0")
-    if any(line.startswith(f"{NEW} dev azure0") for line in world.routes()):
-        ip(f"route del {NEW} dev azure0")
+def clean(world: AzureWorld, *, node: BridgeNode | None = None, observer: Observer | None = None, **stale: Any) -> None:
+    config = HostNetworking(stale_azure_vnet=StaleAzureVnet(**{"cidrs": [CIDR], **stale}))
+    host = Host(
+        routes=world.kernel,
+        units=FakeSystemd(world.layout),
+        layout=world.layout,
+        bridge_node=node or LinuxBridgeNode(),
+    )
+    phases.run(RemoveStaleAzureVnet(config, host=host), observer=observer)
 
 
-def test_the_world_serves_everybody(world: AzureWorld) -> None:
+def changes_nothing(world: AzureWorld, **stale: Any) -> bool:
+    before = world.everything()
+    clean(world, **stale)
+    return world.everything() == before
+
+
+def refusal(world: AzureWorld, **options: Any) -> str:
+    """The error of a clean-up that must not have changed anything."""
+    before = world.everything()
+    with pytest.raises(AzureVnetError) as refused:
+        clean(world, **options)
+    assert world.everything() == before
+    return str(refused.value)
+
+
+# --- each leftover, alone ------------------------------------------------------------------------------------------
+
+
+def test_without_leftovers_everybody_is_served_and_nothing_is_removed(world: AzureWorld) -> None:
     world.add_new_pod()
+    assert changes_nothing(world)
     for source in (world.fabric, world.live, world.host):
         assert world.answer(source, NEW) == "new pod"
     for source in (world.fabric, world.host):
         assert world.answer(source, LIVE) == "pod .33"
+    assert world.answer(world.live, GATEWAY) == "fabric"
 
 
 def test_a_stale_dnat_rule_hides_the_new_pod_from_the_fabric_until_it_is_removed(world: AzureWorld) -> None:
@@ -95,9 +140,250 @@ def test_a_permanent_neighbour_hides_an_address_that_moved_to_another_node_until
 @pytest.mark.parametrize("asker", ["host", "fabric"])
 def test_a_dangling_route_beats_that_to_the_new_pod_until_it_is_removed(world: AzureWorld, asker: str) -> None:
     source = {"host": world.host, "fabric": world.fabric}[asker]
-    world.add_new_pod(metric=50)
+    world.add_new_pod()
     assert world.answer(source, NEW) == "new pod"
     world.leave(Leftover.ROUTE)
     assert world.loses(source, NEW)
     clean(world)
     assert world.answer(source, NEW) == "new pod"
+
+
+# --- all of them: what goes, what stays ----------------------------------------------------------------------------
+
+
+def test_the_live_pod_is_served_throughout_and_every_other_rule_stays_as_it_was(world: AzureWorld) -> None:
+    world.add_new_pod()
+    rules, neighbours, routes = world.rules(), world.neighbours(), world.routes()
+    counted = world.packets()
+    for number in (32, *range(40, 60)):
+        world.leave(*EACH, address=f"10.224.0.{number}", mac=mac_of(number))
+    kept = (world.fabric, LIVE, "pod .33"), (world.host, LIVE, "pod .33"), (world.live, GATEWAY, "fabric")
+    with Customers(*kept) as customers:
+        clean(world)
+        customers.await_more()
+    assert customers.lost == []
+    assert (world.rules(), world.neighbours(), world.routes()) == (rules, neighbours, routes)
+    assert all(packets >= counted[rule] for rule, packets in world.packets().items())
+    assert world.packets()[dnat_rule(LIVE, mac_of(33))] > counted[dnat_rule(LIVE, mac_of(33))]
+    for source in (world.fabric, world.live, world.host):
+        assert world.answer(source, NEW) == "new pod"
+
+
+def test_a_second_run_finds_nothing(world: AzureWorld) -> None:
+    world.add_new_pod()
+    world.leave(*EACH)
+    assert not changes_nothing(world)
+    assert changes_nothing(world)
+
+
+def test_without_a_state_file_the_macs_decide(world: AzureWorld) -> None:
+    rules, neighbours = world.rules(), world.neighbours()
+    world.leave(*EACH)
+    world.layout.azure_vnet_state.unlink()
+    clean(world)
+    assert (world.rules(), world.neighbours()) == (rules, neighbours)
+
+
+def test_of_two_pods_with_one_address_the_rules_of_the_gone_one_go(world: AzureWorld) -> None:
+    rules = world.rules()
+    restore("-I" + dnat_rule(LIVE, STALE_MAC).removeprefix("-A"), "-I" + arpreply_rule(LIVE, STALE_MAC)[2:])
+    assert world.loses(world.fabric, LIVE)
+    clean(world)
+    assert world.rules() == rules
+    assert world.answer(world.fabric, LIVE) == "pod .33"
+
+
+def test_rules_that_are_there_twice_both_go(world: AzureWorld) -> None:
+    rules = world.rules()
+    restore(DNAT, ARPREPLY, DNAT, ARPREPLY)
+    clean(world)
+    assert world.rules() == rules
+
+
+def test_in_tunnel_mode_a_live_pods_answer_stays_and_a_gone_ones_goes(world: AzureWorld) -> None:
+    restore(arpreply_rule(LIVE, TUNNEL_MAC))
+    rules = world.rules()
+    world.leave(Leftover.DNAT)
+    restore(arpreply_rule(NEW, TUNNEL_MAC))
+    clean(world)
+    assert world.rules() == rules
+
+
+def test_what_is_to_be_kept_or_outside_of_the_cidrs_stays(world: AzureWorld) -> None:
+    world.leave(*EACH)
+    assert changes_nothing(world, keep=[NEW])
+    assert changes_nothing(world, cidrs=["10.224.0.40/29"])
+
+
+# --- a node that others change too ---------------------------------------------------------------------------------
+
+
+@attrs.define
+class Watched:
+    """The real node, and somebody who acts at certain moments.
+
+    Args:
+        before: called before rules are removed.
+        after: called after that.
+    """
+
+    before: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None
+    node: BridgeNode = attrs.field(factory=LinuxBridgeNode)
+
+    def look(self, bridge: str, uplink: str) -> Scene:
+        return self.node.look(bridge, uplink)
+
+    def remove_rules(self, rules: Sequence[str]) -> bool:
+        self.before()
+        done = self.node.remove_rules(rules)
+        self.after()
+        return done
+
+    def remove_neighbour(self, neighbour: Neighbour) -> bool:
+        return self.node.remove_neighbour(neighbour)
+
+    def remove_route(self, route: HostRoute) -> bool:
+        return self.node.remove_route(route)
+
+
+def test_a_late_cni_del_fails_as_azure_vnet_expects_and_changes_nothing(world: AzureWorld) -> None:
+    world.add_new_pod()
+    world.leave(*EACH)
+    clean(world)
+    after = world.everything()
+    for rule in (DNAT, ARPREPLY):
+        assert attempt("ebtables-nft", "-t", "nat", *deleting(rule).split()).returncode == 1
+    assert world.everything() == after
+    assert world.answer(world.fabric, NEW) == "new pod"
+    assert world.answer(world.fabric, LIVE) == "pod .33"
+
+
+@pytest.mark.parametrize("is_moved", [True, False], ids=["pod end in the pod", "pod end still here"])
+def test_what_a_half_done_add_has_made_stays(world: AzureWorld, is_moved: bool) -> None:
+    if is_moved:
+        world.add_azure_pod(HALF, is_saved=False)
+    else:
+        world.start_azure_pod(HALF)
+    assert changes_nothing(world)
+    if is_moved:
+        assert world.answer(world.fabric, HALF) == "pod .34"
+
+
+def test_a_rule_that_somebody_else_removes_meanwhile_makes_it_plan_again(world: AzureWorld) -> None:
+    rules, neighbours = world.rules(), world.neighbours()
+    world.leave(*EACH)
+    late = iter([DNAT])
+    clean(world, node=Watched(before=lambda: restore(*map(deleting, late))))
+    assert (world.rules(), world.neighbours()) == (rules, neighbours)
+
+
+def test_rules_that_come_back_are_an_error_that_names_them(world: AzureWorld) -> None:
+    world.leave(*EACH)
+
+    def restore_one() -> None:
+        if DNAT not in world.rules():
+            restore(DNAT)
+
+    with pytest.raises(AzureVnetError, match="back") as failed:
+        clean(world, node=Watched(after=restore_one))
+    assert NEW in str(failed.value)
+    assert DNAT in world.rules()
+    assert world.answer(world.fabric, LIVE) == "pod .33"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"Network": 7}'])
+def test_a_state_that_makes_no_sense_is_an_error_and_nothing_is_removed(world: AzureWorld, content: str) -> None:
+    world.leave(*EACH)
+    world.layout.azure_vnet_state.write_text(content)
+    assert "azure-vnet.json" in refusal(world)
+
+
+# --- azure-vnet's own lock -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def held_by_another_process(path: Path) -> Iterator[Callable[[], None]]:
+    """Holds a lock as azure-vnet does, until what it yields is called."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    argv = ["flock", str(path), "sh", "-c", "echo held; exec cat"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield holder.stdin.close
+
+
+@attrs.define
+class Releasing:
+    """An observer that releases a lock as soon as it hears that somebody waits.
+
+    Args:
+        release: what does that.
+    """
+
+    release: Callable[[], None]
+    heard: list[str] = attrs.field(factory=list)
+
+    def started(self, path: str) -> None:
+        pass
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        self.heard.append(message)
+        self.release()
+
+    def finished(self, path: str, status: object, error: BaseException | None, seconds: float) -> None:
+        pass
+
+
+def test_a_held_lock_is_an_error_and_nothing_is_removed(world: AzureWorld) -> None:
+    world.leave(*EACH)
+    with held_by_another_process(world.layout.azure_vnet_lock):
+        assert "azure-vnet.lock" in refusal(world, lock_wait_seconds=0)
+        assert "azure-vnet.lock" in refusal(world, lock_wait_seconds=1)
+
+
+def test_a_lock_that_is_released_in_time_is_waited_for(world: AzureWorld) -> None:
+    rules = world.rules()
+    world.leave(*EACH)
+    with held_by_another_process(world.layout.azure_vnet_lock) as release:
+        observer = Releasing(release)
+        clean(world, observer=observer, lock_wait_seconds=60)
+    assert "azure-vnet" in observer.heard[0]
+    assert world.rules() == rules
+
+
+def test_the_lock_of_an_old_azure_vnet_is_waited_for_and_never_made_or_removed(world: AzureWorld) -> None:
+    rules = world.rules()
+    world.leave(*EACH)
+    for lock in world.layout.azure_vnet_lock_files:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+        assert lock.name in refusal(world, lock_wait_seconds=0)
+        assert lock.exists()
+        lock.unlink()
+    lock.touch()
+    clean(world, observer=Releasing(lambda: lock.unlink(missing_ok=True)), lock_wait_seconds=60)
+    assert world.rules() == rules
+    assert not any(path.exists() for path in world.layout.azure_vnet_lock_files)
+
+
+def test_azure_vnet_is_locked_out_while_rules_are_removed_and_not_afterwards(world: AzureWorld) -> None:
+    world.leave(*EACH)
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.append(is_free(world.layout.azure_vnet_lock))
+
+    clean(world, node=Watched(before=look, after=look))
+    assert set(seen) == {False}
+    assert is_free(world.layout.azure_vnet_lock)
+
+
+def is_free(lock: Path) -> bool:
+    with lock.open() as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
