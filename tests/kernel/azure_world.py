@@ -61,11 +61,20 @@ _NODE_RULES = (
     f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {NODE} -j arpreply --arpreply-mac {NIC}",
     f"-A POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC} --snat-arp --snat-target ACCEPT",
 )
-# Of others, beside and inside the CIDR, in shapes that aren't azure-vnet's.
+# Others': outside of the CIDR, and inside of it in shapes that are almost azure-vnet's.
 _OTHERS_RULES = (
-    f"-A PREROUTING -p IPv4 -i eth0 --ip-dst {OTHERS} -j dnat --to-dst a2:00:00:00:00:07 --dnat-target ACCEPT",
+    f"-A PREROUTING -p IPv4 -i eth0 --ip-dst {OTHERS} -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
+    f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {OTHERS} -j arpreply --arpreply-mac {STALE_MAC}",
+    f"-A PREROUTING -p IPv4 -i eth1 --ip-dst 10.224.0.37 -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
+    f"-A PREROUTING -p IPv4 -i ! eth0 --ip-dst 10.224.0.37 -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
+    f"-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.224.0.37 -j dnat --to-dst {STALE_MAC} --dnat-target CONTINUE",
+    f"-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.224.0.36/31 -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
+    f"-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.224.0.37 --ip-proto tcp -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
+    f"-A PREROUTING -p ARP -i azv33 --arp-op Request --arp-ip-dst 10.224.0.37 -j arpreply --arpreply-mac {STALE_MAC}",
     "-A PREROUTING -p IPv4 --ip-src 10.224.0.35 -j mark --mark-set 0x7 --mark-target CONTINUE",
     "-A OUTPUT -p IPv4 -o eth0 --ip-dst 10.224.0.36 -j ACCEPT",
+    "-N OTHERS",
+    f"-A OTHERS -p IPv4 -i eth0 --ip-dst 10.224.0.37 -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
 )
 
 
@@ -122,6 +131,11 @@ def attempt(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run a program in this thread's namespace, which has to be one of ours, however it ends."""
     assert repr(this_namespace()) != os.environ["HOSTROUTING_TEST_HOST_NAMESPACE"]
     return subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False, timeout=30)
+
+
+def neighbour_of(address: str) -> str:
+    """What ip-neighbour(8) shows for an address on the bridge, whatever its state."""
+    return tool("ip", "neighbour", "show", "to", address, "dev", "azure0", "nud", "all").strip()
 
 
 def restore(*rules: str) -> None:

@@ -15,6 +15,7 @@ from azure_world import (
     HALF,
     LIVE,
     NEW,
+    NIC,
     STALE_MAC,
     TUNNEL_MAC,
     AzureWorld,
@@ -24,7 +25,9 @@ from azure_world import (
     attempt,
     deleting,
     dnat_rule,
+    ip,
     mac_of,
+    neighbour_of,
     restore,
     skip_without_tools,
     sniffing,
@@ -158,10 +161,12 @@ def test_the_live_pod_is_served_throughout_and_every_other_rule_stays_as_it_was(
     for number in (32, *range(40, 60)):
         world.leave(*EACH, address=f"10.224.0.{number}", mac=mac_of(number))
     kept = (world.fabric, LIVE, "pod .33"), (world.host, LIVE, "pod .33"), (world.live, GATEWAY, "fabric")
+    batches: list[int] = []
     with Customers(*kept) as customers:
-        clean(world)
+        clean(world, node=Watched(before=lambda: batches.append(1)))
         customers.await_more()
     assert customers.lost == []
+    assert batches == [1]  # one transaction
     assert (world.rules(), world.neighbours(), world.routes()) == (rules, neighbours, routes)
     assert all(packets >= counted[rule] for rule, packets in world.packets().items())
     assert world.packets()[dnat_rule(LIVE, mac_of(33))] > counted[dnat_rule(LIVE, mac_of(33))]
@@ -207,6 +212,41 @@ def test_in_tunnel_mode_a_live_pods_answer_stays_and_a_gone_ones_goes(world: Azu
     restore(arpreply_rule(NEW, TUNNEL_MAC))
     clean(world)
     assert world.rules() == rules
+
+
+def test_a_gone_pods_rule_for_ipv6_goes_too(world: AzureWorld) -> None:
+    rules = world.rules()
+    restore(f"-A PREROUTING -p IPv6 -i eth0 --ip6-dst fd00::32 -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT")
+    assert changes_nothing(world)
+    clean(world, cidrs=[CIDR, "fd00::/64"])
+    assert world.rules() == rules
+
+
+def test_the_nodes_own_addresses_and_macs_and_its_gateway_stay(world: AzureWorld) -> None:
+    ip("address add 10.224.0.6/32 dev azure0")
+    restore(
+        dnat_rule("10.224.0.6", STALE_MAC),
+        arpreply_rule("10.224.0.6", STALE_MAC),
+        arpreply_rule("10.224.0.7", NIC),
+        dnat_rule("10.224.0.7", NIC),
+        dnat_rule(GATEWAY, STALE_MAC),
+    )
+    assert changes_nothing(world)
+
+
+def test_learned_and_managed_neighbours_stay_and_one_that_nobody_answered_for_goes(world: AzureWorld) -> None:
+    ip(
+        f"neighbour add 10.224.0.60 lladdr {mac_of(60)} dev azure0 extern_learn",
+        "neighbour add 10.224.0.61 dev azure0 managed extern_learn",
+    )
+    for number in (60, 61, 62):
+        world.leave(address=f"10.224.0.{number}", mac=mac_of(number))
+    assert world.loses(world.host, "10.224.0.62")
+    assert neighbour_of("10.224.0.62")
+    clean(world)
+    assert "extern_learn" in neighbour_of("10.224.0.60")
+    assert "managed" in neighbour_of("10.224.0.61")
+    assert neighbour_of("10.224.0.62") == ""
 
 
 def test_what_is_to_be_kept_or_outside_of_the_cidrs_stays(world: AzureWorld) -> None:
@@ -383,7 +423,7 @@ def test_azure_vnet_is_locked_out_while_rules_are_removed_and_not_afterwards(wor
 def is_free(lock: Path) -> bool:
     with lock.open() as opened:
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
