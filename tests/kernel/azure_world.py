@@ -15,30 +15,20 @@ from __future__ import annotations
 import base64
 import json
 import os
-import selectors
 import shutil
-import socket
 import subprocess
-import threading
-import time
-from contextlib import contextmanager
 from enum import Enum
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-import attrs
 import pytest
+from datagrams import Echo, Place
 
 from hostrouting.backends._namespaces import Namespace, in_thread, this_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from hostrouting import Layout
     from hostrouting.backends.namespace import NamespaceKernel
-
-T = TypeVar("T")
 
 NODE, GATEWAY = "10.224.0.4", "10.224.0.1"
 NIC = "00:0d:3a:00:00:04"
@@ -47,11 +37,6 @@ OTHERS = "10.241.0.7"  # outside of what is cleaned
 CIDR = "10.224.0.0/24"  # with the node, its gateway and others' in it
 STALE_MAC = "a2:00:00:00:00:32"
 TUNNEL_MAC = "12:34:56:78:9a:bc"
-PORT = 5353
-PATIENCE_SECONDS = 5.0
-LOST_AFTER_SECONDS = 0.3
-
-_ETH_P_IP = 0x0800
 
 _TOOLS = ("ebtables-nft", "ebtables-nft-save", "ebtables-nft-restore", "ip")
 
@@ -155,27 +140,6 @@ def skip_without_tools() -> None:
             pytest.skip(f"{name} isn't installed")
 
 
-class Runner(Protocol):
-    """Calls a function in a thread somewhere, and returns or raises what it does."""
-
-    def __call__(self, function: Callable[[], T], /) -> T:
-        """Call it there."""
-        ...
-
-
-@attrs.frozen
-class Place:
-    """Where one can ask from, and be asked.
-
-    Args:
-        name: what it answers with.
-        run: calls a function there.
-    """
-
-    name: str
-    run: Runner
-
-
 class AzureWorld:
     """The node, its pods and the fabric; built by the thread of the ``kernel`` fixture, and usable from it only.
 
@@ -187,7 +151,7 @@ class AzureWorld:
     def __init__(self, kernel: NamespaceKernel, layout: Layout) -> None:
         self.kernel = kernel
         self.layout = layout
-        self._echo = _Echo()
+        self._echo = Echo()
         self._endpoints: dict[str, dict[str, object]] = {}
         self.host = Place("node", in_thread)
         self._build_node()
@@ -242,11 +206,7 @@ class AzureWorld:
         number = int(address.rpartition(".")[2])
         veth, mac = f"azv{number}", mac_of(number)
         pod = self._add_pod(f"pod .{number}", veth, mac)
-        ip(
-            f"link set {veth} master azure0 up",
-            f"neighbour add {address} lladdr {mac} dev azure0 nud permanent",
-        )
-        restore(dnat_rule(address, mac), arpreply_rule(address, mac))
+        self._serve_azure_pod(address, mac, veth)
         pod.run(
             lambda: ip(
                 "link set lo up",
@@ -263,12 +223,13 @@ class AzureWorld:
     def start_azure_pod(self, address: str) -> None:
         """Let azure-vnet die while it adds a pod: both ends of the veth are here still."""
         number = int(address.rpartition(".")[2])
-        ip(
-            f"link add azv{number} type veth peer name azv{number}2 address {mac_of(number)}",
-            f"link set azv{number} master azure0 up",
-            f"neighbour add {address} lladdr {mac_of(number)} dev azure0 nud permanent",
-        )
-        restore(dnat_rule(address, mac_of(number)), arpreply_rule(address, mac_of(number)))
+        veth, mac = f"azv{number}", mac_of(number)
+        ip(f"link add {veth} type veth peer name {veth}2 address {mac}")
+        self._serve_azure_pod(address, mac, veth)
+
+    def _serve_azure_pod(self, address: str, mac: str, veth: str) -> None:
+        ip(f"link set {veth} master azure0 up", f"neighbour add {address} lladdr {mac} dev azure0 nud permanent")
+        restore(dnat_rule(address, mac), arpreply_rule(address, mac))
 
     def add_new_pod(self) -> Place:
         """Let another CNI add the pod .32: routed, as Cilium does; the host answers for it in the bridge."""
@@ -353,153 +314,9 @@ class AzureWorld:
         """All that a clean-up could touch."""
         return self.rules(), self.neighbours(), self.routes(), self.layout.azure_vnet_state.read_text()
 
-    def answer(self, source: Place, address: str, *, patience: float = PATIENCE_SECONDS) -> str | None:
-        """Who answers a datagram from somewhere to an address; None: nobody does within the patience, in seconds."""
-        with asking(source, address) as ask:
-            return ask(patience)
-
-    def loses(self, source: Place, address: str) -> bool:
-        """Whether a datagram from somewhere to an address gets no answer."""
-        return self.answer(source, address, patience=LOST_AFTER_SECONDS) is None
-
     def forget(self, place: Place, dev: str = "eth0") -> None:
         """Empty a place's cache of neighbours: what it learned from a wrong answer stays for half a minute."""
         place.run(lambda: ip(f"neighbour flush dev {dev}"))
-
-
-@contextmanager
-def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None]]:
-    """A socket somewhere; each call sends one datagram and returns who has answered just that one."""
-    client = source.run(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    numbers = count()
-
-    def ask(patience: float) -> str | None:
-        question = str(next(numbers)).encode()
-        deadline = time.monotonic() + patience
-        try:
-            client.sendto(question, (address, PORT))
-            while (left := deadline - time.monotonic()) > 0:
-                client.settimeout(left)
-                number, _, name = client.recv(64).partition(b" ")
-                if number == question:
-                    return name.decode()
-        except OSError:  # the time is up, or the host learned that nobody has the address
-            pass
-        return None
-
-    with client:
-        yield ask
-
-
-@contextmanager
-def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]:
-    """Listens to a wire; each call awaits an IPv4 frame that was sent to a MAC."""
-
-    def open_here() -> socket.socket:
-        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
-        wire.bind((dev, _ETH_P_IP))
-        wire.settimeout(PATIENCE_SECONDS)
-        return wire
-
-    with place.run(open_here) as wire:
-
-        def sees(mac: str) -> bool:
-            wanted = bytes.fromhex(mac.replace(":", ""))
-            try:
-                while wire.recv(2048)[:6] != wanted:
-                    pass
-            except TimeoutError:
-                return False
-            return True
-
-        yield sees
-
-
-class Customers:
-    """Ask from several places without a pause, each in a thread; what isn't answered is lost.
-
-    Args:
-        pairs: from where to which address, and who has to answer.
-    """
-
-    def __init__(self, *pairs: tuple[Place, str, str]) -> None:
-        self.lost: list[str] = []
-        self._served = dict.fromkeys(pairs, 0)
-        self._changed = threading.Condition()
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(pair,)) for pair in pairs]
-
-    def __enter__(self) -> Customers:
-        for thread in self._threads:
-            thread.start()
-        self.await_more()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def await_more(self, exchanges: int = 5) -> None:
-        """Return once each has been served so many times more, or has lost something."""
-        with self._changed:
-            aims = {pair: served + exchanges for pair, served in self._served.items()}
-            self._changed.wait_for(
-                lambda: self.lost or all(self._served[pair] >= aim for pair, aim in aims.items()),
-                timeout=6 * PATIENCE_SECONDS,
-            )
-            assert self.lost or all(self._served[pair] >= aim for pair, aim in aims.items()), "they were never served"
-
-    def _ask(self, pair: tuple[Place, str, str]) -> None:
-        source, address, expected = pair
-        with asking(source, address) as ask:
-            while not self._stop.is_set():
-                answer = ask(PATIENCE_SECONDS)
-                with self._changed:
-                    if answer == expected:
-                        self._served[pair] += 1
-                    else:
-                        self.lost.append(f"{source.name} -> {address}: {answer}")
-                    self._changed.notify_all()
-
-
-class _Echo:
-    """Answers each datagram with its own bytes and the name of the place that it came to."""
-
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._wake, woken = socket.socketpair()
-        self._selector.register(woken, selectors.EVENT_READ, "")
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def listen(self, name: str, address: str = "") -> None:
-        """Answer in the namespace of the calling thread."""
-        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        server.bind((address, PORT))
-        self._selector.register(server, selectors.EVENT_READ, name)
-
-    def _serve(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                if not key.data:
-                    return
-                server = key.fileobj
-                assert isinstance(server, socket.socket)
-                question, client = server.recvfrom(64)
-                try:
-                    server.sendto(question + b" " + key.data.encode(), client)
-                except OSError:  # no way back: the asker's patience tells
-                    continue
-
-    def close(self) -> None:
-        self._wake.send(b"x")
-        self._thread.join()
-        for key in list(self._selector.get_map().values()):
-            assert isinstance(key.fileobj, socket.socket)
-            key.fileobj.close()
-        self._wake.close()
-        self._selector.close()
 
 
 def _sysctl(name: str, value: int) -> None:

@@ -19,7 +19,6 @@ from azure_world import (
     STALE_MAC,
     TUNNEL_MAC,
     AzureWorld,
-    Customers,
     Leftover,
     arpreply_rule,
     attempt,
@@ -30,8 +29,8 @@ from azure_world import (
     neighbour_of,
     restore,
     skip_without_tools,
-    sniffing,
 )
+from datagrams import Customers, answer, loses, sniffing
 from hostrouting.azure_vnet.linux import LinuxBridgeNode
 from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet
 
@@ -99,33 +98,33 @@ def test_without_leftovers_everybody_is_served_and_nothing_is_removed(world: Azu
     world.add_new_pod()
     assert changes_nothing(world)
     for source in (world.fabric, world.live, world.host):
-        assert world.answer(source, NEW) == "new pod"
+        assert answer(source, NEW) == "new pod"
     for source in (world.fabric, world.host):
-        assert world.answer(source, LIVE) == "pod .33"
-    assert world.answer(world.live, GATEWAY) == "fabric"
+        assert answer(source, LIVE) == "pod .33"
+    assert answer(world.live, GATEWAY) == "fabric"
 
 
 def test_a_stale_dnat_rule_hides_the_new_pod_from_the_fabric_until_it_is_removed(world: AzureWorld) -> None:
     world.add_new_pod()
     world.leave(Leftover.DNAT)
     with sniffing(world.live) as sees:
-        assert world.loses(world.fabric, NEW)
+        assert loses(world.fabric, NEW)
         assert sees(STALE_MAC)  # flooded to every port of the bridge
-    assert world.answer(world.host, NEW) == "new pod"  # so a look from the host proves nothing
+    assert answer(world.host, NEW) == "new pod"  # so a look from the host proves nothing
     clean(world)
-    assert world.answer(world.fabric, NEW) == "new pod"
+    assert answer(world.fabric, NEW) == "new pod"
 
 
 def test_a_stale_arpreply_rule_hides_the_new_pod_from_azure_pods_until_it_is_removed(world: AzureWorld) -> None:
     world.add_new_pod()
     world.leave(Leftover.ARPREPLY)
     with sniffing(world.fabric) as sees:
-        assert world.loses(world.live, NEW)
+        assert loses(world.live, NEW)
         assert sees(STALE_MAC)
-    assert world.answer(world.fabric, NEW) == "new pod"
+    assert answer(world.fabric, NEW) == "new pod"
     clean(world)
     world.forget(world.live)
-    assert world.answer(world.live, NEW) == "new pod"
+    assert answer(world.live, NEW) == "new pod"
 
 
 def test_a_permanent_neighbour_hides_an_address_that_moved_to_another_node_until_it_is_removed(
@@ -134,21 +133,21 @@ def test_a_permanent_neighbour_hides_an_address_that_moved_to_another_node_until
     world.move_to_another_node()
     world.leave(Leftover.NEIGHBOUR)
     with sniffing(world.fabric) as sees:
-        assert world.loses(world.host, NEW)
+        assert loses(world.host, NEW)
         assert sees(STALE_MAC)
     clean(world)
-    assert world.answer(world.host, NEW) == "another node"
+    assert answer(world.host, NEW) == "another node"
 
 
 @pytest.mark.parametrize("asker", ["host", "fabric"])
 def test_a_dangling_route_beats_that_to_the_new_pod_until_it_is_removed(world: AzureWorld, asker: str) -> None:
     source = {"host": world.host, "fabric": world.fabric}[asker]
     world.add_new_pod()
-    assert world.answer(source, NEW) == "new pod"
+    assert answer(source, NEW) == "new pod"
     world.leave(Leftover.ROUTE)
-    assert world.loses(source, NEW)
+    assert loses(source, NEW)
     clean(world)
-    assert world.answer(source, NEW) == "new pod"
+    assert answer(source, NEW) == "new pod"
 
 
 # --- all of them: what goes, what stays ----------------------------------------------------------------------------
@@ -171,7 +170,7 @@ def test_the_live_pod_is_served_throughout_and_every_other_rule_stays_as_it_was(
     assert all(packets >= counted[rule] for rule, packets in world.packets().items())
     assert world.packets()[dnat_rule(LIVE, mac_of(33))] > counted[dnat_rule(LIVE, mac_of(33))]
     for source in (world.fabric, world.live, world.host):
-        assert world.answer(source, NEW) == "new pod"
+        assert answer(source, NEW) == "new pod"
 
 
 def test_a_second_run_finds_nothing(world: AzureWorld) -> None:
@@ -191,11 +190,11 @@ def test_without_a_state_file_the_macs_decide(world: AzureWorld) -> None:
 
 def test_of_two_pods_with_one_address_the_rules_of_the_gone_one_go(world: AzureWorld) -> None:
     rules = world.rules()
-    restore("-I" + dnat_rule(LIVE, STALE_MAC).removeprefix("-A"), "-I" + arpreply_rule(LIVE, STALE_MAC)[2:])
-    assert world.loses(world.fabric, LIVE)
+    restore(*(rule.replace("-A", "-I", 1) for rule in (dnat_rule(LIVE, STALE_MAC), arpreply_rule(LIVE, STALE_MAC))))
+    assert loses(world.fabric, LIVE)
     clean(world)
     assert world.rules() == rules
-    assert world.answer(world.fabric, LIVE) == "pod .33"
+    assert answer(world.fabric, LIVE) == "pod .33"
 
 
 def test_rules_that_are_there_twice_both_go(world: AzureWorld) -> None:
@@ -241,7 +240,7 @@ def test_learned_and_managed_neighbours_stay_and_one_that_nobody_answered_for_go
     )
     for number in (60, 61, 62):
         world.leave(address=f"10.224.0.{number}", mac=mac_of(number))
-    assert world.loses(world.host, "10.224.0.62")
+    assert loses(world.host, "10.224.0.62")
     assert neighbour_of("10.224.0.62")
     clean(world)
     assert "extern_learn" in neighbour_of("10.224.0.60")
@@ -295,8 +294,8 @@ def test_a_late_cni_del_fails_as_azure_vnet_expects_and_changes_nothing(world: A
     for rule in (DNAT, ARPREPLY):
         assert attempt("ebtables-nft", "-t", "nat", *deleting(rule).split()).returncode == 1
     assert world.everything() == after
-    assert world.answer(world.fabric, NEW) == "new pod"
-    assert world.answer(world.fabric, LIVE) == "pod .33"
+    assert answer(world.fabric, NEW) == "new pod"
+    assert answer(world.fabric, LIVE) == "pod .33"
 
 
 @pytest.mark.parametrize("is_moved", [True, False], ids=["pod end in the pod", "pod end still here"])
@@ -307,7 +306,7 @@ def test_what_a_half_done_add_has_made_stays(world: AzureWorld, is_moved: bool) 
         world.start_azure_pod(HALF)
     assert changes_nothing(world)
     if is_moved:
-        assert world.answer(world.fabric, HALF) == "pod .34"
+        assert answer(world.fabric, HALF) == "pod .34"
 
 
 def test_a_rule_that_somebody_else_removes_meanwhile_makes_it_plan_again(world: AzureWorld) -> None:
@@ -329,7 +328,7 @@ def test_rules_that_come_back_are_an_error_that_names_them(world: AzureWorld) ->
         clean(world, node=Watched(after=restore_one))
     assert NEW in str(failed.value)
     assert DNAT in world.rules()
-    assert world.answer(world.fabric, LIVE) == "pod .33"
+    assert answer(world.fabric, LIVE) == "pod .33"
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"Network": 7}'])

@@ -1,0 +1,192 @@
+"""Datagrams between places, each of which answers with its name: who answers, what is lost, what a wire sees."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+
+PORT = 5353
+PATIENCE_SECONDS = 5.0
+LOST_AFTER_SECONDS = 0.3
+
+_ETH_P_IP = 0x0800
+
+
+class Runner(Protocol):
+    """Calls a function in a thread somewhere, and returns or raises what it does."""
+
+    def __call__(self, function: Callable[[], T], /) -> T:
+        """Call it there."""
+        ...
+
+
+@attrs.frozen
+class Place:
+    """Where one can ask from, and be asked.
+
+    Args:
+        name: what it answers with.
+        run: calls a function there.
+    """
+
+    name: str
+    run: Runner
+
+
+@contextmanager
+def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None]]:
+    """A socket somewhere; each call sends one datagram and returns who has answered just that one."""
+    client = source.run(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    numbers = count()
+
+    def ask(patience: float) -> str | None:
+        question = str(next(numbers)).encode()
+        deadline = time.monotonic() + patience
+        try:
+            client.sendto(question, (address, PORT))
+            while (left := deadline - time.monotonic()) > 0:
+                client.settimeout(left)
+                number, _, name = client.recv(64).partition(b" ")
+                if number == question:
+                    return name.decode()
+        except OSError:  # the time is up, or the host learned that nobody has the address
+            pass
+        return None
+
+    with client:
+        yield ask
+
+
+def answer(source: Place, address: str, *, patience: float = PATIENCE_SECONDS) -> str | None:
+    """Who answers a datagram from somewhere to an address; None: nobody does within the patience, in seconds."""
+    with asking(source, address) as ask:
+        return ask(patience)
+
+
+def loses(source: Place, address: str) -> bool:
+    """Whether a datagram from somewhere to an address gets no answer."""
+    return answer(source, address, patience=LOST_AFTER_SECONDS) is None
+
+
+@contextmanager
+def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]:
+    """Listens to a wire; each call awaits an IPv4 frame that was sent to a MAC."""
+
+    def open_here() -> socket.socket:
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
+        wire.bind((dev, _ETH_P_IP))
+        wire.settimeout(PATIENCE_SECONDS)
+        return wire
+
+    with place.run(open_here) as wire:
+
+        def sees(mac: str) -> bool:
+            wanted = bytes.fromhex(mac.replace(":", ""))
+            try:
+                while wire.recv(2048)[:6] != wanted:
+                    pass
+            except TimeoutError:
+                return False
+            return True
+
+        yield sees
+
+
+class Customers:
+    """Ask from several places without a pause, each in a thread; what isn't answered is lost.
+
+    Args:
+        pairs: from where to which address, and who has to answer.
+    """
+
+    def __init__(self, *pairs: tuple[Place, str, str]) -> None:
+        self.lost: list[str] = []
+        self._served = dict.fromkeys(pairs, 0)
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(pair,)) for pair in pairs]
+
+    def __enter__(self) -> Customers:
+        for thread in self._threads:
+            thread.start()
+        self.await_more()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def await_more(self, exchanges: int = 5) -> None:
+        """Return once each has been served so many times more, or has lost something."""
+        with self._changed:
+            aims = {pair: served + exchanges for pair, served in self._served.items()}
+            self._changed.wait_for(
+                lambda: self.lost or all(self._served[pair] >= aim for pair, aim in aims.items()),
+                timeout=6 * PATIENCE_SECONDS,
+            )
+            assert self.lost or all(self._served[pair] >= aim for pair, aim in aims.items()), "they were never served"
+
+    def _ask(self, pair: tuple[Place, str, str]) -> None:
+        source, address, expected = pair
+        with asking(source, address) as ask:
+            while not self._stop.is_set():
+                answer = ask(PATIENCE_SECONDS)
+                with self._changed:
+                    if answer == expected:
+                        self._served[pair] += 1
+                    else:
+                        self.lost.append(f"{source.name} -> {address}: {answer}")
+                    self._changed.notify_all()
+
+
+class Echo:
+    """Answers each datagram with its own bytes and the name of the place that it came to."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake, woken = socket.socketpair()
+        self._selector.register(woken, selectors.EVENT_READ, "")
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def listen(self, name: str, address: str = "") -> None:
+        """Answer in the namespace of the calling thread."""
+        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        server.bind((address, PORT))
+        self._selector.register(server, selectors.EVENT_READ, name)
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if not key.data:
+                    return
+                server = key.fileobj
+                assert isinstance(server, socket.socket)
+                question, client = server.recvfrom(64)
+                try:
+                    server.sendto(question + b" " + key.data.encode(), client)
+                except OSError:  # no way back: the asker's patience tells
+                    continue
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._wake.send(b"x")
+        self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+        self._wake.close()
+        self._selector.close()
