@@ -157,6 +157,8 @@ class AzureWorld:
         self._build_node()
         self.fabric = Place("fabric", kernel.in_fabric)
         kernel.in_fabric(self._build_fabric)
+        layout.azure_vnet_lock.parent.mkdir(parents=True)
+        layout.azure_vnet_lock.touch()
         self.live = self.add_azure_pod(LIVE)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from azure_world import (
     neighbour_of,
     restore,
     skip_without_tools,
+    tool,
 )
 from datagrams import Customers, answer, loses, sniffing
 from hostrouting.azure_vnet.linux import LinuxBridgeNode
@@ -213,12 +215,47 @@ def test_in_tunnel_mode_a_live_pods_answer_stays_and_a_gone_ones_goes(world: Azu
     assert world.rules() == rules
 
 
-def test_a_gone_pods_rule_for_ipv6_goes_too(world: AzureWorld) -> None:
-    rules = world.rules()
+def test_what_a_gone_pod_had_for_ipv6_goes_too(world: AzureWorld) -> None:
+    before = ipv6(world)
     restore(f"-A PREROUTING -p IPv6 -i eth0 --ip6-dst fd00::32 -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT")
-    assert changes_nothing(world)
-    clean(world, cidrs=[CIDR, "fd00::/64"])
-    assert world.rules() == rules
+    ip(
+        f"neighbour add fd00::32 lladdr {STALE_MAC} dev azure0 nud permanent",
+        "route add fd00::32/128 dev azure0 metric 7",
+    )
+    left = ipv6(world)
+    clean(world)
+    assert ipv6(world) == left
+    clean(world, cidrs=["fd00::/64"])
+    assert ipv6(world) == before
+
+
+def ipv6(world: AzureWorld) -> tuple[list[str], list[str], str]:
+    return world.rules(), world.neighbours(), tool("ip", "-6", "route", "show", "root", "fd00::/16")
+
+
+def test_of_several_routes_to_one_address_only_the_dangling_ones_go(world: AzureWorld) -> None:
+    ip(
+        f"route add 10.224.0.45 via {GATEWAY} dev azure0 metric 7",
+        f"route add 10.224.0.45 via {GATEWAY} dev azure0 tos 0x10",
+    )
+    routes = world.routes()
+    ip(
+        "route add 10.224.0.45 dev azure0",
+        "route append 10.224.0.45 dev azure0 metric 7 proto static mtu 1400",
+        "route add 10.224.0.45 dev azure0 tos 0x10 metric 7",
+    )
+    clean(world)
+    assert world.routes() == routes
+
+
+def test_rules_that_ebtables_cannot_print_are_an_error_and_nothing_is_removed(world: AzureWorld) -> None:
+    if shutil.which("nft") is None:
+        pytest.skip("nft isn't installed")
+    world.leave(*EACH)
+    tool("nft", "add rule bridge nat PREROUTING meta mark set numgen inc mod 3")
+    before = tool("nft", "list", "table", "bridge", "nat")
+    refusal(world)
+    assert tool("nft", "list", "table", "bridge", "nat") == before
 
 
 def test_the_nodes_own_addresses_and_macs_and_its_gateway_stay(world: AzureWorld) -> None:
@@ -270,8 +307,8 @@ class Watched:
     after: Callable[[], None] = lambda: None
     node: BridgeNode = attrs.field(factory=LinuxBridgeNode)
 
-    def look(self, bridge: str, uplink: str) -> Scene:
-        return self.node.look(bridge, uplink)
+    def look(self, bridge: str) -> Scene:
+        return self.node.look(bridge)
 
     def remove_rules(self, rules: Sequence[str]) -> bool:
         self.before()
