@@ -294,7 +294,7 @@ class AzureWorld:
     # --- what one sees -----------------------------------------------------------------------------------------
 
     def rules(self) -> list[str]:
-        """The ruleset as ebtables-save prints it, without the comments that hold the time."""
+        """The ruleset as ebtables-save prints it, without the comments that hold the time, and without counters."""
         return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
 
     def packets(self) -> dict[str, int]:
