@@ -11,6 +11,9 @@ docs/design.md names every module):
     tasks, foresee, report, doctor                  what a bootstrap program runs
     watch, cli, demo, testing                       fronts
 
+Two neighbours of host routing have rooms of their own, on the same floors: ``lb_probe`` (health probes of Azure's load
+balancer) and ``azure_vnet`` (what that CNI leaves behind); ``networking`` is their config.
+
 Names are looked up when they are first used (PEP 562): naming a config class loads no netlink.
 """
 
@@ -20,38 +23,66 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hostrouting.azure_vnet import BridgeNode
+    from hostrouting.azure_vnet.plan import AzureVnetReport
+    from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet
     from hostrouting.backends import RouteBackend
     from hostrouting.backends.netlink import NetlinkBackend
     from hostrouting.config import Config, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
-    from hostrouting.errors import ConfigError, HostRoutingError, RouteError, RouteOverlapError, UnitError
+    from hostrouting.errors import (
+        AzureVnetError,
+        ConfigError,
+        HostRoutingError,
+        LoadBalancerProbeError,
+        RouteError,
+        RouteOverlapError,
+        UnitError,
+    )
     from hostrouting.findings import Finding, Note, OverlapReport
     from hostrouting.host import Host
     from hostrouting.layout import Layout
+    from hostrouting.lb_probe import ProbeNode
+    from hostrouting.lb_probe.plan import ProbeReport
+    from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
+    from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
     from hostrouting.plan import RoutesReport
     from hostrouting.systemd import UnitManager
     from hostrouting.systemd.systemctl import Systemctl
     from hostrouting.tasks import CheckRouteOverlap, Configure, ConfigureStaticRoutes, RemoveHostRouting
 
 __all__ = [
+    "AzureVnetError",
+    "AzureVnetReport",
+    "BridgeNode",
     "CheckRouteOverlap",
     "Config",
     "ConfigError",
     "Configure",
+    "ConfigureLoadBalancerProbe",
     "ConfigureStaticRoutes",
     "Finding",
     "Host",
+    "HostNetworking",
     "HostRoutingError",
+    "Ipv6Detection",
     "Layout",
+    "LoadBalancerProbe",
+    "LoadBalancerProbeError",
     "NetlinkBackend",
     "Note",
     "OverlapMode",
     "OverlapReport",
+    "ProbeNode",
+    "ProbeReport",
     "RemoveHostRouting",
+    "RemoveLoadBalancerProbe",
+    "RemoveStaleAzureVnet",
     "RouteBackend",
     "RouteError",
     "RouteOverlap",
     "RouteOverlapError",
     "RoutesReport",
+    "StaleAzureVnet",
     "StaticRoute",
     "StaticRoutes",
     "Systemctl",
@@ -63,12 +94,22 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "azure_vnet": ("BridgeNode",),
+    "azure_vnet.plan": ("AzureVnetReport",),
+    "azure_vnet.tasks": ("RemoveStaleAzureVnet",),
     "backends": ("RouteBackend",),
     "backends.netlink": ("NetlinkBackend",),
     "config": ("Config", "OverlapMode", "RouteOverlap", "StaticRoute", "StaticRoutes"),
-    "errors": ("ConfigError", "HostRoutingError", "RouteError", "RouteOverlapError", "UnitError"),
+    "errors": (
+        *("AzureVnetError", "ConfigError", "HostRoutingError", "LoadBalancerProbeError"),
+        *("RouteError", "RouteOverlapError", "UnitError"),
+    ),
     "host": ("Host",),
     "layout": ("Layout",),
+    "lb_probe": ("ProbeNode",),
+    "lb_probe.plan": ("ProbeReport",),
+    "lb_probe.tasks": ("ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe"),
+    "networking": ("HostNetworking", "Ipv6Detection", "LoadBalancerProbe", "StaleAzureVnet"),
     "findings": ("Finding", "Note", "OverlapReport"),
     "plan": ("RoutesReport",),
     "systemd": ("UnitManager",),

@@ -18,7 +18,7 @@ from hostrouting.config import Config, OverlapMode
 from hostrouting.errors import ConfigError, RouteError, RouteOverlapError
 from hostrouting.files import locked, remove
 from hostrouting.findings import OverlapReport, Verdict
-from hostrouting.gate import CHECK, ROUTES
+from hostrouting.gate import CHECK, PROBE, ROUTES
 from hostrouting.host import Host
 from hostrouting.install import all_or_nothing, apply_routes
 from hostrouting.markers import write_markers
@@ -358,7 +358,7 @@ class Configure:
 
 @attrs.frozen
 class RemoveHostRouting:
-    """Take back everything that was ever installed, without the config that asked for it.
+    """Take back everything that was ever installed, without the config that asked for it; the probes' rules too.
 
     Args:
         host: where; None: this host.
@@ -376,9 +376,14 @@ class RemoveHostRouting:
 
         Raises:
             RouteError: a route can't be removed; the table is as before.
+            LoadBalancerProbeError: the rules that rewrite probes can't be removed; everything is as before.
             FileError: a file can't be removed; a later run goes on from there.
         """
         host = _this_host(self.host)
+        if _is_installed(host, PROBE):
+            from hostrouting.lb_probe.tasks import RemoveLoadBalancerProbe
+
+            RemoveLoadBalancerProbe(host=host).do(scope)
         _remove_watch(host, scope)
         result = _remove_routes(host, scope, Config())
         _remove_check(host, scope, Config())

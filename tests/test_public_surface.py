@@ -12,10 +12,13 @@ PHASES = {
     "TimedOut", "Timeout", "describe", "run", "run_child", "task",
 }  # fmt: skip
 HOSTROUTING = {
-    "CheckRouteOverlap", "Config", "ConfigError", "Configure", "ConfigureStaticRoutes", "Finding", "Host",
-    "HostRoutingError", "Layout", "NetlinkBackend", "Note", "OverlapMode", "OverlapReport", "RemoveHostRouting",
-    "RouteBackend", "RouteError", "RouteOverlap", "RouteOverlapError", "RoutesReport", "StaticRoute", "StaticRoutes",
-    "Systemctl", "UnitError", "UnitManager", "__version__",
+    "AzureVnetError", "AzureVnetReport", "BridgeNode", "CheckRouteOverlap", "Config", "ConfigError",
+    "Configure", "ConfigureLoadBalancerProbe", "ConfigureStaticRoutes", "Finding", "Host", "HostNetworking",
+    "HostRoutingError", "Ipv6Detection", "Layout", "LoadBalancerProbe", "LoadBalancerProbeError",
+    "NetlinkBackend", "Note", "OverlapMode", "OverlapReport", "ProbeNode", "ProbeReport", "RemoveHostRouting",
+    "RemoveLoadBalancerProbe", "RemoveStaleAzureVnet", "RouteBackend", "RouteError", "RouteOverlap",
+    "RouteOverlapError", "RoutesReport", "StaleAzureVnet", "StaticRoute", "StaticRoutes", "Systemctl",
+    "UnitError", "UnitManager", "__version__",
 }  # fmt: skip
 
 
@@ -40,4 +43,4 @@ def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
 
 
 def test_the_fakes_are_offered_without_hypothesis_and_netlink() -> None:
-    assert {"FakeKernel", "FakeSystemd"} <= set(hostrouting.testing.__all__)
+    assert {"FakeBridgeNode", "FakeKernel", "FakeProbeNode", "FakeSystemd"} <= set(hostrouting.testing.__all__)

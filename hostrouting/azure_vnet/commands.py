@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
 from hostrouting import styled
@@ -11,6 +10,8 @@ from hostrouting.commands import EXIT_PLAN_CHANGES, run_task
 from hostrouting.options import load_networking
 
 if TYPE_CHECKING:
+    import argparse
+
     from hostrouting.host import Host
     from hostrouting.networking import HostNetworking
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
 from hostrouting import styled
@@ -11,6 +10,8 @@ from hostrouting.commands import EXIT_PLAN_CHANGES, run_task
 from hostrouting.options import load_networking
 
 if TYPE_CHECKING:
+    import argparse
+
     from hostrouting.host import Host
 
 __all__ = ["WORDS"]
@@ -36,21 +37,20 @@ def _apply(options: argparse.Namespace, host: Host | None) -> int:
 def _plan(options: argparse.Namespace, host: Host | None) -> int:
     import phases
     from hostrouting import report
-    from hostrouting.boot import plan_part
-    from hostrouting.gate import PROBE
     from hostrouting.host import Host
-    from hostrouting.lb_probe.tasks import plan_probe, wanted_part
+    from hostrouting.lb_probe.tasks import plan_next_boot, plan_probe
     from hostrouting.lb_probe.wording import plan_text
 
     config, on = load_networking(options, host), host or Host()
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, on, scope)))
-    boot = plan_part(on, config.consumer, wanted_part(config, on, plan), PROBE)
+    boot = plan_next_boot(config, on, plan)
     if options.output == "json":
         document = {"schema": 1, **plan.to_json(), "boot": boot.to_json()}
         styled.say(report.to_json_text(document).rstrip())
     else:
         styled.say(plan_text(plan, boot, wait_seconds=config.load_balancer_probe.wait_seconds))
-    return 0 if plan.is_empty and plan.missing is None and boot.is_empty else EXIT_PLAN_CHANGES
+    is_waiting = plan.missing is not None and plan.skipped_because is None
+    return 0 if plan.is_empty and boot.is_empty and not is_waiting else EXIT_PLAN_CHANGES
 
 
 def _remove(options: argparse.Namespace, host: Host | None) -> int:

@@ -1,6 +1,6 @@
 """Fakes for tests of what is built on hostrouting; needs neither hypothesis nor pyroute2.
 
-``FakeKernel`` answers as Linux does, ``FakeSystemd`` stands in for systemd, ``FakeProbeNode`` for a node's nft and IPv6,
+``FakeKernel`` answers as Linux does, ``FakeSystemd`` stands in for systemd, ``FakeProbeNode`` for nft and IPv6,
 ``FakeBridgeNode`` for a node on which azure-vnet has been. ``RecordingBackend`` and ``FailingBackend`` go around any
 backend: the one notes what is written, the other refuses some of it. ``hostrouting.testing.conformance`` holds a kernel
 of your own to Linux's answers.

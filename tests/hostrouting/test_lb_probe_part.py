@@ -17,7 +17,7 @@ from hostrouting.install import all_or_nothing
 from hostrouting.lb_probe.part import probe_part
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.parts import Manifest, Part, part_paths
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.testing import FakeKernel, FakeProbeNode, FakeSystemd
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def host(units: FakeSystemd, layout: Layout) -> Host:
         kernel.add_address(dev, address)
     default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
     assert kernel.add([default]) == ()
-    return Host(routes=kernel, units=units, layout=layout)
+    return Host(routes=kernel, units=units, layout=layout, probe_node=FakeProbeNode())
 
 
 @pytest.fixture
@@ -187,9 +187,14 @@ def test_host_routing_comes_changes_and_goes_beside_it(host: Host, layout: Layou
     assert pre_starts(layout) == [BOTH_GATES[0], PROBE_GATE]
     apply(host, NOTHING)
     assert tree(layout, manifest=False) == alone
+
+
+def test_what_takes_back_everything_takes_it_too(host: Host, layout: Layout, part: Part) -> None:
+    before = tree(layout)
+    install(host, part)
     apply(host)
     phases.run(RemoveHostRouting(host=host))
-    assert tree(layout, manifest=False) == alone
+    assert tree(layout) == before
 
 
 def test_it_comes_changes_and_goes_beside_host_routing(host: Host, layout: Layout, part: Part) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hostrouting.lb_probe.linux import LinuxProbeNode
-from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
 from ipv6_frames import ALL_NODES, router_advertisement
 from probe_world import (
     ANSWER,
@@ -27,7 +25,9 @@ from probe_world import (
 
 import phases
 from hostrouting import Host, Layout
+from hostrouting.lb_probe.linux import LinuxProbeNode
 from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE
+from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
 from hostrouting.networking import HostNetworking, LoadBalancerProbe
 from hostrouting.testing import FakeSystemd
 

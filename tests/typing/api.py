@@ -8,27 +8,39 @@ from typing import assert_type
 
 import phases
 from hostrouting import (
+    AzureVnetReport,
+    BridgeNode,
     CheckRouteOverlap,
     Config,
     Configure,
+    ConfigureLoadBalancerProbe,
     ConfigureStaticRoutes,
     Finding,
     Host,
+    HostNetworking,
     Layout,
+    LoadBalancerProbe,
     NetlinkBackend,
     OverlapMode,
     OverlapReport,
+    ProbeNode,
+    ProbeReport,
     RemoveHostRouting,
+    RemoveLoadBalancerProbe,
+    RemoveStaleAzureVnet,
     RouteBackend,
     RouteOverlap,
     RoutesReport,
+    StaleAzureVnet,
     StaticRoute,
     StaticRoutes,
     UnitManager,
 )
+from hostrouting.azure_vnet.linux import LinuxBridgeNode
 from hostrouting.backends import Kernel
 from hostrouting.backends.namespace import NamespaceKernel
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.lb_probe.linux import LinuxProbeNode
+from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
 config = Config(
     static_routes=StaticRoutes(True, [StaticRoute("172.16.1.0/24", "10.1.0.1", "eth0", metric=5)]),
@@ -44,7 +56,18 @@ real: RouteBackend = NetlinkBackend()
 kernel: Kernel = FakeKernel()
 namespace: Kernel = NamespaceKernel()
 units: UnitManager = FakeSystemd()
-host = Host(routes=routes, units=units, layout=Layout("/tmp/x"))
+probe_node: ProbeNode = FakeProbeNode()
+bridge_node: BridgeNode = FakeBridgeNode()
+host = Host(routes=routes, units=units, layout=Layout("/tmp/x"), probe_node=probe_node, bridge_node=bridge_node)
+Host(probe_node=LinuxProbeNode(), bridge_node=LinuxBridgeNode())
+
+networking = HostNetworking(
+    LoadBalancerProbe(True, ["eth0"], "metadata", required=True), StaleAzureVnet(["10.241.0.0/16"], keep=["10.241.0.9"])
+)
+HostNetworking(stale_azure_vnet={"cidrs": ["fd00:1::/64"]}, consumer="kubelet.service")
+assert_type(phases.run(ConfigureLoadBalancerProbe(networking, host=host)), ProbeReport)
+assert_type(phases.run(RemoveLoadBalancerProbe(host=host)), ProbeReport)
+assert_type(phases.run(RemoveStaleAzureVnet(networking, host=host)), AzureVnetReport)
 
 assert_type(phases.run(ConfigureStaticRoutes(config, host=host)), RoutesReport)
 assert_type(phases.run(CheckRouteOverlap(config)), OverlapReport)
