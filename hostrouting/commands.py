@@ -17,6 +17,7 @@ from hostrouting.options import (
     UsageError,
     asked_host,
     load,
+    load_networking,
     merged,
     nameservers_of,
     read_with_cidrs,
@@ -240,10 +241,9 @@ def doctor(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.host import Host
 
     on = host or Host()
-    if options.config is not None:
-        diagnosis = examine(on, load(options, host), config_name=shlex.quote(options.config))
-    elif files.read_text(on.layout.config) is not None:
-        diagnosis = examine(on, load(options, host), config_name="")
+    if options.config is not None or files.read_text(on.layout.config) is not None:
+        name = "" if options.config is None else shlex.quote(options.config)
+        diagnosis = examine(on, load(options, host), load_networking(options, host, quietly=True), config_name=name)
     else:
         diagnosis = examine(on)
     if options.output == "json":

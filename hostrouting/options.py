@@ -59,15 +59,15 @@ def read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any]
     return _read(options, host, SECTION, Config.from_mapping)
 
 
-def load_networking(options: argparse.Namespace, host: Host | None) -> HostNetworking:
-    """What CONFIG says of the neighbours of host routing."""
+def load_networking(options: argparse.Namespace, host: Host | None, *, quietly: bool = False) -> HostNetworking:
+    """What CONFIG says of the neighbours of host routing; quietly: it needn't say anything."""
     from hostrouting import networking
 
-    return _read(options, host, networking.SECTION, networking.HostNetworking.from_mapping)[1]
+    return _read(options, host, None if quietly else networking.SECTION, networking.HostNetworking.from_mapping)[1]
 
 
 def _read(
-    options: argparse.Namespace, host: Host | None, section: str, parse: Callable[[dict[str, Any]], T]
+    options: argparse.Namespace, host: Host | None, section: str | None, parse: Callable[[dict[str, Any]], T]
 ) -> tuple[dict[str, Any], T]:
     from hostrouting.layout import Layout
 
@@ -78,7 +78,7 @@ def _read(
     try:
         document = read_config(path)
         config = parse(document)
-        if section not in document:
+        if section is not None and section not in document:
             styled.complain(f"hostrouting: {styled.clean(str(path))} has no key {section}: it asks for nothing")
         return document, config
     except ConfigError as error:

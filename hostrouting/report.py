@@ -146,7 +146,7 @@ def diff_lines(change: FileChange) -> list[str]:
 
     before, after = (change.before or "").splitlines(), (change.after or "").splitlines()
     if change.before is None and len(after) > _NEW_FILE_LINES:
-        return [good(f"+ {clean(change.path)} ({len(after)} lines, new; hostrouting render writes it into a folder)")]
+        return [good(f"+ {clean(change.path)} ({len(after)} lines, new)")]
     old, new = (change.path if text is not None else "/dev/null" for text in (change.before, change.after))
     paint = {"+": good, "-": bad, "@": dim}
     return [

@@ -59,8 +59,10 @@ def _rest(item: Item) -> str:
 
 
 def _others(rules: int, routes: int) -> list[str]:
-    counted = [f"{count} {what}" for count, what in ((rules, "rules"), (routes, "host routes")) if count]
-    return [dim(f"{' and '.join(counted)} of others stay as they are")] if counted else []
+    counted = [
+        f"{count} {what}{'s' * (count > 1)}" for count, what in ((rules, "rule"), (routes, "host route")) if count
+    ]
+    return [dim(f"left alone: {' and '.join(counted)} of others")] if counted else []
 
 
 def _notes(notes: Sequence[str]) -> list[str]:

@@ -3,13 +3,14 @@
 Each examination is a function of a ``Patient`` that yields what it finds; one that can't be made is a finding too,
 and the others go on. A new one gets a row in ``EXAMINATIONS``.
 
-=============  ======================================================================
-``_patient``   what is looked at: host, config, what is installed; each read once
-``_gate``      the units as systemd has them in memory
-``_files``     what lies on disk for the next boot
-``_routes``    the kernel's routes, and who may take them away
-``_text``      what was found, for people
-=============  ======================================================================
+===============  ====================================================================
+``_patient``     what is looked at: host, config, what is installed; each read once
+``_gate``        the units as systemd has them in memory
+``_files``       what lies on disk for the next boot
+``_routes``      the kernel's routes, and who may take them away
+``_neighbours``  the load balancer's probes, what azure-vnet has left
+``_text``        what was found, for people
+===============  ====================================================================
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.diagnosis import Ailment, Diagnosis, Examined, Severity
-from hostrouting.doctor import _files, _gate, _routes
+from hostrouting.doctor import _files, _gate, _neighbours, _routes
 from hostrouting.doctor._patient import Patient
 from hostrouting.doctor._text import diagnosis_text
 from hostrouting.errors import HostRoutingError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from hostrouting.config import Config
     from hostrouting.host import Host
+    from hostrouting.networking import HostNetworking
 
 __all__ = ["EXAMINATIONS", "Examination", "diagnosis_text", "examine"]
 
@@ -67,22 +69,32 @@ EXAMINATIONS = (
     Examination("networkd", "systemd-networkd takes no route away", _routes.networkd),
     Examination("networkmanager", "NetworkManager takes no route away", _routes.network_manager),
     Examination("cloud-init", "cloud-init takes no route away", _routes.cloud_init),
+    Examination("probes", "the load balancer's probes are rewritten as asked", _neighbours.probes, False),
+    Examination("flushes", "whoever flushes the ruleset gives the probes' rules back", _neighbours.flushes, False),
+    Examination("azure-vnet", "azure-vnet has left nothing in a pod's way", _neighbours.azure_vnet, False),
     Examination("python", "the Python that hostrouting's commands name is there", _files.python, False),
 )
 
 
-def examine(host: Host, config: Config | None = None, *, config_name: str = "CONFIG") -> Diagnosis:
+def examine(
+    host: Host,
+    config: Config | None = None,
+    networking: HostNetworking | None = None,
+    *,
+    config_name: str = "CONFIG",
+) -> Diagnosis:
     """Make all examinations of a running host, changing nothing.
 
     Args:
         host: whose kernel, systemd and files to look at.
         config: what is asked for; None: what the installed scripts were rendered from.
-        config_name: its file, as the remedies shall name it in commands; empty: the one that needn't be named.
+        networking: what is asked for beside host routing; None: what the installed script was rendered from.
+        config_name: their file, as the remedies shall name it in commands; empty: the one that needn't be named.
 
     Returns:
         What was found. It never raises because one examination can't be made.
     """
-    patient = Patient(host, config, config_name)
+    patient = Patient(host, config, networking, config_name)
     return Diagnosis(
         tuple(
             Examined(each.name, each.fine, _look(each, patient))

@@ -9,7 +9,7 @@ from hostrouting import files
 from hostrouting.boot import reference_links
 from hostrouting.diagnosis import Ailment, Severity
 from hostrouting.doctor._patient import read_folder, resolve_link
-from hostrouting.gate import GATED
+from hostrouting.gate import GATED, PROBE
 from hostrouting.parts import PARTS, WATCH, wanted_parts
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _TOOLS = {
     "flock": "util-linux",
     "timeout": "coreutils",
 }
+_PROBE_TOOLS = {"nft": "nftables", "unshare": "util-linux"}
 
 
 def installed(patient: Patient) -> Iterator[Ailment]:
@@ -200,7 +201,7 @@ def agents(patient: Patient) -> Iterator[Ailment]:
 
 def tools(patient: Patient) -> Iterator[Ailment]:
     """What the scripts need at boot is there."""
-    for tool, package in _TOOLS.items():
+    for tool, package in (_TOOLS | (_PROBE_TOOLS if PROBE in patient.parts else {})).items():
         # The scripts' first line names it; everything else is looked for.
         places = ("/bin/bash", "/usr/bin/bash") if tool == "bash" else tuple(f"{folder}/{tool}" for folder in _PATH)
         if not any(patient.layout.of(place).is_symlink() or patient.layout.of(place).exists() for place in places):

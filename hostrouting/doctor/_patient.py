@@ -10,7 +10,9 @@ import attrs
 from hostrouting import files
 from hostrouting.config import Config
 from hostrouting.errors import FileError
-from hostrouting.gate import CHECK, GATED, ROUTES
+from hostrouting.gate import CHECK, GATED, PROBE, ROUTES
+from hostrouting.lb_probe.part import read_script
+from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe
 from hostrouting.parts import CONFIGURED, WATCH, BootFile, Manifest, wanted_files, wanted_parts
 from hostrouting.readback import read_check_route_overlap_script, read_static_routes_script
 
@@ -32,14 +34,16 @@ class Patient:
     Args:
         host: whose kernel, systemd and files to look at.
         config: what is asked for; None: what the installed scripts were rendered from.
+        networking: what is asked for beside host routing; None: what the installed script was rendered from.
         config_name: what a command has to name so that it reads that config.
     """
 
-    def __init__(self, host: Host, config: Config | None, config_name: str) -> None:
+    def __init__(self, host: Host, config: Config | None, networking: HostNetworking | None, config_name: str) -> None:
         self.host = host
         self.layout = host.layout
         self.units = host.units
         self.given = config
+        self.given_networking = networking
         self._config_name = config_name
 
     @cached_property
@@ -73,6 +77,21 @@ class Patient:
             wait_seconds=Config().wait_seconds if either is None else either.wait_seconds,
             consumer=self.manifest.consumer or Config().consumer,
         )
+
+    @cached_property
+    def networking(self) -> HostNetworking | None:
+        """What the neighbours of host routing should be like; None if that can't be told."""
+        if self.given_networking is not None:
+            return self.given_networking
+        if PROBE not in self.manifest.parts:
+            return HostNetworking()
+        found = read_script(files.read_text(self.layout.script(PROBE)) or "")
+        if found is None:
+            return None
+        devices, required = found
+        # Whether the node has IPv6 was told when it was installed.
+        probe = LoadBalancerProbe(True, devices, Ipv6Detection.ALWAYS, required, 0)
+        return HostNetworking(probe, consumer=self.manifest.consumer)
 
     @cached_property
     def files(self) -> list[BootFile]:

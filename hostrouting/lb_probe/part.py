@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from hostrouting.layout import Layout
 
-__all__ = ["WAIT_SECONDS", "probe_part", "render_script"]
+__all__ = ["WAIT_SECONDS", "probe_part", "read_script", "render_script"]
 
 # How long the oneshot waits for the device of the pinned route.
 WAIT_SECONDS = 30
@@ -74,6 +75,22 @@ def render_script(devices: Sequence[str], *, required: bool) -> str:
     for name, value in values.items():
         text = text.replace(name, value)
     return text.replace("@DEVICES@", "\n".join(names))
+
+
+def read_script(text: str) -> tuple[tuple[str, ...], bool] | None:
+    """What a script was rendered from: ``render_script`` backwards.
+
+    Returns:
+        The devices, and whether the rules are required; None if this version renders no such text.
+    """
+    match = re.search(r"^mapfile -t DEVICES <<'DEVICES'\n(.*?)\nDEVICES$", text, re.MULTILINE | re.DOTALL)
+    if match is None:
+        return None
+    devices, required = tuple(match[1].splitlines()), "\nreadonly REQUIRED=yes\n" in text
+    try:
+        return (devices, required) if devices and render_script(devices, required=required) == text else None
+    except ValueError:
+        return None
 
 
 def _flush_drop_in_text(unit: str) -> str:

@@ -85,7 +85,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope) -> ProbeP
     """
     probe = config.load_balancer_probe
     if not probe.enabled:
-        return _plan_removal(host, asks_nft=False)
+        return _plan_removal(host, is_asked_for=False)
     if host.is_image:
         return ProbePlan(devices=_devices_of_image(probe))
     return _plan_now(probe, host, _assigned(probe, host.probe_node, scope))
@@ -203,7 +203,7 @@ class ConfigureLoadBalancerProbe:
         """
         host, probe = _this_host(self.host), self.config.load_balancer_probe
         if not probe.enabled:
-            return _remove(host, scope, asks_nft=False)
+            return _remove(host, scope, is_asked_for=False)
         if host.is_image:
             return self._install(host, scope, ProbeReport(devices=_devices_of_image(probe)))
         try:
@@ -345,20 +345,22 @@ class RemoveLoadBalancerProbe:
             FileError: a file can't be removed; a later run goes on from there.
             UnitError: systemd refuses; likewise.
         """
-        return _remove(_this_host(self.host), scope, asks_nft=True)
+        return _remove(_this_host(self.host), scope, is_asked_for=True)
 
 
-def _plan_removal(host: Host, *, asks_nft: bool) -> ProbePlan:
-    """What to take back; empty if nothing was installed.
+def _plan_removal(host: Host, *, is_asked_for: bool) -> ProbePlan:
+    """What to take back.
 
-    nft isn't asked for nothing: it may not be there, and would load its kernel modules.
+    Args:
+        host: where.
+        is_asked_for: not because a config doesn't enable it; else a node on which nothing was installed isn't asked.
     """
-    skipped = NOT_INSTALLED if asks_nft else NOT_ENABLED
-    if host.is_image:
+    skipped = NOT_INSTALLED if is_asked_for else NOT_ENABLED
+    if host.is_image or not (is_asked_for or _is_installed(host)):
         return ProbePlan(skipped_because=skipped)
     node = host.probe_node
     pins = plan_pins(None, node.pins(REWRITTEN_SOURCE))
-    before = _listing_if_any(node) if asks_nft or pins.remove or _is_installed(host) else None
+    before = _listing_if_any(node)
     return ProbePlan(skipped_because=skipped, ruleset="" if before is None else REMOVAL, rules_before=before, pins=pins)
 
 
@@ -371,11 +373,11 @@ def _listing_if_any(node: ProbeNode) -> str | None:
         raise
 
 
-def _remove(host: Host, scope: CancelScope, *, asks_nft: bool) -> ProbeReport:
-    if _plan_removal(host, asks_nft=asks_nft).is_empty and not _is_installed(host):
-        return ProbeReport(skipped_because=NOT_INSTALLED if asks_nft else NOT_ENABLED)
+def _remove(host: Host, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
+    if _plan_removal(host, is_asked_for=is_asked_for).is_empty and not _is_installed(host):
+        return ProbeReport(skipped_because=NOT_INSTALLED if is_asked_for else NOT_ENABLED)
     with _exclusive(host, scope):
-        plan = _plan_removal(host, asks_nft=asks_nft)
+        plan = _plan_removal(host, is_asked_for=is_asked_for)
         with all_or_nothing(scope) as undo:
             if plan.has_new_rules:
                 undo.push(partial(_put_back, host.probe_node, plan.rules_before))

@@ -42,10 +42,10 @@ def report_text(report: ProbeReport) -> str:
     if report.problem is not None:
         lines += [bad(f"problem: {clean(line)}") for line in report.problem.splitlines()]
     if report.rules_changed:
-        lines.append(good(f"{_TABLE}: changed"))
+        lines.append(good(f"{_TABLE}: {'loaded' if report.devices else 'removed'}"))
     lines += _pin_lines(report.pins, "pinned", "unpinned", "unchanged")
     if report.files_changed:
-        lines.append(good("what runs at the next boot: changed"))
+        lines.append(good(f"for the next boot: {'installed' if report.devices else 'removed'}"))
     if not report.changed and report.problem is None:
         lines.append("nothing to change")
     return "\n".join(lines)

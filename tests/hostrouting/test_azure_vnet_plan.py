@@ -286,6 +286,6 @@ def test_a_plan_is_lines_for_people_object_and_reason_below_each_other() -> None
     )
     assert plain[0].split("  ")[0] == "-"
     assert f"arpreply {GONE_MAC}" in plain[0]
-    assert "2 rules of others stay as they are" in lines[9]
+    assert "left alone: 2 rules of others" in lines[9]
     assert lines[10] == "note: legacy rules aren't looked at"
     assert "azure-vnet has left nothing here" in plan_text(AzureVnetPlan())

@@ -11,7 +11,6 @@ import pytest
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError
 from hostrouting.boot import FileChange, install_part, plan_boot, plan_part, remove_part
-from hostrouting.doctor import examine
 from hostrouting.gate import CHECK, FLUSHERS, PROBE, ROUTES
 from hostrouting.install import all_or_nothing
 from hostrouting.lb_probe.part import probe_part
@@ -310,14 +309,3 @@ def test_the_plan_of_the_part_alone_is_what_is_done(
     remove_part(host, PROBE)
     assert told(plan.files) == changes(there, tree(layout))
     assert plan_part(host, consumer, None, PROBE).is_empty
-
-
-# --- the doctor ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("given", [config(), None])
-def test_the_doctor_takes_it_for_no_ailment_of_host_routing(host: Host, part: Part, given: Config | None) -> None:
-    apply(host)
-    alone = {(a.subject, a.message) for a in examine(host, given).ailments}
-    install(host, part)
-    assert {(a.subject, a.message) for a in examine(host, given).ailments} == alone

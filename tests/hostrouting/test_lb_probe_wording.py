@@ -75,10 +75,10 @@ def test_a_report_shows_what_was_done() -> None:
     )  # fmt: skip
     assert plain(report_text(report)).splitlines() == [
         "probes come in by: eth0  (eth0 has fd00::4)",
-        "nftables table ip6 azure_slb_probe: changed",
+        "nftables table ip6 azure_slb_probe: loaded",
         f"pinned    {OURS}",
         f"unpinned  {OLD}",
-        "what runs at the next boot: changed",
+        "for the next boot: installed",
     ]
     assert plain(report_text(ProbeReport(skipped_because="no IPv6"))) == "skipped: no IPv6\nnothing to change"
 

@@ -1,0 +1,225 @@
+"""The doctor knows the neighbours of host routing: probes that die, rules that get flushed, what azure-vnet left."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+import phases
+from hostrouting import ConfigureLoadBalancerProbe, Host, HostNetworking, Layout, LoadBalancerProbeError
+from hostrouting.azure_vnet.model import Neighbour, Scene
+from hostrouting.diagnosis import Severity
+from hostrouting.doctor import examine
+from hostrouting.lb_probe import NodeAddress, Pin
+from hostrouting.lb_probe.ruleset import REWRITTEN_SOURCE, TABLE
+from hostrouting.model import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
+from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MACHINE = "systemd-nspawn@kube1.service"
+SCRIPT = "etc/aks-flex-node/load-balancer-probe.sh"
+RULES = "etc/aks-flex-node/load-balancer-probe.nft"
+EXAMINATIONS = (
+    "probes",
+    "flushes",
+    "azure-vnet",
+    "tools",
+    "files",
+    "gate",
+    "leftovers",
+    "installed",
+    "agents",
+    "units",
+)
+STALE = (
+    "-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.241.0.32 -j dnat --to-dst a2:11:22:33:44:55 --dnat-target ACCEPT",
+    "-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.241.0.32 -j arpreply --arpreply-mac a2:11:22:33:44:55",
+)
+
+
+def networking(**more: Any) -> HostNetworking:
+    return HostNetworking({"enabled": True, "waitSeconds": 0} | more, stale_azure_vnet={"cidrs": ["10.241.0.0/16"]})
+
+
+@attrs.frozen
+class Node:
+    """A node on which faults are planted."""
+
+    layout: Layout
+    units: FakeSystemd
+    probe: FakeProbeNode
+    bridge: FakeBridgeNode
+    host: Host
+
+    def write(self, path: str, text: str) -> None:
+        file = self.layout.of(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def found(self, wanted: HostNetworking | None = None) -> dict[str, tuple[str, Severity]]:
+        """Each finding of the examinations that matter here, by its kind: its subject and how grave it is."""
+        diagnosis = examine(self.host, None, wanted)
+        ailments = [one for each in diagnosis.examined if each.name in EXAMINATIONS for one in each.ailments]
+        assert all(ailment.message and ailment.remedy for ailment in ailments)
+        return {ailment.kind: (ailment.subject, ailment.severity) for ailment in ailments}
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Node:
+    """A node with IPv6 on which nothing is installed."""
+    layout = Layout(tmp_path)
+    layout.units.mkdir(parents=True)
+    for tool in ("bash", "ip", "awk", "flock", "timeout", "python3", "nft", "unshare"):
+        path = layout.of(f"/usr/bin/{tool}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o755)
+    kernel = FakeKernel()
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
+    assert kernel.add([default]) == ()
+    units = FakeSystemd(layout, running=[MACHINE])
+    probe = FakeProbeNode(
+        default_devices=["eth0"],
+        links=[Link(2, "eth0"), Link(3, "eth1")],
+        addresses=[NodeAddress("eth0", IPv6Address("fd00:1::4"))],
+    )
+    bridge = FakeBridgeNode()
+    host = Host(routes=kernel, units=units, layout=layout, probe_node=probe, bridge_node=bridge)
+    return Node(layout, units, probe, bridge, host)
+
+
+@pytest.fixture
+def node(bare: Node) -> Node:
+    """A healthy node whose probes are rewritten."""
+    phases.run(ConfigureLoadBalancerProbe(networking(), host=bare.host))
+    return bare
+
+
+@pytest.mark.parametrize("wanted", [None, networking()], ids=["installed", "config"])
+def test_a_healthy_node_has_no_finding(node: Node, wanted: HostNetworking | None) -> None:
+    assert node.found(wanted) == {}
+
+
+def test_where_nothing_is_asked_for_nothing_is_asked_of_the_node(bare: Node) -> None:
+    host = Host(routes=bare.host.routes, units=bare.units, layout=bare.layout)  # no probe_node to ask
+    names = {"probes", "flushes", "azure-vnet"}
+    found = [each for each in examine(host, None, HostNetworking()).examined if each.name in names]
+    assert [each.ailments for each in found] == [(), (), ()]
+
+
+def flush(node: Node) -> None:
+    node.probe.tables.clear()
+
+
+def meddle(node: Node) -> None:
+    node.probe.tables[TABLE] += "chain more { }\n"
+
+
+def lose_the_pin(node: Node) -> None:
+    node.probe.pin_list.clear()
+
+
+def add_a_pin(node: Node) -> None:
+    node.probe.pin_list.append(Pin(REWRITTEN_SOURCE, IPv6Address("fe80::1"), "eth1", Protocol.HOSTROUTING, 7))
+
+
+def remove_nft(node: Node) -> None:
+    node.layout.of("/usr/bin/nft").unlink()
+
+
+def edit_the_rules(node: Node) -> None:
+    node.write(RULES, node.layout.of(RULES).read_text().replace("eth0", "eth1"))
+
+
+def edit_the_script(node: Node) -> None:
+    node.write(SCRIPT, "#!/bin/bash\nexit 0\n")
+
+
+def override_the_gate(node: Node) -> None:
+    node.write(f"etc/systemd/system/{MACHINE}.d/zzz.conf", "[Service]\nExecStartPre=\n")
+    node.units.reload()
+
+
+def flush_at_will(node: Node) -> None:
+    node.write("usr/lib/systemd/system/firewall.service", "[Service]\nExecStart=/usr/sbin/nft -f /etc/firewall.nft\n")
+    node.write("etc/firewall.nft", "#!/usr/sbin/nft -f\nflush ruleset\ntable inet filter {\n}\n")
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "subject"),
+    [
+        (flush, "probe-rules", f"nftables table ip6 {TABLE}"),
+        (meddle, "probe-rules", f"nftables table ip6 {TABLE}"),
+        (lose_the_pin, "probe-route", f"{REWRITTEN_SOURCE} via fe80::1234:5678:9abc dev eth0"),
+        (add_a_pin, "probe-route", f"{REWRITTEN_SOURCE} via fe80::1 dev eth1"),
+        (remove_nft, "tool-missing", "nft"),
+        (edit_the_rules, "file-differs", f"/{RULES}"),
+        (edit_the_script, "file-differs", f"/{SCRIPT}"),
+        (override_the_gate, "gate-overridden", MACHINE),
+        (flush_at_will, "flushes-rules", "firewall.service"),
+    ],
+)
+@pytest.mark.parametrize("wanted", [None, networking()], ids=["installed", "config"])
+def test_each_fault_is_found(
+    node: Node, wanted: HostNetworking | None, plant: Callable[[Node], None], kind: str, subject: str
+) -> None:
+    plant(node)
+    found = node.found(wanted)
+    assert list(found) == [kind]
+    assert found[kind][0].startswith(subject)
+
+
+def test_a_service_that_gives_the_rules_back_after_its_flush_is_no_finding(node: Node) -> None:
+    flush_at_will(node)
+    drop_in = "[Service]\nExecStartPost=-+/etc/aks-flex-node/load-balancer-probe.sh rules\n"
+    node.write("etc/systemd/system/firewall.service.d/mine.conf", drop_in)
+    assert node.found() == {}
+
+
+def test_a_service_that_only_talks_of_flushing_is_no_finding(node: Node) -> None:
+    node.write("usr/lib/systemd/system/a.service", "# flush ruleset\n[Service]\nExecStart=/bin/echo flush ruleset\n")
+    assert node.found() == {}
+
+
+def test_probes_that_are_asked_for_and_not_installed_are_a_finding(bare: Node) -> None:
+    assert bare.found(networking())["not-installed"] == ("load-balancer-probe.service", Severity.BROKEN)
+
+
+def test_a_node_without_ipv6_has_nothing_to_install(bare: Node) -> None:
+    bare.probe.address_list.clear()
+    assert "load-balancer-probe.service" not in {subject for subject, _ in bare.found(networking()).values()}
+
+
+def test_what_is_no_longer_asked_for_is_a_finding(node: Node) -> None:
+    assert node.found(HostNetworking()) == {"another-config": ("load-balancer-probe.service", Severity.RISK)}
+
+
+@pytest.mark.parametrize(("required", "severity"), [(True, Severity.BROKEN), (False, Severity.RISK)])
+def test_what_keeps_probes_from_being_rewritten_is_as_grave_as_they_are_required(
+    node: Node, required: bool, severity: Severity
+) -> None:
+    node.probe.assigned = LoadBalancerProbeError("the metadata service doesn't answer")
+    wanted = networking(ipv6Detection="METADATA", required=required)
+    assert node.found(wanted) == {"probes-fail": ("load-balancer-probe.service", severity)}
+
+
+def test_another_consumer_in_the_config_is_a_finding(node: Node) -> None:
+    wanted = attrs.evolve(networking(), consumer="kubelet.service")
+    assert list(node.found(wanted)) == ["another-config"]
+
+
+def test_what_azure_vnet_left_is_one_finding_with_the_command_that_removes_it(node: Node) -> None:
+    stay = Neighbour("azure0", IPv4Address("10.9.0.1"), "0a:00:00:00:00:01", 0x80)
+    node.bridge.scene = Scene(rules=STALE, neighbours=(stay,))
+    (left,) = [one for one in examine(node.host, None, networking()).ailments if one.kind == "azure-vnet-left"]
+    assert left.subject.startswith("rule ")
+    assert left.subject.endswith("(and 1 more)")
+    assert "hostrouting azure-vnet clean CONFIG" in left.remedy
+    assert left.severity is Severity.RISK
