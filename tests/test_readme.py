@@ -11,7 +11,18 @@ from pathlib import Path
 import attrs
 import pytest
 
-from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoute, StaticRoutes, cli
+from hostrouting import (
+    Config,
+    Host,
+    HostNetworking,
+    Layout,
+    LoadBalancerProbe,
+    RouteOverlap,
+    StaleAzureVnet,
+    StaticRoute,
+    StaticRoutes,
+    cli,
+)
 from hostrouting.config import Watch
 from hostrouting.demo import CONFIG
 from hostrouting.doctor import EXAMINATIONS
@@ -39,15 +50,18 @@ def test_its_example_with_a_kernel_in_memory_runs() -> None:
 
 
 def test_its_config_loads() -> None:
-    (document,) = blocks("json")
-    assert len(Config.from_mapping(json.loads(document)).static_routes.routes) == 2
+    routing, neighbours = map(json.loads, blocks("json"))
+    assert len(Config.from_mapping(routing).static_routes.routes) == 2
+    networking = HostNetworking.from_mapping(neighbours)
+    assert networking.load_balancer_probe.enabled
+    assert networking.stale_azure_vnet is not None
 
 
-def test_its_table_names_every_key() -> None:
-    for cls in (StaticRoute, StaticRoutes, RouteOverlap, Watch, Config):
+def test_its_tables_name_every_key() -> None:
+    for cls in (StaticRoute, StaticRoutes, RouteOverlap, Watch, Config, LoadBalancerProbe, StaleAzureVnet):
         for field in attrs.fields(cls):
             if not attrs.has(type(field.default)):
-                assert re.search(rf"^\| `[^`]*{field.metadata['key']}(\[\])?", README, re.MULTILINE), field.metadata[
+                assert re.search(rf"^\| .*`[^`]*{field.metadata['key']}(\[\])?", README, re.MULTILINE), field.metadata[
                     "key"
                 ]
 
@@ -56,7 +70,7 @@ def test_its_table_names_every_command(capsys: pytest.CaptureFixture[str]) -> No
     assert cli.main(["--help"]) == 0
     commands = re.findall(r"^    ([\w-]+)  ", capsys.readouterr().out, re.MULTILINE)
     assert commands == re.findall(
-        r"^\| `(\w+)[^`]*` \| .* \| .*\d \|?", README.partition("## The command line")[2], re.MULTILINE
+        r"^\| `([\w-]+)[^`]*` \| .* \| .*\d \|?", README.partition("## The command line")[2], re.MULTILINE
     )
 
 
