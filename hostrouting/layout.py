@@ -85,7 +85,7 @@ class Layout:
 
     @property
     def gate_off(self) -> Path:
-        """Break-glass: as long as it is there, both scripts admit."""
+        """Break-glass: as long as it is there, the scripts admit."""
         return self.root / CONFIG_DIR / "gate.off"
 
     @property

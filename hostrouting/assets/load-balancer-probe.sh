@@ -40,7 +40,7 @@ readonly LOCK_SECONDS=60
 readonly RULES_LOCK_SECONDS=2
 # nft and ip answer in milliseconds.
 readonly ANSWER_SECONDS=5
-# A device that comes is seen in a tenth of a second; one that is set up, not later than this.
+# A device that comes or gets an address is seen in a tenth of a second; all else not later than this.
 readonly LOOK_SECONDS=1
 
 mapfile -t DEVICES <<'DEVICES'
@@ -259,6 +259,8 @@ take_lock() {
 # Sets OUTCOME: settled, missing, failed or locked; and MESSAGE or MISSING.
 attempt() {
   OUTCOME=failed MESSAGE='' MISSING='' DEV=''
+  list_devices
+  SEEN=$THERE
   if ! take_lock; then
     if [ "$MODE" != rules ]; then
       OUTCOME=locked
@@ -280,23 +282,24 @@ attempt() {
 
 # --- waiting -------------------------------------------------------------------------------------------------------
 
-# Returns when a device has come or gone, and after some time at the latest.
+# Returns when a device has come or gone or addresses have changed since the last look, and after some time at the latest.
 nap() {
-  local tenths before=''
+  local tenths
   # Nobody ever writes into it.
   [ -n "$SILENCE" ] || exec {SILENCE}<> <(:)
   for ((tenths = LOOK_SECONDS * 10; tenths; tenths--)); do
     read -r -t 0.1 -u "$SILENCE" _
     list_devices
-    [ "$before" = "$THERE" ] || [ -z "$before" ] || return
-    before=$THERE
+    [ "$THERE" = "$SEEN" ] || return
   done
 }
 
-# Sets THERE, without a process: the kernel shows them as files of this network namespace.
+# Sets THERE, without a process: the kernel shows this network namespace as files. One that is set up gets an address.
 list_devices() {
   local dev
-  THERE=' '
+  local -a addresses=()
+  { mapfile -t addresses </proc/net/if_inet6; } 2>/dev/null
+  THERE=" ${addresses[*]} "
   for dev in "${DEVICES[@]}"; do
     ! [ -d "/proc/sys/net/ipv6/conf/$dev" ] || THERE+="$dev "
   done
@@ -337,7 +340,7 @@ see_host() {
 
 # --- the run -------------------------------------------------------------------------------------------------------
 
-ANSWER='' MESSAGE='' MISSING='' REPORTED='' DEV='' THERE='' SILENCE='' WHY='' CHANGES=()
+ANSWER='' MESSAGE='' MISSING='' REPORTED='' DEV='' THERE='' SEEN='' SILENCE='' WHY='' CHANGES=()
 MODE=${1-} LIMIT=$WAIT_SECONDS LOCK_LIMIT=$LOCK_SECONDS HOLD=0
 case $#:$MODE in
   0:) ;;

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import tempfile
 from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
 
-from hypothesis import example, given
+import attrs
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import phases
 from hostrouting import (
     Config,
+    Configure,
     ConfigureStaticRoutes,
     Host,
     HostRoutingError,
@@ -21,8 +24,16 @@ from hostrouting import (
     StaticRoutes,
 )
 from hostrouting.backends.memory import FakeKernel
+from hostrouting.boot import install_part, plan_boot, plan_part, remove_part
+from hostrouting.gate import CHECK, PROBE, ROUTES, drop_in_text
+from hostrouting.install import all_or_nothing
+from hostrouting.lb_probe.part import probe_part
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.parts import WATCH, Manifest
 from hostrouting.testing import FailingBackend, FakeSystemd, RecordingBackend
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PREFIXES = ["172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.9/32", "172.16.0.10/32",
             "10.1.0.0/24", "10.1.0.128/25", "10.96.0.0/12", "172.16.255.255/32"]  # fmt: skip
@@ -124,3 +135,95 @@ def test_a_refusal_anywhere_puts_everything_back_or_says_what_it_could_not(
 @given(configs)
 def test_a_config_reads_back_as_itself(config: Config) -> None:
     assert Config.from_mapping(config.to_mapping()) == config
+
+
+# --- the parts of two rooms in one gate ----------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Probe:
+    """What is asked for of the load balancer's probe; no device: that it goes."""
+
+    devices: tuple[str, ...]
+    required: bool
+    consumer: str
+
+
+consumers = st.sampled_from(["systemd-nspawn@.service", "kubelet.service"])
+asked_of_routing = st.builds(
+    lambda has_routes, has_check, is_watched, consumer: Config(
+        StaticRoutes(has_routes, [StaticRoute("172.16.1.0/24")] * has_routes),
+        {"expectedCidrs": ["10.96.0.0/12"] * has_check},
+        wait_seconds=0,
+        consumer=consumer,
+        watch={"enabled": is_watched},
+    ),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    consumers,
+)
+asked_of_probe = st.builds(Probe, st.sampled_from([(), ("eth0",), ("eth0", "azure0")]), st.booleans(), consumers)
+
+
+@given(st.lists(st.one_of(asked_of_routing, asked_of_probe), min_size=1, max_size=5))
+@settings(max_examples=40)
+def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_nothing(
+    story: list[Config | Probe],
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        layout = Layout(root)
+        layout.units.mkdir(parents=True)
+        host = Host(routes=node([]), units=FakeSystemd(layout), layout=layout)
+        before = all_below(layout)
+        parts: dict[str, bool] = {}
+        consumer = ""
+        for asked in story:
+            consumer = ask(host, asked, parts) or consumer
+            manifest = Manifest.load(layout)
+            assert manifest.parts == parts
+            assert is_planned_empty(host, asked)
+            files = {path for path in all_below(layout) - before if not path.is_dir()}
+            assert files == ({layout.manifest, *manifest.files(layout)} if parts else set())
+            if manifest.has_gate:
+                assert manifest.consumer == consumer
+                assert layout.gate(consumer).read_text() == drop_in_text(parts)
+        phases.run(RemoveHostRouting(host=host))
+        remove_part(host, PROBE)
+        assert all_below(layout) == before
+
+
+def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
+    """Have it done; what is installed then; the consumer, if it is named anew."""
+    if isinstance(asked, Config):
+        phases.run(Configure(asked, host=host))
+        wanted = {
+            ROUTES: bool(asked.static_routes.routes),
+            CHECK: bool(asked.route_overlap.expected_cidrs),
+        }
+        wanted[WATCH] = asked.watch.enabled and any(wanted.values())
+        for name, is_wanted in wanted.items():
+            parts.pop(name, None)
+            if is_wanted:
+                parts[name] = name == ROUTES
+        return asked.consumer if any(wanted.values()) else ""
+    parts.pop(PROBE, None)
+    if not asked.devices:
+        remove_part(host, PROBE)
+        return ""
+    with all_or_nothing(phases.CancelScope()) as undo:
+        part = probe_part(asked.devices, host.layout, required=asked.required)
+        install_part(host, asked.consumer, part, undo)
+    parts[PROBE] = asked.required
+    return asked.consumer
+
+
+def is_planned_empty(host: Host, asked: Config | Probe) -> bool:
+    if isinstance(asked, Config):
+        return plan_boot(asked, host).is_empty
+    part = probe_part(asked.devices, host.layout, required=asked.required) if asked.devices else None
+    return plan_part(host, asked.consumer, part, PROBE).is_empty
+
+
+def all_below(layout: Layout) -> set[Path]:
+    return {path for path in layout.root.rglob("*") if layout.run_dir.parent not in (path, *path.parents)}
