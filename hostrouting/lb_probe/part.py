@@ -23,10 +23,15 @@ WAIT_SECONDS = 30
 
 # "-": whatever becomes of the probe's rules, firewalls of others start and stop as ever. "+": outside their sandbox.
 _GIVE_BACK = "-+/etc/aks-flex-node/load-balancer-probe.sh rules"
-_AFTER_FLUSH = {
+# Machines require the reference's flush. Ordered after it they fail with it (Result=dependency, which no Restart=
+# tries again), so without nft it is skipped: whether that holds a machine back is for our gate to say.
+_IF_NFT = "".join(f"ConditionFileIsExecutable=|{folder}/nft\n" for folder in ("/usr/sbin", "/usr/bin", "/sbin", "/bin"))
+_FLUSH_DROP_INS = {
     # It flushes as it starts, as it is reloaded, and as it stops; a restart is the last and the first.
-    "nftables.service": ("ExecStartPost", "ExecReload", "ExecStopPost"),
-    "nftables-flush.service": ("ExecStartPost",),
+    "nftables.service": (
+        f"[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
+    ),
+    "nftables-flush.service": f"[Unit]\n{_IF_NFT}\n[Service]\nExecStartPost={_GIVE_BACK}\n",
 }
 
 
@@ -94,9 +99,8 @@ def read_script(text: str) -> tuple[tuple[str, ...], bool] | None:
 
 
 def _flush_drop_in_text(unit: str) -> str:
-    lines = "\n".join(f"{key}={_GIVE_BACK}" for key in _AFTER_FLUSH[unit])
     return (
         "# Written by hostrouting; taken back by: hostrouting lb-probe remove\n"
         "# Whatever this unit flushes, the rules for the load balancer's probes come back.\n"
-        f"[Service]\n{lines}\n"
+        f"{_FLUSH_DROP_INS[unit]}"
     )

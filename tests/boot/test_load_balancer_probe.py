@@ -157,6 +157,7 @@ def test_installed_changed_and_removed_on_a_running_node_it_never_bounces_the_ma
 
 def test_without_nft_required_rules_hold_the_node_back_until_it_is_there_and_others_warn(node: Machine) -> None:
     payload = add_nested_machine(node)
+    add_flusher(node)  # without our part it fails, and, where it is ordered, the machine that requires it with it
     node.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", RESTARTING)
     change(node, "eth0")
     node.run_offline("mv", NFT, AWAY)
