@@ -325,7 +325,7 @@ def _why_neighbour_goes(neighbour: Neighbour) -> str:
 
 
 def _place(item: Item) -> tuple[int, int, int, str, str]:
-    """Rules, neighbours, routes; each by address."""
+    """Rules, neighbours, routes; each by address, and nothing else by the order in which it was given."""
     address = item.address
     family, number = (0, 0) if address is None else (address.version, int(address))
-    return (("rule", "neighbour", "route").index(item.kind), family, number, str(item.what), item.reason)
+    return (("rule", "neighbour", "route").index(item.kind), family, number, str(item.what), repr(item))

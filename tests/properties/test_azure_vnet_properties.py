@@ -188,8 +188,15 @@ ONE_MAC = Scene(
     neighbours=(Neighbour("azure0", ADDRESSES[0], MACS[0], NeighbourState.PERMANENT),),
 )
 
+# In words they are the same.
+SAME_WORDS = Scene(
+    routes=(HostRoute(ADDRESSES[4], "azure0", 4), HostRoute(ADDRESSES[4], "azure0", 4, has_gateway=True))
+)
+
 
 @given(configs, scenes(), listings, st.integers())
+@example(StaleAzureVnet(["10.1.0.0/25"]), SAME_WORDS, [], 0)
+@example(StaleAzureVnet(["10.1.0.0/25"]), SAME_WORDS, [], 1)
 @example(StaleAzureVnet(["10.1.0.0/25"]), ONE_MAC, [], 0)
 def test_the_order_of_what_is_there_doesnt_matter(
     config: StaleAzureVnet, scene: Scene, listed: list[Endpoint], seed: int

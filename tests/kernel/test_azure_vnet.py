@@ -1,0 +1,506 @@
+"""A real bridge, real ebtables, a live pod and what gone ones have left: exactly that goes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from contextlib import contextmanager
+from functools import partial
+from ipaddress import IPv4Address, ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import phases
+from hostrouting import Host, Layout
+from hostrouting.azure_vnet.linux import LinuxBridgeNode
+from hostrouting.azure_vnet.model import HostRoute, Neighbour, NeighbourState
+from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet, plan_stale
+from hostrouting.backends._namespaces import Namespace
+from hostrouting.errors import AzureVnetError
+from hostrouting.networking import HostNetworking, StaleAzureVnet
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from hostrouting.azure_vnet.plan import AzureVnetReport
+    from hostrouting.backends.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+NIC_MAC, GONE_MAC, LIVE_MAC = "00:0d:3a:01:02:03", "a2:06:00:20:0b:06", "a2:06:00:20:0b:07"
+GONE, GONE6, LIVE, OWN, GATEWAY = "10.1.0.32", "fd00::32", "10.1.0.33", "10.1.0.4", "10.1.0.1"
+CONFIG = HostNetworking(stale_azure_vnet=StaleAzureVnet(["10.1.0.0/24", "fd00::/64"], lock_wait_seconds=0))
+
+
+def run(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def ip(text: str) -> str:
+    return run("ip", *text.split())
+
+
+def nat(action: str, spec: str) -> None:
+    """As azure-vnet does it, one rule a call."""
+    run("ebtables-nft", "-t", "nat", action, *spec.split())
+
+
+def arp_reply(address: str, mac: str) -> str:
+    return f"PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac} --arpreply-target DROP"
+
+
+def dnat(address: str, mac: str) -> str:
+    family, option = ("IPv4", "--ip-dst") if ip_address(address).version == 4 else ("IPv6", "--ip6-dst")
+    return f"PREROUTING -p {family} -i eth0 {option} {address} -j dnat --to-dst {mac} --dnat-target ACCEPT"
+
+
+def saved() -> list[str]:
+    """The rules of all tables, without the dates."""
+    return [line for line in run("ebtables-nft-save").splitlines() if not line.startswith("#")]
+
+
+def serve(address: str, mac: str) -> None:
+    """What azure-vnet adds for a pod, but for its pair."""
+    if ip_address(address).version == 4:
+        nat("-A", arp_reply(address, mac))
+    nat("-A", dnat(address, mac))
+    ip(f"neighbour replace {address} dev azure0 lladdr {mac} nud permanent")
+
+
+def add_pair(name: str, mac: str) -> None:
+    ip(f"link add {name} type veth peer name {name}2 address {mac}")
+    ip(f"link set {name} master azure0 up")
+
+
+def move_pod_end(name: str, pod: Namespace) -> None:
+    run("ip", "link", "set", f"{name}2", "netns", f"/proc/{os.getpid()}/fd/{pod.fd}")
+
+
+@pytest.fixture
+def node(kernel: NamespaceKernel) -> LinuxBridgeNode:
+    """A node of azure-vnet in bridge mode, with the rules, neighbours and routes that are its own."""
+    for program in ("ebtables-nft", "ip"):
+        if not any(Path(folder, program).exists() for folder in os.environ["PATH"].split(":")):
+            pytest.skip(f"there is no {program}")
+    ip(f"link add eth0 address {NIC_MAC} type veth peer name fabric")
+    ip("link add azure0 type bridge")
+    ip("link set eth0 master azure0 up")
+    ip("link set fabric up")
+    ip(f"link set azure0 address {NIC_MAC} up")
+    ip(f"address add {OWN}/24 dev azure0")
+    ip("-6 address add fd00::4/64 dev azure0 nodad")
+    ip(f"route add default via {GATEWAY} dev azure0")
+    ip(f"route add 168.63.129.16 via {GATEWAY} dev azure0")
+    ip(f"neighbour add {GATEWAY} dev azure0 lladdr 12:34:56:78:9a:bc nud permanent")
+    ip(f"neighbour add 10.1.0.40 dev azure0 lladdr {GONE_MAC} nud reachable extern_learn")
+    ip("neighbour add 10.1.0.41 dev azure0 lladdr 12:34:56:78:9a:bc nud permanent")
+    nat("-A", f"POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC_MAC} --snat-arp --snat-target ACCEPT")
+    nat("-A", "PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT")
+    nat("-A", arp_reply(OWN, NIC_MAC))
+    nat("-A", dnat("10.2.0.9", GONE_MAC))
+    nat("-A", dnat(GONE, GONE_MAC).replace("-j dnat", "--ip-proto udp -j dnat"))
+    run("ebtables-nft", "-A", "FORWARD", "-p", "IPv6", "-i", "eth0", "-j", "DROP")
+    return LinuxBridgeNode()
+
+
+@pytest.fixture
+def live_pod(node: LinuxBridgeNode) -> Namespace:
+    pod = Namespace()
+    add_pair("azvlive", LIVE_MAC)
+    move_pod_end("azvlive", pod)
+    serve(LIVE, LIVE_MAC)
+    return pod
+
+
+@pytest.fixture
+def host(node: LinuxBridgeNode, tmp_path: Path) -> Host:
+    return Host(FakeKernel(), FakeSystemd(), Layout(tmp_path), bridge_node=node)
+
+
+def leave_stale() -> None:
+    serve(GONE, GONE_MAC)
+    serve(GONE6, GONE_MAC)
+    ip(f"route add {GONE} dev azure0")
+    ip(f"-6 route add {GONE6} dev azure0")
+
+
+def clean(host: Host) -> AzureVnetReport:
+    return phases.run(RemoveStaleAzureVnet(CONFIG, host=host))
+
+
+def all_else() -> tuple[list[str], str, str, str]:
+    """Everything that must not change, as the tools print it."""
+    neighbours = "\n".join(sorted(line.rsplit(" ", 1)[0] for line in ip("neighbour show nud permanent").splitlines()))
+    # Without link-local ones, which come a little after their interface.
+    return saved(), neighbours, ip("-4 route show table all"), ip("-6 route show root fd00::/16")
+
+
+# --- what goes, what stays -----------------------------------------------------------------------------------------
+
+
+def test_what_gone_pods_left_goes_and_every_other_rule_is_the_same_byte_for_byte(
+    host: Host, live_pod: Namespace
+) -> None:
+    before = all_else()
+    leave_stale()
+    report = clean(host)
+    assert all_else() == before
+    assert (len(report.removed), report.already_gone, report.rounds) == (7, (), 1)
+    kept = {str(item.what): item.reason for item in report.kept}
+    assert kept[f"-A {dnat(LIVE, LIVE_MAC)}"] == "the pod behind azvlive has this MAC"
+    assert kept[f"-A {dnat('10.2.0.9', GONE_MAC)}"] == "it is outside of the given CIDRs"
+    again = clean(host)
+    assert (again.removed, again.rounds, again.kept) == ((), 0, report.kept)
+    assert all_else() == before
+
+
+def test_the_same_is_planned_and_nothing_changed(host: Host, live_pod: Namespace) -> None:
+    leave_stale()
+    before = all_else()
+    assert len(plan_stale(CONFIG, host).remove) == 7
+    assert all_else() == before
+
+
+def test_duplicates_go_all_of_them(host: Host, node: LinuxBridgeNode) -> None:
+    before = saved()
+    for _ in range(3):
+        nat("-A", dnat(GONE, GONE_MAC))
+    assert len(clean(host).removed) == 3
+    assert saved() == before
+
+
+def test_hundreds_of_rules_go_in_one_batch(host: Host, node: LinuxBridgeNode) -> None:
+    before = saved()
+    lines = [f"-A {dnat(f'10.1.0.{n}', GONE_MAC)}" for n in range(50, 250)]
+    text = "\n".join(["*nat", *lines, "COMMIT", ""])
+    subprocess.run(["ebtables-nft-restore", "--noflush"], input=text, text=True, check=True)
+    assert len(clean(host).removed) == 200
+    assert saved() == before
+
+
+def test_a_pod_that_ends_leaves_what_the_next_run_removes(host: Host, live_pod: Namespace) -> None:
+    assert clean(host).removed == ()
+    ip("link delete azvlive")
+    assert len(clean(host).removed) == 3
+
+
+def test_a_half_done_add_is_left_alone_before_and_after_the_pod_end_moves(host: Host, node: LinuxBridgeNode) -> None:
+    add_pair("azvnew", GONE_MAC)
+    serve(GONE, GONE_MAC)
+    before = all_else()
+    assert clean(host).removed == ()
+    pod = Namespace()
+    move_pod_end("azvnew", pod)
+    assert clean(host).removed == ()
+    assert all_else() == before
+
+
+def test_an_endpoint_of_the_state_is_dead_once_its_interface_is_gone(host: Host, node: LinuxBridgeNode) -> None:
+    mac = base64.b64encode(bytes.fromhex(GONE_MAC.replace(":", ""))).decode()
+    endpoint = {"HostIfName": "azvold", "MacAddress": mac, "IPAddresses": [{"IP": GONE, "Mask": "//8AAA=="}]}
+    networks = {"azure": {"Endpoints": {"1-eth0": endpoint}}}
+    document = {"Network": {"ExternalInterfaces": {"eth0": {"Networks": networks}}}}
+    host.layout.azure_vnet_state.parent.mkdir(parents=True)
+    host.layout.azure_vnet_state.write_text(json.dumps(document))
+    ip(f"neighbour add {GONE} dev azure0 lladdr {GONE_MAC} nud permanent")
+    add_pair("azvold", "a2:00:00:00:00:01")
+    assert clean(host).removed == ()
+    ip("link delete azvold")
+    assert [str(item.what) for item in clean(host).removed] == [f"{GONE} dev azure0 lladdr {GONE_MAC} PERMANENT"]
+
+
+def test_a_late_cni_del_changes_nothing_for_others(host: Host, live_pod: Namespace) -> None:
+    leave_stale()
+    clean(host)
+    before = all_else()
+    for spec in (arp_reply(GONE, GONE_MAC), dnat(GONE, GONE_MAC)):
+        with pytest.raises(subprocess.CalledProcessError) as caught:
+            nat("-D", spec)
+        assert caught.value.returncode == 1
+    assert all_else() == before
+    assert clean(host).removed == ()
+
+
+# --- a changed world -----------------------------------------------------------------------------------------------
+
+
+class Interrupted(LinuxBridgeNode):
+    """Lets somebody else do something between a plan and its batch, once."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self._meanwhile = [meanwhile]
+
+    def remove_rules(self, rules: object) -> bool:
+        if self._meanwhile:
+            self._meanwhile.pop()()
+        return super().remove_rules(rules)  # type: ignore[arg-type]
+
+
+def interrupted(host: Host, meanwhile: Callable[[], object]) -> Host:
+    return Host(FakeKernel(), FakeSystemd(), host.layout, bridge_node=Interrupted(meanwhile))
+
+
+def test_a_rule_that_changed_since_the_plan_means_planning_again(host: Host, live_pod: Namespace) -> None:
+    before = all_else()
+    leave_stale()
+
+    def change() -> None:
+        nat("-D", dnat(GONE, GONE_MAC))
+        nat("-A", dnat(GONE, "a2:00:00:00:00:09"))
+
+    report = clean(interrupted(host, change))
+    assert report.rounds == 2
+    assert [str(item.what) for item in report.already_gone] == [f"-A {dnat(GONE, GONE_MAC)}"]
+    assert all_else() == before
+
+
+def test_a_batch_with_a_rule_that_isnt_there_removes_none(node: LinuxBridgeNode) -> None:
+    nat("-A", dnat(GONE, GONE_MAC))
+    before = saved()
+    there, missing = f"-A {dnat(GONE, GONE_MAC)}", f"-A {dnat(GONE, LIVE_MAC)}"
+    assert not node.remove_rules([there, missing])
+    assert saved() == before
+    assert node.remove_rules([there])
+    assert node.remove_rules([])
+
+
+def test_rules_that_are_put_back_are_an_error(host: Host, node: LinuxBridgeNode) -> None:
+    class PutsBack(LinuxBridgeNode):
+        def remove_rules(self, rules: object) -> bool:
+            done = super().remove_rules(rules)  # type: ignore[arg-type]
+            nat("-A", dnat(GONE, GONE_MAC))
+            return done
+
+    nat("-A", dnat(GONE, GONE_MAC))
+    puts_back = Host(FakeKernel(), FakeSystemd(), host.layout, bridge_node=PutsBack())
+    with pytest.raises(AzureVnetError, match="are back, .*azure-cnms"):
+        clean(puts_back)
+
+
+# --- neighbours and routes -------------------------------------------------------------------------------------------
+
+
+def test_neighbours_are_seen_as_they_are(node: LinuxBridgeNode) -> None:
+    ip("neighbour add 10.1.0.50 dev azure0 lladdr a2:00:00:00:00:50 nud permanent router")
+    ip("neighbour add 10.1.0.51 dev azure0 nud failed")
+    ip("neighbour add 10.1.0.52 dev fabric lladdr a2:00:00:00:00:52 nud permanent")
+    ip("neighbour add fd00::53 dev azure0 lladdr a2:00:00:00:00:53 nud permanent")
+    found = {str(one.address): one for one in node.look("azure0").neighbours}
+    assert set(found) == {GATEWAY, "10.1.0.40", "10.1.0.41", "10.1.0.50", "10.1.0.51", "fd00::53"}
+    permanent = NeighbourState.PERMANENT
+    assert found["10.1.0.50"] == Neighbour("azure0", IPv4Address("10.1.0.50"), "a2:00:00:00:00:50", permanent)
+    assert found["10.1.0.51"].is_unresolved
+    assert [address for address, one in found.items() if one.is_foreign] == ["10.1.0.40"]
+
+
+def test_a_managed_neighbour_is_somebody_elses(node: LinuxBridgeNode) -> None:
+    try:
+        ip("neighbour add 10.1.0.54 dev azure0 managed")
+    except subprocess.CalledProcessError:
+        pytest.skip("this kernel or ip(8) knows no managed neighbours")
+    (found,) = (one for one in node.look("azure0").neighbours if str(one.address) == "10.1.0.54")
+    assert found.is_foreign
+
+
+def test_a_neighbour_goes_only_if_it_is_still_what_was_planned(node: LinuxBridgeNode) -> None:
+    ip(f"neighbour add {GONE} dev azure0 lladdr {GONE_MAC} nud permanent")
+    (planned,) = (one for one in node.look("azure0").neighbours if str(one.address) == GONE)
+    ip(f"neighbour replace {GONE} dev azure0 lladdr {LIVE_MAC} nud permanent")
+    assert not node.remove_neighbour(planned)
+    assert LIVE_MAC in ip(f"neighbour show {GONE}")
+    ip(f"neighbour replace {GONE} dev azure0 lladdr {GONE_MAC} nud permanent")
+    assert node.remove_neighbour(planned)
+    assert not node.remove_neighbour(planned)
+
+
+def test_exactly_the_planned_route_goes_and_not_the_first_of_its_destination(node: LinuxBridgeNode) -> None:
+    ip(f"route add {GONE} dev azure0 metric 50")
+    ip(f"route add {GONE} dev azure0 metric 50 tos 0x10")
+    ip(f"route add {GONE} dev azure0 table 100")
+    ip(f"route add {GONE} dev fabric metric 60")
+    ip(f"-6 route add {GONE6} dev azure0 metric 50")
+    ip(f"-6 route add {GONE6} dev fabric metric 70")
+    before = ip("-4 route show table all"), ip("-6 route show root fd00::/16")
+    there = {route for route in node.look("azure0").routes if str(route.destination) in (GONE, GONE6)}
+    assert there == {
+        HostRoute(ip_address(GONE), "azure0", 3, 50),
+        HostRoute(ip_address(GONE), "azure0", 3, 50, tos=0x10),
+        HostRoute(ip_address(GONE), "fabric", 3, 60),
+        HostRoute(ip_address(GONE6), "azure0", 3, 50),
+        HostRoute(ip_address(GONE6), "fabric", 3, 70),
+    }
+    for address in (ip_address(GONE), ip_address(GONE6)):
+        for missing in (
+            HostRoute(address, "azure0", 3, 0 if address.version == 4 else 1024),
+            HostRoute(address, "azure0", 4, 50),
+            HostRoute(address, "fabric", 3, 50),
+            HostRoute(address, "none", 3, 50),
+        ):
+            assert not node.remove_route(missing)
+    assert (ip("-4 route show table all"), ip("-6 route show root fd00::/16")) == before
+    ip(f"route add {GONE} dev azure0")
+    ip(f"-6 route add {GONE6} dev azure0")
+    assert node.remove_route(HostRoute(ip_address(GONE), "azure0", 3, 0))
+    assert node.remove_route(HostRoute(ip_address(GONE6), "azure0", 3, 1024))
+    assert (ip("-4 route show table all"), ip("-6 route show root fd00::/16")) == before
+
+
+def test_routes_with_a_gateway_several_hops_or_a_nexthop_object_are_told_apart(node: LinuxBridgeNode) -> None:
+    ip(f"route add 10.1.0.60 via {GATEWAY} dev azure0")
+    ip("route add 10.1.0.61 nexthop dev azure0 nexthop dev fabric")
+    ip("-6 route add fd00::60 via fd00::1 dev azure0")
+    ip("-6 route add fd00::61 nexthop via fd00::1 dev azure0 nexthop via fd00::2 dev azure0")
+    ip("nexthop add id 7 dev azure0")
+    ip("route add 10.1.0.62 nhid 7")
+    scene = node.look("azure0")
+    found = {str(route.destination): (route.has_gateway, route.is_plain) for route in scene.routes}
+    assert found == {
+        "168.63.129.16": (True, True),
+        "10.1.0.60": (True, True),
+        "10.1.0.61": (False, False),
+        "10.1.0.62": (False, False),
+        "fd00::60": (True, True),
+        "fd00::61": (True, False),
+    }
+    assert set(map(str, scene.gateways)) == {GATEWAY, "fd00::1", "fd00::2"}
+    assert {OWN, "fd00::4", "127.0.0.1", "::1"} <= set(map(str, scene.addresses))
+
+
+def test_interfaces_are_seen_with_their_far_ends_in_whichever_namespace(node: LinuxBridgeNode) -> None:
+    pod = Namespace()
+    add_pair("azvfar", LIVE_MAC)
+    move_pod_end("azvfar", pod)
+    add_pair("azvnear", GONE_MAC)
+    found = {one.name: one for one in node.look("azure0").interfaces}
+    assert found["azvfar"].far_mac == LIVE_MAC
+    assert (found["azvnear"].far_mac, found["azvnear2"].mac) == (GONE_MAC, GONE_MAC)
+    assert (found["azvfar"].master, found["eth0"].master, found["azure0"].master) == ("azure0", "azure0", None)
+    assert (found["azure0"].mac, found["azure0"].far_mac) == (NIC_MAC, None)
+
+
+# --- what can't be done ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def path_of(folder: Path, **programs: str) -> Iterator[None]:
+    """A PATH with nothing but some shell scripts, and what they need."""
+    for name, text in programs.items():
+        program = folder / name.replace("_", "-")
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    before = os.environ["PATH"]
+    os.environ["PATH"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def as_nobody(program: str) -> str:
+    return f'PATH={os.environ["PATH"]} exec setpriv --reuid 65534 --clear-groups -- {program} "$@"'
+
+
+def test_without_leave_no_rule_is_read_or_removed_and_it_says_so(node: LinuxBridgeNode, tmp_path: Path) -> None:
+    if subprocess.run(["setpriv", "--reuid", "65534", "--clear-groups", "true"], check=False).returncode:
+        pytest.skip("root of a user namespace with one user can't become another")
+    nat("-A", dnat(GONE, GONE_MAC))
+    before = saved()
+    save, restore = as_nobody("ebtables-nft-save"), as_nobody("ebtables-nft-restore")
+    with path_of(tmp_path, ebtables_nft_save=save, ebtables_nft_restore=restore):
+        for bridge in ("azure0", "azure1"):
+            with pytest.raises(AzureVnetError, match="can't read ebtables' rules: .*; run as root") as caught:
+                node.look(bridge)
+            assert caught.value.is_not_permitted
+        with pytest.raises(AzureVnetError, match="can't delete 1 rules .*; run as root") as caught:
+            node.remove_rules([f"-A {dnat(GONE, GONE_MAC)}"])
+        assert caught.value.is_not_permitted
+    assert saved() == before
+
+
+def test_without_leave_no_neighbour_or_route_is_removed_and_it_says_so(
+    node: LinuxBridgeNode, as_ordinary_user: Callable[[], AbstractContextManager[None]]
+) -> None:
+    ip(f"route add {GONE} dev azure0")
+    ip(f"-6 route add {GONE6} dev azure0")
+    before, scene = all_else(), node.look("azure0")
+    attempts: list[Callable[[], object]] = [partial(node.remove_neighbour, scene.neighbours[0])]
+    attempts += [partial(node.remove_route, route) for route in scene.routes if not route.has_gateway]
+    assert len(attempts) == 3
+    for attempt in attempts:
+        with as_ordinary_user(), pytest.raises(AzureVnetError, match="run as root") as caught:
+            attempt()
+        assert caught.value.is_not_permitted
+    assert all_else() == before
+
+
+def test_no_ebtables_is_an_error_that_names_the_package_unless_there_is_no_bridge(
+    node: LinuxBridgeNode, tmp_path: Path
+) -> None:
+    with path_of(tmp_path):
+        with pytest.raises(AzureVnetError, match="there is no ebtables; install the package"):
+            node.look("azure0")
+        with pytest.raises(AzureVnetError, match="there is no ebtables; install the package"):
+            node.remove_rules(["-A PREROUTING -j ACCEPT"])
+        scene = node.look("azure1")
+    assert (scene.rules, scene.neighbours) == ((), ())
+    assert "there is no bridge azure1, and rules weren't looked at" in scene.notes[0]
+
+
+def test_the_legacy_ebtables_alone_is_an_error(node: LinuxBridgeNode, tmp_path: Path) -> None:
+    legacy = {"ebtables": "echo 'ebtables v2.0.11 (legacy) (December 2011)'", "ebtables_save": "exit 0"}
+    refused = pytest.raises(AzureVnetError, match=r"is the legacy one \(ebtables v2\.0\.11")
+    with path_of(tmp_path, **legacy), refused:
+        node.look("azure0")
+
+
+def test_ebtables_by_its_general_name_is_used_if_it_keeps_its_rules_in_nftables(
+    node: LinuxBridgeNode, tmp_path: Path
+) -> None:
+    nat("-A", dnat(GONE, GONE_MAC))
+    folders = os.environ["PATH"]
+    passed_on = {
+        name.replace("-", "_"): f'PATH={folders} exec {name.replace("ebtables", "ebtables-nft")} "$@"'
+        for name in ("ebtables", "ebtables-save", "ebtables-restore")
+    }
+    with path_of(tmp_path, **passed_on):
+        rules = node.look("azure0").rules
+        assert node.remove_rules([f"-A {dnat(GONE, GONE_MAC)}"])
+    assert f"-A {dnat(GONE, GONE_MAC)}" in rules
+    assert f"-A {dnat(GONE, GONE_MAC)}" not in saved()
+
+
+def test_rules_that_ebtables_cant_read_are_an_error_and_not_none(node: LinuxBridgeNode) -> None:
+    run("nft", "add rule bridge nat PREROUTING ip saddr 192.0.2.1 tcp dport 5 limit rate 5/second log accept")
+    assert not any(line.startswith("-A PREROUTING") for line in saved())
+    with pytest.raises(AzureVnetError, match="ebtables doesn't understand"):
+        node.look("azure0")
+
+
+def test_a_batch_that_fails_though_the_rules_are_there_is_an_error(node: LinuxBridgeNode, tmp_path: Path) -> None:
+    nat("-A", dnat(GONE, GONE_MAC))
+    save = f'PATH={os.environ["PATH"]} exec ebtables-nft-save "$@"'
+    with path_of(tmp_path, ebtables_nft_save=save, ebtables_nft_restore="echo no memory >&2; exit 4"):
+        with pytest.raises(AzureVnetError, match="`ebtables-nft-restore` failed: no memory"):
+            node.remove_rules([f"-A {dnat(GONE, GONE_MAC)}"])
+        assert not node.remove_rules([f"-A {dnat(GONE, LIVE_MAC)}"])
+
+
+def test_the_legacy_table_is_named_and_left_alone(node: LinuxBridgeNode, tmp_path: Path) -> None:
+    (tmp_path / "module/ebtable_nat").mkdir(parents=True)
+    scene = LinuxBridgeNode(sys=tmp_path).look("azure0")
+    assert "legacy ebtables, whose rules aren't looked at" in scene.notes[0]
+    assert scene.rules
+    assert node.look("azure0").notes == ()
+
+
+def test_rules_saved_with_counters_are_read_without(node: LinuxBridgeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = node.look("azure0").rules
+    monkeypatch.setenv("EBTABLES_SAVE_COUNTER", "yes")
+    assert node.look("azure0").rules == before
