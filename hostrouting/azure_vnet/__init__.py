@@ -52,10 +52,10 @@ class BridgeNode(Protocol):
         """
         ...
 
-    def remove_neighbour(self, neighbour: Neighbour) -> bool:
-        """Delete a neighbour; False: it wasn't there any more, or has another MAC or owner by now."""
+    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
+        """Delete neighbours; give those that weren't there any more, or have another MAC or owner by now."""
         ...
 
-    def remove_route(self, route: HostRoute) -> bool:
-        """Delete exactly this route; False: it wasn't there any more."""
+    def remove_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
+        """Delete exactly these routes; give those that weren't there any more."""
         ...

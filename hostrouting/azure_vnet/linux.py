@@ -87,15 +87,15 @@ class LinuxBridgeNode:
             return False
         raise error
 
-    def remove_neighbour(self, neighbour: Neighbour) -> bool:
-        """Delete a neighbour."""
+    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
+        """Delete neighbours; give those that weren't there any more, or have another MAC or owner by now."""
         with _as_azure_vnet_error():
-            return _neighbourhood().delete_neighbour(neighbour)
+            return _neighbourhood().delete_neighbours(neighbours)
 
-    def remove_route(self, route: HostRoute) -> bool:
-        """Delete a route."""
+    def remove_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
+        """Delete exactly these routes; give those that weren't there any more."""
         with _as_azure_vnet_error():
-            return _neighbourhood().delete_route(route)
+            return _neighbourhood().delete_host_routes(routes)
 
     def _rules(self, bridge: str, around: Neighbourhood) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The rules of table nat, and what couldn't be looked at."""

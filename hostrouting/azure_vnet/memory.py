@@ -44,7 +44,7 @@ class FakeBridgeNode:
         """Have something happen as the next call of a name comes, and before it is answered; once.
 
         Args:
-            call: ``look``, ``remove_rules``, ``remove_neighbour`` or ``remove_route``.
+            call: ``look``, ``remove_rules``, ``remove_neighbours`` or ``remove_routes``.
             act: changes the node under the caller's feet; what it raises, the call raises.
         """
         self._before.append((call, act))
@@ -73,19 +73,19 @@ class FakeBridgeNode:
         self.change(rules=tuple(kept))
         return True
 
-    def remove_neighbour(self, neighbour: Neighbour) -> bool:
-        """Remove a neighbour."""
-        self._come("remove_neighbour")
+    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
+        """Remove neighbours; give those that weren't there."""
+        self._come("remove_neighbours")
         before = self.scene.neighbours
-        self.change(neighbours=tuple(one for one in before if one != neighbour))
-        return neighbour in before
+        self.change(neighbours=tuple(one for one in before if one not in neighbours))
+        return tuple(one for one in neighbours if one not in before)
 
-    def remove_route(self, route: HostRoute) -> bool:
-        """Remove a route."""
-        self._come("remove_route")
+    def remove_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
+        """Remove routes; give those that weren't there."""
+        self._come("remove_routes")
         before = self.scene.routes
-        self.change(routes=tuple(one for one in before if one != route))
-        return route in before
+        self.change(routes=tuple(one for one in before if one not in routes))
+        return tuple(one for one in routes if one not in before)
 
     def _come(self, call: str) -> None:
         self.calls.append(call)

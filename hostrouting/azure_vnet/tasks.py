@@ -165,11 +165,15 @@ class _Run:
         """Remove what is planned; give the plan for what is there then."""
         node = self._host.bridge_node
         # The rules last: they tell whose the others are, should this be the end of us.
+        neighbours = [item.what for item in plan.remove if isinstance(item.what, Neighbour)]
+        routes = [item.what for item in plan.remove if isinstance(item.what, HostRoute)]
+        missing = {
+            *(node.remove_neighbours(neighbours) if neighbours else ()),
+            *(node.remove_routes(routes) if routes else ()),
+        }
         for item in plan.remove:
-            if isinstance(item.what, Neighbour):
-                self._note(item, was_there=node.remove_neighbour(item.what))
-            elif isinstance(item.what, HostRoute):
-                self._note(item, was_there=node.remove_route(item.what))
+            if not isinstance(item.what, str):
+                (self._gone if item.what in missing else self._removed).append(item)
         rules = [item for item in plan.remove if isinstance(item.what, str)]
         if not rules or node.remove_rules([str(item.what) for item in rules]):
             self._removed += rules
@@ -182,9 +186,6 @@ class _Run:
             else:
                 self._gone.append(item)
         return again
-
-    def _note(self, item: Item, *, was_there: bool) -> None:
-        (self._removed if was_there else self._gone).append(item)
 
 
 def _is_unresolved(item: Item) -> bool:

@@ -18,10 +18,11 @@ from __future__ import annotations
 import errno as errnos
 import socket
 import struct
+from collections import Counter
 from contextlib import closing
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.azure_vnet.model import HostRoute, Interface, Neighbour, NeighbourState
 from hostrouting.backends import _rtnetlink as rtnl
@@ -43,13 +44,15 @@ from hostrouting.errors import RouteError
 from hostrouting.model import NextHop, Route, RouteType, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from hostrouting.backends._conversation import Conversation
 
     IpAddress = IPv4Address | IPv6Address
 
 __all__ = ["Neighbourhood"]
+
+T = TypeVar("T", Neighbour, HostRoute)
 
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _LINK = struct.Struct("=BxHiII")
@@ -67,6 +70,7 @@ _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _NO_NAMESPACE = struct.pack("=i", -1)  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
+_IPV4 = 4
 _IPV4_BITS, _IPV6_BITS = 32, 128
 _SKIP_STATS = number(_IFLA_EXT_MASK, rtnl.RTEXT_FILTER_SKIP_STATS)
 
@@ -133,26 +137,26 @@ class Neighbourhood(NetlinkBackend):
 
         return self._read("list the neighbours", read)
 
-    def delete_neighbour(self, neighbour: Neighbour) -> bool:
-        """Delete a neighbour.
+    def delete_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
+        """Delete neighbours.
 
-        The kernel asks for no more than its address, so it is looked at once more before.
+        The kernel asks for no more than an address, so they are looked at once more before.
 
         Returns:
-            Whether it went; not if it wasn't there, or has another MAC or owner by now.
+            Those that didn't go: they weren't there, or have another MAC or owner by now.
 
         Raises:
-            RouteError: the kernel refused.
+            RouteError: the kernel refused one; the others are gone.
         """
-        if not any(_is_still(there, neighbour) for there in self.neighbours(neighbour.dev)):
-            return False
-        address = neighbour.address
+        there = {_substance(one) for dev in {one.dev for one in neighbours} for one in self.neighbours(dev)}
+        still = [one for one in neighbours if _substance(one) in there]
 
-        def pack(index: int, sequence: int) -> bytes:
-            body = _NEIGHBOUR.pack(_family(address), index, 0, 0, 0) + attribute(_NDA_DST, address.packed)
-            return _request(rtnl.RTM_DELNEIGH, sequence, body)
+        def pack(neighbour: Neighbour, index: int) -> bytes:
+            family = socket.AF_INET if neighbour.address.version == _IPV4 else socket.AF_INET6
+            return _NEIGHBOUR.pack(family, index, 0, 0, 0) + attribute(_NDA_DST, neighbour.address.packed)
 
-        return self._delete(f"delete the neighbour {neighbour}", neighbour.dev, pack, gone=errnos.ENOENT)
+        gone = self._delete("neighbour", still, rtnl.RTM_DELNEIGH, pack, errnos.ENOENT)
+        return tuple(one for one in neighbours if one not in still or one in gone)
 
     # --- routes ------------------------------------------------------------------------------------------------
 
@@ -174,36 +178,47 @@ class Neighbourhood(NetlinkBackend):
                 found.append(host_route)
         return tuple(found), tuple(gateways)
 
-    def delete_route(self, route: HostRoute) -> bool:
-        """Delete exactly this route, one with one hop and no gateway.
+    def delete_host_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
+        """Delete exactly these routes, each with one hop and no gateway.
 
         Returns:
-            Whether it went; not if it wasn't there.
+            Those that weren't there.
 
         Raises:
-            RouteError: the kernel refused, or would take another route for it.
+            RouteError: the kernel refused one, or would take another route for it; the others are gone.
         """
-        address = route.destination
-        if isinstance(address, IPv4Address):
-            failures = self.delete((_to_route(address, route),))
-            if any(failure.errno not in (errnos.ESRCH, errnos.ENODEV) for failure in failures):
-                raise RouteError(f"can't delete the route {route}: {failures[0].message}", errno=failures[0].errno)
-            return not failures
-        there = [one for one, _ in self._ipv6_routes() if one is not None and _is_alike(one, route)]
-        if route not in there:
-            return False
-        if len(there) > 1:
-            # ip6_route_del takes the first by these words, with or without a gateway.
-            raise RouteError(f"can't delete the route {route}: the kernel can't tell it from another by these words")
+        by_entry = {_to_route(one): one for one in routes if one.destination.version == _IPV4}
+        failures = self.delete(tuple(by_entry))
+        missing = [by_entry[failure.route] for failure in failures if failure.errno in (errnos.ESRCH, errnos.ENODEV)]
+        missing += self._delete_ipv6([one for one in routes if one.destination.version != _IPV4])
+        for failure in failures:
+            if by_entry[failure.route] not in missing:
+                raise RouteError(f"can't delete the route {failure.route}: {failure.message}", errno=failure.errno)
+        return tuple(missing)
 
-        def pack(index: int, sequence: int) -> bytes:
+    def _delete_ipv6(self, routes: Sequence[HostRoute]) -> list[HostRoute]:
+        if not routes:
+            return []
+        there = [one for one, _ in self._ipv6_routes() if one is not None]
+        words = Counter(map(_ipv6_words, there))
+        still = [one for one in routes if one in there]
+        for route in still:
+            if words[_ipv6_words(route)] > 1:
+                raise RouteError(f"can't delete the route {route}: the kernel doesn't tell it from another one")
+
+        def pack(route: HostRoute, index: int) -> bytes:
             body = wire.BODY.pack(
                 socket.AF_INET6, _IPV6_BITS, 0, route.tos, Table.MAIN, route.protocol, 0, RouteType.UNICAST, 0
             )
-            body += attribute(wire.RTA_DST, address.packed) + number(wire.RTA_OIF, index)
-            return _request(rtnl.RTM_DELROUTE, sequence, body + number(wire.RTA_PRIORITY, route.metric))
+            return (
+                body
+                + attribute(wire.RTA_DST, route.destination.packed)
+                + number(wire.RTA_OIF, index)
+                + number(wire.RTA_PRIORITY, route.metric)
+            )
 
-        return self._delete(f"delete the route {route}", route.dev, pack, gone=errnos.ESRCH)
+        gone = self._delete("route", still, rtnl.RTM_DELROUTE, pack, errnos.ESRCH)
+        return [one for one in routes if one not in still or one in gone]
 
     def _ipv6_routes(self) -> list[tuple[HostRoute | None, list[IpAddress]]]:
         """Of each route of IPv6 itself, if it is a full-length unicast one of table main, and its gateways."""
@@ -217,33 +232,33 @@ class Neighbourhood(NetlinkBackend):
 
     # --- the way to the kernel ---------------------------------------------------------------------------------
 
-    def _delete(self, attempt: str, dev: str, pack: Callable[[int, int], bytes], *, gone: int) -> bool:
-        """Ask for a deletion; whether it was made, and not refused because there was nothing to delete."""
+    def _delete(
+        self, what: str, subjects: Sequence[T], kind: int, pack: Callable[[T, int], bytes], gone: int
+    ) -> list[T]:
+        """Ask for deletions; give those that there was nothing to delete of."""
+        attempt = f"delete a {what}"
         refuse_running_loop(attempt)
+        indexes = rtnl.Indexes()
+
+        def request(subject: T, sequence: int) -> bytes:
+            body = pack(subject, indexes[subject.dev])
+            return HEADER.pack(HEADER_BYTES + len(body), kind, rtnl.DELETE, sequence, 0) + body
+
         with told(attempt):
             talk = self._connect()
         with closing(talk):
-            refusals = talk.change(
-                (dev,),
-                lambda name, sequence: pack(rtnl.Indexes()[name], sequence),
-                lambda _, refusal: refusal.errno == gone,
-            )
-        for refusal in refusals.values():
+            refusals = talk.change(subjects, request, lambda _, refusal: refusal.errno == gone)
+        missing = []
+        for position, refusal in refusals.items():
             if refusal.errno not in (gone, errnos.ENODEV):
-                raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
-        return not refusals
+                refused = f"can't delete the {what} {subjects[position]}: {refusal.message}"
+                raise RouteError(refused, errno=refusal.errno) from refusal
+            missing.append(subjects[position])
+        return missing
 
 
 def _dumped(talk: Conversation, kind: int, body: bytes) -> Iterator[bytes]:
     return chain.from_iterable(map(cut, talk.dump(kind, body)))
-
-
-def _request(kind: int, sequence: int, body: bytes) -> bytes:
-    return HEADER.pack(HEADER_BYTES + len(body), kind, rtnl.DELETE, sequence, 0) + body
-
-
-def _family(address: IpAddress) -> int:
-    return socket.AF_INET if address.version == 4 else socket.AF_INET6
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
@@ -306,15 +321,10 @@ def _decode_neighbour(message: bytes, dev: str) -> Neighbour:
     )
 
 
-def _is_still(there: Neighbour, planned: Neighbour) -> bool:
-    """Whether an entry is still what was planned to go; an unresolved one may have gone from trying to giving up."""
-    return (there.address, there.mac, there.is_foreign, there.is_permanent, there.is_unresolved) == (
-        planned.address,
-        planned.mac,
-        planned.is_foreign,
-        planned.is_permanent,
-        planned.is_unresolved,
-    )
+def _substance(neighbour: Neighbour) -> tuple[object, ...]:
+    """What has to be as planned; an unresolved one may have gone from trying to giving up."""
+    words = (neighbour.mac, neighbour.is_foreign, neighbour.is_permanent, neighbour.is_unresolved)
+    return (neighbour.dev, neighbour.address, *words)
 
 
 # --- routes ----------------------------------------------------------------------------------------------------------
@@ -332,24 +342,14 @@ def _to_host_route(route: Route) -> HostRoute:
     )
 
 
-def _to_route(destination: IPv4Address, route: HostRoute) -> Route:
-    return Route(
-        IPv4Network(destination),
-        (NextHop(route.dev),),
-        protocol=route.protocol,
-        metric=route.metric,
-        tos=route.tos,
-    )
+def _to_route(route: HostRoute) -> Route:
+    destination = IPv4Network(int(route.destination))
+    return Route(destination, (NextHop(route.dev),), protocol=route.protocol, metric=route.metric, tos=route.tos)
 
 
-def _is_alike(there: HostRoute, wanted: HostRoute) -> bool:
-    """Whether the kernel can't tell a route from another as it deletes one."""
-    return (there.destination, there.dev, there.metric, there.protocol) == (
-        wanted.destination,
-        wanted.dev,
-        wanted.metric,
-        wanted.protocol,
-    )
+def _ipv6_words(route: HostRoute) -> tuple[object, ...]:
+    """What a deletion asks for; the first such entry goes, with or without a gateway (ip6_route_del)."""
+    return (route.destination, route.dev, route.metric, route.protocol)
 
 
 def _decode_ipv6_route(message: bytes, names: rtnl.Names) -> tuple[HostRoute | None, list[IpAddress]]:

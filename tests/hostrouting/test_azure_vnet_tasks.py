@@ -76,10 +76,10 @@ def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: 
 
 def test_rules_go_in_one_batch_and_last_as_they_tell_whose_the_rest_is(host: Host, node: FakeBridgeNode) -> None:
     clean(host)
-    assert node.calls == ["look", "remove_neighbour", "remove_route", "remove_rules", "look", "look"]
+    assert node.calls == ["look", "remove_neighbours", "remove_routes", "remove_rules", "look", "look"]
 
 
-@pytest.mark.parametrize("call", ["remove_neighbour", "remove_route", "remove_rules", "look"])
+@pytest.mark.parametrize("call", ["remove_neighbours", "remove_routes", "remove_rules", "look"])
 def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: FakeBridgeNode, call: str) -> None:
     def crash() -> None:
         raise KeyboardInterrupt
@@ -162,7 +162,7 @@ def test_a_world_that_never_stands_still_is_given_up_after_three_rounds(host: Ho
 
 
 def test_neighbours_and_routes_that_go_by_themselves_are_already_gone(host: Host, node: FakeBridgeNode) -> None:
-    node.before("remove_neighbour", lambda: node.change(neighbours=(), routes=()))
+    node.before("remove_neighbours", lambda: node.change(neighbours=(), routes=()))
     report = clean(host)
     assert {item.what for item in report.already_gone} == {neighbour(GONE), route(GONE)}
     assert report.rounds == 1

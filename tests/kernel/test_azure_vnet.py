@@ -313,11 +313,11 @@ def test_a_neighbour_goes_only_if_it_is_still_what_was_planned(node: LinuxBridge
     ip(f"neighbour add {GONE} dev azure0 lladdr {GONE_MAC} nud permanent")
     (planned,) = (one for one in node.look("azure0").neighbours if str(one.address) == GONE)
     ip(f"neighbour replace {GONE} dev azure0 lladdr {LIVE_MAC} nud permanent")
-    assert not node.remove_neighbour(planned)
+    assert node.remove_neighbours([planned]) == (planned,)
     assert LIVE_MAC in ip(f"neighbour show {GONE}")
     ip(f"neighbour replace {GONE} dev azure0 lladdr {GONE_MAC} nud permanent")
-    assert node.remove_neighbour(planned)
-    assert not node.remove_neighbour(planned)
+    assert node.remove_neighbours([planned]) == ()
+    assert node.remove_neighbours([planned]) == (planned,)
 
 
 def test_exactly_the_planned_route_goes_and_not_the_first_of_its_destination(node: LinuxBridgeNode) -> None:
@@ -343,12 +343,16 @@ def test_exactly_the_planned_route_goes_and_not_the_first_of_its_destination(nod
             HostRoute(address, "fabric", 3, 50),
             HostRoute(address, "none", 3, 50),
         ):
-            assert not node.remove_route(missing)
+            assert node.remove_routes([missing]) == (missing,)
     assert (ip("-4 route show table all"), ip("-6 route show root fd00::/16")) == before
     ip(f"route add {GONE} dev azure0")
     ip(f"-6 route add {GONE6} dev azure0")
-    assert node.remove_route(HostRoute(ip_address(GONE), "azure0", 3, 0))
-    assert node.remove_route(HostRoute(ip_address(GONE6), "azure0", 3, 1024))
+    assert (
+        node.remove_routes(
+            [HostRoute(ip_address(GONE), "azure0", 3, 0), HostRoute(ip_address(GONE6), "azure0", 3, 1024)]
+        )
+        == ()
+    )
     assert (ip("-4 route show table all"), ip("-6 route show root fd00::/16")) == before
 
 
@@ -430,8 +434,8 @@ def test_without_leave_no_neighbour_or_route_is_removed_and_it_says_so(
     ip(f"route add {GONE} dev azure0")
     ip(f"-6 route add {GONE6} dev azure0")
     before, scene = all_else(), node.look("azure0")
-    attempts: list[Callable[[], object]] = [partial(node.remove_neighbour, scene.neighbours[0])]
-    attempts += [partial(node.remove_route, route) for route in scene.routes if not route.has_gateway]
+    attempts: list[Callable[[], object]] = [partial(node.remove_neighbours, scene.neighbours[:1])]
+    attempts += [partial(node.remove_routes, [route]) for route in scene.routes if not route.has_gateway]
     assert len(attempts) == 3
     for attempt in attempts:
         with as_ordinary_user(), pytest.raises(AzureVnetError, match="run as root") as caught:
