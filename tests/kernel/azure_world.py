@@ -193,6 +193,7 @@ class AzureWorld:
         # A proxied answer is held back for up to 0.8 s otherwise.
         _sysctl("neigh/azure0/proxy_delay", 0)
         restore(*_NODE_RULES, *_OTHERS_RULES)
+        self._await_carrier("azure0")
 
     def _build_fabric(self) -> None:
         ip(
@@ -218,6 +219,7 @@ class AzureWorld:
             )
         )
         pod.run(lambda: self._echo.listen(pod.name))
+        self._await_carrier(veth)
         if is_saved:
             self.save_endpoint(address, mac, veth)
         return pod
@@ -251,6 +253,7 @@ class AzureWorld:
             )
         )
         pod.run(lambda: self._echo.listen(pod.name))
+        self._await_carrier("lxc32")
         return pod
 
     def move_to_another_node(self) -> None:
@@ -267,6 +270,10 @@ class AzureWorld:
         far = f"/proc/{os.getpid()}/fd/{namespace.fd}"
         ip(f"link add {veth} type veth peer name eth0 address {mac} netns {far}")
         return Place(name, namespace.run)
+
+    def _await_carrier(self, name: str) -> None:
+        # Until the routes know of it, they are shown as linkdown, and what is sent by it is dropped.
+        self.kernel.set_link(name, up=True)
 
     # --- what is left ------------------------------------------------------------------------------------------
 
