@@ -356,6 +356,15 @@ def test_exactly_the_planned_route_goes_and_not_the_first_of_its_destination(nod
     assert (ip("-4 route show table all"), ip("-6 route show root fd00::/16")) == before
 
 
+def test_a_route_that_the_kernel_doesnt_tell_from_another_is_left_and_named(node: LinuxBridgeNode) -> None:
+    ip(f"-6 route add {GONE6} dev azure0 metric 50")
+    ip(f"-6 route append {GONE6} via fd00::1 dev azure0 metric 50")
+    before = all_else()
+    with pytest.raises(AzureVnetError, match="the kernel doesn't tell it from another one"):
+        node.remove_routes([HostRoute(ip_address(GONE6), "azure0", 3, 50)])
+    assert all_else() == before
+
+
 def test_routes_with_a_gateway_several_hops_or_a_nexthop_object_are_told_apart(node: LinuxBridgeNode) -> None:
     ip(f"route add 10.1.0.60 via {GATEWAY} dev azure0")
     ip("route add 10.1.0.61 nexthop dev azure0 nexthop dev fabric")
