@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostrouting.azure_vnet import BridgeNode
-    from hostrouting.azure_vnet.model import HostRoute, Neighbour, Scene
+    from hostrouting.azure_vnet.model import Scene
     from hostrouting.azure_vnet.plan import AzureVnetReport
     from hostrouting.backends.namespace import NamespaceKernel
     from phases import Observer
@@ -357,8 +357,11 @@ def test_what_is_to_be_kept_or_outside_of_the_cidrs_stays(world: AzureWorld) -> 
 # --- a node that others change too ---------------------------------------------------------------------------------
 
 
-@attrs.define
-class Watched:
+def _nothing() -> None:
+    pass
+
+
+class Watched(LinuxBridgeNode):
     """The real node, and somebody who acts at certain moments.
 
     Args:
@@ -367,26 +370,25 @@ class Watched:
         after: called after that.
     """
 
-    looking: Callable[[], None] = lambda: None
-    before: Callable[[], None] = lambda: None
-    after: Callable[[], None] = lambda: None
-    node: BridgeNode = attrs.field(factory=LinuxBridgeNode)
+    def __init__(
+        self,
+        *,
+        looking: Callable[[], None] = _nothing,
+        before: Callable[[], None] = _nothing,
+        after: Callable[[], None] = _nothing,
+    ) -> None:
+        super().__init__()
+        self._looking, self._before, self._after = looking, before, after
 
     def look(self, bridge: str) -> Scene:
-        self.looking()
-        return self.node.look(bridge)
+        self._looking()
+        return super().look(bridge)
 
     def remove_rules(self, rules: Sequence[str]) -> bool:
-        self.before()
-        done = self.node.remove_rules(rules)
-        self.after()
+        self._before()
+        done = super().remove_rules(rules)
+        self._after()
         return done
-
-    def remove_neighbour(self, neighbour: Neighbour) -> bool:
-        return self.node.remove_neighbour(neighbour)
-
-    def remove_route(self, route: HostRoute) -> bool:
-        return self.node.remove_route(route)
 
 
 def test_a_late_cni_del_fails_as_azure_vnet_expects_and_changes_nothing(world: AzureWorld) -> None:
