@@ -30,7 +30,7 @@ from hostrouting.install import all_or_nothing
 from hostrouting.lb_probe.part import probe_part
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.parts import WATCH, Manifest
-from hostrouting.testing import FailingBackend, FakeSystemd, RecordingBackend
+from hostrouting.testing import FailingBackend, FakeProbeNode, FakeSystemd, RecordingBackend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,7 +174,7 @@ def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)
         layout.units.mkdir(parents=True)
-        host = Host(routes=node([]), units=FakeSystemd(layout), layout=layout)
+        host = Host(routes=node([]), units=FakeSystemd(layout), layout=layout, probe_node=FakeProbeNode())
         before = all_below(layout)
         parts: dict[str, bool] = {}
         consumer = ""
@@ -189,7 +189,6 @@ def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_
                 assert manifest.consumer == consumer
                 assert layout.gate(consumer).read_text() == drop_in_text(parts)
         phases.run(RemoveHostRouting(host=host))
-        remove_part(host, PROBE)
         assert all_below(layout) == before
 
 
