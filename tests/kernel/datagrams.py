@@ -6,7 +6,7 @@ import selectors
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -105,7 +105,9 @@ def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]
 
 
 class Customers:
-    """Ask from several places without a pause, each in a thread; what isn't answered is lost.
+    """Ask from several places in turn, without a pause; what isn't answered is lost.
+
+    One thread for all: more would take the processor from what is to be seen at work.
 
     Args:
         pairs: from where to which address, and who has to answer.
@@ -116,18 +118,16 @@ class Customers:
         self._served = dict.fromkeys(pairs, 0)
         self._changed = threading.Condition()
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(pair,)) for pair in pairs]
+        self._thread = threading.Thread(target=self._ask)
 
     def __enter__(self) -> Customers:
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
         self.await_more()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
 
     def await_more(self, exchanges: int = 5) -> None:
         """Return once each has been served so many times more, or has lost something."""
@@ -139,17 +139,21 @@ class Customers:
             )
             assert self.lost or all(self._served[pair] >= aim for pair, aim in aims.items()), "they were never served"
 
-    def _ask(self, pair: tuple[Place, str, str]) -> None:
-        source, address, expected = pair
-        with asking(source, address) as ask:
+    def _ask(self) -> None:
+        with ExitStack() as opened:
+            asks = {pair: opened.enter_context(asking(*pair[:2])) for pair in self._served}
             while not self._stop.is_set():
-                answer = ask(PATIENCE_SECONDS)
-                with self._changed:
-                    if answer == expected:
-                        self._served[pair] += 1
-                    else:
-                        self.lost.append(f"{source.name} -> {address}: {answer}")
-                    self._changed.notify_all()
+                for pair, ask in asks.items():
+                    self._note(pair, ask(PATIENCE_SECONDS))
+
+    def _note(self, pair: tuple[Place, str, str], answered: str | None) -> None:
+        source, address, expected = pair
+        with self._changed:
+            if answered == expected:
+                self._served[pair] += 1
+            else:
+                self.lost.append(f"{source.name} -> {address}: {answered}")
+            self._changed.notify_all()
 
 
 class Echo:
