@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model import Lookup, Protocol, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.model import Lookup, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
 from hostrouting.rules import matches
 
 if TYPE_CHECKING:
@@ -52,11 +52,13 @@ class Fib:
     Args:
         rules: in the order in which the kernel asks them.
         routes: of every table, in the kernel's order.
+        gateway_dev: see ``matches``.
     """
 
-    def __init__(self, rules: Sequence[Rule], routes: Sequence[Route]) -> None:
+    def __init__(self, rules: Sequence[Rule], routes: Sequence[Route], gateway_dev: str | None = None) -> None:
         self.rules = tuple(rules)
         self.routes = tuple(routes)
+        self._gateway_dev = gateway_dev
 
     @cached_property
     def _tables(self) -> dict[int, dict[int, dict[int, Route]]]:
@@ -103,7 +105,7 @@ class Fib:
         while position < len(self.rules):
             rule = self.rules[position]
             position += 1
-            if rule.action is RuleAction.NOP or not matches(rule, address):
+            if rule.action is RuleAction.NOP or not matches(rule, address, self._gateway_dev):
                 continue
             if rule.action is RuleAction.GOTO:
                 # The target may be gone; then the rule does nothing. The kernel refuses one that lies behind
@@ -145,6 +147,24 @@ class Fib:
             return Lookup(address, None if errno else route, errno)
         errno = errnos.ENETUNREACH if decision.rule is None else _ERRNO_OF_ACTION[decision.rule.action]
         return Lookup(address, None, errno)
+
+    def finds_gateway(self, gateway: IPv4Address, dev: str) -> bool:
+        """Whether the kernel would take a gateway of a route of table main (fib_check_nh_v4_gw).
+
+        It looks the gateway up by all rules, on that interface and among what is on a link only.
+
+        Args:
+            gateway: of a next hop that isn't onlink.
+            dev: its interface.
+
+        Returns:
+            Whether it finds a route. What VRFs change isn't known here: where there are any, it is thought to.
+        """
+        if any(rule.is_l3mdev for rule in self.rules):
+            return True
+        near = [route for route in self.routes if route.scope >= Scope.LINK and (dev in route.devs or not route.hops)]
+        found = Fib(self.rules, near, dev).decide(gateway).route
+        return found is not None and found.type in (RouteType.UNICAST, RouteType.LOCAL)
 
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
         """As it would be with some routes more, each before what has its key, and some less."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from fnmatch import fnmatchcase
+from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from hostrouting.coverage import Piece, fewest_prefixes
 from hostrouting.errors import RouteError
 from hostrouting.fib import Fib
 from hostrouting.findings import NoteKind, Remedy, Unmendable
-from hostrouting.model import RouteType, RuleAction, Table
+from hostrouting.model import NextHop, Route, RouteType, RuleAction, Table
 from hostrouting.netaddr import parse_device
 from hostrouting.overlap import networks_of, own_subnets, shortened
 from hostrouting.plan import plan_routes
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from hostrouting.coverage import Tile
     from hostrouting.findings import Finding
-    from hostrouting.model import Route, Rule
+    from hostrouting.model import Rule
     from hostrouting.overlap import Outcome, Scene
 
 __all__ = ["Remedies"]
@@ -151,13 +152,20 @@ class Remedies:
         if beaten == 32:
             entry = self._fib.longest_match(Table.MAIN, address)
             return _Stake(reason=f"{entry} is for this address alone, and no route is longer: remove it")
-        for dev in outcome.devs:
+        return self._target(address, outcome.devs, beaten)
+
+    def _target(self, address: IPv4Address, devs: Iterable[str], beaten: int) -> _Stake:
+        for dev in devs:
             if (route := self._gateways.get((address, dev))) is not None:
                 return _Stake(most=-1, reason=f"it is the gateway of {route}: move that gateway, or remove the route")
         subnet, dev = self._subnet_of(IPv4Network(address))
         if len(self._scene.default.devs) > 1 and dev and not _is_nameable(dev):
             return _Stake(most=-1, reason=f"it is on the link of {dev}, a name that no config takes: rename it")
-        return _Stake(above=beaten if subnet is None else max(beaten, subnet.prefixlen - 1), is_target=True)
+        if subnet is not None:
+            return _Stake(above=max(beaten, subnet.prefixlen - 1), is_target=True)
+        if self._lost_gateway:
+            return _Stake(most=-1, reason=self._lost_gateway)
+        return _Stake(above=beaten, is_target=True)
 
     def _beaten(self, address: IPv4Address) -> tuple[int, str]:
         """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
@@ -176,6 +184,25 @@ class Remedies:
             f"the policy rule of preference {last.preference} comes before table main, and {what} decides: "
             "change that rule or table"
         )
+
+    @cached_property
+    def _lost_gateway(self) -> str:
+        """Why the kernel would refuse entries by the default route's gateways; "" if it wouldn't."""
+        default = self._scene.default
+        for hop in default.hops:
+            gateway, dev = hop.gateway, hop.dev
+            if hop.is_dead or hop.onlink or dev is None or not isinstance(gateway, IPv4Address):
+                continue
+            if self._fib.finds_gateway(gateway, dev):
+                continue
+            reason = f"the kernel would refuse entries via {gateway}: by its rules it finds no route to it on {dev}"
+            own = Route(IPv4Network(gateway), (NextHop(dev),))
+            if not self._fib.with_changes(add=[own]).finds_gateway(gateway, dev):
+                return f"{reason}; change them"
+            named = f', "dev": "{dev}"' if len(default.devs) > 1 else ""
+            entry = f'{{"destination": "{gateway}/32", "gateway": "onlink"{named}}}'
+            return f"{reason}; change them, or first add an entry to it alone: {entry}"
+        return ""
 
     def _owner(self, devs: Iterable[str]) -> str:
         for dev in devs:

@@ -35,17 +35,28 @@ def is_about_other_packets(rule: Rule) -> bool:
     return selects and not matches(rule, anywhere)
 
 
-def matches(rule: Rule, address: IPv4Address) -> bool:
-    """Whether that packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match)."""
+def matches(rule: Rule, address: IPv4Address, gateway_dev: str | None = None) -> bool:
+    """Whether that packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
+
+    Args:
+        rule: a policy rule.
+        address: the packet's destination.
+        gateway_dev: it is no packet, but the kernel's own look-up of a gateway on this interface: that is bound to
+            it, and of no transport protocol (fib_check_nh_v4_gw).
+
+    Returns:
+        Whether the rule's action is taken. No rule of a VRF is thought to match.
+    """
+    protocols = (0, _UDP) if gateway_dev is None else (0,)
     is_match = (
         (rule.destination is None or address in rule.destination)
         and (rule.mark is None or rule.mark & rule.mark_mask == 0)
         and (rule.source is None or IPv4Address(0) in rule.source)  # no source is chosen yet
-        and rule.oif is None
+        and rule.oif in (None, gateway_dev)
         and rule.iif in (None, "lo")
         and (rule.uid_range is None or rule.uid_range[0] == 0)
         and rule.tos == 0
-        and rule.ip_protocol in (0, _UDP)
+        and rule.ip_protocol in protocols
         and not rule.has_ports
         and not rule.is_l3mdev
     )

@@ -391,6 +391,7 @@ function new_class(rest,    c, h, whole) {
   class_tos[c] = tos
   class_metric[c] = metric + 0
   class_devs[c] = live_devs()
+  class_is_near[c] = tos == "0" && scope + 0 >= 253
   # One whose hops are all dead is passed over.
   class_is_dead[c] = hops && class_devs[c] == " "
   class_is_taken[c] = table == "254" && ((proto == "2" && type == 1 && scope == "253") || (tos == "0" && metric == "0"))
@@ -553,7 +554,9 @@ function has_container(devs,    list, count, i) {
 
 # Takes a line of `ip -N rule` apart. rule_is_match: whether it matches the packet that is asked about, its
 # destination and "not" aside; rule_is_other: whether it doesn't, but may match another packet to the same address.
-function read_rule(    word, count, i, w, r, value, is_other, is_split, does_match) {
+# rule_finds_gateway: whether it matches the kernel's own look-up of a gateway, which is bound to rule_oif, if any is
+# named, and of no transport protocol.
+function read_rule(    word, count, i, w, r, value, is_other, is_split, is_udp, does_match) {
   r = ++rules
   rule[r] = line
   count = split(line, word, " ")
@@ -561,10 +564,10 @@ function read_rule(    word, count, i, w, r, value, is_other, is_split, does_mat
   if (!(rule_preference[r] in rule_at))
     rule_at[rule_preference[r]] = r
   rule_action[r] = "nop"
-  rule_table[r] = rule_to[r] = rule_group[r] = ""
+  rule_table[r] = rule_to[r] = rule_group[r] = rule_oif[r] = ""
   rule_shortest[r] = -1
   rule_is_inverted[r] = is_other = is_split = 0
-  does_match = 1
+  does_match = is_udp = 1
   for (i = 2; i <= count; i++) {
     w = word[i]
     value = word[i + 1]
@@ -607,9 +610,13 @@ function read_rule(    word, count, i, w, r, value, is_other, is_split, does_mat
     else if (w == "ipproto") {
       # It treats TCP and UDP differently, whichever it names; a look-up counts as UDP, which is ipproto-17 with -N.
       is_split = 1
-      does_match = does_match && value ~ /^(ipproto-)?17$/
+      is_udp = value ~ /^(ipproto-)?17$/
     }
-    else if (w ~ /^(oif|tos|dsfield|dscp|sport|dport)$/) {
+    else if (w == "oif") {
+      is_other = 1
+      rule_oif[r] = value
+    }
+    else if (w ~ /^(tos|dsfield|dscp|sport|dport)$/) {
       is_other = 1
       does_match = 0
     }
@@ -620,6 +627,7 @@ function read_rule(    word, count, i, w, r, value, is_other, is_split, does_mat
       if (value == "[l3mdev-table]") {
         rule_table[r] = "254"
         does_match = 0
+        has_vrf = 1
       }
     }
     else if (w == "goto") {
@@ -633,12 +641,14 @@ function read_rule(    word, count, i, w, r, value, is_other, is_split, does_mat
     else if (w == "proto")
       custom_rules++
   }
-  rule_is_match[r] = does_match
-  rule_is_other[r] = is_split || (is_other && does_match == rule_is_inverted[r])
+  rule_is_match[r] = does_match && is_udp && rule_oif[r] == ""
+  rule_is_other[r] = is_split || (is_other && rule_is_match[r] == rule_is_inverted[r])
+  rule_finds_gateway[r] = does_match && !is_split
 }
 
-function matches(r, n) {
-  return (rule_is_match[r] && (rule_to[r] == "" || is_inside(n, rule_to[r]))) != rule_is_inverted[r]
+function matches(r, n,    does_match) {
+  does_match = gateway_dev == "" ? rule_is_match[r] : rule_finds_gateway[r] && (rule_oif[r] == "" || rule_oif[r] == gateway_dev)
+  return (does_match && (rule_to[r] == "" || is_inside(n, rule_to[r]))) != rule_is_inverted[r]
 }
 
 function is_inside(n, prefix,    first) {
@@ -1009,6 +1019,8 @@ function file_routes(    i, c, id, bits) {
 
 # The entry of a table with the longest prefix around an address, be it one that discards or throws; 0: none.
 function longest_match(table, n,    i, bits, id) {
+  if (gateway_dev != "")
+    return nearest_match(table)
   if (!(table in lengths)) {
     lengths[table] = 0
     for (bits = 32; bits >= 0; bits--)
@@ -1086,6 +1098,41 @@ function decide(n,    r) {
     if (decided_error < 6 || decided_error > 8)
       decided_error = ""
   }
+}
+
+# Whether the kernel would take a gateway on an interface: it looks it up by all rules, on that interface and among
+# what is on a link only (fib_check_nh_v4_gw). What VRFs change isn't known here.
+function finds_gateway(n, name,    i, c, found) {
+  if (has_vrf)
+    return 1
+  file_routes()
+  nears = 0
+  for (i = 1; i <= routes; i++) {
+    c = route_class[i]
+    if (class_is_near[c] && !class_is_dead[c] && (class_devs[c] == " " || index(class_devs[c], " " name " ")) && is_inside(n, route_prefix[i]))
+      near[++nears] = i
+  }
+  gateway_dev = name
+  asked(n)
+  gateway_dev = ""
+  found = asks ? asked_entry[asks] : 0
+  return found && is_final(asked_rule[asks], found) && class_type[route_class[found]] <= 2
+}
+
+# Of what is near the gateway the entry of a table with the longest prefix; of equals the lowest metric.
+function nearest_match(table,    i, c, bits, found, length_) {
+  found = 0
+  for (i = 1; i <= nears; i++) {
+    c = route_class[near[i]]
+    bits = length_of(route_prefix[near[i]])
+    if (class_table[c] != table || (found && bits < length_))
+      continue
+    if (!found || bits > length_ || class_metric[c] < class_metric[route_class[found]]) {
+      found = near[i]
+      length_ = bits
+    }
+  }
+  return found
 }
 
 # CNIs blackhole their own block, with the routes to their pods inside it, in the same table; no default is a block.
@@ -1230,11 +1277,27 @@ function stake(q,    length_, list, count, i) {
     most[q] = -1
     return
   }
+  if (!i && has_lost_gateway()) {
+    most[q] = -1
+    return
+  }
   is_left[q] = 0
   is_target[q] = 1
   above[q] = length_
   if (i && length_of(subnet[i]) - 1 > length_)
     above[q] = length_of(subnet[i]) - 1
+}
+
+# Whether the kernel would refuse entries, as it doesn't find one of the gateways that they would have.
+function has_lost_gateway(    h) {
+  if (lost_gateways == "") {
+    lost_gateways = 0
+    parse(default_route)
+    for (h = 1; h <= hops; h++)
+      if (!dead[h] && !onlink[h] && via[h] != "" && !index(via[h], ":") && !finds_gateway(as_number(via[h]), dev[h]))
+        lost_gateways++
+  }
+  return lost_gateways
 }
 
 # Whether the kernel's answer follows from its tables and rules.
@@ -1380,6 +1443,7 @@ function find_default(    i, lowest) {
     else if (lowest == "" || metric + 0 < lowest) {
       lowest = metric + 0
       expected = live_devs()
+      default_route = defaults[i]
     }
   }
 }

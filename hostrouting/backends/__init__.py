@@ -110,7 +110,8 @@ class SelectiveBackend(Protocol):
     def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
 
-        A plain entry is unicast for tos 0, and all its live hops are on these interfaces.
+        A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
+        nearer, where gateways are.
         """
         ...
 

@@ -27,7 +27,7 @@ from hostrouting.backends._networks import Inside
 from hostrouting.backends._nexthop_messages import DUMP_NEXTHOPS, decode_nexthop
 from hostrouting.backends._rule_messages import DUMP_RULES, decode_rule
 from hostrouting.errors import RouteError
-from hostrouting.model import Lookup, RouteFailure, RouteType, Table
+from hostrouting.model import Lookup, RouteFailure, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -159,9 +159,9 @@ class NetlinkBackend:
     def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
 
-        A plain entry is unicast for tos 0, and all its live hops are on these interfaces. Those that aren't asked
-        for are never made a value: memory goes by the result, whatever the size of the tables. In a large table, most
-        of them are passed over hundreds at a time.
+        A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
+        nearer, where gateways are. Those that aren't asked for are never made a value: memory goes by the result,
+        whatever the size of the tables. In a large table, most of them are passed over hundreds at a time.
 
         Args:
             devs: names of interfaces.
@@ -174,7 +174,7 @@ class NetlinkBackend:
         patience = _CALM_ATTEMPTS
 
         def is_wanted(route: Route) -> bool:
-            is_plain = route.type is RouteType.UNICAST and route.tos == 0
+            is_plain = route.type is RouteType.UNICAST and route.tos == 0 and route.scope < Scope.LINK
             return not (is_plain and route.devs and names.issuperset(route.devs))
 
         def read(talk: Conversation) -> tuple[Route, ...]:

@@ -15,7 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from node import build_node
 from scenario import play
 from test_exact_coverage import checked
-from worlds import ODD_NAME, Question, World, questions
+from worlds import (
+    BLACKHOLED_GATEWAY,
+    EXPECTED_LOST_GATEWAY,
+    LOST_GATEWAY,
+    ODD_NAME,
+    UDP_REFUSED,
+    Question,
+    World,
+    questions,
+)
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
@@ -247,6 +256,58 @@ def test_no_entry_is_proposed_whose_interface_no_config_takes(tmp_path: Path) ->
     patient.apply(remedy.routes)
     assert patient.check().remedy.unmendable == remedy.unmendable
     assert patient.check().remedy.routes == ()
+
+
+def kernels() -> Iterator[Kernel]:
+    yield FakeKernel()
+    enter_namespace()
+    yield NamespaceKernel()
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("question", [LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, UDP_REFUSED])
+def test_no_entry_is_proposed_that_the_kernel_refuses_as_it_does_not_find_the_gateway(
+    question: Question, root: Path
+) -> None:
+    for kernel in kernels():
+        question.world.build(kernel)
+        mend(Patient(kernel, question, root), few=False)
+
+
+def test_entries_by_a_gateway_that_the_rules_pass_over_need_one_to_it_first(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    LOST_GATEWAY.world.build(kernel)
+    patient = Patient(kernel, LOST_GATEWAY, tmp_path)
+    report = patient.check()
+    assert report.remedy.routes == ()
+    assert {finding.fix for finding in report.findings} == {()}
+    (reason,) = {part.reason for part in report.remedy.unmendable}
+    assert reason == (
+        "the kernel would refuse entries via 192.0.2.1: by its rules it finds no route to it on eth0; "
+        'change them, or first add an entry to it alone: {"destination": "192.0.2.1/32", "gateway": "onlink"}'
+    )
+    own = StaticRoute(IPv4Network("192.0.2.1"), "onlink")
+    patient.apply([own])
+    after = patient.check().remedy
+    assert covered(after.routes) == {address for cidr in LOST_GATEWAY.cidrs for address in cidr}
+    patient.apply([own, *after.routes])
+    assert patient.check().verdict == "ok"
+
+
+def test_entries_by_a_gateway_that_a_rule_discards_need_another_rule(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    build_node(kernel)
+    play(
+        kernel,
+        """
+        route add 10.9.0.0/16 dev ib0 proto static
+        rule add 10 to 10.1.0.0/24 prohibit
+        """,
+    )
+    patient = Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/20"),)), tmp_path)
+    (part,) = patient.check().remedy.unmendable
+    assert part.reason.endswith("via 10.1.0.1: by its rules it finds no route to it on eth0; change them")
+    mend(patient, few=False)
 
 
 def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import phases
 from hostrouting import Config, Host, Layout, NetlinkBackend, OverlapReport, RouteBackend
 from hostrouting.backends.memory import FakeKernel
 from hostrouting.check import check_overlap
-from hostrouting.model import NextHop, Route
+from hostrouting.model import NextHop, Route, Rule, RuleAction
 from hostrouting.scene import read_scene
 from hostrouting.testing import FakeSystemd
 
@@ -94,8 +94,20 @@ def test_of_a_large_table_only_what_may_decide_is_read(kernel: NamespaceKernel) 
     config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "20.0.0.0/8"]}}})
     scene = read_scene(config.route_overlap, kernel, phases.CancelScope())
     assert scene is not None
-    plain = [route for route in scene.routes if route.devs == ("eth0",) and route.destination.prefixlen == 24]
+    plain = [route for route in scene.routes if route.devs == ("eth0",) and route.hops[0].gateway is not None]
+    plain = [route for route in plain if route.destination.prefixlen]
     assert [str(route.destination) for route in plain] == ["172.16.5.0/24"]
+
+
+@pytest.mark.kernel
+def test_of_a_large_table_the_ways_to_gateways_are_read_too(kernel: NamespaceKernel) -> None:
+    """The default route is passed over by the rules, the subnet of its gateway isn't."""
+    build_node(kernel)
+    kernel.add([by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(256)])
+    kernel.add_rule(Rule(10, suppress_prefix_length=23))
+    kernel.add_rule(Rule(11, action=RuleAction.PROHIBIT))
+    remedy = check(kernel, "10.96.0.0/12").remedy
+    assert (len(remedy.routes), remedy.unmendable) == (2**12, ())
 
 
 @pytest.mark.kernel

@@ -30,7 +30,7 @@ from hostrouting.backends._networks import Inside
 from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
 from hostrouting.backends.netlink import NetlinkBackend
 from hostrouting.errors import RouteError
-from hostrouting.model import NextHop, Route, RouteType, Table
+from hostrouting.model import NextHop, Route, RouteType, Scope, Table
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, policy_rules, routes
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ def test_only_entries_of_the_ipv4_fib_count() -> None:
 
 
 def is_plain_by_eth0(route: Route) -> bool:
-    return route.type is RouteType.UNICAST and route.tos == 0 and route.devs == ("eth0",)
+    is_near = route.scope >= Scope.LINK
+    return route.type is RouteType.UNICAST and route.tos == 0 and route.devs == ("eth0",) and not is_near
 
 
 @pytest.mark.kernel
@@ -173,7 +174,7 @@ def test_all_but_the_plain_routes_by_some_interfaces(node: NamespaceKernel) -> N
     everything = node.routes()
     assert node.routes_except(["eth0"]) == tuple(route for route in everything if not is_plain_by_eth0(route))
     assert node.routes_except(["eth0", "ib0", "lo"]) == tuple(
-        route for route in everything if route.type is not RouteType.UNICAST or route.tos
+        route for route in everything if route.type is not RouteType.UNICAST or route.tos or route.scope >= Scope.LINK
     )
     assert node.routes_except([]) == everything
 

@@ -386,4 +386,54 @@ ODD_NAME = Question(
 )
 """A config can't name the interface that a mend would have to name."""
 
-SELDOM = (PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME)
+LOST_GATEWAY = Question(
+    World(
+        _UPLINK,
+        (_DEFAULT, Route(_BEHIND_MAIN, (NextHop("ib0"),), protocol=Protocol.STATIC)),
+        (Rule(11, suppress_prefix_length=24), Rule(12, action=RuleAction.PROHIBIT)),
+    ),
+    (IPv4Network("10.0.0.0/22"), IPv4Network("10.0.1.0/28")),
+)
+"""The rules pass over the route to the default gateway, so the kernel refuses new routes by it."""
+
+EXPECTED_LOST_GATEWAY = attrs.evolve(
+    LOST_GATEWAY,
+    world=attrs.evolve(
+        LOST_GATEWAY.world,
+        addresses=(("eth0", NewAddress("10.0.0.4/24")),),
+        routes=(Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.0.0.1")),), protocol=Protocol.DHCP),),
+    ),
+)
+"""Likewise, and the gateway itself is in an expected CIDR."""
+
+BLACKHOLED_GATEWAY = Question(
+    World(
+        _UPLINK,
+        (
+            _DEFAULT,
+            Route(IPv4Network("192.0.2.1/32"), type=RouteType.BLACKHOLE, protocol=Protocol.STATIC),
+            Route(_BEHIND_MAIN, (NextHop("ib0"),), protocol=Protocol.STATIC),
+        ),
+    ),
+    (IPv4Network("10.0.0.0/22"),),
+)
+"""Packets to the gateway itself are discarded; the kernel, which asks for what is on a link, finds it all the same."""
+
+UDP_REFUSED = attrs.evolve(
+    BLACKHOLED_GATEWAY,
+    world=World(
+        _UPLINK,
+        (_DEFAULT, Route(_BEHIND_MAIN, (NextHop("ib0"),), protocol=Protocol.STATIC)),
+        (
+            Rule(11, action=RuleAction.PROHIBIT, destination=IPv4Network("192.0.2.0/24"), ip_protocol=17),
+            Rule(12, action=RuleAction.TO_TABLE, oif="eth0"),
+            Rule(13, action=RuleAction.PROHIBIT, destination=IPv4Network("192.0.2.0/24")),
+        ),
+    ),
+)
+"""Rules that decide otherwise about packets to the gateway than about the kernel's own look-up of it."""
+
+SELDOM = (
+    *(PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME),
+    *(LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, UDP_REFUSED),
+)
