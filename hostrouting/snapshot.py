@@ -25,16 +25,15 @@ from hostrouting._ip_read import read_addresses, read_link, read_nexthop, read_r
 from hostrouting._ip_write import write_addresses, write_link, write_nexthop, write_route, write_rule
 from hostrouting._schema import below, each, kind
 from hostrouting.errors import ConfigError
-from hostrouting.model import RouteType
 from hostrouting.netaddr import parse_address, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from ipaddress import IPv4Address
 
-    from hostrouting.model import Address, Link, NextHop, NexthopObject, Route, Rule
+    from hostrouting.model import Address, Link, NexthopObject, Route, Rule
 
-__all__ = ["SNAPSHOT_SCHEMA", "Snapshot", "with_hops"]
+__all__ = ["SNAPSHOT_SCHEMA", "Snapshot"]
 
 SNAPSHOT_SCHEMA = 1
 
@@ -158,35 +157,3 @@ class _Reader:
             return value
         self.problems.append((key, f"expected a string, not {kind(value)}"))
         return None
-
-
-def with_hops(routes: Iterable[Route], nexthops: Iterable[NexthopObject]) -> tuple[Route, ...]:
-    """Routes with the hops of the nexthop objects that they name, where the kernel didn't show them itself.
-
-    It doesn't where the sysctl net.ipv4.nexthop_compat_mode is 0.
-
-    Args:
-        routes: as recorded.
-        nexthops: likewise.
-
-    Returns:
-        The routes in the same order.
-    """
-    by_id = {nexthop.id: nexthop for nexthop in nexthops}
-
-    def complete(route: Route) -> Route:
-        nexthop = None if route.nexthop_id is None or route.hops else by_id.get(route.nexthop_id)
-        if nexthop is None or route.type is not RouteType.UNICAST:
-            return route
-        return attrs.evolve(route, hops=_hops(nexthop, by_id))
-
-    return tuple(map(complete, routes))
-
-
-def _hops(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple[NextHop, ...]:
-    if nexthop.hop is not None:
-        return (nexthop.hop,)
-    legs = ((by_id[member].hop, weight) for member, weight in nexthop.members if member in by_id)
-    hops = tuple(attrs.evolve(hop, weight=weight) for hop, weight in legs if hop is not None)
-    # Of a group of one the kernel shows no weight.
-    return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)

@@ -22,6 +22,7 @@ FLOORS = [
         "rules",
         "fib",
         "default_route",
+        "nexthops",
         "resolve",
         "plan",
         "proof",

@@ -22,7 +22,7 @@ from hostrouting.backends._messages import CUT_OFF, HEADER_BYTES, NO_SENSE, attr
 from hostrouting.model import NextHop, Route, RouteType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.backends._messages import Run
 
@@ -68,6 +68,7 @@ class RouteReader:
         is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all that go its way
             are wanted; None: everything is.
         destinations: what is wanted whatever its way; None: nothing.
+        hidden_hops: of nexthop objects, for entries that are shown without; None: those have no hops.
     """
 
     def __init__(
@@ -75,10 +76,12 @@ class RouteReader:
         names: rtnl.Names,
         is_wanted: Callable[[Route], bool] | None = None,
         destinations: Destinations | None = None,
+        hidden_hops: Mapping[int, tuple[NextHop, ...]] | None = None,
     ) -> None:
         self._names = names
         self._is_wanted = is_wanted
         self._destinations = destinations
+        self._hidden_hops = hidden_hops
         self._ways: dict[bytes, _Way | None] = {}
         self._odd_ones: dict[bytes, Route | None] = {}
 
@@ -157,7 +160,7 @@ class RouteReader:
         if body in self._odd_ones:
             route = self._odd_ones[body]
         else:
-            route = _decode(body, self._names)
+            route = self._decode(body)
             _keep(self._odd_ones, body, route)
         if route is None:
             return []
@@ -172,13 +175,21 @@ class RouteReader:
             return self._ways[body]
         except KeyError:
             pass
-        route = _decode(body, self._names)
+        route = self._decode(body)
         way = None
         if route is not None:
             is_wanted = self._is_wanted is None or self._is_wanted(route)
             way = _Way(attrs.astuple(route, recurse=False)[1:], is_wanted)
         _keep(self._ways, body, way)
         return way
+
+    def _decode(self, body: bytes) -> Route | None:
+        route = _decode(body, self._names)
+        if self._hidden_hops is None or route is None or route.nexthop_id is None:
+            return route
+        if route.hops or route.type is not RouteType.UNICAST:
+            return route
+        return attrs.evolve(route, hops=self._hidden_hops[route.nexthop_id])
 
 
 def _keep(kept: dict[bytes, T], body: bytes, value: T) -> None:

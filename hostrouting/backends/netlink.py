@@ -24,7 +24,7 @@ from hostrouting.backends._entries import RouteReader
 from hostrouting.backends._link_messages import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
 from hostrouting.backends._messages import cut
 from hostrouting.backends._networks import Inside
-from hostrouting.backends._nexthop_messages import DUMP_NEXTHOPS, decode_nexthop
+from hostrouting.backends._nexthop_messages import DUMP_NEXTHOPS, HiddenHops, decode_nexthop
 from hostrouting.backends._rule_messages import DUMP_RULES, decode_rule
 from hostrouting.errors import RouteError
 from hostrouting.model import Lookup, RouteFailure, RouteType, Scope, Table
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network
     from typing import TypeVar
 
+    from hostrouting.backends._entries import Destinations
     from hostrouting.backends._messages import Run
     from hostrouting.model import Address, Link, NexthopObject, Route, Rule
     from phases import CancelScope
@@ -49,6 +50,8 @@ _ATTEMPTS = 32
 
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
 _CALM_ATTEMPTS = 4
+
+_LIST_NEXTHOPS = "list the nexthop objects"
 
 # What fib_lookup answers instead of an entry; anything else is a failure to answer.
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
@@ -90,20 +93,9 @@ class NetlinkBackend:
     def nexthops(self) -> tuple[NexthopObject, ...]:
         """All nexthop objects, by number; none where the kernel has no such thing (before 5.3).
 
-        Beyond the port: what routes do by them, ``routes`` tells, but where net.ipv4.nexthop_compat_mode is off.
+        Beyond the port: what routes do by them, ``routes`` tells.
         """
-
-        def read(talk: Conversation) -> tuple[NexthopObject, ...]:
-            names = rtnl.Names()
-            try:
-                messages = tuple(_dumped(talk, rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS))
-            except rtnl.RefusedError as refusal:
-                if refusal.errno == errnos.EOPNOTSUPP:
-                    return ()
-                raise
-            return tuple(decode_nexthop(message, names) for message in messages)
-
-        return self._read("list the nexthop objects", read)
+        return self._read(_LIST_NEXTHOPS, _dumped_nexthops)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """The entries of a table, in the kernel's order; of every table, if none is named.
@@ -115,8 +107,7 @@ class NetlinkBackend:
             table: its number; the kernel itself leaves the others out.
 
         Returns:
-            The entries; none for a table that doesn't exist. Where net.ipv4.nexthop_compat_mode is off, one
-            that uses a nexthop object has its ``nexthop_id`` and no hops.
+            The entries; none for a table that doesn't exist. One that uses a nexthop object has the hops of that.
         """
         attempt = "list the routes"
         patience = _CALM_ATTEMPTS
@@ -129,7 +120,7 @@ class NetlinkBackend:
                     patience -= 1
                     raise rtnl.AgainError
             with uncollected():
-                return tuple(chain.from_iterable(map(RouteReader(rtnl.Names()).read, runs)))
+                return tuple(chain.from_iterable(map(self._reader().read, runs)))
 
         return self._read(attempt, read)
 
@@ -144,7 +135,7 @@ class NetlinkBackend:
         """
 
         def read(talk: Conversation) -> tuple[Route, ...]:
-            reader = RouteReader(rtnl.Names())
+            reader = self._reader()
             found: list[Route] = []
             for run in _dumped_routes(talk, table):
                 entries = reader.read(run)
@@ -179,7 +170,7 @@ class NetlinkBackend:
 
         def read(talk: Conversation) -> tuple[Route, ...]:
             nonlocal patience
-            reader = RouteReader(rtnl.Names(), is_wanted, Inside(inside) if inside else None)
+            reader = self._reader(is_wanted, Inside(inside) if inside else None)
             with told(attempt), closing(Witness()) as witness, uncollected():
                 found = tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
                 if patience and witness.saw_a_change(None):
@@ -215,7 +206,7 @@ class NetlinkBackend:
             return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses)))
 
     def _answers(self, talk: Conversation, addresses: Sequence[IPv4Address]) -> Iterator[Lookup]:
-        reader = RouteReader(rtnl.Names())
+        reader = self._reader()
         for asked, answers in talk.ask(rtnl.RTM_GETROUTE, addresses, wire.look_up):
             entries = [answer for answer in answers if not isinstance(answer, rtnl.RefusedError)]
             try:
@@ -341,6 +332,20 @@ class NetlinkBackend:
     def _connect(self) -> Conversation:
         return Conversation()
 
+    def _reader(
+        self, is_wanted: Callable[[Route], bool] | None = None, destinations: Destinations | None = None
+    ) -> RouteReader:
+        """A reader of entries, with the hops that the kernel doesn't show where nexthop_compat_mode is 0."""
+
+        def read_nexthops() -> tuple[NexthopObject, ...]:
+            # On a socket of its own, as the dump of the routes may still be running.
+            with told(_LIST_NEXTHOPS):
+                talk = self._connect()
+            with closing(talk):
+                return _dumped_nexthops(talk)
+
+        return RouteReader(rtnl.Names(), is_wanted, destinations, HiddenHops(read_nexthops))
+
     def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
         """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""
         refuse_running_loop(attempt)
@@ -364,6 +369,17 @@ def _packed(flags: int) -> _Pack:
 
 def _dumped(talk: Conversation, kind: int, body: bytes) -> Iterator[bytes]:
     return chain.from_iterable(map(cut, talk.dump(kind, body)))
+
+
+def _dumped_nexthops(talk: Conversation) -> tuple[NexthopObject, ...]:
+    names = rtnl.Names()
+    try:
+        messages = tuple(_dumped(talk, rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS))
+    except rtnl.RefusedError as refusal:
+        if refusal.errno == errnos.EOPNOTSUPP:
+            return ()
+        raise
+    return tuple(decode_nexthop(message, names) for message in messages)
 
 
 def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[Run]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting.errors import RouteError
 from hostrouting.fib import Fib
-from hostrouting.snapshot import with_hops
+from hostrouting.nexthops import with_hops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

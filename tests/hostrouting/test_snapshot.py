@@ -14,9 +14,10 @@ from hostrouting import Host, Layout
 from hostrouting.backends.snapshot import SnapshotBackend
 from hostrouting.errors import ConfigError, FileError, RouteError
 from hostrouting.model import Address, Link, NextHop, NexthopObject, Protocol, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.nexthops import with_hops
 from hostrouting.record import load_snapshot, take_snapshot
 from hostrouting.resolvers import nameservers
-from hostrouting.snapshot import Snapshot, with_hops
+from hostrouting.snapshot import Snapshot
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

@@ -292,12 +292,63 @@ def test_a_nexthop_object_shows_its_number_and_hops(node: NamespaceKernel) -> No
         get 172.16.1.1 -> 172.16.0.0/16 nhid 7 via 10.1.0.1 dev eth0 proto hostrouting
         """,
     )
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
     single, group, blackhole = (there for there in node.routes() if there.protocol == 217)
-    assert [(there.nexthop_id, there.hops) for there in (single, group, blackhole)] == [(7, ()), (9, ()), (10, ())]
     assert node.delete([attrs.evolve(single, nexthop_id=8), attrs.evolve(single, nexthop_id=None)]) != ()
     assert node.delete([single, group, blackhole]) == ()
     assert ours(node) == []
+
+
+@pytest.mark.parametrize("compat_mode", ["0", "1"])
+def test_routes_have_the_hops_of_their_nexthop_objects_whether_the_kernel_shows_them_or_not(
+    node: NamespaceKernel, compat_mode: str
+) -> None:
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)
+    nexthop("id", "7", "via", "10.1.0.1", "dev", "eth0")
+    nexthop("id", "8", "dev", "ib0")
+    nexthop("id", "9", "group", "7,3/8")
+    nexthop("id", "10", "blackhole")
+    nexthop("id", "11", "group", "7,5")
+    nexthop("id", "12", "via", "192.0.2.1", "dev", "eth0", "onlink")
+    nexthop("id", "13", "via", "fe80::9", "dev", "eth0")
+    nexthop("id", "14", "via", "10.1.0.9", "fdb")
+    nexthop("id", "15", "group", "10")
+    play(
+        node,
+        """
+        route add default nhid 9 scope universe
+        route add 172.16.0.0/16 nhid 7
+        route add 172.17.0.0/16 nhid 8 scope link
+        route add 172.18.0.0/16 nhid 10
+        route add 172.19.0.0/16 nhid 11
+        route add 172.20.0.0/16 nhid 12
+        route add 172.21.0.0/16 nhid 13
+        route add 172.22.0.0/16 nhid 15
+        has 172.16.0.0/16 nhid 7 via 10.1.0.1 dev eth0 proto hostrouting
+        has 172.17.0.0/16 nhid 8 dev ib0 proto hostrouting scope link
+        has blackhole 172.18.0.0/16 nhid 10 proto hostrouting
+        has 172.19.0.0/16 nhid 11 via 10.1.0.1 dev eth0 proto hostrouting
+        has 172.20.0.0/16 nhid 12 via 192.0.2.1 dev eth0 proto hostrouting onlink
+        has 172.21.0.0/16 nhid 13 via inet6 fe80::9 dev eth0 proto hostrouting
+        has blackhole 172.22.0.0/16 nhid 15 proto hostrouting
+        get 172.17.1.1 -> 172.17.0.0/16 nhid 8 dev ib0 proto hostrouting scope link
+        get 172.18.1.1 -> EINVAL
+        get 9.9.9.9 -> default nhid 9 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 3 nexthop dev ib0 weight 1
+        """,
+    )
+    assert [(hop.dev, hop.weight) for hop in node.default_routes()[0].hops] == [("eth0", 3), ("ib0", 1)]
+    by_ib0 = [route for route in node.routes() if "ib0" in route.devs]
+    assert [route for route in node.routes_except(["eth0"]) if "ib0" in route.devs] == by_ib0
+    assert not any(route.nexthop_id == 7 for route in node.routes_except(["eth0"]))
+
+
+def test_the_hops_of_a_replaced_nexthop_object_are_the_new_ones(node: NamespaceKernel) -> None:
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
+    nexthop("id", "7", "via", "10.1.0.1", "dev", "eth0")
+    play(node, "route add 172.16.0.0/16 nhid 7")
+    play(node, "get 172.16.1.1 -> 172.16.0.0/16 nhid 7 via 10.1.0.1 dev eth0 proto hostrouting")
+    subprocess.run(["ip", "nexthop", "replace", "id", "7", "dev", "ib0"], check=True)
+    play(node, "get 172.16.1.1 -> 172.16.0.0/16 nhid 7 dev ib0 proto hostrouting")
+    assert [route.devs for route in node.routes() if route.nexthop_id == 7] == [("ib0",)]
 
 
 # --- look-ups --------------------------------------------------------------------------------------------------
