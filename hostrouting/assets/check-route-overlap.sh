@@ -171,12 +171,57 @@ function parse(line,    word, count, i, w, h, several) {
   # A blackhole of a nexthop object shows lo, which no packet sees.
   if (!several && (type >= 6 || (dev[1] == "" && via[1] == "")))
     hops = 0
+  if (!hops && nhid != "" && type == 1)
+    find_hops(nhid)
 }
 
 function clear_hop(h) {
   via[h] = dev[h] = ""
   weight[h] = "1"
   onlink[h] = dead[h] = linkdown[h] = 0
+}
+
+# The hops of a nexthop object, which the kernel doesn't show where the sysctl net.ipv4.nexthop_compat_mode is 0: from
+# nexthop, the lines of `ip -N -o nexthop show` by number. Sets is_hidden if it isn't there.
+function find_hops(id,    word, leg, part, count, i) {
+  if (!(id in nexthop)) {
+    is_hidden = 1
+    return
+  }
+  split(nexthop[id], word, " ")
+  if (word[3] != "group") {
+    add_hop(id, "1")
+    return
+  }
+  count = split(word[4], leg, "/")
+  for (i = 1; i <= count; i++) {
+    split(leg[i] ",1", part, ",")
+    add_hop(part[1], part[2])
+  }
+  # Of a group of one the kernel shows no weight.
+  if (hops == 1)
+    weight[1] = "1"
+}
+
+function add_hop(id, share,    word, count, i) {
+  count = id in nexthop ? split(nexthop[id], word, " ") : 0
+  if (count < 3 || word[3] == "blackhole")
+    return
+  clear_hop(++hops)
+  weight[hops] = share
+  for (i = 3; i <= count; i++)
+    if (word[i] == "dev")
+      dev[hops] = word[++i]
+    else if (word[i] == "via") {
+      i += word[i + 1] ~ /^inet6?$/ ? 2 : 1
+      via[hops] = word[i]
+    }
+    else if (word[i] == "onlink")
+      onlink[hops] = 1
+    else if (word[i] == "dead")
+      dead[hops] = 1
+    else if (word[i] == "linkdown")
+      linkdown[hops] = 1
 }
 
 function hop_words(h) {
@@ -235,7 +280,13 @@ $1 == "allow" { allowed[++alloweds] = $2 }
 # -N: an rt_protos file may give 217 any name. -o: a multipath route is one line.
 function ask() {
   close(file)
-  command = "{ errors=$(ip -4 -N -o -force -batch " file " 2>&1 >&3 3>&-); } 3>&1; printf \"==errors\\n%s\\n\" \"$errors\""
+  call("ip -4 -N -o -force -batch " file (nexthops ? "; " list_nexthops : ""))
+}
+
+function call(text) {
+  if (index(text, ";"))
+    text = "{ " text "; }"
+  command = "{ errors=$(" text " 2>&1 >&3 3>&-); } 3>&1; printf \"==errors\\n%s\\n\" \"$errors\""
 }
 
 function get_line() {
@@ -266,6 +317,8 @@ function read_host(    i) {
   while (get_line())
     if (line !~ /^[0-9]+:/) {
       route[++routes] = line
+      if (index(line, " nhid ") && line !~ / (via|dev) /)
+        has_hidden = 1
       if (index(line, "default") && line ~ /^([0-9a-z]+ )?default /)
         defaults[++default_count] = line
     }
@@ -282,6 +335,20 @@ function read_host(    i) {
   # There is always a loopback interface: without any ip itself couldn't run.
   if (trouble == "" && !links)
     trouble = "can\047t read the routes: " (last_error == "" ? "ip gave no answer" : last_error)
+  if (has_hidden && !interrupted && trouble == "")
+    read_nexthops()
+}
+
+# The routes' hops, where the kernel doesn't show them. Not with -4: groups belong to no family.
+function read_nexthops(    word) {
+  list_nexthops = "ip -N -o nexthop show"
+  call(list_nexthops)
+  while (get_line()) {
+    split(line, word, " ")
+    nexthop[word[2]] = line
+    nexthops++
+  }
+  read_errors()
 }
 
 function read_link(    word, name) {
@@ -303,15 +370,22 @@ function read_address(    word) {
 }
 
 # Asks about all questions: fills answer and error (of those without an answer). What was read before must still be so.
-function look_up(    i, given, text, seen, has_link) {
+function look_up(    i, given, text, seen, left, has_link, word) {
   for (i = 1; i <= questions; i++)
     print "route get fibmatch " question_text[i] " uid 0" >file
   # The line of the link tells answers and tables apart.
   print "link show dev lo\nroute show table all\nrule show" >file
   ask()
   given = seen = has_link = 0
+  left = nexthops
   while (get_line())
-    if (has_link) {
+    if (nexthops && line ~ /^id /) {
+      left--
+      split(line, word, " ")
+      if (!(word[2] in nexthop) || nexthop[word[2]] != line)
+        interrupted = 1
+    }
+    else if (has_link) {
       seen++
       if (line != (seen <= routes ? route[seen] : rule[seen - routes]))
         interrupted = 1
@@ -323,7 +397,7 @@ function look_up(    i, given, text, seen, has_link) {
   read_errors()
   if (!has_link)
     trouble = "can\047t look up routes: " (last_error == "" ? "ip gave no answer" : last_error)
-  else if (seen != routes + rules)
+  else if (seen != routes + rules || left)
     interrupted = 1
   for (i = 1; i <= 3; i++)
     if ((questions + i) in failed)
@@ -1454,8 +1528,6 @@ function missing_default(    text) {
     return "the default route (table main has no unicast 0.0.0.0/0)"
   parse(dead_default)
   text = words(dead_default)
-  if (!hops)
-    return "the next hops of the default route (" text "), which the kernel doesn\047t show (set the sysctl net.ipv4.nexthop_compat_mode to 1)"
   return "a live default route (all hops are dead of " text ")"
 }
 
@@ -1728,7 +1800,7 @@ function print_report(    i) {
   read_host()
   if (!interrupted && trouble == "") {
     find_default()
-    if (expected == " ") {
+    if (expected == " " && !is_hidden) {
       print "no-default-route 0 0"
       print "no-default-route: " (dead_default == "" ? "table main has no unicast 0.0.0.0/0 to compare with" : "missing is " missing_default()) no_default_route()
       return
@@ -1741,12 +1813,13 @@ function print_report(    i) {
       tile_probes()
     look_up()
   }
-  if (interrupted) {
+  if (!interrupted && trouble == "")
+    judge_all()
+  # A route by a nexthop object that has come or gone meanwhile.
+  if (interrupted || is_hidden) {
     print "again"
     return
   }
-  if (trouble == "")
-    judge_all()
   if (trouble != "") {
     print "unknown 0 0"
     print "check-failed: " trouble

@@ -68,6 +68,13 @@ ask() {
   printf '==errors\n%s\n' "$errors"
 }
 
+# The nexthop objects, where the kernel doesn't show the hops of routes by them. Not with -4: groups belong to no family.
+tell_nexthops() {
+  [ -n "$HAS_HIDDEN" ] || return 0
+  say '==nexthops'
+  ip -N -o nexthop show 2>/dev/null
+}
+
 # think STEP <SECTIONS: all that takes arithmetic; takes the place of the subshell that it is called in. The program
 # and the routes are here-documents, quoted: nothing in them is expanded.
 think() {
@@ -168,12 +175,57 @@ function parse(line,    word, count, i, w, h, several) {
   # A blackhole of a nexthop object shows lo, which no packet sees.
   if (!several && (type >= 6 || (dev[1] == "" && via[1] == "")))
     hops = 0
+  if (!hops && nhid != "" && type == 1)
+    find_hops(nhid)
 }
 
 function clear_hop(h) {
   via[h] = dev[h] = ""
   weight[h] = "1"
   onlink[h] = dead[h] = linkdown[h] = 0
+}
+
+# The hops of a nexthop object, which the kernel doesn't show where the sysctl net.ipv4.nexthop_compat_mode is 0: from
+# nexthop, the lines of `ip -N -o nexthop show` by number. Sets is_hidden if it isn't there.
+function find_hops(id,    word, leg, part, count, i) {
+  if (!(id in nexthop)) {
+    is_hidden = 1
+    return
+  }
+  split(nexthop[id], word, " ")
+  if (word[3] != "group") {
+    add_hop(id, "1")
+    return
+  }
+  count = split(word[4], leg, "/")
+  for (i = 1; i <= count; i++) {
+    split(leg[i] ",1", part, ",")
+    add_hop(part[1], part[2])
+  }
+  # Of a group of one the kernel shows no weight.
+  if (hops == 1)
+    weight[1] = "1"
+}
+
+function add_hop(id, share,    word, count, i) {
+  count = id in nexthop ? split(nexthop[id], word, " ") : 0
+  if (count < 3 || word[3] == "blackhole")
+    return
+  clear_hop(++hops)
+  weight[hops] = share
+  for (i = 3; i <= count; i++)
+    if (word[i] == "dev")
+      dev[hops] = word[++i]
+    else if (word[i] == "via") {
+      i += word[i + 1] ~ /^inet6?$/ ? 2 : 1
+      via[hops] = word[i]
+    }
+    else if (word[i] == "onlink")
+      onlink[hops] = 1
+    else if (word[i] == "dead")
+      dead[hops] = 1
+    else if (word[i] == "linkdown")
+      linkdown[hops] = 1
 }
 
 function hop_words(h) {
@@ -305,6 +357,11 @@ section == "kernel" {
     read_link()
   else
     rule[++rules] = $0
+  next
+}
+
+section == "nexthops" {
+  nexthop[$2] = $0
   next
 }
 
@@ -471,8 +528,6 @@ function missing_default(name,    i, h, on, is_there, dead_one) {
   if (dead_one == "")
     return "the default route" on " (table main has no unicast 0.0.0.0/0" on ")"
   parse(dead_one)
-  if (!hops)
-    return "the next hops of the default route (" words(dead_one) "), which the kernel doesn\047t show (set the sysctl net.ipv4.nexthop_compat_mode to 1)"
   return "a live default route" on " (all hops are dead of " words(dead_one) ")"
 }
 
@@ -852,11 +907,15 @@ function is_as_foretold(    i, list, count, text) {
 
 # --- the plan ------------------------------------------------------------------------------------------------------
 
-# "missing" or "refused" and why; or "plan" and its sections: what to write, what to look up, what that has to
-# answer, what was there before, what to say.
+# "again", with "hidden" if a route goes by a nexthop object that isn't known; "missing" or "refused" and why; or
+# "plan" and its sections: what to write, what to look up, what that has to answer, what was there before, what to say.
 function print_plan(    i) {
   if (interrupted) {
     print "again"
+    return
+  }
+  if (is_hidden) {
+    print "again hidden"
     return
   }
   if (last_error != "") {
@@ -1199,8 +1258,18 @@ take_lock() {
 look() {
   local text='' left at=$HEADER_BYTES changes lookups expected old others
   for ((left = ATTEMPTS; left; left--)); do
-    text=$(think plan < <(ask $'link show type vrf\nlink show\naddress show\nroute show table all\nrule show'))
-    [ "$text" = again ] || break
+    text=$(
+      think plan < <(
+        tell_nexthops
+        [ -z "$HAS_HIDDEN" ] || say '==kernel'
+        ask $'link show type vrf\nlink show\naddress show\nroute show table all\nrule show'
+      )
+    )
+    case $text in
+      'again hidden') HAS_HIDDEN=1 ;;
+      again) ;;
+      *) break ;;
+    esac
   done
   HEADER=${text:0:HEADER_BYTES-1}
   read -r STATE ADDED REPLACED REMOVED _ changes lookups expected old others <<<"$HEADER"
@@ -1225,6 +1294,7 @@ commit() {
       # systemd sends its signals to all processes of a unit: half a batch would be worse than a late end.
       trap '' HUP INT TERM
       think judge < <(
+        tell_nexthops
         printf '%s\n' ==header "$HEADER" ==expected "$EXPECTED_LINES==others" "$OTHER_LINES==offset $from" ==answers
         ask "$commands"
       )
@@ -1240,6 +1310,7 @@ commit() {
     text=$(
       trap '' HUP INT TERM
       think judge-again < <(
+        tell_nexthops
         printf '%s\n' ==header "$HEADER" ==expected "$EXPECTED_LINES==answers"
         ask "$LOOKUP_LINES" -force
       )
@@ -1276,6 +1347,7 @@ put_back() {
   for ((left = ATTEMPTS; left; left--)); do
     text=$(
       think undo < <(
+        tell_nexthops
         printf '%s\n' ==header "$HEADER" ==changes "$CHANGE_LINES==old" "$OLD_LINES$ERRORS" ==kernel
         ask 'route show table all'
       )
@@ -1288,6 +1360,7 @@ put_back() {
   if [ "${count:-0}" -gt 0 ]; then
     printf -v commands '%s\n' "${lines[@]:1:count}"
     add_message "$(think problems < <(
+      tell_nexthops
       printf '%s\n' ==changes "$commands==answers"
       ask "$commands" -force
     ))"
@@ -1406,7 +1479,7 @@ prepare_gate() {
 
 # --- the run -------------------------------------------------------------------------------------------------------
 
-STOPPED='' IN_COMMIT='' MONITOR='' CHILDREN='' MESSAGE='' REPORTED=''
+STOPPED='' IN_COMMIT='' MONITOR='' CHILDREN='' MESSAGE='' REPORTED='' HAS_HIDDEN=''
 LIMIT=$WAIT_SECONDS LOCK_LIMIT=$LOCK_SECONDS HOLD=0
 case $#:${1-} in
   0:) ;;

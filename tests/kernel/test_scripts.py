@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -24,7 +25,6 @@ from hostrouting.render import render_check_route_overlap_script, render_static_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from hostrouting.backends import Kernel
     from hostrouting.backends.namespace import NamespaceKernel
@@ -943,6 +943,19 @@ def test_10_10_the_number_of_processes_does_not_depend_on_the_number_of_routes(
     plain.count_processes(check_script(*shadowed, mode="WARN"))  # takes the other marker away
     failing = [plain.count_processes(check_script(*shadowed[:count], mode="WARN")) for count in (1, 500)]
     assert failing == checks
+
+
+def test_10_10_nor_does_it_where_the_kernel_hides_hops(node: NamespaceKernel, plain: Sandbox) -> None:
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of this namespace
+    commands = ["nexthop add id 7 via 10.1.0.1 dev eth0", "route replace default nhid 7"]
+    commands += [f"route add 11.0.{n}.0/24 nhid 7" for n in range(200)]
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
+    plain.count_processes(many(1))
+    routes = [plain.count_processes(many(count)) for count in (2, 300)]
+    assert routes[0] == routes[1]
+    cidrs = [f"11.0.{n}.0/25" for n in range(200)]
+    checks = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 200)]
+    assert checks[0] == checks[1]
 
 
 @attrs.frozen

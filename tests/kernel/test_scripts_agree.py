@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import tempfile
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -292,8 +293,8 @@ UDP_BLACKHOLED = World(
 )
 
 
-def compare_checks(world: World | worlds_to_cut.World, config: Config, awk: str, roots: Callable[[], Path]) -> None:
-    """Hold script, task on the kernel and task in memory to each other."""
+def compare_checks(world: World | worlds_to_cut.World, config: Config, awk: str, roots: Callable[[], Path]) -> Outcome:
+    """Hold script, task on the kernel and task in memory to each other; what they say."""
     enter_namespace()
     kernel = NamespaceKernel()
     world.build(kernel)
@@ -323,6 +324,7 @@ def compare_checks(world: World | worlds_to_cut.World, config: Config, awk: str,
             outcomes[name] = _check(config, other, roots())
     if problem := _differences(outcomes):
         raise AssertionError(problem)
+    return outcomes["script"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -363,3 +365,61 @@ def test_checking_hosts_that_chance_seldom_makes(
     overlap = {"expectedCidrs": [str(cidr) for cidr in question.cidrs]}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     compare_checks(question.world, config, awk, roots)
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_checking_routes_by_nexthop_objects_whether_the_kernel_shows_their_hops_or_not(
+    awk: str, roots: Callable[[], Path]
+) -> None:
+    question = worlds_to_cut.HIDDEN_HOPS
+    overlap = {"expectedCidrs": [str(cidr) for cidr in question.cidrs]}
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
+    hidden = compare_checks(question.world, config, awk, roots)
+    assert not any("no device" in line for line in hidden.said)
+    assert compare_checks(attrs.evolve(question.world, hides_hops=False), config, awk, roots) == hidden
+
+
+OBJECTS = """
+ip nexthop add id 1 via 10.0.0.5 dev v0
+ip nexthop add id 2 via 10.0.1.7 dev v1
+ip nexthop add id 3 group 1,3/2
+ip nexthop add id 4 dev v1
+ip route add default nhid DEFAULT metric 100
+ip route add 10.0.9.0/24 nhid DEFAULT
+ip route add 192.0.2.0/24 nhid 4 scope link
+ip route add 172.16.1.0/24 nhid 2 proto 217
+ip route add 172.16.2.0/24 nhid 2 proto 217
+"""
+
+
+@pytest.mark.parametrize("default", [1, 3])
+@pytest.mark.parametrize("awk", AWKS)
+def test_installing_beside_routes_by_nexthop_objects_whether_the_kernel_shows_their_hops_or_not(
+    awk: str, default: int, roots: Callable[[], Path]
+) -> None:
+    """The default route, a route that is there already, the way to a gateway, and two of ours."""
+    entries = [{"destination": text} for text in ("172.16.3.0/24", "10.0.9.0/24", "172.16.1.0/24")]
+    entries += [{"destination": "172.16.4.0/24", "gateway": "192.0.2.1", "dev": "v1"}]
+    routes = {"enabled": True, "routes": entries}
+    config = Config.from_mapping({"hostRouting": {"staticRoutes": routes, "waitSeconds": 0}})
+    script = render_static_routes_script(config.static_routes.routes, wait_seconds=0)
+    outcomes: dict[str, Outcome] = {}
+    for compat_mode in ("0", "1"):
+        for who in ("task", "script"):
+            enter_namespace()
+            kernel = NamespaceKernel()
+            World((("v0", NewAddress("10.0.0.1/24")), ("v1", NewAddress("10.0.1.1/24"))), (), (), None).build(kernel)
+            Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # of this namespace
+            subprocess.run(["sh", "-euc", OBJECTS.replace("DEFAULT", str(default))], check=True)
+            if who == "task":
+                outcomes[who + compat_mode] = _install(config, kernel, roots())
+                continue
+            sandbox = Sandbox(roots(), awk_or_skip(awk))
+            done = sandbox.run(script)
+            assert (done.returncode, done.stderr) == (0, "")
+            outcomes[who + compat_mode] = Outcome(_table(kernel), _lines(done.stdout))
+            assert sandbox.run(script).stdout.splitlines()[-1] == "nothing to change"
+    outcomes["script"] = outcomes["script0"]
+    if problem := _differences(outcomes):
+        raise AssertionError(problem)
+    assert any(line.endswith("already there)") for line in outcomes["script"].said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -46,6 +47,7 @@ class World:
         objects: the words behind ``ip nexthop add``; only where the kernel is a real one.
         down: interfaces that are set down in the end.
         unplugged: interfaces that lose their carrier in the end.
+        hides_hops: whether the kernel shows no hops of routes by objects.
     """
 
     addresses: tuple[tuple[str, NewAddress], ...]
@@ -55,6 +57,7 @@ class World:
     objects: tuple[str, ...] = ()
     down: tuple[str, ...] = ()
     unplugged: tuple[str, ...] = ()
+    hides_hops: bool = False
 
     @property
     def has_rules(self) -> bool:
@@ -74,6 +77,8 @@ class World:
         for dev, address in self.addresses:
             _tried(lambda dev=dev, address=address: kernel.add_address(dev, **attrs.asdict(address)))  # type: ignore[misc]
         if self.objects and isinstance(kernel, NamespaceKernel):
+            if self.hides_hops:
+                Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of the kernel's namespace
             _ip("".join(f"nexthop add {words}\n" for words in self.objects))
         kernel.add(self.routes)
         for rule in self.rules:
@@ -321,6 +326,7 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
         _OBJECTS if ids else (),
         draw(st.sampled_from(((),) * 7 + (("eth1",), ("ib0",), ("veth1",)))),
         draw(st.sampled_from(((),) * 9 + (("ib0",), ("eth0",)))),
+        hides_hops=bool(ids) and draw(st.booleans()),
     )
     expected = st.one_of(
         st.sampled_from(narrow), st.sampled_from(around), _prefixes(22, 22, 22, 23, 24, 26, 30, 31, 32)
@@ -433,7 +439,31 @@ UDP_REFUSED = attrs.evolve(
 )
 """Rules that decide otherwise about packets to the gateway than about the kernel's own look-up of it."""
 
+HIDDEN_HOPS = Question(
+    World(
+        (("eth0", NewAddress("192.0.2.4/24")), ("ib0", NewAddress("198.51.100.4/24"))),
+        (
+            Route(DEFAULT_DESTINATION, nexthop_id=1, scope=Scope.UNIVERSE, protocol=Protocol.DHCP, metric=100),
+            Route(DEFAULT_DESTINATION, nexthop_id=2, scope=Scope.UNIVERSE, protocol=Protocol.DHCP, metric=200),
+            Route(IPv4Network("10.0.0.0/26"), nexthop_id=2, protocol=Protocol.STATIC),
+            Route(IPv4Network("10.0.1.0/24"), nexthop_id=3, protocol=Protocol.STATIC),
+            Route(IPv4Network("10.0.2.0/24"), nexthop_id=4, protocol=Protocol.STATIC),
+            Route(IPv4Network("10.0.3.0/25"), nexthop_id=5, protocol=Protocol.STATIC),
+            Route(IPv4Network("10.0.3.128/25"), nexthop_id=6, protocol=Protocol.STATIC),
+            Route(IPv4Network("10.0.4.0/24"), nexthop_id=1, protocol=Protocol.STATIC),
+            Route(IPv4Network("10.0.5.0/24"), nexthop_id=7, protocol=Protocol.STATIC),
+        ),
+        objects=(
+            *("id 1 via 192.0.2.1 dev eth0", "id 2 dev ib0", "id 3 group 1,3/2", "id 4 blackhole", "id 5 group 2"),
+            *("id 6 via fe80::9 dev ib0", "id 7 group 4", "id 8 via 10.1.0.9 fdb"),
+        ),
+        hides_hops=True,
+    ),
+    (IPv4Network("10.0.0.0/21"),),
+)
+"""Routes by nexthop objects of all kinds, the default route among them, and none shows where it leads."""
+
 SELDOM = (
-    *(PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME),
+    *(PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME, HIDDEN_HOPS),
     *(LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, UDP_REFUSED),
 )
