@@ -95,8 +95,13 @@ class Fib:
                 return found
         return None
 
-    def asked(self, address: IPv4Address) -> Iterator[tuple[Rule, Route | None]]:
+    def asked(self, address: IPv4Address, *, has_own: bool = False) -> Iterator[tuple[Rule, Route | None]]:
         """The rules that a packet of this host to an address meets, up to the one that decides.
+
+        Args:
+            address: the packet's destination.
+            has_own: go on behind what table main discards, where a rule would pass over a unicast route in its
+                place, whatever its length: as if main had one to this address alone.
 
         Yields:
             A rule and the longest match in its table, if it names one that has any; the last pair decides.
@@ -114,7 +119,11 @@ class Fib:
                 continue
             found = self._find(rule.table, address) if rule.action is RuleAction.TO_TABLE else None
             yield rule, found
-            if rule.action is not RuleAction.TO_TABLE or (found is not None and _is_final(rule, found)):
+            if rule.action is not RuleAction.TO_TABLE:
+                return
+            if found is None or not _is_final(rule, found):
+                continue
+            if not (has_own and found.table == Table.MAIN and _passes_over_all(rule)):
                 return
 
     def _find(self, table: int, address: IPv4Address) -> Route | None:
@@ -172,6 +181,12 @@ class Fib:
         return Fib(self.rules, (*add, *(route for route in self.routes if route not in gone)))
 
 
+def _passes_over_all(rule: Rule) -> bool:
+    """Whether no unicast route is long enough for a rule."""
+    # Every device is in group 0 unless somebody has moved it.
+    return rule.suppress_group == 0 or (rule.suppress_prefix_length or 0) >= 32
+
+
 def _is_final(rule: Rule, route: Route) -> bool:
     if route.type is RouteType.THROW:
         return False
@@ -179,5 +194,4 @@ def _is_final(rule: Rule, route: Route) -> bool:
     if route.type.is_discard:
         return True
     shortest = rule.suppress_prefix_length
-    # Every device is in group 0 unless somebody has moved it.
     return rule.suppress_group != 0 and (shortest is None or route.destination.prefixlen > shortest)

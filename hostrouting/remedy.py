@@ -170,7 +170,7 @@ class Remedies:
     def _beaten(self, address: IPv4Address) -> tuple[int, str]:
         """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
         last: Rule | None = None
-        for rule, found in self._fib.asked(address):
+        for rule, found in self._fib.asked(address, has_own=True):
             last = rule
             # While local and main are one trie, local's turn is main's too.
             is_main = rule.table == Table.MAIN or (found is not None and found.table == Table.MAIN)

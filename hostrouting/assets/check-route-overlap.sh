@@ -1121,6 +1121,11 @@ function find(table, n,    local, main) {
   return length_of(route_prefix[main]) > length_of(route_prefix[local]) ? main : local
 }
 
+# Whether no unicast route is long enough for a rule. Every device is in group 0 unless somebody has moved it.
+function passes_over_all(r) {
+  return rule_group[r] == "0" || rule_shortest[r] >= 32
+}
+
 function is_final(r, found,    code) {
   code = class_type[route_class[found]]
   if (code == 9)
@@ -1128,15 +1133,18 @@ function is_final(r, found,    code) {
   # What discards is never suppressed (fib_rules_lookup asks only where there is a result).
   if (code >= 6)
     return 1
-  # Every device is in group 0 unless somebody has moved it.
   return rule_group[r] != "0" && length_of(route_prefix[found]) > rule_shortest[r]
 }
 
 # The rules that a packet of this host to an address meets, up to the one that decides, each with the longest match in
 # its table: asked_rule[1..asks], asked_entry.
-function asked(n,    r, i) {
+function asked(n) {
   asks = 0
-  for (r = 1; r <= rules; r++) {
+  ask_from(1, n)
+}
+
+function ask_from(r, n) {
+  for (; r <= rules; r++) {
     if (rule_action[r] == "nop" || !matches(r, n))
       continue
     if (rule_action[r] == "goto") {
@@ -1310,7 +1318,7 @@ function find_stakes(    q, i) {
     if (kind[q] == "LOCAL" || kind[q] == "BROADCAST") {
       # A longer route would change it only if table main is asked first and passes it on (suppressed, throw).
       asked(question[q])
-      i = beaten()
+      i = beaten(question[q])
       most[q] = i > 32 ? 32 : i
       continue
     }
@@ -1328,7 +1336,7 @@ function stake(q,    length_, list, count, i) {
     most[q] = -1
     return
   }
-  length_ = beaten()
+  length_ = beaten(question[q])
   count = split(shown[q], list, " ")
   for (i = 1; i <= count; i++)
     if (is_owned(list[i])) {
@@ -1386,7 +1394,7 @@ function is_as_decided(q,    c) {
 
 # How long the entry is that a new one of table main must be longer than, of what asked() found; 33 where main isn't
 # asked.
-function beaten(    i, r, found, is_main, length_) {
+function beaten(n,    i, r, found, is_main, length_) {
   for (i = 1; i <= asks; i++) {
     r = asked_rule[i]
     found = asked_entry[i]
@@ -1396,6 +1404,9 @@ function beaten(    i, r, found, is_main, length_) {
       length_ = found ? length_of(route_prefix[found]) : -1
       return length_ > rule_shortest[r] ? length_ : rule_shortest[r]
     }
+    # It ends with what main discards; a route in its place would be passed over.
+    if (i == asks && found && class_table[route_class[found]] == "254" && rule_action[r] == "lookup" && passes_over_all(r) && is_final(r, found))
+      ask_from(r + 1, n)
   }
   return 33
 }

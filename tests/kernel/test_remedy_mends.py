@@ -20,6 +20,7 @@ from worlds import (
     EXPECTED_LOST_GATEWAY,
     LOST_GATEWAY,
     ODD_NAME,
+    PASSED_DISCARD,
     UDP_REFUSED,
     Question,
     World,
@@ -256,6 +257,17 @@ def test_no_entry_is_proposed_whose_interface_no_config_takes(tmp_path: Path) ->
     patient.apply(remedy.routes)
     assert patient.check().remedy.unmendable == remedy.unmendable
     assert patient.check().remedy.routes == ()
+
+
+def test_what_main_discards_is_mended_where_a_rule_would_pass_over_a_route_and_main_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    kernel = FakeKernel()
+    PASSED_DISCARD.world.build(kernel)
+    patient = Patient(kernel, PASSED_DISCARD, tmp_path)
+    networks = [str(entry.destination) for entry in patient.check().remedy.routes]
+    assert networks == ["10.0.0.0/26", "10.0.0.64/26", "10.0.1.64/26"]
+    mend(patient, few=False)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -412,6 +412,21 @@ EXPECTED_LOST_GATEWAY = attrs.evolve(
 )
 """Likewise, and the gateway itself is in an expected CIDR."""
 
+PASSED_DISCARD = Question(
+    World(
+        (("eth0", NewAddress("192.0.2.4/24")), ("ib0", NewAddress("198.51.100.4/24"))),
+        (
+            Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("192.0.2.1")),), protocol=Protocol.DHCP),
+            Route(IPv4Network("10.0.0.0/25"), type=RouteType.BLACKHOLE, protocol=Protocol.STATIC),
+            Route(IPv4Network("10.0.1.0/25"), type=RouteType.BLACKHOLE, protocol=Protocol.STATIC),
+            Route(IPv4Network("10.0.1.0/26"), (NextHop("ib0"),), table=100),
+        ),
+        (Rule(11, suppress_prefix_length=32), Rule(12, table=100)),
+    ),
+    (IPv4Network("10.0.0.0/23"),),
+)
+"""A rule has table main asked for nothing but what it discards; behind another table, main is asked again."""
+
 BLACKHOLED_GATEWAY = Question(
     World(
         _UPLINK,
@@ -464,6 +479,6 @@ HIDDEN_HOPS = Question(
 """Routes by nexthop objects of all kinds, the default route among them, and none shows where it leads."""
 
 SELDOM = (
-    *(PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME, HIDDEN_HOPS),
+    *(PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME, PASSED_DISCARD, HIDDEN_HOPS),
     *(LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, UDP_REFUSED),
 )
