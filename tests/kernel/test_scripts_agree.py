@@ -227,7 +227,11 @@ def _install(config: Config, kernel: Kernel, root: Path) -> Outcome:
     return Outcome(_table(kernel), tuple(said))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+# Each example takes a script and a task, some 80 ms.
+_SOME = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
+
+
+@_SOME
 @given(world=worlds(), config=configs(), awk=st.sampled_from(AWKS))
 def test_installing(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> None:
     enter_namespace()
@@ -327,7 +331,7 @@ def compare_checks(world: World | worlds_to_cut.World, config: Config, awk: str,
     return outcomes["script"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@_SOME
 @given(world=worlds(), config=checks(), awk=st.sampled_from(AWKS))
 @example(
     world=UDP_BLACKHOLED,
@@ -338,7 +342,7 @@ def test_checking(world: World, config: Config, awk: str, roots: Callable[[], Pa
     compare_checks(world, config, awk, roots)
 
 
-@settings(suppress_health_check=list(HealthCheck))
+@_SOME
 @given(
     question=st.one_of(worlds_to_cut.questions(), worlds_to_cut.questions(has_objects=True)),
     coverage=st.sampled_from(("EXACT", "EXACT", "EXACT", "EXACT", "PROBE")),
