@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from boot.payloads import Payload, add_kubelet, add_nested_machine
@@ -36,33 +37,19 @@ SLOWLY = "[Service]\nExecStartPre=/bin/sleep 0.5\n"
 # After our gate, and before the payload's process.
 LOOK = f"[Service]\nExecStartPre=+/bin/sh -c '{' '.join(LISTING)} >>/run/seen || echo none >>/run/seen'\n"
 
-CHANGE = """
-import sys
-from hostrouting import Host
-from hostrouting.boot import install_part, remove_part
-from hostrouting.gate import PROBE
-from hostrouting.install import all_or_nothing
-from hostrouting.lb_probe.part import probe_part
-from phases import CancelScope
-
-root, consumer, required, *devices = sys.argv[1:]
-host = Host() if root == "/" else Host.image(root)
-if devices:
-    with all_or_nothing(CancelScope()) as undo:
-        install_part(host, consumer, probe_part(devices, host.layout, required=required == "required"), undo)
-else:
-    remove_part(host, PROBE)
-"""
+CONFIG = "/root/networking.json"
 
 
 def change(node: Machine, *devices: str, required: bool = True, consumer: str = TEMPLATE) -> None:
-    """Install the part, or without a device remove it; on the switched-off machine's files as in an image."""
-    words = (consumer, "required" if required else "optional", *devices)
+    """``hostrouting lb-probe apply``; without a device of a config that doesn't enable it. Off: into an image."""
+    probe = {"enabled": bool(devices), "devices": devices, "ipv6Detection": "ALWAYS", "required": required}
+    document = {"hostRouting": {"consumer": consumer}, "hostNetworking": {"loadBalancerProbe": probe}}
+    node.write(CONFIG, json.dumps(document))
     if node.is_on:
-        node.run("python3", "-c", CHANGE, "/", *words)
+        node.python("lb-probe", "apply", CONFIG)
     else:
-        script = 'mkdir -p /mnt/image && mount --bind / /mnt/image && exec python3 -c "$@"'
-        node.run_offline("sh", "-euc", script, "sh", CHANGE, "/mnt/image", *words)
+        apply = f"python3 -m hostrouting lb-probe apply --root /mnt/image {CONFIG}"
+        node.run_offline("sh", "-euc", f"mkdir -p /mnt/image && mount --bind / /mnt/image && {apply}")
 
 
 def listing(node: Machine) -> str:
@@ -134,25 +121,25 @@ def test_installed_changed_and_removed_on_a_running_node_it_never_bounces_the_ma
     payload.wait_until_it_ran()
     before, pid = files(node), payload.main_pid()
     change(node, "eth0")
-    node.systemctl("start", UNIT)
     wanted = listing(node)
     assert 'iifname "eth0"' in wanted
+    assert "dev eth0" in node.run(*PINNED).stdout
     done = node.run("systemd-analyze", "verify", "--man=no", f"{UNITS}/{UNIT}", check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     counted = node.run("nft", "-a", "list", "ruleset").stdout
-    change(node, "eth0", "ib0", required=False)
-    change(node, "eth0")
+    change(node, "eth0", required=False)
     node.systemctl("restart", UNIT)
+    assert node.python("lb-probe", "plan", CONFIG).stdout.splitlines()[-1] == "nothing to change"
     assert node.run("nft", "-a", "list", "ruleset").stdout == counted
+    assert "✓ probes" in node.python("doctor", CONFIG, check=False).stdout
+    change(node, "eth0", "ib0")
     assert payload.main_pid() == pid
     change(node, "eth0", consumer=payload.unit)
+    assert listing(node) == wanted
     change(node)
     assert files(node) == before
     assert (payload.main_pid(), payload.is_running()) == (pid, True)
-    assert listing(node) == wanted  # what is in force is the task's to remove
-    # And without it the reference's flush takes the rules away.
-    run_again(node, payload)
-    assert listing(node) == "none\n"
+    assert (listing(node), node.run(*PINNED).stdout) == ("none\n", "")
 
 
 def test_without_nft_required_rules_hold_the_node_back_until_it_is_there_and_others_warn(node: Machine) -> None:
