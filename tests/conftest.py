@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from hostrouting.azure_vnet.linux import LinuxBridgeNode
 from hostrouting.backends._conversation import Conversation
 from hostrouting.backends._messages import runs
 from hostrouting.backends._namespaces import this_namespace
@@ -26,7 +27,7 @@ from hostrouting.host import Host
 from hostrouting.lb_probe.linux import SEARCH_PATH, LinuxProbeNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 # The host's network namespace, as the process that was started first has seen it; workers inherit the word.
 _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
@@ -105,7 +106,7 @@ def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
 @pytest.fixture(autouse=True)
 def _host_is_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     _guard_netlink(monkeypatch)
-    _guard_nft(monkeypatch)
+    _guard_rules(monkeypatch)
     _guard_files(monkeypatch)
 
 
@@ -130,16 +131,24 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Channel, "ask", guarded_ask)
 
 
-def _guard_nft(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to load rules in the host's network namespace."""
-    load = LinuxProbeNode.load
+def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to change rules of nft and ebtables in the host's network namespace."""
+    load, remove_rules = LinuxProbeNode.load, LinuxBridgeNode.remove_rules
 
-    def guarded(self: LinuxProbeNode, text: str) -> None:
+    def guard(what: object) -> None:
         if repr(this_namespace()) == os.environ[_HOST]:
-            raise AssertionError(f"a test was about to change the host's rules: {text!r}")
+            raise AssertionError(f"a test was about to change the host's rules: {what!r}")
+
+    def guarded_load(self: LinuxProbeNode, text: str) -> None:
+        guard(text)
         load(self, text)
 
-    monkeypatch.setattr(LinuxProbeNode, "load", guarded)
+    def guarded_remove_rules(self: LinuxBridgeNode, rules: Sequence[str]) -> bool:
+        guard(rules)
+        return remove_rules(self, rules)
+
+    monkeypatch.setattr(LinuxProbeNode, "load", guarded_load)
+    monkeypatch.setattr(LinuxBridgeNode, "remove_rules", guarded_remove_rules)
 
 
 def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:
