@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hostrouting.azure_vnet.model import HostRoute, Neighbour
@@ -17,36 +18,61 @@ __all__ = ["plan_text", "report_text"]
 
 
 def plan_text(plan: AzureVnetPlan) -> str:
-    """What would go and what would stay, a line each; one line if nothing would go."""
-    lines = _lines((("-", bad, plan.remove), ("=", dim, plan.keep)))
+    """What would go and what would stay, by reason, and how much it is; one line if there is nothing."""
+    lines = _lines((("would go", "-", bad, plan.remove), ("stays", "=", dim, plan.keep)))
     lines += _others(plan.other_rules, plan.other_routes)
     if plan.is_empty:
         lines.append(good("azure-vnet has left nothing here that is to be removed"))
+    else:
+        lines.append(f"would remove {_counted(plan.remove)}")
     return "\n".join(lines + _notes(plan.notes))
 
 
 def report_text(report: AzureVnetReport) -> str:
-    """What went and what stays, a line each; one line if nothing was to go."""
-    lines = _lines((("removed", bad, report.removed), ("gone", dim, report.already_gone), ("kept", dim, report.kept)))
+    """What went and what stays, by reason, and how much it is; one line if there was nothing."""
+    lines = _lines(
+        (
+            ("removed", "-", bad, report.removed),
+            ("gone already", "-", dim, report.already_gone),
+            ("kept", "=", dim, report.kept),
+        )
+    )
     lines += _others(report.other_rules, report.other_routes)
-    if not report.removed and not report.already_gone:
+    if report.removed:
+        lines.append(f"removed {_counted(report.removed)}")
+    elif not report.already_gone:
         lines.append(good("azure-vnet has left nothing here that is to be removed"))
     if report.rounds > 1:
         lines.append(f"the node changed meanwhile: it took {report.rounds} rounds")
     return "\n".join(lines + _notes(report.notes))
 
 
-def _lines(groups: Sequence[tuple[str, Callable[[str], str], Sequence[Item]]]) -> list[str]:
-    rows = [
-        (paint, (word, item.kind, str(item.address or ""), _rest(item)), item.reason)
-        for word, paint, items in groups
-        for item in items
-    ]
-    widths = [max(map(len, column)) for column in zip(*(cells for _, cells, _ in rows), strict=True)]
-    return [
-        paint(clean("  ".join(f"{text:{width}}" for text, width in zip(cells, widths, strict=True)) + f"  {reason}"))
-        for paint, cells, reason in rows
-    ]
+def _lines(groups: Sequence[tuple[str, str, Callable[[str], str], Sequence[Item]]]) -> list[str]:
+    """A heading for each fate and reason, and below it a line for each object, which 80 columns hold."""
+    items = [item for _, _, _, group in groups for item in group]
+    widths = [max((len(cells[column]) for cells in map(_cells, items)), default=0) for column in range(2)]
+    lines = []
+    for word, mark, paint, group in groups:
+        for reason in dict.fromkeys(item.reason for item in group):
+            lines.append(clean(f"{word}, because {reason}:"))
+            lines += [paint(clean(_row(mark, item, widths))) for item in group if item.reason == reason]
+    return lines
+
+
+def _row(mark: str, item: Item, widths: Sequence[int]) -> str:
+    kind, address = (f"{text:{width}}" for text, width in zip(_cells(item), widths, strict=True))
+    return f"  {mark} {kind}  {address}  {_rest(item)}"
+
+
+def _cells(item: Item) -> tuple[str, str]:
+    return item.kind, str(item.address or "")
+
+
+def _counted(items: Sequence[Item]) -> str:
+    """Like ``3 rules, 1 neighbour``."""
+    kinds = Counter(item.kind for item in items)
+    order = ("rule", "neighbour", "route")
+    return ", ".join(f"{kinds[kind]} {kind}{'s' * (kinds[kind] > 1)}" for kind in order if kinds[kind])
 
 
 def _rest(item: Item) -> str:

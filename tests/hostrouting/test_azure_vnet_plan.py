@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from ipaddress import IPv4Address
 from typing import Any
 
 import attrs
@@ -276,16 +278,32 @@ def test_a_plan_is_json() -> None:
     ]
 
 
-def test_a_plan_is_lines_for_people_object_and_reason_below_each_other() -> None:
-    lines = plan_text(plan(scene(notes=("legacy rules aren't looked at",)))).splitlines()
-    assert len(lines) == 5 + 4 + 1 + 1
-    plain = [line.split("m", 1)[1].removesuffix("\x1b[0m") for line in lines[:9]]
-    assert (
-        len({line.index(reason) for line in plain for reason in ("no pod", "the pod", "its MAC") if reason in line})
-        <= 2
-    )
-    assert plain[0].split("  ")[0] == "-"
-    assert f"arpreply {GONE_MAC}" in plain[0]
-    assert "left alone: 2 rules of others" in lines[9]
-    assert lines[10] == "note: legacy rules aren't looked at"
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_a_plan_is_lines_for_people_below_their_reasons() -> None:
+    lines = plain(plan_text(plan(scene(notes=("legacy rules aren't looked at",))))).splitlines()
+    assert lines[:4] == [
+        "would go, because no pod here has this MAC any more:",
+        f"  - rule       {GONE}  arpreply {GONE_MAC}",
+        f"  - rule       {GONE}  dnat {GONE_MAC} from eth0",
+        f"  - rule       {GONE6!s:9}  dnat {GONE_MAC} from eth0",
+    ]
+    assert sum(line.startswith("  - ") for line in lines) == 5
+    assert sum(line.startswith("  = ") for line in lines) == 4
+    assert lines[-3:] == [
+        "left alone: 2 rules of others",
+        "would remove 3 rules, 1 neighbour, 1 route",
+        "note: legacy rules aren't looked at",
+    ]
     assert "azure-vnet has left nothing here" in plan_text(AzureVnetPlan())
+
+
+def test_a_reason_is_said_once_and_no_object_of_ipv4_is_wider_than_80_columns() -> None:
+    many = [IPv4Address("10.1.0.100") + number for number in range(100)]
+    stale = tuple(rule for address in many for rule in (arp_reply(address), dnat(address)))
+    text = plain(plan_text(plan(scene(rules=stale, neighbours=tuple(map(neighbour, many))))))
+    assert text.count("no pod here has this MAC any more") == 1
+    assert max(len(line) for line in text.splitlines() if line.startswith("  ")) <= 80
+    assert "would remove 200 rules, 100 neighbours, 1 route" in text

@@ -265,8 +265,9 @@ def test_a_report_is_json_and_text(host: Host, node: FakeBridgeNode) -> None:
     }  # fmt: skip
     assert document["notes"] == ["legacy"]
     text = report_text(report)
-    assert text.count("removed ") == 5
-    assert text.count("kept ") == 4
+    assert text.count("  - ") == 5
+    assert text.count("  = ") == 4
+    assert "removed 3 rules, 1 neighbour, 1 route" in text
     assert text.endswith("note: legacy")
     assert "azure-vnet has left nothing here" in report_text(clean(host))
 
