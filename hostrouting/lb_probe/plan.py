@@ -130,7 +130,7 @@ class ProbeReport:
         evidence: why the node is taken to have IPv6, or not.
         skipped_because: why nothing was done; None: something was, or all was as wanted.
         problem: why probes aren't rewritten though they should be; what was there before still is. Where the rules
-            are required this is an error instead.
+            are required this is an error instead. After a removal: why rules may still be in force.
         rules_changed: whether the rules in force are others now.
         pins: what was changed among the routes.
         files_changed: whether what is installed for the next boot is something else now.

@@ -338,7 +338,7 @@ class RemoveLoadBalancerProbe:
         """Do it.
 
         Returns:
-            What was removed.
+            What was removed; with a ``problem`` if there is no nft, so that rules may still be in force.
 
         Raises:
             LoadBalancerProbeError: the kernel refuses; rules and routes are as before, and so are the files.
@@ -373,11 +373,22 @@ def _listing_if_any(node: ProbeNode) -> str | None:
         raise
 
 
+def _why_rules_may_stay(node: ProbeNode) -> str | None:
+    """Without nft nobody sees whether rules that were loaded are in force still."""
+    try:
+        node.listing(TABLE)
+    except LoadBalancerProbeError as error:
+        return f"{error}; then again: hostrouting lb-probe remove, as rules in force stay until that or a boot"
+    return None
+
+
 def _remove(host: Host, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
     if _plan_removal(host, is_asked_for=is_asked_for).is_empty and not _is_installed(host):
         return ProbeReport(skipped_because=NOT_INSTALLED if is_asked_for else NOT_ENABLED)
     with _exclusive(host, scope):
         plan = _plan_removal(host, is_asked_for=is_asked_for)
+        might_stay = plan.rules_before is None and not host.is_image and _is_installed(host)
+        problem = _why_rules_may_stay(host.probe_node) if might_stay else None
         with all_or_nothing(scope) as undo:
             if plan.has_new_rules:
                 undo.push(partial(_put_back, host.probe_node, plan.rules_before))
@@ -386,4 +397,4 @@ def _remove(host: Host, scope: CancelScope, *, is_asked_for: bool) -> ProbeRepor
             if not plan.pins.is_empty:
                 _apply_pins(plan.pins, host.probe_node, scope, undo)
         is_new = bool(remove_part(host, PROBE))
-    return _reported(ProbeReport(), plan, files_changed=is_new)
+    return _reported(ProbeReport(problem=problem), plan, files_changed=is_new)

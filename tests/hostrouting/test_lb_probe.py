@@ -308,11 +308,15 @@ def test_a_removal_leaves_the_routes_and_tables_of_others(tmp_path: Path) -> Non
     assert (world.node.pin_list, world.node.tables) == ([theirs], {"other": "x"})
 
 
-def test_a_removal_without_nft_takes_back_the_rest(world: World) -> None:
+def test_a_removal_without_nft_takes_back_the_rest_and_says_that_rules_may_stay(world: World) -> None:
     world.configure()
     world.node.has_nft = False
-    assert world.remove().pins.remove == (PINNED,)
+    report = world.remove()
+    assert report.pins.remove == (PINNED,)
+    assert report.problem is not None
+    assert "then again: hostrouting lb-probe remove" in report.problem
     assert not world.is_installed
+    assert world.remove() == ProbeReport(skipped_because="nothing of it is installed")
 
 
 def test_a_removal_that_is_not_permitted_says_so_and_keeps_the_files(world: World) -> None:
