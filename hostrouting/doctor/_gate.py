@@ -8,6 +8,7 @@ from hostrouting import files
 from hostrouting.diagnosis import Ailment, Severity, find_cycle
 from hostrouting.doctor._patient import read_folder
 from hostrouting.gate import missing_commands
+from hostrouting.systemd import ANY_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,9 +107,10 @@ def restarts(patient: Patient) -> Iterator[Ailment]:
     """After a mend the consumer comes up by itself."""
     without = [name for name, shown in patient.instances.items() if shown["Restart"] in ("", "no")]
     if without:
+        is_template = any(f"@{ANY_INSTANCE}." in name for name in without)
         yield Ailment(
             "no-restart",
-            " ".join(without),
+            patient.consumer if is_template else " ".join(without),
             "held back once, it stays down after the mend until somebody starts it: it has no Restart=",
             f"/etc/systemd/system/{patient.consumer}.d/restart.conf: [Service] Restart=on-failure; then: systemctl "
             "daemon-reload",

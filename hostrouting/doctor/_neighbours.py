@@ -63,7 +63,12 @@ def _in_force(plan: ProbePlan, apply: str) -> Iterator[Ailment]:
     table = f"nftables table ip6 {TABLE}"
     if plan.rules_before is None:
         message = "it isn't there: probes that a pod elsewhere has to answer die"
-        yield Ailment("probe-rules", table, message, f"{apply}; somebody has flushed the ruleset, see below")
+        yield Ailment(
+            "probe-rules",
+            table,
+            message,
+            f"{apply}; somebody has flushed the ruleset: a service that does is named below",
+        )
     elif plan.has_new_rules:
         yield Ailment("probe-rules", table, "somebody has changed it", apply)
     for pin in plan.pins.add:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["UnitManager"]
+__all__ = ["ANY_INSTANCE", "UnitManager"]
+
+# An instance that nobody has: to read back what every instance of a template gets.
+ANY_INSTANCE = "hostrouting-probe"
 
 
 class UnitManager(Protocol):

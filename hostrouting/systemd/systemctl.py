@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from hostrouting.errors import UnitError
+from hostrouting.systemd import ANY_INSTANCE
 from phases import CancelScope, TimedOut
 
 __all__ = ["Systemctl"]
@@ -14,9 +15,6 @@ __all__ = ["Systemctl"]
 ANSWER_SECONDS = 60.0
 
 _UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
-
-# An instance that nobody has: to read back what every instance of a template gets.
-_PROBE_INSTANCE = "hostrouting-probe"
 
 
 class Systemctl:
@@ -76,7 +74,7 @@ class Systemctl:
         if "@." not in consumer:
             return (consumer,)
         prefix, suffix = consumer.split("@.", 1)
-        names = {f"{prefix}@{_PROBE_INSTANCE}.{suffix}"}
+        names = {f"{prefix}@{ANY_INSTANCE}.{suffix}"}
         pattern = f"{prefix}@*.{suffix}"
         listed = self._run("list-units", "--all", "--full", "--plain", "--no-legend", "--no-pager", pattern)
         names |= {line.split()[0] for line in listed.splitlines() if line.strip()}

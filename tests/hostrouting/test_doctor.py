@@ -538,6 +538,15 @@ def test_the_command_reads_the_default_config_if_there_is_one_and_a_named_one_mu
     assert cli.main(["doctor", str(node.layout.of("/none.json"))], host=node.host) == 78
 
 
+def test_a_template_without_restart_is_named_itself_and_no_instance_that_nobody_has(node: Node) -> None:
+    prefix, suffix = TEMPLATE.split("@")
+    bare = FakeSystemd(node.layout, running=[f"{prefix}@hostrouting-probe{suffix}", MACHINE])
+    node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
+    bare.reload()
+    diagnosis = examine(Host(routes=node.kernel, units=bare, layout=node.layout))
+    assert [ailment.subject for ailment in diagnosis.ailments if ailment.kind == "no-restart"] == [TEMPLATE]
+
+
 # --- cycles --------------------------------------------------------------------------------------------------------
 
 
