@@ -196,7 +196,8 @@ def parse_any_address(value: object) -> IPv4Address | IPv6Address:
             return IPv6Address(value)
     except ValueError:
         pass
-    raise ValueError(f"{shown(value)} is not an IPv6 address; expected for example fd00:1::20")
+    what = "has a zone" if "%" in value else "is not an IPv6 address"
+    raise ValueError(f"{shown(value)} {what}; expected for example fd00:1::20")
 
 
 def parse_any_prefix(value: object) -> IPv4Network | IPv6Network:
@@ -219,7 +220,8 @@ def _parse_ipv6_prefix(text: str) -> IPv6Network:
     except ValueError:
         network = None
     if match is None or network is None:
-        raise ValueError(f"{shown(text)} is not an IPv6 prefix; expected for example fd00:1::/64")
+        what = "has a zone" if "%" in text else "is not an IPv6 prefix"
+        raise ValueError(f"{shown(text)} {what}; expected for example fd00:1::/64")
     if network.network_address != IPv6Address(match[1]):
         raise ValueError(f"{shown(text)} has host bits set; did you mean {network}?")
     return network

@@ -144,7 +144,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         HostNetworking.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("text", ["fe80::1%eth0", "::ffff:10.0.0.1", "10.0.0.01", "fd00::/64", ":", "1:2:3", 7, None])
+@pytest.mark.parametrize("text", ["::ffff:10.0.0.1", "10.0.0.01", "fd00::/64", ":", "1:2:3", 7, None])
 def test_an_address_has_one_spelling(text: object) -> None:
     with pytest.raises(ValueError, match="is not an IP"):
         parse_any_address(text)
@@ -157,7 +157,7 @@ def test_an_address_has_one_spelling(text: object) -> None:
         ("fd00::/129", "is not an IPv6 prefix"),
         ("fd00::/064", "is not an IPv6 prefix"),
         ("fd00::", "is not an IPv6 prefix"),
-        ("fd00::%1/64", "is not an IPv6 prefix"),
+        ("fd00::%1/64", "'fd00::%1/64' has a zone"),
         ("10.0.0.0", "has no prefix length"),
         ("224.0.0.0/8", "which is multicast"),
     ],
@@ -165,3 +165,8 @@ def test_an_address_has_one_spelling(text: object) -> None:
 def test_a_prefix_of_either_family_is_strict(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_any_prefix(text)
+
+
+def test_an_address_with_a_zone_is_told_so() -> None:
+    with pytest.raises(ValueError, match="'fe80::1%eth0' has a zone"):
+        parse_any_address("fe80::1%eth0")
