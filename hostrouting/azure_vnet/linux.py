@@ -57,6 +57,8 @@ class LinuxBridgeNode:
             addresses = around.host_addresses()
             # Last, as the port says.
             interfaces = around.interfaces()
+        if not any(interface.name == bridge for interface in interfaces):
+            notes = (f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`", *notes)
         return Scene(
             rules=rules,
             interfaces=interfaces,
@@ -109,7 +111,7 @@ class LinuxBridgeNode:
             if error.is_not_permitted or any(interface.name == bridge for interface in around.interfaces()):
                 raise
             # Without the bridge no frame meets any of them.
-            return (), (*notes, f"there is no bridge {bridge}, and rules weren't looked at: {error}")
+            return (), (*notes, f"rules weren't looked at: {error}")
 
     def _legacy_notes(self) -> tuple[str, ...]:
         if not (self._sys / _LEGACY_TABLE).exists():

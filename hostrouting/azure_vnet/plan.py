@@ -227,8 +227,8 @@ class _Planner:
     def _why_rule_goes(self, rule: PodRule) -> str:
         if rule.is_tunnel:
             return "no pod of azure-vnet has this address any more"
-        gone = sorted(one.interface for one in self._dead if rule.address in one.addresses and one.mac == rule.mac)
-        listed = f"; azure-vnet still lists it behind {gone[0]}, which is gone" if gone else ""
+        is_listed = any(rule.address in one.addresses and one.mac == rule.mac for one in self._dead)
+        listed = "; azure-vnet still lists it, behind an interface that is gone" if is_listed else ""
         return f"no pod here has this MAC any more{listed}"
 
     # --- neighbours --------------------------------------------------------------------------------------------

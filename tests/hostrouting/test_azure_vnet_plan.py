@@ -71,7 +71,7 @@ def test_the_rules_the_neighbour_and_the_route_of_a_gone_pod_go_and_nothing_else
 
 
 def test_to_be_listed_in_the_state_is_no_sign_of_life() -> None:
-    assert "still lists it behind azvgone, which is gone" in why(plan(scene(), DEAD).remove, dnat(GONE))
+    assert "still lists it, behind an interface that is gone" in why(plan(scene(), DEAD).remove, dnat(GONE))
 
 
 def test_an_endpoint_whose_interface_is_there_has_its_address_and_mac() -> None:

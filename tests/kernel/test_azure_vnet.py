@@ -463,7 +463,15 @@ def test_no_ebtables_is_an_error_that_names_the_package_unless_there_is_no_bridg
             node.remove_rules(["-A PREROUTING -j ACCEPT"])
         scene = node.look("azure1")
     assert (scene.rules, scene.neighbours) == ((), ())
-    assert "there is no bridge azure1, and rules weren't looked at" in scene.notes[0]
+    assert "there is no bridge azure1" in scene.notes[0]
+    assert "rules weren't looked at: can't read ebtables' rules: there is no ebtables" in scene.notes[1]
+
+
+def test_a_bridge_that_is_not_there_is_noted_as_its_name_may_be_wrong(node: LinuxBridgeNode) -> None:
+    nat("-A", dnat(GONE, GONE_MAC))
+    scene = node.look("azure1")
+    assert f"-A {dnat(GONE, GONE_MAC)}" in scene.rules
+    assert scene.notes == ("there is no bridge azure1; if azure-vnet's has another name, give it as its `bridge`",)
 
 
 def test_the_legacy_ebtables_alone_is_an_error(node: LinuxBridgeNode, tmp_path: Path) -> None:
