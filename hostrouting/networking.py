@@ -105,7 +105,7 @@ class LoadBalancerProbe:
     """Whether, and where, the IPv6 health probes of Azure's load balancer are rewritten.
 
     Args:
-        enabled: the opt-in.
+        enabled: the opt-in; must be true where it is required.
         devices: the interfaces by which probes come in; empty: those of the default routes.
         ipv6_detection: how it is told whether the node has IPv6; without it nothing is installed.
         required: whether the node must not start without the rules.
@@ -124,7 +124,8 @@ class LoadBalancerProbe:
     wait_seconds: int = attrs.field(default=5, converter=_seconds, metadata={"key": "waitSeconds"})
 
     def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
+        opt_in = [("required", "is true, and enabled isn't: say both (explicit opt-in)")]
+        raise_invalid(self, more=opt_in if self.required is True and self.enabled is False else ())
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that reads back as this."""
@@ -139,7 +140,7 @@ class StaleAzureVnet:
 
     Args:
         cidrs: of the pods, IPv4 or IPv6, without host bits; nothing outside of them is touched.
-        keep: addresses inside that stay as they are, whatever is found.
+        keep: addresses inside of them that stay as they are, whatever is found.
         bridge: azure-vnet's.
         uplink: the NIC that is its port.
         lock_wait_seconds: 0-600; how long to wait for azure-vnet's own lock.
@@ -156,6 +157,15 @@ class StaleAzureVnet:
 
     def __attrs_post_init__(self) -> None:
         raise_invalid(self)
+        # What contradicts itself, now that each field is what it says.
+        problems = [
+            (f"keep[{position}]", f"'{address}' lies in none of the cidrs, so nothing of it is touched; a slip?")
+            for position, address in enumerate(self.keep)
+            if not any(address in cidr for cidr in self.cidrs)
+        ]
+        if self.bridge == self.uplink:
+            problems.append(("uplink", f"'{self.uplink}' is the bridge; it is the NIC that is its port"))
+        raise_invalid(self, more=problems)
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that reads back as this."""

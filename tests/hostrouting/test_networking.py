@@ -119,11 +119,26 @@ def test_all_problems_of_both_sections_are_told_at_once_with_their_paths() -> No
         ({"cidrs": "10.0.0.0/8"}, "cidrs", "expected a list, not a string"),
         ({"cidrs": ["0.0.0.0/0"]}, "cidrs[0]", "'0.0.0.0/0' is every address"),
         ({"cidrs": ["::/0"]}, "cidrs[0]", "'::/0' is every address"),
+        (
+            {"cidrs": ["10.241.0.0/16"], "keep": ["10.241.0.9", "10.214.0.9"]},
+            "keep[1]",
+            "'10.214.0.9' lies in none of the cidrs, so nothing of it is touched; a slip?",
+        ),
+        (
+            {"cidrs": ["10.241.0.0/16"], "uplink": "azure0"},
+            "uplink",
+            "'azure0' is the bridge; it is the NIC that is its port",
+        ),
     ],
 )
 def test_the_clean_up_has_bounds(stale: dict[str, Any], path: str, message: str) -> None:
     found = problems({"hostNetworking": {"staleAzureVnet": stale}})
     assert found[f"hostNetworking.staleAzureVnet.{path}"] == message
+
+
+def test_rules_that_are_required_have_to_be_enabled() -> None:
+    found = problems({"hostNetworking": {"loadBalancerProbe": {"required": True}}})
+    assert list(found) == ["hostNetworking.loadBalancerProbe.required"]
 
 
 def test_a_key_in_another_case_is_no_silent_nothing() -> None:
