@@ -20,6 +20,7 @@ from hostrouting.options import (
     load_networking,
     merged,
     nameservers_of,
+    read,
     read_with_cidrs,
 )
 from hostrouting.progress import ProgressLine
@@ -67,7 +68,8 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.host import Host
     from hostrouting.tasks import Configure, InstallRoutes
 
-    config = load(options, host)
+    document, config = read(options, host)
+    _name_the_neighbours(document)
     if options.routes_only:
         routes, overlap = run_task(InstallRoutes(config, host=host)), None
     else:
@@ -84,6 +86,15 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
         if overlap is not None and overlap.cidrs:
             styled.say(report.overlap_text(overlap))
     return 0
+
+
+def _name_the_neighbours(document: dict[str, Any]) -> None:
+    """What else a config asks for, and who does it: other components' keys aren't ours to judge."""
+    section = document.get("hostNetworking")
+    words = {"loadBalancerProbe": "lb-probe apply", "staleAzureVnet": "azure-vnet clean"}
+    asked = [f"hostrouting {word}" for key, word in words.items() if isinstance(section, dict) and section.get(key)]
+    if asked:
+        styled.complain(f"hostNetworking isn't part of this: {' and '.join(asked)}")
 
 
 def plan(options: argparse.Namespace, host: Host | None) -> int:
