@@ -7,6 +7,7 @@ leaves behind is named in it.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,19 @@ if TYPE_CHECKING:
     from hostrouting.install import Undo
     from hostrouting.layout import Layout
     from hostrouting.systemd import UnitManager
+    from phases import CancelScope
 
-__all__ = ["BootPlan", "FileChange", "install_part", "plan_boot", "plan_part", "reference_links", "remove_part"]
+__all__ = [
+    "BootPlan",
+    "FileChange",
+    "exclusive",
+    "install_part",
+    "is_installed",
+    "plan_boot",
+    "plan_part",
+    "reference_links",
+    "remove_part",
+]
 
 
 @attrs.frozen
@@ -157,6 +169,16 @@ def _plan(host: Host, there: Manifest, consumer: str, wanted: dict[str, bool], p
 
 
 # --- there ---------------------------------------------------------------------------------------------------------
+
+
+def exclusive(host: Host, scope: CancelScope) -> AbstractContextManager[None]:
+    """The lock of a running host; an image has no other runs, and no /run to leave a file in."""
+    return nullcontext() if host.is_image else files.locked(host.layout.lock, scope)
+
+
+def is_installed(host: Host, name: str) -> bool:
+    """Whether a part is installed, as the manifest says."""
+    return name in Manifest.load(host.layout).parts
 
 
 def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:

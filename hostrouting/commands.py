@@ -268,15 +268,15 @@ def remove(options: argparse.Namespace, host: Host | None) -> int:
     """Take back what was installed."""
     del options
     from hostrouting import report
+    from hostrouting.boot import is_installed
     from hostrouting.gate import PROBE
     from hostrouting.host import Host
     from hostrouting.lb_probe.tasks import RemoveLoadBalancerProbe
     from hostrouting.lb_probe.wording import report_text
-    from hostrouting.parts import Manifest
     from hostrouting.tasks import RemoveHostRouting
 
     on = host or Host()
-    if PROBE in Manifest.load(on.layout).parts:
+    if is_installed(on, PROBE):
         styled.say(report_text(run_task(RemoveLoadBalancerProbe(host=on))))
     styled.say(report.routes_text(run_task(RemoveHostRouting(host=on))))
     return 0

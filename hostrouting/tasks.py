@@ -6,13 +6,12 @@ The way of the data: read the host -> resolve -> plan (both pure) -> install -> 
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from hostrouting import report
-from hostrouting.boot import install_part, remove_part
+from hostrouting.boot import exclusive, install_part, is_installed, remove_part
 from hostrouting.check import check_overlap
 from hostrouting.config import Config, OverlapMode
 from hostrouting.errors import ConfigError, RouteError, RouteOverlapError
@@ -23,7 +22,7 @@ from hostrouting.host import Host
 from hostrouting.install import all_or_nothing, apply_routes
 from hostrouting.markers import write_markers
 from hostrouting.model import Table
-from hostrouting.parts import WATCH, Manifest, check_part, is_watched, routes_part, watch_part
+from hostrouting.parts import WATCH, check_part, is_watched, routes_part, watch_part
 from hostrouting.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.resolve import describe_missing, resolve
 from hostrouting.verify import verify_routes
@@ -47,10 +46,6 @@ __all__ = [
     "RemoveHostRouting",
     "plan_now",
 ]
-
-
-def _this_host(host: Host | None) -> Host:
-    return Host() if host is None else host
 
 
 # --- routes ------------------------------------------------------------------------------------------------------
@@ -128,7 +123,7 @@ class InstallRoutes:
             RouteError: a route can't be installed or doesn't win; the table is as before.
             FileError: the lock can't be taken.
         """
-        return _carry_out(self.config, _this_host(self.host), scope, with_files=False)
+        return _carry_out(self.config, self.host or Host(), scope, with_files=False)
 
 
 @attrs.frozen
@@ -157,7 +152,7 @@ class ConfigureStaticRoutes:
             RouteError: a route can't be installed or doesn't win; everything is as before.
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
-        host = _this_host(self.host)
+        host = self.host or Host()
         if not is_watched(self.config):
             _remove_watch(host, scope)
         if not self.config.static_routes.routes:
@@ -172,11 +167,11 @@ class ConfigureStaticRoutes:
 
 def _remove_routes(host: Host, scope: CancelScope, config: Config) -> RoutesReport:
     """Take back what an earlier run installed; touch nothing if none did."""
-    if not _is_installed(host, ROUTES) and not _ours(host):
+    if not is_installed(host, ROUTES) and not _ours(host):
         return RoutesReport()
-    with _exclusive(host, scope):
+    with exclusive(host, scope):
         is_watch_new = False
-        if _is_installed(host, WATCH):
+        if is_installed(host, WATCH):
             # Or it would put them back.
             with all_or_nothing(scope) as undo:
                 is_watch_new = _install_watch(config, host, undo)
@@ -194,15 +189,6 @@ def _ours(host: Host) -> tuple[Route, ...]:
     if host.is_image:
         return ()
     return tuple(route for route in host.routes.routes(Table.MAIN) if route.is_ours)
-
-
-def _is_installed(host: Host, part: str) -> bool:
-    return part in Manifest.load(host.layout).parts
-
-
-def _exclusive(host: Host, scope: CancelScope) -> AbstractContextManager[None]:
-    """The lock of a running host; an image has no other runs, and no /run to leave a file in."""
-    return nullcontext() if host.is_image else locked(host.layout.lock, scope)
 
 
 # --- the check ---------------------------------------------------------------------------------------------------
@@ -235,13 +221,13 @@ class CheckRouteOverlap:
                 first, and nothing is undone.
             FileError: a marker can't be written.
         """
-        host = _this_host(self.host)
+        host = self.host or Host()
         if not is_watched(self.config):
             _remove_watch(host, scope)
         if not self.config.route_overlap.expected_cidrs:
             _remove_check(host, scope, self.config)
             return check_overlap(self.config, host, scope, now=self.now)
-        with _exclusive(host, scope), all_or_nothing(scope) as undo:
+        with exclusive(host, scope), all_or_nothing(scope) as undo:
             install_part(host, self.config.consumer, check_part(self.config, host.layout), undo)
             is_watch_new = _install_watch(self.config, host, undo)
         _start_watch(self.config, host, is_new=is_watch_new)
@@ -264,9 +250,9 @@ def is_held_back(mode: OverlapMode, verdict: Verdict) -> bool:
 
 def _remove_check(host: Host, scope: CancelScope, config: Config) -> None:
     is_watch_new = False
-    if _is_installed(host, CHECK):
-        with _exclusive(host, scope):
-            if _is_installed(host, WATCH):
+    if is_installed(host, CHECK):
+        with exclusive(host, scope):
+            if is_installed(host, WATCH):
                 with all_or_nothing(scope) as undo:
                     is_watch_new = _install_watch(config, host, undo)
             remove_part(host, CHECK)
@@ -302,9 +288,9 @@ def _start_watch(config: Config, host: Host, *, is_new: bool) -> None:
 
 
 def _remove_watch(host: Host, scope: CancelScope) -> None:
-    if not _is_installed(host, WATCH):
+    if not is_installed(host, WATCH):
         return
-    with _exclusive(host, scope):
+    with exclusive(host, scope):
         textfile = _textfile(host.layout)
         remove_part(host, WATCH)
         if textfile is not None:
@@ -340,7 +326,7 @@ class Configure:
     @property
     def tasks(self) -> tuple[ConfigureStaticRoutes, CheckRouteOverlap]:
         """The two tasks that this one is made of, in order."""
-        host = _this_host(self.host)
+        host = self.host or Host()
         return (ConfigureStaticRoutes(self.config, host=host), CheckRouteOverlap(self.config, host=host))
 
     def do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
@@ -379,8 +365,8 @@ class RemoveHostRouting:
             LoadBalancerProbeError: the rules that rewrite probes can't be removed; everything is as before.
             FileError: a file can't be removed; a later run goes on from there.
         """
-        host = _this_host(self.host)
-        if _is_installed(host, PROBE):
+        host = self.host or Host()
+        if is_installed(host, PROBE):
             from hostrouting.lb_probe.tasks import RemoveLoadBalancerProbe
 
             RemoveLoadBalancerProbe(host=host).do(scope)

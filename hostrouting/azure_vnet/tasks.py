@@ -95,7 +95,7 @@ class RemoveStaleAzureVnet:
         stale = self.config.stale_azure_vnet
         if stale is None:
             return AzureVnetReport()
-        host = Host() if self.host is None else self.host
+        host = self.host or Host()
         _refuse_image(host)
         run = _Run(stale, host, scope)
         with locked(host.layout.lock, scope):

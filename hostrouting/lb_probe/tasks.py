@@ -6,13 +6,12 @@ The way of the data: read the node -> plan (pure) -> install for the next boot -
 from __future__ import annotations
 
 import errno as errnos
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from hostrouting.boot import BootPlan, install_part, plan_part, remove_part
+from hostrouting.boot import BootPlan, exclusive, install_part, is_installed, plan_part, remove_part
 from hostrouting.errors import ConfigError, LoadBalancerProbeError
 from hostrouting.files import locked
 from hostrouting.gate import PROBE
@@ -33,7 +32,6 @@ from hostrouting.lb_probe.plan import (
 )
 from hostrouting.lb_probe.ruleset import REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.networking import Ipv6Detection
-from hostrouting.parts import Manifest
 from hostrouting.wait import look_until
 
 if TYPE_CHECKING:
@@ -49,19 +47,6 @@ __all__ = ["ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "plan_next_b
 
 NOT_ENABLED = "loadBalancerProbe isn't enabled in the config"
 NOT_INSTALLED = "nothing of it is installed"
-
-
-def _this_host(host: Host | None) -> Host:
-    return Host() if host is None else host
-
-
-def _exclusive(host: Host, scope: CancelScope) -> AbstractContextManager[None]:
-    """The lock of a running host; an image has no other runs, and no /run to leave a file in."""
-    return nullcontext() if host.is_image else locked(host.layout.lock, scope)
-
-
-def _is_installed(host: Host) -> bool:
-    return PROBE in Manifest.load(host.layout).parts
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------
@@ -127,7 +112,7 @@ def _plan_now(probe: LoadBalancerProbe, host: Host, assigned: tuple[IPv6Address,
     evidence = _judge(probe, node, devices, assigned)
     if not evidence.has_ipv6:
         # A false no costs the service, a false yes nothing: without probes the rules match nothing.
-        if not _is_installed(host):
+        if not is_installed(host, PROBE):
             return ProbePlan(devices, evidence.sentence, evidence.sentence, evidence.missing)
         evidence = attrs.evolve(evidence, sentence=f"{evidence.sentence}, but it is installed already, and stays")
     dev, missing = choose_pin_device(devices, node.links())
@@ -201,7 +186,7 @@ class ConfigureLoadBalancerProbe:
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
             UnitError: systemd refuses, or doesn't hold the gate; likewise.
         """
-        host, probe = _this_host(self.host), self.config.load_balancer_probe
+        host, probe = self.host or Host(), self.config.load_balancer_probe
         if not probe.enabled:
             return _remove(host, scope, is_asked_for=False)
         if host.is_image:
@@ -242,7 +227,7 @@ class ConfigureLoadBalancerProbe:
         """Only what stays for the next boot, which may go better."""
         if not report.devices:
             return report
-        with _exclusive(host, scope), all_or_nothing(scope) as undo:
+        with exclusive(host, scope), all_or_nothing(scope) as undo:
             is_new = install_part(host, self.config.consumer, self._part(host, report.devices), undo)
         return attrs.evolve(report, changed=is_new, files_changed=is_new)
 
@@ -345,7 +330,7 @@ class RemoveLoadBalancerProbe:
             FileError: a file can't be removed; a later run goes on from there.
             UnitError: systemd refuses; likewise.
         """
-        return _remove(_this_host(self.host), scope, is_asked_for=True)
+        return _remove(self.host or Host(), scope, is_asked_for=True)
 
 
 def _plan_removal(host: Host, *, is_asked_for: bool) -> ProbePlan:
@@ -356,7 +341,7 @@ def _plan_removal(host: Host, *, is_asked_for: bool) -> ProbePlan:
         is_asked_for: not because a config doesn't enable it; else a node on which nothing was installed isn't asked.
     """
     skipped = NOT_INSTALLED if is_asked_for else NOT_ENABLED
-    if host.is_image or not (is_asked_for or _is_installed(host)):
+    if host.is_image or not (is_asked_for or is_installed(host, PROBE)):
         return ProbePlan(skipped_because=skipped)
     node = host.probe_node
     pins = plan_pins(None, node.pins(REWRITTEN_SOURCE))
@@ -383,9 +368,9 @@ def _why_rules_may_stay(node: ProbeNode) -> str | None:
 
 
 def _remove(host: Host, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
-    if _plan_removal(host, is_asked_for=is_asked_for).is_empty and not _is_installed(host):
+    if _plan_removal(host, is_asked_for=is_asked_for).is_empty and not is_installed(host, PROBE):
         return ProbeReport(skipped_because=NOT_INSTALLED if is_asked_for else NOT_ENABLED)
-    with _exclusive(host, scope):
+    with exclusive(host, scope):
         plan = _plan_removal(host, is_asked_for=is_asked_for)
         might_stay = plan.rules_before is None and not host.is_image and _is_installed(host)
         problem = _why_rules_may_stay(host.probe_node) if might_stay else None
