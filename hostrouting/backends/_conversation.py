@@ -13,10 +13,11 @@ from __future__ import annotations
 import errno as errnos
 import socket
 import struct
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.backends import _rtnetlink as rtnl
-from hostrouting.backends._messages import CUT_OFF, HEADER, HEADER_BYTES, NO_SENSE, attributes, runs
+from hostrouting.backends._messages import CUT_OFF, HEADER, HEADER_BYTES, NO_SENSE, attributes, cut, request, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +83,7 @@ class Conversation:
             RefusedError: the kernel refused.
         """
         sequence = self._reserve(1)
-        self._send(HEADER.pack(HEADER_BYTES + len(body), kind, rtnl.DUMP, sequence, 0) + body)
+        self._send(request(kind, rtnl.DUMP, sequence, body))
         while True:
             for run in runs(self._receive()):
                 if run.sequence != sequence or run.port != self._port:
@@ -97,6 +98,10 @@ class Conversation:
                 if run.kind != kind - _FROM_GET_TO_NEW:
                     raise rtnl.AgainError(NO_SENSE)
                 yield run
+
+    def messages(self, kind: int, body: bytes) -> Iterator[bytes]:
+        """The messages of ``dump``, one by one."""
+        return chain.from_iterable(map(cut, self.dump(kind, body)))
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -347,8 +352,8 @@ def _refusal(message: bytes) -> rtnl.RefusedError | None:
         return None
     text = b""
     if flags & rtnl.NLM_F_ACK_TLVS:
-        request: int = HEADER.unpack_from(message, HEADER_BYTES + _INT.size)[0]
-        echoed = 0 if flags & rtnl.NLM_F_CAPPED else (request - HEADER_BYTES + 3) & ~3
+        refused: int = HEADER.unpack_from(message, HEADER_BYTES + _INT.size)[0]
+        echoed = 0 if flags & rtnl.NLM_F_CAPPED else (refused - HEADER_BYTES + 3) & ~3
         text = attributes(message[:length], _ERROR_BYTES + echoed).get(_NLMSGERR_ATTR_MSG, b"")
     return rtnl.RefusedError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from hostrouting.backends._messages import Run
 
-__all__ = ["Destinations", "RouteReader"]
+__all__ = ["Destinations", "RouteReader", "decode_hops"]
 
 T = TypeVar("T")
 
@@ -36,7 +36,8 @@ _SEQUENCE = slice(8, 12)  # of an answer, its own; of a dump, the same for all
 _OWN_COLUMNS = (*range(_SEQUENCE.start, _SEQUENCE.stop), _LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
 _HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
 
-_ANY = bytes(4)
+_IPV4_BYTES = 4
+_ANY = bytes(_IPV4_BYTES)
 
 _KEPT_MAX = 4096
 
@@ -234,7 +235,8 @@ def _decode(body: bytes, names: rtnl.Names) -> Route | None:
     source = found.get(wire.RTA_PREFSRC)
     return Route(
         destination=IPv4Network((found.get(wire.RTA_DST, _ANY), length)),
-        hops=_decode_hops(kind, flags, found, names),
+        # A blackhole of a nexthop object shows lo, which no packet sees.
+        hops=() if kind >= RouteType.BLACKHOLE else decode_hops(flags, found, names),
         type=_decode_type(kind),
         table=to_number(found.get(wire.RTA_TABLE, b"")) or table,
         protocol=protocol,
@@ -254,13 +256,13 @@ def _decode_type(number: int) -> RouteType:
         return RouteType.BLACKHOLE  # nat and xresolve: stored, and to a packet EINVAL as well (fib_props)
 
 
-def _decode_hops(kind: int, flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
+def decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
+    """The hops of an entry of either family, by its rtm_flags and attributes."""
     several = found.get(wire.RTA_MULTIPATH)
     if several is not None:
         return tuple(_decode_several(several, names))
     gateway, oif = _decode_gateway(found), found.get(wire.RTA_OIF)
-    # A blackhole of a nexthop object shows lo, which no packet sees.
-    if kind >= RouteType.BLACKHOLE or (oif is None and gateway is None):
+    if oif is None and gateway is None:
         return ()
     return (_decode_hop(flags, 1, to_number(oif or b""), gateway, names),)
 
@@ -292,7 +294,7 @@ def _decode_hop(
 def _decode_gateway(found: dict[int, bytes]) -> IPv4Address | IPv6Address | None:
     gateway = found.get(wire.RTA_GATEWAY)
     if gateway is not None:
-        return IPv4Address(gateway)
+        return IPv4Address(gateway) if len(gateway) == _IPV4_BYTES else IPv6Address(gateway)
     via = found.get(wire.RTA_VIA)
     if via is None:
         return None

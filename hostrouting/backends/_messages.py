@@ -40,6 +40,7 @@ __all__ = [
     "cut",
     "decode_name",
     "number",
+    "request",
     "runs",
     "to_number",
 ]
@@ -55,6 +56,18 @@ _NUMBER_ATTRIBUTE = struct.Struct("=HHI")
 # NLA_F_NESTED and NLA_F_NET_BYTEORDER are the two bits above.
 _KIND_MASK = 0x3FFF
 _VALUE_BYTES_MAX = 0xFFFF - _ATTRIBUTE.size
+
+
+def request(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
+    """A whole message to the kernel.
+
+    Args:
+        kind: RTM_*.
+        flags: NLM_F_*.
+        sequence: comes back with the answer.
+        body: of that kind, and attributes.
+    """
+    return HEADER.pack(HEADER_BYTES + len(body), kind, flags, sequence, 0) + body
 
 
 def attribute(kind: int, value: bytes) -> bytes:

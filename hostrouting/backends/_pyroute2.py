@@ -1,4 +1,4 @@
-"""What is rarely asked of a kernel, over pyroute2: IPv6, neighbours, changes of links and rules. Its only user.
+"""What is rarely asked of a kernel, over pyroute2: changes of links, addresses and rules. Its only user.
 
 pyroute2 drops keywords that it doesn't know, so nothing is passed through: a ``Request`` names all that it means,
 and ``Channel`` sends just that. Attributes carry the names of pyroute2's tables (RTA_*, FRA_*, IFA_*, IFLA_*), which
@@ -58,17 +58,13 @@ def _message_classes() -> dict[int, Any]:
     from pyroute2.netlink.rtnl.fibmsg import fibmsg
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-    from pyroute2.netlink.rtnl.ndmsg import ndmsg
-    from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
     rule = type("rule", (fibmsg,), {"nla_map": (*fibmsg.nla_map, (25, "FRA_DSCP", "uint8"))})
     # A class inherits the compiled table of its parent, if that was used before.
     rule().compile_nla_table()
     families = (
         (ifinfmsg, (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK)),
-        (ifaddrmsg, (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR, rtnl.RTM_GETADDR)),
-        (rtmsg, (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE, rtnl.RTM_GETROUTE)),
-        (ndmsg, (rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH, rtnl.RTM_GETNEIGH)),
+        (ifaddrmsg, (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR)),
         (rule, (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)),
     )
     return {kind: message_class for message_class, kinds in families for kind in kinds}
@@ -100,8 +96,8 @@ class Channel:
     def ask(self, request: Request) -> tuple[Message, ...]:
         """Send one request and return the messages of the answer.
 
-        A change is acknowledged. What is read isn't: the answer is the messages, and an ACK behind one alone would
-        stay in pyroute2's queue.
+        A change is acknowledged. What is read isn't: the answer is the one message, and an ACK behind it would stay
+        in pyroute2's queue.
 
         Raises:
             RefusedError: the kernel refused, or the socket failed.
@@ -110,8 +106,7 @@ class Channel:
         message.update({name: 0 for name, _ in message.fields})
         message.update(request.fields)
         message["attrs"] = list(request.attributes)
-        is_read = request.kind in (rtnl.RTM_GETLINK, rtnl.RTM_GETADDR, rtnl.RTM_GETROUTE, rtnl.RTM_GETNEIGH)
-        flags = request.flags if is_read else request.flags | rtnl.NLM_F_ACK
+        flags = request.flags if request.kind == rtnl.RTM_GETLINK else request.flags | rtnl.NLM_F_ACK
         try:
             return tuple(self._socket.nlm_request(message, request.kind, flags))
         except self._netlink_error as error:

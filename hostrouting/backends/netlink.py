@@ -22,7 +22,6 @@ from hostrouting.backends._conversation import Conversation
 from hostrouting.backends._deletion import Deletable, SameDestinations
 from hostrouting.backends._entries import RouteReader
 from hostrouting.backends._link_messages import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
-from hostrouting.backends._messages import cut
 from hostrouting.backends._networks import Inside
 from hostrouting.backends._nexthop_messages import DUMP_NEXTHOPS, HiddenHops, decode_nexthop
 from hostrouting.backends._rule_messages import DUMP_RULES, decode_rule
@@ -72,14 +71,14 @@ class NetlinkBackend:
 
     def links(self) -> tuple[Link, ...]:
         """All network interfaces, by index."""
-        return self._read("list the interfaces", lambda talk: decode_links(_dumped(talk, rtnl.RTM_GETLINK, DUMP_LINKS)))
+        return self._read("list the interfaces", lambda talk: decode_links(talk.messages(rtnl.RTM_GETLINK, DUMP_LINKS)))
 
     def addresses(self) -> tuple[Address, ...]:
         """All IPv4 addresses of this host."""
 
         def read(talk: Conversation) -> tuple[Address, ...]:
             names = rtnl.Names()
-            messages = _dumped(talk, rtnl.RTM_GETADDR, DUMP_ADDRESSES)
+            messages = talk.messages(rtnl.RTM_GETADDR, DUMP_ADDRESSES)
             return tuple(decode_address(message, names) for message in messages)
 
         return self._read("list the addresses", read)
@@ -87,7 +86,7 @@ class NetlinkBackend:
     def rules(self) -> tuple[Rule, ...]:
         """The policy rules in the order in which the kernel asks them, that of its list."""
         return self._read(
-            "list the rules", lambda talk: tuple(map(decode_rule, _dumped(talk, rtnl.RTM_GETRULE, DUMP_RULES)))
+            "list the rules", lambda talk: tuple(map(decode_rule, talk.messages(rtnl.RTM_GETRULE, DUMP_RULES)))
         )
 
     def nexthops(self) -> tuple[NexthopObject, ...]:
@@ -260,12 +259,7 @@ class NetlinkBackend:
     ) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
-        attempt = "change routes"
-        refuse_running_loop(attempt)
-        with told(attempt):
-            talk = self._connect()
-        with closing(talk):
-            refusals = talk.change(routes, prepare(), has_worked)
+        refusals = self._ask_to_change("change routes", routes, prepare, has_worked)
         return tuple(
             RouteFailure(routes[number], refusals[number].errno, refusals[number].message)
             for number in sorted(refusals)
@@ -346,6 +340,20 @@ class NetlinkBackend:
 
         return RouteReader(rtnl.Names(), is_wanted, destinations, HiddenHops(read_nexthops))
 
+    def _ask_to_change(
+        self,
+        attempt: str,
+        subjects: Sequence[T],
+        prepare: Callable[[], Callable[[T, int], bytes]],
+        has_worked: Callable[[T, rtnl.RefusedError], bool],
+    ) -> dict[int, rtnl.RefusedError]:
+        """``Conversation.change``, with the requests prepared once it is open."""
+        refuse_running_loop(attempt)
+        with told(attempt):
+            talk = self._connect()
+        with closing(talk):
+            return talk.change(subjects, prepare(), has_worked)
+
     def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
         """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""
         refuse_running_loop(attempt)
@@ -367,14 +375,10 @@ def _packed(flags: int) -> _Pack:
     return partial(wire.new_route, flags, wire.Ways(rtnl.Indexes()))
 
 
-def _dumped(talk: Conversation, kind: int, body: bytes) -> Iterator[bytes]:
-    return chain.from_iterable(map(cut, talk.dump(kind, body)))
-
-
 def _dumped_nexthops(talk: Conversation) -> tuple[NexthopObject, ...]:
     names = rtnl.Names()
     try:
-        messages = tuple(_dumped(talk, rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS))
+        messages = tuple(talk.messages(rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS))
     except rtnl.RefusedError as refusal:
         if refusal.errno == errnos.EOPNOTSUPP:
             return ()

@@ -17,7 +17,7 @@ from hostrouting.default_route import unicast_defaults
 from hostrouting.errors import LoadBalancerProbeError, RouteError
 from hostrouting.lb_probe import NodeAddress, Pin
 from hostrouting.lb_probe.metadata import MetadataService
-from hostrouting.model import NextHop, Protocol, RouteType
+from hostrouting.model import NextHop, Protocol, RouteType, Table
 from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class LinuxProbeNode:
     def default_devices(self) -> tuple[str, ...]:
         """The devices of the default routes, each once: IPv6's before IPv4's, the best metric first."""
         with _told():
-            sixth = [route for route in self._kernel.ipv6_routes() if _is_default(route)]
+            sixth = [route for route in self._ipv6_routes() if _is_default(route)]
             fourth = unicast_defaults(self._kernel.default_routes())
         hops = [hop for routes in (_by_metric(sixth), _by_metric(fourth)) for route in routes for hop in route.hops]
         return tuple(dict.fromkeys(hop.dev for hop in hops if hop.dev is not None and not hop.is_dead))
@@ -110,7 +110,7 @@ class LinuxProbeNode:
     def pins(self, destination: IPv6Address) -> tuple[Pin, ...]:
         """The routes of table main to just this address, in the kernel's order; of several hops, each is one."""
         with _told():
-            routes = self._kernel.ipv6_routes()
+            routes = self._ipv6_routes()
         network = IPv6Network(destination)
         return tuple(
             Pin(destination, _as_gateway(hop), hop.dev or "unknown", route.protocol, route.metric)
@@ -144,6 +144,9 @@ class LinuxProbeNode:
         """Where an unmarked packet of this node to an address goes, by whatever table; None: nowhere."""
         with _told():
             return self._kernel.ipv6_next_hop(destination)
+
+    def _ipv6_routes(self) -> list[Ipv6Route]:
+        return [route for route in self._kernel.ipv6_routes(Table.MAIN) if not route.has_source]
 
     def _run(self, attempt: str, argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
         # Own scope: it takes milliseconds, and half of an answer helps nobody.
