@@ -148,11 +148,6 @@ class Layout:
         )
         return tuple(self.root / "var" / name for name in names)
 
-    @property
-    def cni_configs(self) -> Path:
-        """The folder of the CNIs' configurations."""
-        return self.root / "etc/cni/net.d"
-
     def of(self, path: str) -> Path:
         """Where something is that the running system sees at this path."""
         return self.root / path.lstrip("/")
