@@ -125,7 +125,6 @@ class ProbeReport:
     """What became of the rewriting of probes.
 
     Args:
-        changed: whether anything did: rules, routes, or what is installed for the next boot.
         devices: by which probes come in.
         evidence: why the node is taken to have IPv6, or not.
         skipped_because: why nothing was done; None: something was, or all was as wanted.
@@ -136,7 +135,6 @@ class ProbeReport:
         files_changed: whether what is installed for the next boot is something else now.
     """
 
-    changed: bool = False
     devices: tuple[str, ...] = ()
     evidence: str = ""
     skipped_because: str | None = None
@@ -144,6 +142,11 @@ class ProbeReport:
     rules_changed: bool = False
     pins: PinPlan = attrs.field(factory=PinPlan)
     files_changed: bool = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything did: rules, routes, or what is installed for the next boot."""
+        return self.rules_changed or self.files_changed or not self.pins.is_empty
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON; each route as ``ip -6 route show`` prints it."""

@@ -21,7 +21,6 @@ from hostrouting.lb_probe.part import probe_part
 from hostrouting.lb_probe.plan import (
     ALWAYS,
     Evidence,
-    PinPlan,
     ProbePlan,
     ProbeReport,
     check_devices,
@@ -207,12 +206,20 @@ class ConfigureLoadBalancerProbe:
         def look() -> tuple[ProbeReport, str | None]:
             with locked(host.layout.lock, scope):
                 plan = _plan_now(probe, host, assigned)
-                report = ProbeReport(devices=plan.devices, evidence=plan.evidence, skipped_because=plan.skipped_because)
+                is_new = False
                 if plan.missing is None and plan.skipped_because is None:
                     with all_or_nothing(scope) as undo:
                         is_new = install_part(host, self.config.consumer, self._part(host, plan.devices), undo)
                         _apply(plan, host.probe_node, scope, undo)
-                    report = _reported(report, plan, files_changed=is_new)
+                        _see_way(host.probe_node, (*plan.pins.add, *plan.pins.unchanged)[0])
+                report = ProbeReport(
+                    plan.devices,
+                    plan.evidence,
+                    plan.skipped_because,
+                    rules_changed=plan.has_new_rules,
+                    pins=plan.pins,
+                    files_changed=is_new,
+                )
                 return report, plan.missing
 
         report, missing = look_until(host.routes, scope, probe.wait_seconds, look)
@@ -229,7 +236,7 @@ class ConfigureLoadBalancerProbe:
             return report
         with exclusive(host, scope), all_or_nothing(scope) as undo:
             is_new = install_part(host, self.config.consumer, self._part(host, report.devices), undo)
-        return attrs.evolve(report, changed=is_new, files_changed=is_new)
+        return attrs.evolve(report, files_changed=is_new)
 
     def _part(self, host: Host, devices: tuple[str, ...]) -> Part:
         return probe_part(devices, host.layout, required=self.config.load_balancer_probe.required)
@@ -244,25 +251,24 @@ def _known_devices(probe: LoadBalancerProbe, host: Host) -> tuple[str, ...]:
         return ()  # the problem that is reported already
 
 
-def _reported(report: ProbeReport, plan: ProbePlan, *, files_changed: bool) -> ProbeReport:
-    return attrs.evolve(
-        report,
-        changed=files_changed or not plan.is_empty,
-        rules_changed=plan.has_new_rules,
-        pins=plan.pins,
-        files_changed=files_changed,
-    )
-
-
 def _apply(plan: ProbePlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:
-    """Load, pin, and see that both hold."""
+    """Load the rules, see them in force, and change the routes."""
     if plan.has_new_rules:
         scope.check()
         undo.push(partial(_put_back, node, plan.rules_before))
         node.load(plan.ruleset)
         _see_rules(node, plan)
-    _apply_pins(plan.pins, node, scope, undo)
-    _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
+    # On the way back those of before come first, each in the place of what took its own.
+    for pin in plan.pins.add:
+        undo.push(partial(node.unpin, pin))
+    for pin in plan.pins.remove:
+        undo.push(partial(node.pin, pin))
+    for pin in plan.pins.add:
+        scope.check()
+        node.pin(pin)
+    for pin in plan.pins.remove:
+        scope.check()
+        node.unpin(pin)
 
 
 def _see_way(node: ProbeNode, pin: Pin) -> None:
@@ -283,20 +289,6 @@ def _see_rules(node: ProbeNode, plan: ProbePlan) -> None:
             f"the nftables table ip6 {TABLE} isn't as it was loaded: somebody else changes it; look at: "
             f"nft list table ip6 {TABLE}"
         )
-
-
-def _apply_pins(pins: PinPlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:
-    # On the way back those of before come first, each in the place of what took its own.
-    for pin in pins.add:
-        undo.push(partial(node.unpin, pin))
-    for pin in pins.remove:
-        undo.push(partial(node.pin, pin))
-    for pin in pins.add:
-        scope.check()
-        node.pin(pin)
-    for pin in pins.remove:
-        scope.check()
-        node.unpin(pin)
 
 
 def _put_back(node: ProbeNode, before: str | None) -> None:
@@ -372,14 +364,10 @@ def _remove(host: Host, scope: CancelScope, *, is_asked_for: bool) -> ProbeRepor
         return ProbeReport(skipped_because=NOT_INSTALLED if is_asked_for else NOT_ENABLED)
     with exclusive(host, scope):
         plan = _plan_removal(host, is_asked_for=is_asked_for)
-        might_stay = plan.rules_before is None and not host.is_image and _is_installed(host)
+        might_stay = plan.rules_before is None and not host.is_image and is_installed(host, PROBE)
         problem = _why_rules_may_stay(host.probe_node) if might_stay else None
-        with all_or_nothing(scope) as undo:
-            if plan.has_new_rules:
-                undo.push(partial(_put_back, host.probe_node, plan.rules_before))
-                host.probe_node.load(plan.ruleset)
-                _see_rules(host.probe_node, plan)
-            if not plan.pins.is_empty:
-                _apply_pins(plan.pins, host.probe_node, scope, undo)
+        if not plan.is_empty:
+            with all_or_nothing(scope) as undo:
+                _apply(plan, host.probe_node, scope, undo)
         is_new = bool(remove_part(host, PROBE))
-    return _reported(ProbeReport(problem=problem), plan, files_changed=is_new)
+    return ProbeReport(problem=problem, rules_changed=plan.has_new_rules, pins=plan.pins, files_changed=is_new)
