@@ -72,11 +72,21 @@ def kernel() -> NamespaceKernel:
 @pytest.fixture
 def nft() -> None:
     """Needs nft(8)."""
-    if shutil.which("nft", path=SEARCH_PATH) is not None:
-        return
-    if "kernel" in REQUIRED:
-        pytest.fail("HOSTROUTING_REQUIRE names kernel, but nft isn't installed", pytrace=False)
-    pytest.skip("nft isn't installed")
+    _need("nft")
+
+
+@pytest.fixture
+def ebtables() -> None:
+    """Needs the ebtables whose rules are in nftables."""
+    _need("ebtables-nft", "ebtables-nft-save", "ebtables-nft-restore")
+
+
+def _need(*programs: str) -> None:
+    missing = [program for program in programs if shutil.which(program, path=SEARCH_PATH) is None]
+    if missing and "kernel" in REQUIRED:
+        pytest.fail(f"HOSTROUTING_REQUIRE names kernel, but {missing[0]} isn't installed", pytrace=False)
+    if missing:
+        pytest.skip(f"{missing[0]} isn't installed")
 
 
 @pytest.fixture

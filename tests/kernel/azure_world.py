@@ -15,16 +15,14 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
-import subprocess
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from datagrams import Echo, Place
+from programs import refuse_host, tool
 
-from hostrouting.backends._namespaces import Namespace, in_thread, this_namespace
+from hostrouting.backends._namespaces import Namespace, in_thread
 
 if TYPE_CHECKING:
     from hostrouting import Layout
@@ -37,8 +35,6 @@ OTHERS = "10.241.0.7"  # outside of what is cleaned
 CIDR = "10.224.0.0/24"  # with the node, its gateway and others' in it
 STALE_MAC = "a2:00:00:00:00:32"
 TUNNEL_MAC = "12:34:56:78:9a:bc"
-
-_TOOLS = ("ebtables-nft", "ebtables-nft-save", "ebtables-nft-restore", "ip")
 
 # Per node, whatever pods there are: without them no pod in the bridge reaches the fabric.
 _NODE_RULES = (
@@ -105,19 +101,6 @@ def ip(*commands: str) -> None:
     tool("ip", "-batch", "-", stdin="\n".join(commands))
 
 
-def tool(*argv: str, stdin: str = "") -> str:
-    """Run a program in this thread's namespace, which has to be one of ours, and return what it prints."""
-    done = attempt(*argv, stdin=stdin)
-    assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}\n{stdin}"
-    return done.stdout
-
-
-def attempt(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a program in this thread's namespace, which has to be one of ours, however it ends."""
-    assert repr(this_namespace()) != os.environ["HOSTROUTING_TEST_HOST_NAMESPACE"]
-    return subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False, timeout=30)
-
-
 def neighbour_of(address: str) -> str:
     """What ip-neighbour(8) shows for an address on the bridge, whatever its state."""
     return tool("ip", "neighbour", "show", "to", address, "dev", "azure0", "nud", "all").strip()
@@ -131,13 +114,6 @@ def restore(*rules: str) -> None:
 def deleting(rule: str) -> str:
     """What deletes a rule that was saved."""
     return "-D" + rule.removeprefix("-A")
-
-
-def skip_without_tools() -> None:
-    """Skip where a node like this can't be built."""
-    for name in _TOOLS:
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} isn't installed")
 
 
 class AzureWorld:
@@ -330,5 +306,5 @@ class AzureWorld:
 
 def _sysctl(name: str, value: int) -> None:
     # /proc/sys/net is that of the namespace of the thread that opens the file.
-    assert repr(this_namespace()) != os.environ["HOSTROUTING_TEST_HOST_NAMESPACE"]
+    refuse_host()
     Path("/proc/sys/net/ipv4", name).write_text(str(value))

@@ -18,7 +18,6 @@ import re
 import select
 import socket
 import struct
-import subprocess
 import threading
 from contextlib import contextmanager
 from ipaddress import IPv6Address
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 from ipv6_frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
+from programs import tool
 
 from hostrouting.backends._namespaces import Namespace
 from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
@@ -270,7 +270,7 @@ def capturing(dev: str, namespace: Namespace | None = None) -> Iterator[Capture]
 
 
 def nft(text: str) -> None:
-    _run(["nft", "-f", "-"], text)
+    tool("nft", "-f", "-", stdin=text)
 
 
 def load_rules(*devices: str) -> None:
@@ -279,26 +279,18 @@ def load_rules(*devices: str) -> None:
 
 def counters(table: str = TABLE) -> tuple[int, ...]:
     """How many packets each rule of a table has met, in the listing's order: probes in, answers out."""
-    return tuple(map(int, re.findall(r"counter packets (\d+)", _run(["nft", "list", "table", "ip6", table]))))
+    return tuple(map(int, re.findall(r"counter packets (\d+)", tool("nft", "list", "table", "ip6", table))))
 
 
 def tables() -> str:
     """All of nft's."""
-    return _run(["nft", "list", "tables"])
+    return tool("nft", "list", "tables")
 
 
 def ip(*commands: str, pass_fds: tuple[int, ...] = ()) -> None:
-    _run(["ip", "-6", "-batch", "-"], "\n".join(commands), pass_fds)
+    tool("ip", "-6", "-batch", "-", stdin="\n".join(commands), pass_fds=pass_fds)
 
 
 def routes(*words: str) -> str:
     """As ``ip -6 route`` shows them."""
-    return _run(["ip", "-6", "route", *words])
-
-
-def _run(command: list[str], text: str = "", pass_fds: tuple[int, ...] = ()) -> str:
-    ran = subprocess.run(
-        command, input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, pass_fds=pass_fds
-    )
-    assert ran.returncode == 0, f"{command}: {ran.stderr}"
-    return ran.stdout
+    return tool("ip", "-6", "route", *words)

@@ -9,10 +9,10 @@ import subprocess
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from programs import attempt, tool
 
 import phases
 from hostrouting import Host, Layout
@@ -27,28 +27,25 @@ from hostrouting.testing import FakeKernel, FakeSystemd
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from hostrouting.azure_vnet.plan import AzureVnetReport
     from hostrouting.backends.namespace import NamespaceKernel
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("ebtables")]
 
 NIC_MAC, GONE_MAC, LIVE_MAC = "00:0d:3a:01:02:03", "a2:06:00:20:0b:06", "a2:06:00:20:0b:07"
 GONE, GONE6, LIVE, OWN, GATEWAY = "10.1.0.32", "fd00::32", "10.1.0.33", "10.1.0.4", "10.1.0.1"
 CONFIG = HostNetworking(stale_azure_vnet=StaleAzureVnet(["10.1.0.0/24", "fd00::/64"], lock_wait_seconds=0))
 
 
-def run(*words: str) -> str:
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
-
-
 def ip(text: str) -> str:
-    return run("ip", *text.split())
+    return tool("ip", *text.split())
 
 
 def nat(action: str, spec: str) -> None:
     """As azure-vnet does it, one rule a call."""
-    run("ebtables-nft", "-t", "nat", action, *spec.split())
+    tool("ebtables-nft", "-t", "nat", action, *spec.split())
 
 
 def arp_reply(address: str, mac: str) -> str:
@@ -62,7 +59,7 @@ def dnat(address: str, mac: str) -> str:
 
 def saved() -> list[str]:
     """The rules of all tables, without the dates."""
-    return [line for line in run("ebtables-nft-save").splitlines() if not line.startswith("#")]
+    return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
 
 
 def serve(address: str, mac: str) -> None:
@@ -79,15 +76,12 @@ def add_pair(name: str, mac: str) -> None:
 
 
 def move_pod_end(name: str, pod: Namespace) -> None:
-    run("ip", "link", "set", f"{name}2", "netns", f"/proc/{os.getpid()}/fd/{pod.fd}")
+    tool("ip", "link", "set", f"{name}2", "netns", f"/proc/{os.getpid()}/fd/{pod.fd}")
 
 
 @pytest.fixture
 def node(kernel: NamespaceKernel) -> LinuxBridgeNode:
     """A node of azure-vnet in bridge mode, with the rules, neighbours and routes that are its own."""
-    for program in ("ebtables-nft", "ip"):
-        if not any(Path(folder, program).exists() for folder in os.environ["PATH"].split(":")):
-            pytest.skip(f"there is no {program}")
     ip(f"link add eth0 address {NIC_MAC} type veth peer name fabric")
     ip("link add azure0 type bridge")
     ip("link set eth0 master azure0 up")
@@ -105,7 +99,7 @@ def node(kernel: NamespaceKernel) -> LinuxBridgeNode:
     nat("-A", arp_reply(OWN, NIC_MAC))
     nat("-A", dnat("10.2.0.9", GONE_MAC))
     nat("-A", dnat(GONE, GONE_MAC).replace("-j dnat", "--ip-proto udp -j dnat"))
-    run("ebtables-nft", "-A", "FORWARD", "-p", "IPv6", "-i", "eth0", "-j", "DROP")
+    tool("ebtables-nft", "-A", "FORWARD", "-p", "IPv6", "-i", "eth0", "-j", "DROP")
     return LinuxBridgeNode()
 
 
@@ -179,7 +173,7 @@ def test_hundreds_of_rules_go_in_one_batch(host: Host, node: LinuxBridgeNode) ->
     before = saved()
     lines = [f"-A {dnat(f'10.1.0.{n}', GONE_MAC)}" for n in range(50, 250)]
     text = "\n".join(["*nat", *lines, "COMMIT", ""])
-    subprocess.run(["ebtables-nft-restore", "--noflush"], input=text, text=True, check=True)
+    tool("ebtables-nft-restore", "--noflush", stdin=text)
     assert len(clean(host).removed) == 200
     assert saved() == before
 
@@ -220,9 +214,7 @@ def test_a_late_cni_del_changes_nothing_for_others(host: Host, live_pod: Namespa
     clean(host)
     before = all_else()
     for spec in (arp_reply(GONE, GONE_MAC), dnat(GONE, GONE_MAC)):
-        with pytest.raises(subprocess.CalledProcessError) as caught:
-            nat("-D", spec)
-        assert caught.value.returncode == 1
+        assert attempt("ebtables-nft", "-t", "nat", "-D", *spec.split()).returncode == 1
     assert all_else() == before
     assert clean(host).removed == ()
 
@@ -301,9 +293,7 @@ def test_neighbours_are_seen_as_they_are(node: LinuxBridgeNode) -> None:
 
 
 def test_a_managed_neighbour_is_somebody_elses(node: LinuxBridgeNode) -> None:
-    try:
-        ip("neighbour add 10.1.0.54 dev azure0 managed")
-    except subprocess.CalledProcessError:
+    if attempt("ip", *["neighbour", "add", "10.1.0.54", "dev", "azure0", "managed"]).returncode:
         pytest.skip("this kernel or ip(8) knows no managed neighbours")
     (found,) = (one for one in node.look("azure0").neighbours if str(one.address) == "10.1.0.54")
     assert found.is_foreign
@@ -446,9 +436,9 @@ def test_without_leave_no_neighbour_or_route_is_removed_and_it_says_so(
     attempts: list[Callable[[], object]] = [partial(node.remove_neighbours, scene.neighbours[:1])]
     attempts += [partial(node.remove_routes, [route]) for route in scene.routes if not route.has_gateway]
     assert len(attempts) == 3
-    for attempt in attempts:
+    for refused in attempts:
         with as_ordinary_user(), pytest.raises(AzureVnetError, match="run as root") as caught:
-            attempt()
+            refused()
         assert caught.value.is_not_permitted
     assert all_else() == before
 
@@ -498,7 +488,7 @@ def test_ebtables_by_its_general_name_is_used_if_it_keeps_its_rules_in_nftables(
 
 
 def test_rules_that_ebtables_cant_read_are_an_error_and_not_none(node: LinuxBridgeNode) -> None:
-    run("nft", "add rule bridge nat PREROUTING ip saddr 192.0.2.1 tcp dport 5 limit rate 5/second log accept")
+    tool("nft", "add rule bridge nat PREROUTING ip saddr 192.0.2.1 tcp dport 5 limit rate 5/second log accept")
     assert not any(line.startswith("-A PREROUTING") for line in saved())
     with pytest.raises(AzureVnetError, match="ebtables doesn't understand"):
         node.look("azure0")

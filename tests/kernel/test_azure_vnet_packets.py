@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import shutil
 import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,17 +21,15 @@ from azure_world import (
     AzureWorld,
     Leftover,
     arpreply_rule,
-    attempt,
     deleting,
     dnat_rule,
     ip,
     mac_of,
     neighbour_of,
     restore,
-    skip_without_tools,
-    tool,
 )
 from datagrams import Customers, answer, loses, sniffing
+from programs import attempt, tool
 
 import phases
 from hostrouting import Host, Layout
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
     from hostrouting.backends.namespace import NamespaceKernel
     from phases import Observer
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("ebtables")]
 
 EACH = tuple(Leftover)
 DNAT, ARPREPLY = dnat_rule(NEW, STALE_MAC), arpreply_rule(NEW, STALE_MAC)
@@ -60,7 +57,6 @@ DNAT, ARPREPLY = dnat_rule(NEW, STALE_MAC), arpreply_rule(NEW, STALE_MAC)
 
 @pytest.fixture
 def world(kernel: NamespaceKernel, tmp_path: Path) -> Iterator[AzureWorld]:
-    skip_without_tools()
     built = AzureWorld(kernel, Layout(tmp_path))
     try:
         yield built
@@ -274,9 +270,8 @@ def test_of_several_routes_to_one_address_only_the_dangling_ones_go(world: Azure
         pytest.param("meta cpu 0 ip daddr 10.224.0.32 accept", id="ebtables-save leaves that one out"),
     ],
 )
+@pytest.mark.usefixtures("nft")
 def test_rules_that_ebtables_cannot_print_are_an_error_and_nothing_is_removed(world: AzureWorld, rule: str) -> None:
-    if shutil.which("nft") is None:
-        pytest.skip("nft isn't installed")
     world.leave(*EACH)
     tool("nft", f"insert rule bridge nat PREROUTING {rule}")
     before = listed_by_nft(), world.neighbours(), world.routes()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from hostrouting.backends.namespace import NamespaceKernel
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 
 # Without wait: what a node needs is there, or is known to be missing.
 CONFIG = HostNetworking(LoadBalancerProbe(enabled=True, required=True, wait_seconds=0))

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     Lead = Callable[[], None]
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 
 NODE_PORT = 30080
 UDP_PORT = 5353

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from programs import tool
 from scripts import Sandbox
 
 from hostrouting.lb_probe.part import render_script
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from hostrouting.backends.namespace import NamespaceKernel
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 
 RULES = "/etc/aks-flex-node/load-balancer-probe.nft"
 LOADED, PINNED = f"loaded    table ip6 {TABLE}", f"pinned    {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0"
@@ -33,8 +34,6 @@ FAILED = "can't rewrite the load balancer's probes: "
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
-    if shutil.which("nft") is None:
-        pytest.skip("nft isn't installed")
     return Sandbox(tmp_path)
 
 
@@ -76,17 +75,13 @@ def refused(sandbox: Sandbox, *arguments: str, **more: Any) -> str:
     return line
 
 
-def said(*argv: str) -> str:
-    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-
-
 def table() -> str:
     """The rules with their counters and handles: another handle, and they were loaded anew."""
-    return said("nft", "-a", "list", "table", "ip6", TABLE)
+    return tool("nft", "-a", "list", "table", "ip6", TABLE)
 
 
 def pins() -> list[str]:
-    lines = said("ip", "-6", "-N", "-o", "route", "show", str(REWRITTEN_SOURCE)).splitlines()
+    lines = tool("ip", "-6", "-N", "-o", "route", "show", str(REWRITTEN_SOURCE)).splitlines()
     return [re.sub(r" (linkdown|pref \w+)", "", line).strip() for line in lines]
 
 
@@ -129,17 +124,17 @@ def test_what_others_have_changed_of_the_table_is_mended(
     node: NamespaceKernel, sandbox: Sandbox, meddling: str, argument: list[str]
 ) -> None:
     went(sandbox)
-    before = said("nft", "-s", "list", "table", "ip6", TABLE)
-    said("nft", meddling)
+    before = tool("nft", "-s", "list", "table", "ip6", TABLE)
+    tool("nft", meddling)
     assert went(sandbox, *argument) == [LOADED]
-    assert said("nft", "-s", "list", "table", "ip6", TABLE) == before
+    assert tool("nft", "-s", "list", "table", "ip6", TABLE) == before
 
 
 def test_tables_of_others_stay_as_they_are(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    said("nft", "table ip6 theirs {\nchain c {\ncounter accept\n}\n}")
-    before = said("nft", "-a", "list", "table", "ip6", "theirs")
+    tool("nft", "table ip6 theirs {\nchain c {\ncounter accept\n}\n}")
+    before = tool("nft", "-a", "list", "table", "ip6", "theirs")
     went(sandbox)
-    assert said("nft", "-a", "list", "table", "ip6", "theirs") == before
+    assert tool("nft", "-a", "list", "table", "ip6", "theirs") == before
 
 
 def test_after_a_flush_rules_alone_come_back_without_a_device_or_a_pin(
@@ -224,7 +219,7 @@ def test_a_tool_that_hangs_ends_the_run_in_bounded_time(
 def test_a_kernel_without_ipv6_has_nothing_to_rewrite(node: NamespaceKernel, sandbox: Sandbox) -> None:
     hidden = "mount -t tmpfs none /proc/sys/net"
     assert went(sandbox, **prepared(then=hidden)) == ["this kernel has no IPv6: there are no probes to rewrite"]
-    assert TABLE not in said("nft", "list", "ruleset")
+    assert TABLE not in tool("nft", "list", "ruleset")
 
 
 # --- the pinned route ------------------------------------------------------------------------------------------------
@@ -232,11 +227,11 @@ def test_a_kernel_without_ipv6_has_nothing_to_rewrite(node: NamespaceKernel, san
 
 def test_the_first_device_that_can_carry_the_route_does(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
     kernel.add_link("eth0")
-    said("ip", "link", "add", "azure0", "type", "bridge")
-    said("ip", "link", "set", "azure0", "up")
+    tool("ip", "link", "add", "azure0", "type", "bridge")
+    tool("ip", "link", "set", "azure0", "up")
     both = {"text": script("none0", "eth0", "azure0"), **prepared("eth0", "azure0")}
     assert went(sandbox, **both) == [LOADED, PINNED]
-    said("ip", "link", "set", "eth0", "master", "azure0")
+    tool("ip", "link", "set", "eth0", "master", "azure0")
     assert went(sandbox, **both) == [PINNED.replace("eth0", "azure0")]
     assert pins() == [PIN.replace("eth0", "azure0")]
     assert refused(sandbox, text=script()) == (
@@ -247,9 +242,9 @@ def test_the_first_device_that_can_carry_the_route_does(kernel: NamespaceKernel,
 def test_ours_of_earlier_runs_go_and_those_of_others_stay(node: NamespaceKernel, sandbox: Sandbox) -> None:
     node.add_link("eth1")
     base = ("ip", "-6", "route", "add", str(REWRITTEN_SOURCE), "dev")
-    said(*base, "eth1", "proto", "217", "metric", "1")
-    said(*base, "eth1", "proto", "217", "metric", "7")
-    said(*base, "eth1", "proto", "4", "metric", "9")
+    tool(*base, "eth1", "proto", "217", "metric", "1")
+    tool(*base, "eth1", "proto", "217", "metric", "7")
+    tool(*base, "eth1", "proto", "4", "metric", "9")
     stale = f"removed   {REWRITTEN_SOURCE} dev eth1 proto 217 metric 7"
     assert went(sandbox) == [LOADED, PINNED, stale]
     assert pins() == [PIN, f"{REWRITTEN_SOURCE} dev eth1 proto 4 metric 9"]
@@ -257,7 +252,7 @@ def test_ours_of_earlier_runs_go_and_those_of_others_stay(node: NamespaceKernel,
 
 def test_the_same_route_of_somebody_else_is_left_alone(node: NamespaceKernel, sandbox: Sandbox) -> None:
     theirs = ("via", str(PROBE_SOURCE), "dev", "eth0", "proto", "4", "metric", "1")
-    said("ip", "-6", "route", "add", str(REWRITTEN_SOURCE), *theirs)
+    tool("ip", "-6", "route", "add", str(REWRITTEN_SOURCE), *theirs)
     assert went(sandbox) == [LOADED]
     assert pins() == [PIN.replace("217", "4")]
 
@@ -267,12 +262,12 @@ def test_another_way_of_somebody_else_is_never_replaced(node: NamespaceKernel, s
     node.add_link("eth1")
     base, more = ["ip", "-6", "route", "add"], ["metric", "1"]
     if way == "dev eth1":
-        said(*base, str(REWRITTEN_SOURCE), *way.split(), *more)
+        tool(*base, str(REWRITTEN_SOURCE), *way.split(), *more)
     elif way == "unreachable":
-        said(*base, way, str(REWRITTEN_SOURCE), *more)
+        tool(*base, way, str(REWRITTEN_SOURCE), *more)
     else:
         hops = ["nexthop", "via", "fe80::1", "dev", "eth0", "nexthop", "via", "fe80::2", "dev", "eth1"]
-        said(*base, str(REWRITTEN_SOURCE), *more, *hops)
+        tool(*base, str(REWRITTEN_SOURCE), *more, *hops)
     before = pins()
     error = refused(sandbox)
     assert error.startswith(f"{FAILED}somebody else's route is in the way of {REWRITTEN_SOURCE} via {PROBE_SOURCE}")
@@ -283,10 +278,10 @@ def test_another_way_of_somebody_else_is_never_replaced(node: NamespaceKernel, s
 def test_a_rule_that_leads_past_the_pinned_route_is_an_error(node: NamespaceKernel, sandbox: Sandbox) -> None:
     node.add_link("eth1")
     for table, words in ("77", ["unreachable", str(REWRITTEN_SOURCE)]), ("78", [str(REWRITTEN_SOURCE), "dev", "eth1"]):
-        said("ip", "-6", "route", "add", *words, "table", table)
-    said("ip", "-6", "rule", "add", "pref", "6", "table", "78")
+        tool("ip", "-6", "route", "add", *words, "table", table)
+    tool("ip", "-6", "rule", "add", "pref", "6", "table", "78")
     assert "the pinned route doesn't win: answers would go" in refused(sandbox)
-    said("ip", "-6", "rule", "add", "pref", "5", "table", "77")
+    tool("ip", "-6", "rule", "add", "pref", "5", "table", "77")
     assert "the kernel knows no way back to the balancer" in refused(sandbox)
 
 
@@ -298,7 +293,7 @@ def test_ipv6_that_is_disabled_on_the_device_is_an_error_that_says_how_to_enable
     assert error.startswith(f"{FAILED}IPv6 is disabled on eth0, so no probe comes in by it")
     assert "net.ipv6.conf.eth0.disable_ipv6=0" in error
     Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6").write_text("0")
-    said("ip", "link", "set", "eth0", "mtu", "1200")
+    tool("ip", "link", "set", "eth0", "mtu", "1200")
     assert refused(sandbox).startswith(f"{FAILED}eth0 has no IPv6; is its MTU below 1280?")
 
 
@@ -342,7 +337,7 @@ def test_at_the_gate_a_failure_is_looked_at_again_where_the_rules_are_required(
     node: NamespaceKernel, sandbox: Sandbox, required: bool
 ) -> None:
     """The world changes at its second look; without one it fails, and the consumer with it."""
-    said("ip", "-6", "route", "add", "unreachable", str(REWRITTEN_SOURCE), "metric", "1")
+    tool("ip", "-6", "route", "add", "unreachable", str(REWRITTEN_SOURCE), "metric", "1")
     first = '"$itself" "$@"\nstatus=$?\n[ "$1" = -6 ] && [ ! -e "$ROOT/mended" ] || exit "$status"\n'
     body = f'{first}: >"$ROOT/mended"\n"$itself" -6 route del unreachable {REWRITTEN_SOURCE} metric 1\n'
     done = run(sandbox, "gate", text=script(required=required), **prepared(then=stand_in("ip", body)))
@@ -375,7 +370,7 @@ def test_in_a_network_namespace_of_the_units_own_nothing_is_changed(
     inside = ("bash", "-c", 'unshare --net "$@"; exit "$?"', "bash")
     (line,) = went(sandbox, argument, before=inside, **prepared())
     assert line.startswith("this unit has a network namespace of its own")
-    assert TABLE not in said("nft", "list", "ruleset")
+    assert TABLE not in tool("nft", "list", "ruleset")
 
 
 @contextmanager
@@ -394,7 +389,7 @@ def test_a_held_lock_fails_the_gate_and_not_what_comes_after_a_flush(node: Names
     with held_lock(sandbox):
         lock = "can't take the lock /run/aks-flex-node/lock: another run has held it for"
         assert refused(sandbox, "gate", text=script(GATE_SECONDS=1)).startswith(f"{lock} 1 s; see who with: fuser")
-        assert TABLE not in said("nft", "list", "ruleset")
+        assert TABLE not in tool("nft", "list", "ruleset")
         done = run(sandbox, "rules", text=script(RULES_LOCK_SECONDS=1))
         assert (done.returncode, done.stdout) == (0, f"{LOADED}\n")
         assert done.stderr.startswith(f"{lock} 1 s")
@@ -437,7 +432,7 @@ def test_cut_off_anywhere_it_fails_and_does_nothing(node: NamespaceKernel, sandb
     start, end = text.index("{\n") + 1, len(text.rstrip("\n")) - 1
     for step in range(12):
         assert run(sandbox, text=text[: start + (end - start) * step // 11]).returncode not in (0, None)
-    assert TABLE not in said("nft", "list", "ruleset")
+    assert TABLE not in tool("nft", "list", "ruleset")
     assert not (sandbox.root / "run/aks-flex-node").exists()
 
 
