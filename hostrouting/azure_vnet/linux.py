@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting.azure_vnet.model import Scene
 from hostrouting.azure_vnet.parse import parse_rules
+from hostrouting.backends._neighbourhood import Neighbourhood
 from hostrouting.errors import AzureVnetError, RouteError
 from phases import CancelScope, TimedOut
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from subprocess import CompletedProcess
 
     from hostrouting.azure_vnet.model import HostRoute, Neighbour
-    from hostrouting.backends._neighbourhood import Neighbourhood
 
 __all__ = ["LinuxBridgeNode"]
 
@@ -46,12 +46,13 @@ class LinuxBridgeNode:
 
     def __init__(self, sys: Path = Path("/sys")) -> None:
         self._sys = sys
+        self._around = Neighbourhood()
 
     def look(self, bridge: str) -> Scene:
         """All that a plan is made of, but for files."""
-        around = _neighbourhood()
+        around = self._around
         with _as_azure_vnet_error():
-            rules, notes = self._rules(bridge, around)
+            rules, notes = self._rules(bridge)
             neighbours = around.neighbours(bridge)
             routes, gateways = around.host_routes()
             addresses = around.host_addresses()
@@ -92,14 +93,14 @@ class LinuxBridgeNode:
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
         """Delete neighbours; give those that weren't there any more, or have another MAC or owner by now."""
         with _as_azure_vnet_error():
-            return _neighbourhood().delete_neighbours(neighbours)
+            return self._around.delete_neighbours(neighbours)
 
     def remove_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
         """Delete exactly these routes; give those that weren't there any more."""
         with _as_azure_vnet_error():
-            return _neighbourhood().delete_host_routes(routes)
+            return self._around.delete_host_routes(routes)
 
-    def _rules(self, bridge: str, around: Neighbourhood) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _rules(self, bridge: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The rules of table nat, and what couldn't be looked at."""
         notes = self._legacy_notes()
         try:
@@ -108,7 +109,7 @@ class LinuxBridgeNode:
                 raise _no_ebtables()
             return parse_rules(_saved(programs[0])), notes
         except AzureVnetError as error:
-            if error.is_not_permitted or any(interface.name == bridge for interface in around.interfaces()):
+            if error.is_not_permitted or any(interface.name == bridge for interface in self._around.interfaces()):
                 raise
             # Without the bridge no frame meets any of them.
             return (), (*notes, f"rules weren't looked at: {error}")
@@ -122,12 +123,6 @@ class LinuxBridgeNode:
             "`ebtables-legacy --concurrent -t nat -D ...`"
         )
         return (note,)
-
-
-def _neighbourhood() -> Neighbourhood:
-    from hostrouting.backends._neighbourhood import Neighbourhood
-
-    return Neighbourhood()
 
 
 @contextmanager
