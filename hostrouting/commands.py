@@ -45,6 +45,7 @@ __all__ = [
     "remove",
     "render",
     "run_task",
+    "say_as_asked",
     "snapshot",
     "watch",
 ]
@@ -247,7 +248,7 @@ def doctor(options: argparse.Namespace, host: Host | None) -> int:
     """What may break the gate."""
     import shlex
 
-    from hostrouting import files, report
+    from hostrouting import files
     from hostrouting.doctor import diagnosis_text, examine
     from hostrouting.host import Host
 
@@ -257,10 +258,7 @@ def doctor(options: argparse.Namespace, host: Host | None) -> int:
         diagnosis = examine(on, load(options, host), load_networking(options, host, quietly=True), config_name=name)
     else:
         diagnosis = examine(on)
-    if options.output == "json":
-        styled.say(report.to_json_text(diagnosis.to_json()).rstrip())
-    else:
-        styled.say(diagnosis_text(diagnosis, width=styled.columns(sys.stdout)))
+    say_as_asked(options, diagnosis.to_json(), diagnosis_text(diagnosis, width=styled.columns(sys.stdout)))
     return EXIT_FAILURE if diagnosis.ailments else 0
 
 
@@ -299,6 +297,13 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
     with cancelled_by_signals(scope), suppress(phases.Cancelled):
         phases.run(task, scope=scope)
     return 0
+
+
+def say_as_asked(options: argparse.Namespace, document: object, text: str) -> None:
+    """Print a result as ``--output`` asks for it."""
+    from hostrouting.report import to_json_text
+
+    styled.say(to_json_text(document).rstrip() if options.output == "json" else text)
 
 
 # --- running -----------------------------------------------------------------------------------------------------

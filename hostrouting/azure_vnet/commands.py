@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting import styled
 from hostrouting.arguments import Parser, Word, add_config, add_output
-from hostrouting.commands import EXIT_PLAN_CHANGES, run_task
+from hostrouting.commands import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.options import load_networking
 
 if TYPE_CHECKING:
@@ -31,29 +30,21 @@ def _load(options: argparse.Namespace, host: Host | None) -> HostNetworking:
 
 
 def _plan(options: argparse.Namespace, host: Host | None) -> int:
-    from hostrouting import report
     from hostrouting.azure_vnet.tasks import plan_stale
     from hostrouting.azure_vnet.wording import plan_text
     from hostrouting.host import Host
 
     plan = plan_stale(_load(options, host), host or Host())
-    if options.output == "json":
-        styled.say(report.to_json_text({"schema": 1, **plan.to_json()}).rstrip())
-    else:
-        styled.say(plan_text(plan))
+    say_as_asked(options, plan.to_json(), plan_text(plan))
     return 0 if plan.is_empty else EXIT_PLAN_CHANGES
 
 
 def _clean(options: argparse.Namespace, host: Host | None) -> int:
-    from hostrouting import report
     from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet
     from hostrouting.azure_vnet.wording import report_text
 
     result = run_task(RemoveStaleAzureVnet(_load(options, host), host=host))
-    if options.output == "json":
-        styled.say(report.to_json_text(result.to_json()).rstrip())
-    else:
-        styled.say(report_text(result))
+    say_as_asked(options, result.to_json(), report_text(result))
     return 0
 
 

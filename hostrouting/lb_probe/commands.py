@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting import styled
 from hostrouting.arguments import Parser, Word, add_config, add_output
-from hostrouting.commands import EXIT_PLAN_CHANGES, run_task
+from hostrouting.commands import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.options import load_networking
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ __all__ = ["WORDS"]
 
 
 def _apply(options: argparse.Namespace, host: Host | None) -> int:
-    from hostrouting import report
     from hostrouting.host import Host
     from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe
     from hostrouting.lb_probe.wording import report_text
@@ -27,16 +26,12 @@ def _apply(options: argparse.Namespace, host: Host | None) -> int:
     if options.root is not None:
         host = Host.image(options.root)
     result = run_task(ConfigureLoadBalancerProbe(config, host=host))
-    if options.output == "json":
-        styled.say(report.to_json_text(result.to_json()).rstrip())
-    else:
-        styled.say(report_text(result))
+    say_as_asked(options, result.to_json(), report_text(result))
     return 0
 
 
 def _plan(options: argparse.Namespace, host: Host | None) -> int:
     import phases
-    from hostrouting import report
     from hostrouting.host import Host
     from hostrouting.lb_probe.tasks import plan_next_boot, plan_probe
     from hostrouting.lb_probe.wording import plan_text
@@ -44,11 +39,8 @@ def _plan(options: argparse.Namespace, host: Host | None) -> int:
     config, on = load_networking(options, host), host or Host()
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, on, scope)))
     boot = plan_next_boot(config, on, plan)
-    if options.output == "json":
-        document = {"schema": 1, **plan.to_json(), "boot": boot.to_json()}
-        styled.say(report.to_json_text(document).rstrip())
-    else:
-        styled.say(plan_text(plan, boot, wait_seconds=config.load_balancer_probe.wait_seconds))
+    text = plan_text(plan, boot, wait_seconds=config.load_balancer_probe.wait_seconds)
+    say_as_asked(options, {"schema": 1, **plan.to_json(), "boot": boot.to_json()}, text)
     is_waiting = plan.missing is not None and plan.skipped_because is None
     return 0 if plan.is_empty and boot.is_empty and not is_waiting else EXIT_PLAN_CHANGES
 
