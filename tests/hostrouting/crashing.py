@@ -13,11 +13,11 @@ import os
 import signal
 import sys
 import traceback
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import attrs
+from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, HostRoutingError, Layout
@@ -25,8 +25,7 @@ from hostrouting.boot import install_part, remove_part
 from hostrouting.gate import PROBE
 from hostrouting.install import all_or_nothing
 from hostrouting.lb_probe.part import probe_part
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.testing import FakeSystemd
 
 MACHINE = "systemd-nspawn@kube1.service"
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink"}
@@ -63,13 +62,7 @@ OLD_PROBE, NEW_PROBE, NO_PROBE = Probe("eth0", "systemd-nspawn@.service"), Probe
 
 
 def host(layout: Layout) -> Host:
-    kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
-    kernel.add([Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)])
-    return Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
+    return Host(routes=shadowed_kernel(), units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
 
 
 def apply(layout: Layout, wanted: Config | Probe) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
-from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import (
@@ -25,7 +25,6 @@ from hostrouting import (
 )
 from hostrouting.boot import plan_boot
 from hostrouting.errors import FileError
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -49,13 +48,7 @@ NOTHING = config(cidrs=(), staticRoutes={"enabled": True})
 
 @pytest.fixture
 def kernel() -> FakeKernel:
-    kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
-    assert kernel.add([default]) == ()
-    return kernel
+    return shadowed_kernel()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shadowed import shadowed_kernel
 
 from hostrouting import Host, Layout, __version__, cli
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
@@ -33,13 +34,7 @@ CONFIG = {
 
 @pytest.fixture
 def kernel() -> FakeKernel:
-    kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
-    assert kernel.add([default]) == ()
-    return kernel
+    return shadowed_kernel()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
+from shadowed import shadowed_kernel
 
 from hostrouting import Config, Host, Layout, cli
 from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
@@ -29,13 +30,7 @@ NOT_KEPT = "--cidr isn't kept: for a check at every boot add these CIDRs to rout
 @pytest.fixture
 def kernel() -> FakeKernel:
     """ib0 shadows 172.16.0.0/16."""
-    kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), protocol=Protocol.DHCP)
-    assert kernel.add([default]) == ()
-    return kernel
+    return shadowed_kernel()
 
 
 @pytest.fixture

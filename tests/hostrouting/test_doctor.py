@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
 from hostrouting.diagnosis import Diagnosis, Severity, find_cycle
 from hostrouting.doctor import EXAMINATIONS, diagnosis_text, examine
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.model import NextHop, Route, Table
 from hostrouting.netaddr import parse_cidr
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -87,12 +88,7 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     """A healthy host with everything installed."""
-    kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
-    assert kernel.add([default]) == ()
+    kernel = shadowed_kernel()
     layout = Layout(tmp_path)
     layout.units.mkdir(parents=True)
     node = Node(kernel, FakeSystemd(layout, running=[MACHINE]), layout)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError
@@ -14,9 +14,8 @@ from hostrouting.boot import FileChange, install_part, plan_boot, plan_part, rem
 from hostrouting.gate import CHECK, FLUSHERS, PROBE, ROUTES
 from hostrouting.install import all_or_nothing
 from hostrouting.lb_probe.part import probe_part
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.parts import Manifest, Part, part_paths
-from hostrouting.testing import FakeKernel, FakeProbeNode, FakeSystemd
+from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -52,13 +51,7 @@ def units(layout: Layout) -> FakeSystemd:
 
 @pytest.fixture
 def host(units: FakeSystemd, layout: Layout) -> Host:
-    kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
-    assert kernel.add([default]) == ()
-    return Host(routes=kernel, units=units, layout=layout, probe_node=FakeProbeNode())
+    return Host(routes=shadowed_kernel(), units=units, layout=layout, probe_node=FakeProbeNode())
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shadowed import shadowed_kernel
 
 from hostrouting import Host, Layout, cli
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model import DEFAULT_DESTINATION, NextHop, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
@@ -23,13 +24,7 @@ LINE = re.compile(r"HOSTROUTING (OK|WARNING|CRITICAL|UNKNOWN) - ([^|\n]+?)( \| f
 
 @pytest.fixture
 def kernel() -> FakeKernel:
-    kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
-    assert kernel.add([default]) == ()
-    return kernel
+    return shadowed_kernel()
 
 
 @pytest.fixture

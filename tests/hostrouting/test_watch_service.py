@@ -8,16 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
-from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
 from hostrouting.boot import plan_boot
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.parts import watch_part
 from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hostrouting.model import RouteFailure
+    from hostrouting.model import Route, RouteFailure
 
 UNIT = "hostrouting-watch.service"
 
@@ -46,13 +45,7 @@ NOTHING = config(cidrs=(), staticRoutes={"enabled": True}, watch={"enabled": Tru
 
 @pytest.fixture
 def kernel() -> FakeKernel:
-    kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
-    assert kernel.add([default]) == ()
-    return kernel
+    return shadowed_kernel()
 
 
 @pytest.fixture
