@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RESERVED",
+    "IpAddress",
+    "IpNetwork",
     "Numbers",
     "halves",
     "numbers",
@@ -39,6 +41,9 @@ RESERVED = {
     IPv4Network("224.0.0.0/4"): "224.0.0.0/4, which is multicast",
     IPv4Network("240.0.0.0/4"): "240.0.0.0/4, which is reserved",
 }
+
+IpAddress = IPv4Address | IPv6Address
+IpNetwork = IPv4Network | IPv6Network
 
 # A prefix as its first address and its length.
 Numbers = tuple[int, int]
@@ -181,7 +186,7 @@ _IPV6 = re.compile(r"[0-9A-Fa-f:]{2,39}")
 _IPV6_PREFIX = re.compile(r"([0-9A-Fa-f:]{2,39})/(0|[1-9][0-9]{0,2})")
 
 
-def parse_any_address(value: object) -> IPv4Address | IPv6Address:
+def parse_any_address(value: object) -> IpAddress:
     """Read an address of either family: IPv4 in strict dotted-quad form, IPv6 without a zone.
 
     Raises:
@@ -200,7 +205,7 @@ def parse_any_address(value: object) -> IPv4Address | IPv6Address:
     raise ValueError(f"{shown(value)} {what}; expected for example fd00:1::20")
 
 
-def parse_any_prefix(value: object) -> IPv4Network | IPv6Network:
+def parse_any_prefix(value: object) -> IpNetwork:
     """Read a prefix of either family: strict CIDR, no host bits, not everything, IPv4 not in a special block.
 
     Raises:

@@ -6,7 +6,6 @@ Which unit is held back is one fact of a host, so it is said once, as ``hostRout
 from __future__ import annotations
 
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -22,12 +21,11 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
+    from hostrouting.netaddr import IpAddress, IpNetwork
+
 __all__ = ["HostNetworking", "Ipv6Detection", "LoadBalancerProbe", "StaleAzureVnet"]
 
 SECTION = "hostNetworking"
-
-Network = IPv4Network | IPv6Network
-IpAddress = IPv4Address | IPv6Address
 
 
 class Ipv6Detection(StrEnum):
@@ -65,14 +63,14 @@ def _seconds(value: int) -> int:
     return attempt(lambda given: parse_integer(given, WAIT_SECONDS_MAX), value)
 
 
-def _parse_cidrs(value: object) -> tuple[Network, ...]:
+def _parse_cidrs(value: object) -> tuple[IpNetwork, ...]:
     cidrs = each(value, parse_any_prefix)
     if not cidrs:
         raise ValueError("is empty; name the CIDRs of the pods: nothing outside of them is ever touched")
     return cidrs
 
 
-def _cidrs(value: Sequence[str | Network]) -> tuple[Network, ...]:
+def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
     return attempt(_parse_cidrs, value)
 
 
@@ -149,7 +147,7 @@ class StaleAzureVnet:
         ConfigError: with every field that breaks its rule.
     """
 
-    cidrs: tuple[Network, ...] = attrs.field(converter=_cidrs, metadata={"key": "cidrs"})
+    cidrs: tuple[IpNetwork, ...] = attrs.field(converter=_cidrs, metadata={"key": "cidrs"})
     keep: tuple[IpAddress, ...] = attrs.field(default=(), converter=_addresses, metadata={"key": "keep"})
     bridge: str = attrs.field(default="azure0", converter=_device, metadata={"key": "bridge"})
     uplink: str = attrs.field(default="eth0", converter=_device, metadata={"key": "uplink"})

@@ -10,9 +10,7 @@ import attrs
 from hostrouting.model import Protocol
 
 if TYPE_CHECKING:
-    from ipaddress import IPv4Address, IPv6Address
-
-    IpAddress = IPv4Address | IPv6Address
+    from hostrouting.netaddr import IpAddress
 
 __all__ = ["HostRoute", "Interface", "Neighbour", "NeighbourState", "Scene"]
 

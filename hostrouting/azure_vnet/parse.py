@@ -16,7 +16,7 @@ import json
 import re
 from base64 import b64decode
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import attrs
@@ -26,6 +26,8 @@ from hostrouting.netaddr import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hostrouting.netaddr import IpAddress
 
 __all__ = ["TUNNEL_MAC", "Endpoint", "PodRule", "RuleKind", "parse_endpoints", "parse_pod_rule", "parse_rules"]
 
@@ -69,7 +71,7 @@ class PodRule:
 
     chain: str
     kind: RuleKind
-    address: IPv4Address | IPv6Address
+    address: IpAddress
     mac: str
     uplink: str | None = None
 
@@ -140,7 +142,7 @@ class Endpoint:
 
     interface: str
     mac: str | None
-    addresses: tuple[IPv4Address | IPv6Address, ...]
+    addresses: tuple[IpAddress, ...]
 
 
 def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endpoint, ...]:
@@ -237,7 +239,7 @@ def _decode_mac(text: str) -> str | None:
     return raw.hex(":")
 
 
-def _decode_address(address: dict[str, object]) -> IPv4Address | IPv6Address:
+def _decode_address(address: dict[str, object]) -> IpAddress:
     """An address as Go writes it: in words, unlike its mask."""
     text = _text(address, "IP")
     try:

@@ -16,13 +16,11 @@ from hostrouting.model import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from ipaddress import IPv4Address, IPv6Address
 
     from hostrouting.azure_vnet.model import Scene
     from hostrouting.azure_vnet.parse import Endpoint
+    from hostrouting.netaddr import IpAddress
     from hostrouting.networking import StaleAzureVnet
-
-    IpAddress = IPv4Address | IPv6Address
 
 __all__ = ["AzureVnetPlan", "AzureVnetReport", "Item", "plan_cleaning"]
 

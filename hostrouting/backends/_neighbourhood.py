@@ -16,7 +16,7 @@ import errno as errnos
 import socket
 import struct
 from collections import Counter
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from hostrouting.backends._conversation import Conversation
-
-    IpAddress = IPv4Address | IPv6Address
+    from hostrouting.netaddr import IpAddress
 
 __all__ = ["Neighbourhood"]
 
