@@ -18,7 +18,7 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure_vnet.linux import LinuxBridgeNode
 from hostrouting.azure_vnet.model import HostRoute, Neighbour, NeighbourState
-from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet, plan_stale
+from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet
 from hostrouting.backends._namespaces import Namespace
 from hostrouting.errors import AzureVnetError
 from hostrouting.networking import HostNetworking, StaleAzureVnet
@@ -154,13 +154,6 @@ def test_what_gone_pods_left_goes_and_every_other_rule_is_the_same_byte_for_byte
     assert all_else() == before
 
 
-def test_the_same_is_planned_and_nothing_changed(host: Host, live_pod: Namespace) -> None:
-    leave_stale()
-    before = all_else()
-    assert len(plan_stale(CONFIG, host).remove) == 7
-    assert all_else() == before
-
-
 def test_duplicates_go_all_of_them(host: Host, node: LinuxBridgeNode) -> None:
     before = saved()
     for _ in range(3):
@@ -184,17 +177,6 @@ def test_a_pod_that_ends_leaves_what_the_next_run_removes(host: Host, live_pod: 
     assert len(clean(host).removed) == 3
 
 
-def test_a_half_done_add_is_left_alone_before_and_after_the_pod_end_moves(host: Host, node: LinuxBridgeNode) -> None:
-    add_pair("azvnew", GONE_MAC)
-    serve(GONE, GONE_MAC)
-    before = all_else()
-    assert clean(host).removed == ()
-    pod = Namespace()
-    move_pod_end("azvnew", pod)
-    assert clean(host).removed == ()
-    assert all_else() == before
-
-
 def test_an_endpoint_of_the_state_is_dead_once_its_interface_is_gone(host: Host, node: LinuxBridgeNode) -> None:
     mac = base64.b64encode(bytes.fromhex(GONE_MAC.replace(":", ""))).decode()
     endpoint = {"HostIfName": "azvold", "MacAddress": mac, "IPAddresses": [{"IP": GONE, "Mask": "//8AAA=="}]}
@@ -207,16 +189,6 @@ def test_an_endpoint_of_the_state_is_dead_once_its_interface_is_gone(host: Host,
     assert clean(host).removed == ()
     ip("link delete azvold")
     assert [str(item.what) for item in clean(host).removed] == [f"{GONE} dev azure0 lladdr {GONE_MAC} PERMANENT"]
-
-
-def test_a_late_cni_del_changes_nothing_for_others(host: Host, live_pod: Namespace) -> None:
-    leave_stale()
-    clean(host)
-    before = all_else()
-    for spec in (arp_reply(GONE, GONE_MAC), dnat(GONE, GONE_MAC)):
-        assert attempt("ebtables-nft", "-t", "nat", "-D", *spec.split()).returncode == 1
-    assert all_else() == before
-    assert clean(host).removed == ()
 
 
 # --- a changed world -----------------------------------------------------------------------------------------------
@@ -261,19 +233,6 @@ def test_a_batch_with_a_rule_that_isnt_there_removes_none(node: LinuxBridgeNode)
     assert saved() == before
     assert node.remove_rules([there])
     assert node.remove_rules([])
-
-
-def test_rules_that_are_put_back_are_an_error(host: Host, node: LinuxBridgeNode) -> None:
-    class PutsBack(LinuxBridgeNode):
-        def remove_rules(self, rules: object) -> bool:
-            done = super().remove_rules(rules)  # type: ignore[arg-type]
-            nat("-A", dnat(GONE, GONE_MAC))
-            return done
-
-    nat("-A", dnat(GONE, GONE_MAC))
-    puts_back = Host(FakeKernel(), FakeSystemd(), host.layout, bridge_node=PutsBack())
-    with pytest.raises(AzureVnetError, match="are back, .*azure-cnms"):
-        clean(puts_back)
 
 
 # --- neighbours and routes -------------------------------------------------------------------------------------------
@@ -485,13 +444,6 @@ def test_ebtables_by_its_general_name_is_used_if_it_keeps_its_rules_in_nftables(
         assert node.remove_rules([f"-A {dnat(GONE, GONE_MAC)}"])
     assert f"-A {dnat(GONE, GONE_MAC)}" in rules
     assert f"-A {dnat(GONE, GONE_MAC)}" not in saved()
-
-
-def test_rules_that_ebtables_cant_read_are_an_error_and_not_none(node: LinuxBridgeNode) -> None:
-    tool("nft", "add rule bridge nat PREROUTING ip saddr 192.0.2.1 tcp dport 5 limit rate 5/second log accept")
-    assert not any(line.startswith("-A PREROUTING") for line in saved())
-    with pytest.raises(AzureVnetError, match="ebtables doesn't understand"):
-        node.look("azure0")
 
 
 def test_a_batch_that_fails_though_the_rules_are_there_is_an_error(node: LinuxBridgeNode, tmp_path: Path) -> None:
