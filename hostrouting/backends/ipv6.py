@@ -15,6 +15,7 @@ import attrs
 
 from hostrouting.backends import _rtnetlink as rtnl
 from hostrouting.backends import wire
+from hostrouting.backends._attempts import uncollected
 from hostrouting.backends._entries import decode_hops
 from hostrouting.backends._link_messages import ADDRESS, IFA_ADDRESS, IFA_FLAGS, IFA_LOCAL
 from hostrouting.backends._messages import HEADER_BYTES, NO_SENSE, attribute, attributes, number, request, to_number
@@ -105,7 +106,8 @@ class Ipv6Backend(NetlinkBackend):
         def read(talk: Conversation) -> tuple[Ipv6Route, ...]:
             names = rtnl.Names()
             found = (_decode_route(message, names) for message in _dumped(talk, rtnl.RTM_GETROUTE, body))
-            return tuple(route for route in found if table in (None, route.table))
+            with uncollected():
+                return tuple(route for route in found if table in (None, route.table))
 
         return self._read("list the IPv6 routes", read)
 
