@@ -9,7 +9,7 @@ from hostrouting.config import Config
 from hostrouting.errors import ConfigError
 from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
 
-__all__ = ["read_check_route_overlap_script", "read_static_routes_script"]
+__all__ = ["read_check_route_overlap_script", "read_static_routes_script", "values_of"]
 
 
 def read_static_routes_script(text: str) -> Config | None:
@@ -22,7 +22,7 @@ def read_static_routes_script(text: str) -> Config | None:
         The static routes and the wait; None if this version doesn't render such a text from anything: it has been
         edited, or another version has written it.
     """
-    values = _values("static-routes.sh", text)
+    values = values_of("static-routes.sh", text)
     if values is None:
         return None
     try:
@@ -52,7 +52,7 @@ def read_check_route_overlap_script(text: str) -> Config | None:
     Returns:
         The expected CIDRs with how they are judged, and the wait; None as for ``read_static_routes_script``.
     """
-    values = _values("check-route-overlap.sh", text)
+    values = values_of("check-route-overlap.sh", text)
     if values is None:
         return None
     try:
@@ -84,7 +84,7 @@ def read_check_route_overlap_script(text: str) -> Config | None:
     return config if again == text else None
 
 
-def _values(asset: str, text: str) -> dict[str, str] | None:
+def values_of(asset: str, text: str) -> dict[str, str] | None:
     """What stands in a text where the asset has its ``@NAMES@``; None if the rest differs."""
     source = resources.files("hostrouting").joinpath("assets", asset).read_text(encoding="utf-8")
     first, *others = re.split(r"@([A-Z_]+)@", source)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from ipaddress import IPv4Network
 
-__all__ = ["render_check_route_overlap_script", "render_static_routes_script"]
+__all__ = ["fill", "render_check_route_overlap_script", "render_static_routes_script"]
 
 _INHERITED = "*"  # no name of an interface, and no gateway
 
@@ -37,7 +37,7 @@ def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]
     """
     config = Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=wait_seconds)
     rows = [_route_row(route) for route in config.static_routes.routes]
-    return _fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
+    return fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
 
 
 def render_check_route_overlap_script(
@@ -88,7 +88,7 @@ def render_check_route_overlap_script(
         *(_row("allow", pattern) for pattern in overlap.allowed_devs),
         *(_row("foreseen", str(cidr)) for cidr in dict.fromkeys(overlap.foreseen)),
     ]
-    return _fill(
+    return fill(
         "check-route-overlap.sh",
         MODE=overlap.mode.value,
         COVERAGE=overlap.coverage.value,
@@ -108,6 +108,7 @@ def _row(*words: str) -> str:
     return " ".join(words)
 
 
-def _fill(asset: str, **values: str) -> str:
+def fill(asset: str, **values: str) -> str:
+    """The text of an asset, with these in the places of its ``@NAMES@``."""
     text = resources.files("hostrouting").joinpath("assets", asset).read_text(encoding="utf-8")
     return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from hostrouting.gate import FLUSHERS, PROBE
 from hostrouting.lb_probe.ruleset import render_ruleset
 from hostrouting.netaddr import parse_device
 from hostrouting.parts import BootFile, Part, unit_text
+from hostrouting.readback import values_of
+from hostrouting.render import fill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,11 +75,8 @@ def render_script(devices: Sequence[str], *, required: bool) -> str:
         ValueError: one isn't the name of an interface.
     """
     names = dict.fromkeys(map(parse_device, devices))
-    text = resources.files("hostrouting").joinpath("assets", f"{PROBE}.sh").read_text(encoding="utf-8")
-    values = {"@REQUIRED@": "yes" if required else "no", "@WAIT_SECONDS@": f"{WAIT_SECONDS:d}"}
-    for name, value in values.items():
-        text = text.replace(name, value)
-    return text.replace("@DEVICES@", "\n".join(names))
+    flag, seconds = "yes" if required else "no", f"{WAIT_SECONDS:d}"
+    return fill(f"{PROBE}.sh", REQUIRED=flag, WAIT_SECONDS=seconds, DEVICES="\n".join(names))
 
 
 def read_script(text: str) -> tuple[tuple[str, ...], bool] | None:
@@ -88,10 +85,10 @@ def read_script(text: str) -> tuple[tuple[str, ...], bool] | None:
     Returns:
         The devices, and whether the rules are required; None if this version renders no such text.
     """
-    match = re.search(r"^mapfile -t DEVICES <<'DEVICES'\n(.*?)\nDEVICES$", text, re.MULTILINE | re.DOTALL)
-    if match is None:
+    values = values_of(f"{PROBE}.sh", text)
+    if values is None:
         return None
-    devices, required = tuple(match[1].splitlines()), "\nreadonly REQUIRED=yes\n" in text
+    devices, required = tuple(values["DEVICES"].splitlines()), values["REQUIRED"] == "yes"
     try:
         return (devices, required) if devices and render_script(devices, required=required) == text else None
     except ValueError:

@@ -5,11 +5,11 @@ The asset is the whole text but for the devices, so that it can be read, and tri
 
 from __future__ import annotations
 
-from importlib import resources
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
 from hostrouting.netaddr import parse_device
+from hostrouting.render import fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,5 +42,4 @@ def render_ruleset(devices: Iterable[str]) -> str:
     if not names:
         raise ValueError("there is no device to rewrite probes on")
     quoted = ", ".join(f'"{name}"' for name in names)
-    text = resources.files("hostrouting").joinpath("assets", "load-balancer-probe.nft").read_text(encoding="utf-8")
-    return text.replace("@DEVICES@", quoted if len(names) == 1 else f"{{ {quoted} }}")
+    return fill("load-balancer-probe.nft", DEVICES=quoted if len(names) == 1 else f"{{ {quoted} }}")
