@@ -40,6 +40,8 @@ readonly LOCK_SECONDS=60
 readonly RULES_LOCK_SECONDS=2
 # nft and ip answer in milliseconds.
 readonly ANSWER_SECONDS=5
+# Where the rules aren't required the gate opens after 20 s, come what may.
+readonly OPTIONAL_SECONDS=18
 # A device that comes or gets an address is seen in a tenth of a second; all else not later than this.
 readonly LOOK_SECONDS=1
 
@@ -63,7 +65,8 @@ look_at_time() {
 # ask COMMAND...: sets ANSWER, what it says, and returns its exit code. One that hangs is ended; the lock isn't its.
 ask() {
   local status
-  ANSWER=$(exec timeout -k 1 "$ANSWER_SECONDS" "$@" 2>&1 9>&-)
+  # SIGKILL, to all that it has started: whatever is left of it would hold this pipe open.
+  ANSWER=$(exec timeout -s KILL "$ANSWER_SECONDS" "$@" 2>&1 9>&-)
   status=$?
   case $status in
     124 | 137) ANSWER="$1 gave no answer in $ANSWER_SECONDS s" ;;
@@ -326,6 +329,17 @@ prepare_gate() {
   fi
 }
 
+# Where the rules aren't required nothing is held back, not even where something hangs: systemd forgives a failure of
+# this line, and no time-out.
+run_bounded() {
+  timeout -k 1 "$OPTIONAL_SECONDS" "$0" bounded
+  case $? in
+    0) exit 0 ;;
+    124 | 137) complain "stopped rewriting the load balancer's probes: it took more than $OPTIONAL_SECONDS s" ;;
+  esac
+  exit 1
+}
+
 # Ends the run where the rules would be those of somebody's own network namespace.
 see_host() {
   if ! [ -e /proc/1/ns/net ]; then
@@ -344,9 +358,12 @@ ANSWER='' MESSAGE='' MISSING='' REPORTED='' DEV='' THERE='' SEEN='' SILENCE='' W
 MODE=${1-} LIMIT=$WAIT_SECONDS LOCK_LIMIT=$LOCK_SECONDS HOLD=0
 case $#:$MODE in
   0:) ;;
-  1:gate)
-    prepare_gate
-    see_host
+  1:gate | 1:bounded)
+    if [ "$MODE" = gate ]; then
+      prepare_gate
+      see_host
+      [ "$REQUIRED" = yes ] || run_bounded
+    fi
     [ "$LIMIT" -le "$GATE_SECONDS" ] || LIMIT=$GATE_SECONDS
     LOCK_LIMIT=$GATE_SECONDS
     [ "$REQUIRED" = no ] || HOLD=$HOLD_SECONDS

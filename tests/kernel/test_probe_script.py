@@ -216,6 +216,21 @@ def test_a_tool_that_hangs_ends_the_run_in_bounded_time(
         assert (done.returncode, done.stderr.count("gave no answer in 1 s")) == (1, 1)
 
 
+def test_a_tool_that_cannot_be_asked_to_end_is_ended(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    deaf = prepared(then=stand_in("nft", "trap '' TERM\nwhile :; do sleep 600; done\n"))
+    error = refused(sandbox, "gate", text=script(ANSWER_SECONDS=1, HOLD_SECONDS=0), **deaf)
+    assert error == f"{FAILED}unshare gave no answer in 1 s"
+
+
+def test_where_the_rules_are_not_required_the_gate_opens_in_bounded_time_though_something_cannot_be_ended(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    """What waits inside the kernel lives on, and holds the pipe of whoever asks it."""
+    stuck = prepared(then=stand_in("nft", "setsid sleep 600 &\nwait\n"))
+    error = refused(sandbox, "gate", text=script(required=False, ANSWER_SECONDS=1, OPTIONAL_SECONDS=2), **stuck)
+    assert error == "stopped rewriting the load balancer's probes: it took more than 2 s"
+
+
 def test_a_kernel_without_ipv6_has_nothing_to_rewrite(node: NamespaceKernel, sandbox: Sandbox) -> None:
     hidden = "mount -t tmpfs none /proc/sys/net"
     assert went(sandbox, **prepared(then=hidden)) == ["this kernel has no IPv6: there are no probes to rewrite"]
