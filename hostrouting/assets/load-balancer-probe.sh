@@ -45,9 +45,10 @@ readonly OPTIONAL_SECONDS=18
 # A device that comes or gets an address is seen in a tenth of a second; all else not later than this.
 readonly LOOK_SECONDS=1
 
-mapfile -t DEVICES <<'DEVICES'
+# No device has so long a name, so none ends the list.
+mapfile -t DEVICES <<'END_OF_THE_DEVICES'
 @DEVICES@
-DEVICES
+END_OF_THE_DEVICES
 readonly DEVICES
 
 # --- what there is to say ------------------------------------------------------------------------------------------
@@ -135,7 +136,8 @@ find_device() {
       reason+="${reason:+ or }device $dev (there is no such device)"
       continue
     fi
-    link=$ANSWER
+    # The alias comes last, and may say anything.
+    link=${ANSWER%%'\    alias '*}
     if [[ $link =~ \ master\ ([^ ]+) ]] && [[ $link != *' vrf_slave '* ]]; then
       master=${BASH_REMATCH[1]}
       ports+="${ports:+, }$dev is a port of $master"
@@ -162,7 +164,7 @@ has_ipv6() {
     0) ;;
     '') fail "$DEV has no IPv6; is its MTU below 1280? look at: ip link show dev $DEV" ;;
     *)
-      fail "IPv6 is disabled on $DEV, so no probe comes in by it; sysctl net.ipv6.conf.$DEV.disable_ipv6=0, or name another in loadBalancerProbe.devices"
+      fail "IPv6 is disabled on $DEV, so no probe comes in by it; sysctl net/ipv6/conf/$DEV/disable_ipv6=0, or name another in loadBalancerProbe.devices"
       ;;
   esac
 }

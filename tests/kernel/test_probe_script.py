@@ -254,6 +254,22 @@ def test_the_first_device_that_can_carry_the_route_does(kernel: NamespaceKernel,
     )
 
 
+@pytest.mark.parametrize("dev", ["DEVICES", "END", "-n", "x" * 15])
+def test_a_device_may_have_any_name(kernel: NamespaceKernel, sandbox: Sandbox, dev: str) -> None:
+    kernel.add_link(dev)
+    assert went(sandbox, text=script(dev, "echo"), **prepared(dev, "echo")) == [LOADED, PINNED.replace("eth0", dev)]
+
+
+def test_what_an_alias_says_of_a_device_does_not_count(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    said("ip", "link", "set", "eth0", "alias", "at the master switch <UP>")
+    assert went(sandbox) == [LOADED, PINNED]
+    said("ip", "link", "set", "eth0", "down")
+    assert (
+        "waited 0 s and still missing is device eth0 (it is down)"
+        in run(sandbox, text=script(WAIT_SECONDS=0), **prepared()).stderr
+    )
+
+
 def test_ours_of_earlier_runs_go_and_those_of_others_stay(node: NamespaceKernel, sandbox: Sandbox) -> None:
     node.add_link("eth1")
     base = ("ip", "-6", "route", "add", str(REWRITTEN_SOURCE), "dev")
@@ -306,7 +322,7 @@ def test_ipv6_that_is_disabled_on_the_device_is_an_error_that_says_how_to_enable
     Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6").write_text("1")
     error = refused(sandbox)
     assert error.startswith(f"{FAILED}IPv6 is disabled on eth0, so no probe comes in by it")
-    assert "net.ipv6.conf.eth0.disable_ipv6=0" in error
+    assert "sysctl net/ipv6/conf/eth0/disable_ipv6=0" in error
     Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6").write_text("0")
     tool("ip", "link", "set", "eth0", "mtu", "1200")
     assert refused(sandbox).startswith(f"{FAILED}eth0 has no IPv6; is its MTU below 1280?")
@@ -465,4 +481,4 @@ def test_its_constants_are_the_rulesets() -> None:
     text = script("eth0", "azure0", "eth0")
     for line in (f"TABLE={TABLE}", f"PROBE_SOURCE={PROBE_SOURCE}", f"REWRITTEN_SOURCE={REWRITTEN_SOURCE}"):
         assert f"readonly {line}\n" in text
-    assert "<<'DEVICES'\neth0\nazure0\nDEVICES\n" in text
+    assert "\neth0\nazure0\nEND_OF_THE_DEVICES\n" in text
