@@ -128,8 +128,12 @@ def _receive(service: socket.socket, scope: CancelScope) -> bytes:
             break
         received += chunk
         if len(received) > ANSWER_BYTES_MAX:
-            raise _UnclearError(f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
+            raise _too_long()
     return bytes(received)
+
+
+def _too_long() -> _UnclearError:
+    return _UnclearError(f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
 
 
 def _is_whole(received: bytearray) -> bool:
@@ -140,7 +144,11 @@ def _is_whole(received: bytearray) -> bool:
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-length" and value.strip().isdigit():
-            return len(body) >= int(value)
+            digits = value.strip().lstrip(b"0")
+            # Python turns no more than a few thousand digits into a number.
+            if len(digits) > len(str(ANSWER_BYTES_MAX)):
+                raise _too_long()
+            return len(body) >= int(digits or b"0")
     return False
 
 
@@ -162,7 +170,7 @@ def _parse(answer: bytes) -> bytes:
         response = HTTPResponse(_Received(answer), method="GET")  # type: ignore[arg-type]
         response.begin()
         body = response.read()
-    except (HTTPException, ValueError) as error:
+    except (HTTPException, ValueError, OverflowError) as error:
         raise _UnclearError(f"its answer isn't whole, or isn't HTTP: {error!r}") from error
     # A redirect is refused too: nobody but the machine's own host is to be believed.
     if response.status != _OK:
@@ -176,7 +184,7 @@ def _parse(answer: bytes) -> bytes:
 
 def _read(body: bytes) -> tuple[IPv6Address, ...]:
     try:
-        nics = json.loads(body)
+        nics = json.loads(body, object_pairs_hook=_object)
         found = [address for nic in _typed(nics, list) for address in _of_nic(_typed(nic, dict))]
     except (ValueError, RecursionError) as error:
         start = body[:40].decode("utf-8", "replace")
@@ -184,13 +192,25 @@ def _read(body: bytes) -> tuple[IPv6Address, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key!r} twice")
+        found[key] = value
+    return found
+
+
 def _of_nic(nic: Any) -> list[IPv6Address]:
-    section = _typed(nic.get("ipv6") or {}, dict)
-    texts = [
-        _typed(_typed(entry, dict).get("privateIpAddress") or "", str).strip()
-        for entry in _typed(section.get("ipAddress") or [], list)
-    ]
+    addresses = _of(_of(nic, "ipv6", dict), "ipAddress", list)
+    texts = [_of(_typed(entry, dict), "privateIpAddress", str).strip() for entry in addresses]
     return [IPv6Address(text) for text in texts if text]
+
+
+def _of(section: Any, key: str, kind: type) -> Any:
+    """What an object has by a name; an empty one of its kind where it has none."""
+    value = section.get(key)
+    return kind() if value is None else _typed(value, kind)
 
 
 def _typed(value: Any, kind: type) -> Any:
