@@ -26,6 +26,18 @@ if TYPE_CHECKING:
 __all__ = ["azure_vnet", "flushes", "probes"]
 
 
+# AgentBaker's ipv6_nftables. Of two tables in one hook the first has its way.
+_OPEN_TABLE = "azureSLBProbe"
+_OTHER_RULES = Ailment(
+    "other-probe-rules",
+    f"nftables table ip6 {_OPEN_TABLE}",
+    "AgentBaker's rules are in force too: by them pods can open connections to the fabric's address, and MLD queries "
+    "and redirects of the balancer are lost",
+    f"systemctl disable --now ipv6_nftables.service; nft delete table ip6 {_OPEN_TABLE}",
+    Severity.RISK,
+)
+
+
 def probes(patient: Patient) -> Iterator[Ailment]:
     """Rules, route and what is installed for the next boot are those that are asked for."""
     networking, is_installed = patient.networking, PROBE in patient.parts
@@ -43,6 +55,7 @@ def probes(patient: Patient) -> Iterator[Ailment]:
     grave = Severity.BROKEN if probe.required else Severity.RISK
     try:
         plan = plan_probe(networking, patient.host, CancelScope())
+        is_beside_others = patient.host.probe_node.listing(_OPEN_TABLE) is not None
     except LoadBalancerProbeError as error:
         yield Ailment("probes-fail", unit, str(error), f"mend that, then: {apply}", grave)
         return
@@ -56,6 +69,8 @@ def probes(patient: Patient) -> Iterator[Ailment]:
         yield Ailment("not-installed", unit, message, apply)
         return
     yield from _in_force(plan, apply)
+    if is_beside_others:
+        yield _OTHER_RULES
     yield from _for_the_next_boot(patient, networking, plan_next_boot(networking, patient.host, plan), apply)
 
 

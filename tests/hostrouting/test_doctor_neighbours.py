@@ -134,6 +134,10 @@ def remove_nft(node: Node) -> None:
     node.layout.of("/usr/bin/nft").unlink()
 
 
+def add_agentbakers(node: Node) -> None:
+    node.probe.tables["azureSLBProbe"] = "table ip6 azureSLBProbe {\n}\n"
+
+
 def edit_the_rules(node: Node) -> None:
     node.write(RULES, node.layout.of(RULES).read_text().replace("eth0", "eth1"))
 
@@ -159,6 +163,7 @@ def flush_at_will(node: Node) -> None:
         (meddle, "probe-rules", f"nftables table ip6 {TABLE}"),
         (lose_the_pin, "probe-route", f"{REWRITTEN_SOURCE} via fe80::1234:5678:9abc dev eth0"),
         (add_a_pin, "probe-route", f"{REWRITTEN_SOURCE} via fe80::1 dev eth1"),
+        (add_agentbakers, "other-probe-rules", "nftables table ip6 azureSLBProbe"),
         (remove_nft, "tool-missing", "nft"),
         (edit_the_rules, "file-differs", f"/{RULES}"),
         (edit_the_script, "file-differs", f"/{SCRIPT}"),

@@ -9,6 +9,7 @@ import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -292,6 +293,21 @@ def test_a_pod_can_connect_to_the_fabric_where_all_to_the_rewritten_address_is_r
     nft(AGENTBAKER)
     ip(f"route add {PIN}")
     with serving(SERVICE_PORT, bare.balancer, str(PROBE_SOURCE)), capturing("eth0", bare.balancer) as wire:
+        connect_from_pod(bare)
+        syn = wire.until(lambda packet: packet.source == POD and packet.flags == SYN)[-1]
+    assert syn.destination == PROBE_SOURCE
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_beside_agentbakers_rules_probes_are_answered_and_its_way_to_the_fabric_stays_open(
+    bare: World, is_first: bool
+) -> None:
+    for load in (load_rules, partial(nft, AGENTBAKER))[:: 1 if is_first else -1]:
+        load()
+    ip(f"route add {PIN}")
+    with serving(SERVICE_PORT, bare.pod):
+        assert bare.probe() == ANSWER
+    with capturing("eth0", bare.balancer) as wire:
         connect_from_pod(bare)
         syn = wire.until(lambda packet: packet.source == POD and packet.flags == SYN)[-1]
     assert syn.destination == PROBE_SOURCE
