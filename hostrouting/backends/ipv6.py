@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hostrouting.backends._conversation import Conversation
+    from hostrouting.backends._nexthop_messages import HiddenHops
 
 __all__ = ["Ipv6Address", "Ipv6Backend", "Ipv6Route", "pack_ipv6_route"]
 
@@ -63,7 +64,7 @@ class Ipv6Route:
 
     Args:
         destination: the prefix.
-        hops: the next hops; those of a nexthop object where the kernel shows them.
+        hops: the next hops, be they those of a nexthop object.
         metric: the lowest wins; 1 at least (IP6_RT_PRIO_USER stands for 0).
         protocol: who installed it.
         type: what happens to a packet.
@@ -104,8 +105,9 @@ class Ipv6Backend(NetlinkBackend):
         body += b"" if table is None else number(wire.RTA_TABLE, table)
 
         def read(talk: Conversation) -> tuple[Ipv6Route, ...]:
-            names = rtnl.Names()
-            found = (_decode_route(message, names) for message in _dumped(talk, rtnl.RTM_GETROUTE, body))
+            names, hidden_hops = rtnl.Names(), self._hidden_hops()
+            messages = _dumped(talk, rtnl.RTM_GETROUTE, body)
+            found = (_decode_route(message, names, hidden_hops) for message in messages)
             with uncollected():
                 return tuple(route for route in found if table in (None, route.table))
 
@@ -199,18 +201,22 @@ def _decode_address(message: bytes, names: rtnl.Names) -> Ipv6Address:
     return Ipv6Address(names[index], local, scope, is_usable=not is_tried_out and not flags & _IFA_F_DADFAILED)
 
 
-def _decode_route(message: bytes, names: rtnl.Names) -> Ipv6Route:
+def _decode_route(message: bytes, names: rtnl.Names, hidden_hops: HiddenHops) -> Ipv6Route:
     try:
         _, length, source_length, _, table, protocol, _, kind, flags = wire.BODY.unpack_from(message, HEADER_BYTES)
         found = attributes(message, HEADER_BYTES + wire.BODY.size)
+        hops = decode_hops(flags, found, names)
+        nexthop_id = to_number(found[wire.RTA_NH_ID]) if wire.RTA_NH_ID in found else None
+        if not hops and nexthop_id is not None and kind == RouteType.UNICAST:
+            hops = hidden_hops[nexthop_id]
         return Ipv6Route(
             destination=IPv6Network((found.get(wire.RTA_DST, bytes(16)), length)),
-            hops=decode_hops(flags, found, names),
+            hops=hops,
             metric=to_number(found.get(wire.RTA_PRIORITY, b"")),
             protocol=protocol,
             type=RouteType(kind),
             table=to_number(found.get(wire.RTA_TABLE, b"")) or table,
-            nexthop_id=to_number(found[wire.RTA_NH_ID]) if wire.RTA_NH_ID in found else None,
+            nexthop_id=nexthop_id,
             has_source=bool(source_length),
         )
     except (struct.error, ValueError) as error:

@@ -329,7 +329,10 @@ class NetlinkBackend:
     def _reader(
         self, is_wanted: Callable[[Route], bool] | None = None, destinations: Destinations | None = None
     ) -> RouteReader:
-        """A reader of entries, with the hops that the kernel doesn't show where nexthop_compat_mode is 0."""
+        return RouteReader(rtnl.Names(), is_wanted, destinations, self._hidden_hops())
+
+    def _hidden_hops(self) -> HiddenHops:
+        """The hops that the kernel doesn't show with a route where nexthop_compat_mode is 0."""
 
         def read_nexthops() -> tuple[NexthopObject, ...]:
             # On a socket of its own, as the dump of the routes may still be running.
@@ -338,7 +341,7 @@ class NetlinkBackend:
             with closing(talk):
                 return _dumped_nexthops(talk)
 
-        return RouteReader(rtnl.Names(), is_wanted, destinations, HiddenHops(read_nexthops))
+        return HiddenHops(read_nexthops)
 
     def _ask_to_change(
         self,

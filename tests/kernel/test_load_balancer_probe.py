@@ -292,7 +292,15 @@ def test_default_devices_are_those_of_ipv6_before_those_of_ipv4_each_by_metric(n
         "ip route add default via 10.5.0.1 metric 9", "ip route add default via 10.4.0.1 metric 5")  # fmt: skip
     assert node.there.default_devices() == ("eth3", "eth0", "eth2", "eth1", "eth4", "eth5")
     run("sysctl -qw net.ipv4.nexthop_compat_mode=0")
-    assert node.there.default_devices() == ("eth0", "eth2", "eth1", "eth4", "eth5")
+    assert node.there.default_devices() == ("eth3", "eth0", "eth2", "eth1", "eth4", "eth5")
+
+
+def test_a_pin_by_a_nexthop_object_is_known_whatever_its_compat_mode(node: Node) -> None:
+    run(f"ip nexthop add id 7 via {PROBE_SOURCE} dev eth0", f"ip -6 route add {REWRITTEN_SOURCE} nhid 7 metric 1")
+    for mode in (1, 0):
+        run(f"sysctl -qw net.ipv4.nexthop_compat_mode={mode}")
+        (pin,) = node.configure().pins.unchanged
+        assert (pin.gateway, pin.dev) == (PROBE_SOURCE, "eth0")
 
 
 def test_before_router_advertisements_the_ipv4_default_route_names_the_device(node: Node) -> None:
