@@ -169,7 +169,8 @@ has_ipv6() {
   esac
 }
 
-# take_apart LINE: a route as ip -N -o prints it. Sets WAY, PROTO and RANK; a WAY that is no single hop is no way.
+# take_apart LINE: a route as ip -N -o prints it. Sets WAY, PROTO and RANK; a WAY that is no single hop is no way, and
+# that of a nexthop object isn't shown where the sysctl net.ipv4.nexthop_compat_mode is 0.
 take_apart() {
   local -a word
   local i via='' dev=''
@@ -185,7 +186,7 @@ take_apart() {
     esac
   done
   # Behind the type of a blackhole and its like comes the destination.
-  [ "${word[0]}" != "$REWRITTEN_SOURCE" ] || WAY="${via:+via $via }dev $dev"
+  [ "${word[0]}" != "$REWRITTEN_SOURCE" ] || WAY="${dev:+${via:+via $via }dev }${dev:-hidden}"
 }
 
 # Has answers go back where probes come from, also where there is no default route, or it leads elsewhere.
@@ -195,8 +196,8 @@ pin_route() {
   ask ip -6 -N -o route show table main "$REWRITTEN_SOURCE" || fail "ip doesn't list routes: $(first_line "$ANSWER")" || return
   while read -r line; do
     take_apart "$line"
-    if [ "$RANK" = "$METRIC" ] && [ "$WAY" = "$pin" ]; then
-      is_there=yes
+    if [ "$RANK" = "$METRIC" ] && [[ $WAY == "$pin" || $WAY == hidden ]]; then
+      is_there=yes # as far as the proof below finds it so
     elif [ "$PROTO" = "$PROTOCOL" ] && [ -n "$WAY" ]; then
       stale+=("$WAY proto $PROTOCOL metric $RANK")
       [ "$RANK" != "$METRIC" ] || verb=replace

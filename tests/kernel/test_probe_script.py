@@ -288,6 +288,19 @@ def test_the_same_route_of_somebody_else_is_left_alone(node: NamespaceKernel, sa
     assert pins() == [PIN.replace("217", "4")]
 
 
+@pytest.mark.parametrize("mode", [1, 0])
+def test_the_same_route_of_somebody_else_may_be_by_a_nexthop_object(
+    node: NamespaceKernel, sandbox: Sandbox, mode: int
+) -> None:
+    said("sysctl", "-qw", f"net.ipv4.nexthop_compat_mode={mode}")
+    said("ip", "nexthop", "add", "id", "7", "via", str(PROBE_SOURCE), "dev", "eth0")
+    said("ip", "-6", "route", "add", str(REWRITTEN_SOURCE), "nhid", "7", "metric", "1")
+    assert went(sandbox) == [LOADED]
+    said("ip", "nexthop", "replace", "id", "7", "via", "fe80::1", "dev", "eth0")
+    assert refused(sandbox).startswith(FAILED)
+    assert "nhid 7" in pins()[0]
+
+
 @pytest.mark.parametrize("way", ["dev eth1", "unreachable", "nexthops"])
 def test_another_way_of_somebody_else_is_never_replaced(node: NamespaceKernel, sandbox: Sandbox, way: str) -> None:
     node.add_link("eth1")
