@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 from ipv6_frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
-from programs import tool
+from programs import refuse_host, tool
 
 from hostrouting.backends._namespaces import Namespace
 from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
@@ -151,6 +151,7 @@ def _be_quiet() -> None:
 
 
 def _write(name: str, value: str) -> None:
+    refuse_host()
     Path("/proc/sys/net/ipv6/conf", name).write_text(value)
 
 
