@@ -166,10 +166,18 @@ class _Planner:
         # One without an interface may be anywhere.
         self._dead = [endpoint for endpoint in endpoints if endpoint.interface and endpoint.interface not in names]
         veths = sorted((one for one in scene.interfaces if one.name.startswith(_VETH_PREFIX)), key=lambda one: one.name)
-        self._pod_ends = {veth.far_mac: veth.name for veth in reversed(veths) if veth.far_mac is not None}
+        # A pair that somebody has renamed still serves its pod, as long as it is a port of the bridge.
+        pairs = [one for one in scene.interfaces if one in veths or one.master == config.bridge]
+        self._pod_ends = {
+            pair.far_mac: pair.name
+            for pair in sorted(pairs, key=lambda one: one.name, reverse=True)
+            if pair.far_mac is not None
+        }
         self._unreadable = [veth.name for veth in veths if veth.far_mac is None]
-        frames_to = {rule.mac for _, rule in self._rules if rule.kind is RuleKind.DNAT}
-        self._half_done = [veth.name for veth in veths if veth.far_mac is not None and veth.far_mac not in frames_to]
+        # azure-vnet makes the pair first, then the rules, ARP's before that for frames, and writes its state last.
+        begun = {rule.mac for _, rule in self._rules if rule.kind is RuleKind.DNAT}
+        saved = {endpoint.interface for endpoint in self._alive}
+        self._half_done = [veth.name for veth in veths if veth.far_mac not in begun and veth.name not in saved]
         self._macs_of: dict[IpAddress, set[str]] = {}
         for _, rule in self._rules:
             self._macs_of.setdefault(rule.address, set()).update(() if rule.is_tunnel else (rule.mac,))
@@ -214,9 +222,9 @@ class _Planner:
         macs = self._frames_of(rule.address)
         if own := sorted(macs & self._own_macs.keys()):
             return self._own_macs[own[0]]
-        if not macs and self._half_done:
-            # azure-vnet makes the veth pair first, then this rule, then the one that says where frames go.
-            return f"no rule tells whose it is, and the pod behind {self._half_done[0]} has no such rule yet"
+        if self._half_done:
+            # Whatever tells where frames for the address go may be of the pod that had it before.
+            return f"no rule says where frames for the pod behind {self._half_done[0]} go: this one may be its"
         return self._owner(rule.address, macs)
 
     def _frames_of(self, address: IpAddress) -> set[str]:
@@ -306,7 +314,7 @@ class _Planner:
 
     def _is_known_dead(self, address: IpAddress, macs: set[str]) -> bool:
         dead = {endpoint.mac for endpoint in self._dead if address in endpoint.addresses and endpoint.mac is not None}
-        return bool(dead) and macs <= dead
+        return bool(macs) and macs <= dead
 
 
 def _serves(interface: str) -> str:

@@ -124,6 +124,16 @@ def test_a_half_done_add_is_protected_by_the_pod_end_of_its_pair() -> None:
     assert plan(scene(interfaces=(*INTERFACES, *pair), routes=())).is_empty
 
 
+def test_a_pod_whose_pair_has_been_renamed_is_told_by_the_bridge_that_it_is_a_port_of() -> None:
+    renamed = Interface(8, "pod8", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC)
+    found = plan(scene(interfaces=(*INTERFACES, renamed), routes=()), DEAD)
+    assert found.is_empty
+    assert why(found.keep, dnat(GONE)) == "the pod behind pod8 has this MAC"
+    # Routed, by another CNI: what is in the bridge is none of its own.
+    routed = attrs.evolve(renamed, master=None)
+    assert dnat(GONE) in {item.what for item in plan(scene(interfaces=(*INTERFACES, routed)), DEAD).remove}
+
+
 # --- tunnel mode -------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +156,21 @@ def test_an_arp_reply_alone_in_tunnel_mode_goes_unless_a_pod_is_just_being_added
     adding = Interface(8, "azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac="a2:06:00:20:0b:08")
     found = plan(only(rules=(lone, *LIVE_RULES), interfaces=(*INTERFACES, adding)))
     assert found.is_empty
-    assert "the pod behind azvnew has no such rule yet" in why(found.keep, lone)
+    assert "no rule says where frames for the pod behind azvnew go" in why(found.keep, lone)
+    # What the state gives it already: it has been added, and has another address.
+    added = ("azvnew", "a2:06:00:20:0b:08", "10.1.0.35")
+    assert not plan(only(rules=(lone, *LIVE_RULES), interfaces=(*INTERFACES, adding)), added).is_empty
+
+
+@pytest.mark.parametrize("far_mac", ["a2:06:00:20:0b:08", None])
+@pytest.mark.parametrize("endpoints", [(), (DEAD,)])
+def test_in_tunnel_mode_a_half_done_add_keeps_its_arp_reply_beside_the_frames_rule_of_who_had_the_address(
+    far_mac: str | None, endpoints: tuple[tuple[str, str, str], ...]
+) -> None:
+    rules = (arp_reply(GONE, TUNNEL_MAC), arp_reply(GONE, TUNNEL_MAC), dnat(GONE))
+    adding = Interface(8, "azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=far_mac)
+    found = plan(only(rules=rules, interfaces=(*INTERFACES, adding)), *endpoints)
+    assert [item.what for item in found.keep if item.what != rules[2]] == [*rules[:2]]
 
 
 def test_an_arp_reply_in_tunnel_mode_stays_with_the_nics_own_rule() -> None:
@@ -171,6 +195,14 @@ def test_what_the_state_knows_to_be_a_gone_pods_goes_all_the_same() -> None:
     second = dnat(GONE, "a2:06:00:20:0b:01")
     found = plan(only(rules=(dnat(GONE), second), routes=(route(GONE),), interfaces=UNREADABLE), DEAD)
     assert [item.what for item in found.remove] == [dnat(GONE)]
+
+
+def test_where_no_rule_tells_the_mac_the_state_knows_nothing_of_who_has_the_address_now() -> None:
+    failed = neighbour(GONE, None, NeighbourState.FAILED)
+    found = plan(only(neighbours=(failed,), routes=(route(GONE),), interfaces=UNREADABLE), DEAD)
+    assert found.is_empty
+    for what in (failed, route(GONE)):
+        assert why(found.keep, what).startswith("it can't be told what is behind azvdark")
 
 
 # --- neighbours --------------------------------------------------------------------------------------------------
