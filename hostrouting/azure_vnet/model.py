@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HostRoute", "Interface", "Neighbour", "NeighbourState", "Scene"]
 
+_IPV4 = 4
+
 
 class NeighbourState(IntFlag):
     """NUD_* of linux/neighbour.h, named as ip-neighbour(8) shows them."""
@@ -114,6 +116,15 @@ class HostRoute:
             return Protocol(self.protocol).name.lower()
         except ValueError:
             return str(self.protocol)
+
+    @property
+    def requests(self) -> frozenset[tuple[object, ...]]:
+        """What a deletion may ask for that takes this route: whatever gateway or further hops it has.
+
+        fib_nh_match in net/ipv4/fib_semantics.c and ip6_route_del in net/ipv6/route.c, which doesn't look at the tos.
+        """
+        tos = self.tos if self.destination.version == _IPV4 else 0
+        return frozenset((self.destination, dev, tos, self.metric, self.protocol) for dev in self.dev.split(","))
 
     def __str__(self) -> str:
         tos = f" tos {self.tos:#04x}" if self.tos else ""

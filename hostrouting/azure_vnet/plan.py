@@ -195,12 +195,14 @@ class _Planner:
         for neighbour in self._scene.neighbours:
             staying = self._why_neighbour_stays(neighbour)
             (remove if staying is None else keep).append(Item(neighbour, staying or _why_neighbour_goes(neighbour)))
-        for route in self._scene.routes:
+        routes = [(route, self._why_route_stays(route)) for route in self._scene.routes]
+        taken = {request for route, staying in routes if staying is not None for request in route.requests}
+        for route, staying in routes:
             if not self._is_inside(route.destination) and not self._is_azure_vnets(route.dev):
                 other_routes += 1
                 continue
-            staying = self._why_route_stays(route)
-            (remove if staying is None else keep).append(Item(route, staying or _ROUTE_GOES))
+            reason = staying or (_TWIN_STAYS if route.requests & taken else None)
+            (remove if reason is None else keep).append(Item(route, reason or _ROUTE_GOES))
         return AzureVnetPlan(
             remove=tuple(sorted(remove, key=_place)),
             keep=tuple(sorted(keep, key=_place)),
@@ -321,6 +323,7 @@ def _serves(interface: str) -> str:
     return f"azure-vnet serves it: {interface} is there"
 
 
+_TWIN_STAYS = "the kernel doesn't tell it from another one that stays"
 _ROUTE_GOES = "no pod of azure-vnet has this address any more, and it takes the packets of whoever has"
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno as errnos
 import socket
 import struct
-from collections import Counter
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
@@ -149,7 +148,10 @@ class Neighbourhood(Ipv6Backend):
     def host_routes(self) -> tuple[tuple[HostRoute, ...], tuple[IpAddress, ...]]:
         """The full-length unicast routes of table main, and the gateways of all routes, of both families."""
         routes: tuple[Route | Ipv6Route, ...] = (*self.routes(), *self.ipv6_routes())
-        gateways = dict.fromkeys(hop.gateway for route in routes for hop in route.hops if hop.gateway is not None)
+        # With nexthop_compat_mode 0 routes of IPv6 don't show what they go by.
+        objects = (one.hop for one in self.nexthops() if one.hop is not None)
+        hops = chain((hop for route in routes for hop in route.hops), objects)
+        gateways = dict.fromkeys(hop.gateway for hop in hops if hop.gateway is not None)
         return tuple(_host_routes(routes)), tuple(gateways)
 
     def delete_host_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
@@ -162,7 +164,9 @@ class Neighbourhood(Ipv6Backend):
             RouteError: the kernel refused one, or would take another route for it; the others are gone.
         """
         by_entry = {_to_route(one): one for one in routes if one.destination.version == _IPV4}
-        failures = self.delete(tuple(by_entry))
+        if by_entry:
+            _refuse_twins(routes, _host_routes(self.routes(Table.MAIN)))
+        failures = self.delete([_to_route(one) for one in routes if one.destination.version == _IPV4])
         missing = [by_entry[failure.route] for failure in failures if failure.errno in (errnos.ESRCH, errnos.ENODEV)]
         missing += self._delete_ipv6([one for one in routes if one.destination.version != _IPV4])
         for failure in failures:
@@ -173,13 +177,9 @@ class Neighbourhood(Ipv6Backend):
     def _delete_ipv6(self, routes: Sequence[HostRoute]) -> list[HostRoute]:
         if not routes:
             return []
-        there = _host_routes(self.ipv6_routes())
-        words = Counter(map(_to_ipv6_route, there))
+        there = set(_host_routes(self.ipv6_routes()))
         still = [one for one in routes if one in there]
-        for route in still:
-            # With or without a gateway, the first such entry goes (ip6_route_del).
-            if words[_to_ipv6_route(route)] > 1:
-                raise RouteError(f"can't delete the route {route}: the kernel doesn't tell it from another one")
+        _refuse_twins(still, there)
 
         def pack(route: HostRoute, indexes: rtnl.Indexes) -> bytes:
             return pack_ipv6_route(_to_ipv6_route(route), indexes)
@@ -308,3 +308,11 @@ def _to_route(route: HostRoute) -> Route:
 
 def _to_ipv6_route(route: HostRoute) -> Ipv6Route:
     return Ipv6Route(IPv6Network(int(route.destination)), (NextHop(route.dev),), route.metric, route.protocol)
+
+
+def _refuse_twins(routes: Sequence[HostRoute], there: Iterable[HostRoute]) -> None:
+    """Refuse to delete a route if asking for it may take another one that isn't to go."""
+    asked = {words: route for route in routes for words in route.requests}
+    for other in set(there).difference(routes):
+        for words in other.requests & asked.keys():
+            raise RouteError(f"can't delete the route {asked[words]}: the kernel doesn't tell it from another one")

@@ -283,6 +283,24 @@ def test_a_route_to_a_pods_own_interface_goes_only_if_the_state_gives_that_pod_a
     assert [item.what for item in plan(only(routes=(entry,)), ("azvlive", LIVE_MAC, str(LIVE))).remove] == [entry]
 
 
+@pytest.mark.parametrize(
+    "twin",
+    [
+        route(GONE, has_gateway=True),
+        route(GONE, "azure0,lxc1", is_plain=False),
+        route(GONE6, has_gateway=True, tos=8),
+    ],
+)
+def test_a_route_that_the_kernel_doesnt_tell_from_one_that_stays_stays_too(twin: HostRoute) -> None:
+    entry = route(twin.destination)
+    found = plan(only(routes=(entry, twin)))
+    assert found.is_empty
+    assert why(found.keep, entry) == "the kernel doesn't tell it from another one that stays"
+    for other in (attrs.evolve(twin, metric=9), attrs.evolve(twin, protocol=4), attrs.evolve(twin, dev="lxc1")):
+        assert [item.what for item in plan(only(routes=(entry, other))).remove] == [entry]
+    assert len(plan(only(routes=(entry, entry))).remove) == 2
+
+
 def test_routes_that_are_neither_inside_nor_on_the_bridge_are_counted() -> None:
     assert plan(only(routes=(route("168.63.129.16", "eth0"),))) == AzureVnetPlan(other_routes=1)
 

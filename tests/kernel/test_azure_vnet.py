@@ -9,6 +9,7 @@ import subprocess
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,7 +28,6 @@ from hostrouting.testing import FakeKernel, FakeSystemd
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from hostrouting.azure_vnet.plan import AzureVnetReport
     from hostrouting.backends.namespace import NamespaceKernel
@@ -312,6 +312,55 @@ def test_a_route_that_the_kernel_doesnt_tell_from_another_is_left_and_named(node
     with pytest.raises(AzureVnetError, match="the kernel doesn't tell it from another one"):
         node.remove_routes([HostRoute(ip_address(GONE6), "azure0", 3, 50)])
     assert all_else() == before
+
+
+@pytest.mark.parametrize(
+    "twin", [f"via {GATEWAY} dev azure0", "via inet6 fe80::1 dev azure0", "nexthop dev azure0 nexthop dev fabric"]
+)
+def test_a_route_stays_where_asking_for_it_would_take_somebody_elses(
+    host: Host, node: LinuxBridgeNode, twin: str
+) -> None:
+    leave_stale()
+    ip(f"route add 10.1.0.60 {twin}")
+    ip("route append 10.1.0.60 dev azure0")
+    before = ip("route show 10.1.0.60")
+    report = clean(host)
+    assert len(report.removed) == 7
+    assert {item.reason for item in report.kept if str(item.what).startswith("10.1.0.60 dev azure0 ")} >= {
+        "the kernel doesn't tell it from another one that stays"
+    }
+    with pytest.raises(AzureVnetError, match="the kernel doesn't tell it from another one"):
+        node.remove_routes([HostRoute(ip_address("10.1.0.60"), "azure0", 3)])
+    assert ip("route show 10.1.0.60") == before
+
+
+def test_routes_that_differ_in_what_azure_vnet_doesnt_say_go_all_at_once(host: Host, node: LinuxBridgeNode) -> None:
+    for more in (f"src {OWN}", "", "scope global", "mtu 1400"):
+        ip(f"route append {GONE} dev azure0 {more}")
+    report = clean(host)
+    assert (len(report.removed), report.rounds) == (4, 1)
+    assert ip(f"route show {GONE}") == ""
+
+
+def test_a_route_for_some_senders_only_is_none_of_azure_vnets(host: Host, node: LinuxBridgeNode) -> None:
+    leave_stale()
+    ip("-6 route add fd00::60 from fd00::/64 dev azure0")
+    before = ip("-6 route show fd00::60")
+    assert len(clean(host).removed) == 7
+    assert before
+    assert ip("-6 route show fd00::60") == before
+
+
+def test_a_gateway_that_only_a_nexthop_object_names_is_one(host: Host, node: LinuxBridgeNode) -> None:
+    ip("-6 nexthop add id 7 via fd00::99 dev azure0")
+    ip("-6 route add fd00::/16 nhid 7")
+    ip("neighbour add fd00::99 dev azure0 nud failed")
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
+    report = clean(host)
+    assert report.removed == ()
+    assert "it is the gateway of a route" in [
+        item.reason for item in report.kept if str(item.what).startswith("fd00::99 ")
+    ]
 
 
 def test_routes_with_a_gateway_several_hops_or_a_nexthop_object_are_told_apart(node: LinuxBridgeNode) -> None:
