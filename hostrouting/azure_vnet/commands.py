@@ -60,8 +60,8 @@ Exits with 2 if anything would go, with 0 if not.
 """
 _CLEAN_MORE = """
 
-Takes azure-vnet's own lock, removes all stale rules in one transaction, then neighbours, then routes, and looks again:
-a second run finds nothing. If the rules change meanwhile it plans anew, three times at most, and forces nothing.
+Takes azure-vnet's own lock, removes stale neighbours, then routes, then all stale rules in one transaction, and looks
+again: a second run finds nothing. If the rules change meanwhile it plans anew, three times at most, and forces nothing.
 
   hostrouting azure-vnet plan config.json && echo nothing to do
   hostrouting azure-vnet clean config.json

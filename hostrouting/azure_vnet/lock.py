@@ -55,45 +55,59 @@ def azure_vnet_locked(layout: Layout, seconds: float, scope: CancelScope) -> Ite
             scope.wait(_POLL_SECONDS)
 
     with contextlib.closing(_Lock(layout.azure_vnet_lock)) as lock:
-        if lock.is_there:
+        while True:
+            for path in layout.azure_vnet_lock_files:
+                wait(path, lambda path=path: not _exists(path), _advice(path))  # type: ignore[misc]
             wait(lock.path, lock.take, f"see who with `fuser -v {lock.path}`, and raise lockWaitSeconds if it is busy")
-        for path in layout.azure_vnet_lock_files:
-            wait(path, lambda path=path: not _exists(path), _advice(path))  # type: ignore[misc]
+            if not any(map(_exists, layout.azure_vnet_lock_files)):
+                break
+            # azure-vnet itself is never kept waiting while we are.
+            lock.close()
         yield
 
 
 def _advice(path: Path) -> str:
-    return f"if none runs (`pgrep azure-vnet`), a crash has left it, and it blocks azure-vnet too: remove {path}"
+    # Its telemetry, which always runs, has a longer name.
+    return f"if none runs (`pgrep -x azure-vnet`), a crash has left it, and it blocks azure-vnet too: remove {path}"
 
 
 class _Lock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
-        try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise _refusal(f"open azure-vnet's lock {path}", error) from error
-
-    @property
-    def is_there(self) -> bool:
-        return self._descriptor is not None
 
     def take(self) -> bool:
-        assert self._descriptor is not None
+        """Whether it is held now, or there is no folder that it could be in."""
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError as error:
+            raise _refusal(f"open azure-vnet's lock {self.path}", error) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self.close()
             return False
         except OSError as error:
             raise _refusal(f"take azure-vnet's lock {self.path}", error) from error
-        return True
+        if self._is_that_of_the_path():
+            return True
+        self.close()
+        return False
+
+    def _is_that_of_the_path(self) -> bool:
+        """Whether whoever comes next opens the same file: one that was replaced since we opened it keeps nobody out."""
+        assert self._descriptor is not None
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _exists(path: Path) -> bool:

@@ -172,7 +172,7 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
 
 def _refusal(source: str, reason: str) -> AzureVnetError:
     return AzureVnetError(
-        f"can't tell which pods azure-vnet still serves: {source} can't be understood, {reason}; nothing was removed. "
+        f"can't tell which pods azure-vnet still serves: {source} can't be understood, {reason}. "
         "Is azure-vnet writing it just now? If it stays like that, have azure-vnet write it anew, or move it aside: "
         "without it the interfaces alone decide"
     )

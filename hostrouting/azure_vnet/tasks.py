@@ -115,6 +115,7 @@ class _Run:
         self._removed: list[Item] = []
         self._gone: list[Item] = []
         self._rounds = 0
+        self._last = AzureVnetPlan()
 
     def remove_all(self) -> None:
         """Remove what is planned, and plan again, until there is nothing left to remove."""
@@ -130,17 +131,27 @@ class _Run:
             self._rounds += 1
             self._scope.progress(f"removing {len(plan.remove)} rules, neighbours and routes that azure-vnet left")
             plan = self._remove(plan)
+        self._last = plan
 
     def finish(self) -> AzureVnetReport:
         """Look once more, and say what became of it."""
-        _, plan = self._look()
-        more = f"{len(plan.remove)} more to go have come since: something uses these addresses; run it again"
+        more: tuple[str, ...] = ()
+        try:
+            _, plan = _look(self._config, self._host)
+        except AzureVnetError as error:
+            # azure-vnet may run again by now, and be at its state: what was removed is told all the same.
+            plan, more = self._last, (f"whether anything has come back since isn't known: {error}",)
+        else:
+            self._refuse_back(plan)
+            if plan.remove:
+                count = len(plan.remove)
+                more = (f"{count} more to go have come since: something uses these addresses; run it again",)
         return AzureVnetReport(
             removed=tuple(self._removed),
             already_gone=tuple(self._gone),
             kept=plan.keep,
             rounds=self._rounds,
-            notes=(*plan.notes, *((more,) if plan.remove else ())),
+            notes=(*plan.notes, *more),
             other_rules=plan.other_rules,
             other_routes=plan.other_routes,
         )
@@ -151,6 +162,10 @@ class _Run:
 
     def _look(self) -> tuple[Scene, AzureVnetPlan]:
         scene, plan = _look(self._config, self._host)
+        self._refuse_back(plan)
+        return scene, plan
+
+    def _refuse_back(self, plan: AzureVnetPlan) -> None:
         removed = {item.what for item in self._removed if item.kind == "rule"}
         if back := [str(item.what) for item in plan.remove if item.what in removed]:
             raise AzureVnetError(
@@ -159,7 +174,6 @@ class _Run:
                 f"{self._host.layout.azure_vnet_state} lists the pod; have the kubelet use another CNI, stop "
                 "azure-cnms, and run it again"
             )
-        return scene, plan
 
     def _remove(self, plan: AzureVnetPlan) -> AzureVnetPlan:
         """Remove what is planned; give the plan for what is there then."""

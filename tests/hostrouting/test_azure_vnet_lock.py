@@ -115,6 +115,45 @@ def test_both_locks_share_one_wait(layout: Layout, clock: FakeClock) -> None:
     assert not is_held(layout.azure_vnet_lock)
 
 
+def test_azure_vnet_isnt_kept_from_its_lock_while_an_old_one_is_waited_for(layout: Layout, clock: FakeClock) -> None:
+    layout.azure_vnet_lock.parent.mkdir(parents=True)
+    layout.azure_vnet_lock.touch()
+    old = layout.azure_vnet_lock_files[0]
+    old.touch()
+    seen = []
+    for at in range(1, 5):
+        clock.call_at(at, lambda: seen.append(is_held(layout.azure_vnet_lock)))
+    with pytest.raises(AzureVnetError, match="`pgrep -x azure-vnet`"):
+        try_to_take(layout, CancelScope(clock=clock))
+    assert seen == [False] * 4
+
+
+def test_an_old_lock_made_while_the_new_one_is_waited_for_is_waited_for_too(layout: Layout, clock: FakeClock) -> None:
+    descriptor = hold(layout.azure_vnet_lock)
+    old = layout.azure_vnet_lock_files[2]
+    clock.call_at(1.0, old.touch)
+    clock.call_at(2.0, lambda: os.close(descriptor))
+    clock.call_at(3.0, old.unlink)
+    with azure_vnet_locked(layout, 5, CancelScope(clock=clock)):
+        assert 3.0 <= clock.monotonic() < 3.2
+        assert is_held(layout.azure_vnet_lock)
+
+
+def test_a_lock_file_that_is_replaced_while_it_is_waited_for_keeps_azure_vnet_out(
+    layout: Layout, clock: FakeClock
+) -> None:
+    descriptor = hold(layout.azure_vnet_lock)
+
+    def replace() -> None:
+        layout.azure_vnet_lock.unlink()
+        layout.azure_vnet_lock.touch()
+        os.close(descriptor)
+
+    clock.call_at(1.0, replace)
+    with azure_vnet_locked(layout, 5, CancelScope(clock=clock)):
+        assert is_held(layout.azure_vnet_lock)
+
+
 def test_a_cancel_ends_the_wait(layout: Layout, clock: FakeClock) -> None:
     descriptor = hold(layout.azure_vnet_lock)
     scope = CancelScope(clock=clock)

@@ -181,6 +181,19 @@ def test_an_address_that_something_still_sends_to_isnt_chased(host: Host, node: 
     assert "1 more to go have come since" in report.notes[0]
 
 
+def test_what_was_removed_is_told_though_azure_vnet_is_at_its_state_again(host: Host, node: FakeBridgeNode) -> None:
+    def begin_to_write() -> None:
+        write_state(host, '{"Network": {')
+
+    node.before("remove_rules", lambda: node.before("look", lambda: node.before("look", begin_to_write)))
+    report = clean(host)
+    assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE), route(GONE)}
+    assert report.kept
+    (note,) = report.notes
+    assert note.startswith("whether anything has come back since isn't known: ")
+    assert "nothing was removed" not in note
+
+
 @pytest.mark.parametrize("looks", [1, 2], ids=["at once", "after the lock was let go"])
 def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: FakeBridgeNode, looks: int) -> None:
     def put_back() -> None:
