@@ -164,7 +164,8 @@ class _Planner:
         names = {interface.name for interface in scene.interfaces}
         self._alive = [endpoint for endpoint in endpoints if endpoint.interface in names]
         # One without an interface may be anywhere.
-        self._dead = [endpoint for endpoint in endpoints if endpoint.interface and endpoint.interface not in names]
+        dead = [endpoint for endpoint in endpoints if endpoint.interface and endpoint.interface not in names]
+        self._alive_at, self._dead_at = _by_address(self._alive), _by_address(dead)
         veths = sorted((one for one in scene.interfaces if one.name.startswith(_VETH_PREFIX)), key=lambda one: one.name)
         # A pair that somebody has renamed still serves its pod, as long as it is a port of the bridge.
         pairs = [one for one in scene.interfaces if one in veths or one.master == config.bridge]
@@ -178,9 +179,12 @@ class _Planner:
         begun = {rule.mac for _, rule in self._rules if rule.kind is RuleKind.DNAT}
         saved = {endpoint.interface for endpoint in self._alive}
         self._half_done = [veth.name for veth in veths if veth.far_mac not in begun and veth.name not in saved]
+        self._frames_to: dict[IpAddress, set[str]] = {}
         self._macs_of: dict[IpAddress, set[str]] = {}
         for _, rule in self._rules:
             self._macs_of.setdefault(rule.address, set()).update(() if rule.is_tunnel else (rule.mac,))
+            if rule.kind is RuleKind.DNAT:
+                self._frames_to.setdefault(rule.address, set()).add(rule.mac)
         self._stale: set[tuple[IpAddress, str]] = set()
 
     def plan(self) -> AzureVnetPlan:
@@ -230,12 +234,12 @@ class _Planner:
         return self._owner(rule.address, macs)
 
     def _frames_of(self, address: IpAddress) -> set[str]:
-        return {rule.mac for _, rule in self._rules if rule.kind is RuleKind.DNAT and rule.address == address}
+        return self._frames_to.get(address, set())
 
     def _why_rule_goes(self, rule: PodRule) -> str:
         if rule.is_tunnel:
             return "no pod of azure-vnet has this address any more"
-        is_listed = any(rule.address in one.addresses and one.mac == rule.mac for one in self._dead)
+        is_listed = any(one.mac == rule.mac for one in self._dead_at.get(rule.address, ()))
         listed = "; azure-vnet still lists it, behind an interface that is gone" if is_listed else ""
         return f"no pod here has this MAC any more{listed}"
 
@@ -261,7 +265,7 @@ class _Planner:
             return "it goes to the fabric, not to a pod"
         if reason := self._own_macs.get(mac) or self._owner(address, {mac}):
             return reason
-        if (address, mac) in self._stale or any(mac == one.mac for one in self._dead if address in one.addresses):
+        if (address, mac) in self._stale or mac in self._dead_macs(address):
             return None
         return "nothing tells that azure-vnet has made it"
 
@@ -307,16 +311,27 @@ class _Planner:
         """The live pod that has an address and one of some MACs, or may have them; no MACs: it isn't known which."""
         for mac in sorted(macs & self._pod_ends.keys()):
             return f"the pod behind {self._pod_ends[mac]} has this MAC"
-        for endpoint in sorted(self._alive, key=lambda one: one.interface):
-            if address in endpoint.addresses and (not macs or endpoint.mac is None or endpoint.mac in macs):
+        for endpoint in self._alive_at.get(address, ()):
+            if not macs or endpoint.mac is None or endpoint.mac in macs:
                 return _serves(endpoint.interface)
         if self._unreadable and not self._is_known_dead(address, macs):
             return f"it can't be told what is behind {self._unreadable[0]}: it may be its pod's"
         return None
 
     def _is_known_dead(self, address: IpAddress, macs: set[str]) -> bool:
-        dead = {endpoint.mac for endpoint in self._dead if address in endpoint.addresses and endpoint.mac is not None}
-        return bool(macs) and macs <= dead
+        return bool(macs) and macs <= self._dead_macs(address)
+
+    def _dead_macs(self, address: IpAddress) -> set[str]:
+        return {endpoint.mac for endpoint in self._dead_at.get(address, ()) if endpoint.mac is not None}
+
+
+def _by_address(endpoints: Iterable[Endpoint]) -> dict[IpAddress, list[Endpoint]]:
+    """Who has which address, each list by interface: there may be thousands of both."""
+    found: dict[IpAddress, list[Endpoint]] = {}
+    for endpoint in sorted(endpoints, key=lambda one: one.interface):
+        for address in endpoint.addresses:
+            found.setdefault(address, []).append(endpoint)
+    return found
 
 
 def _serves(interface: str) -> str:

@@ -63,6 +63,8 @@ _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 
 _NO_NAMESPACE = struct.pack("=i", -1)  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
 
+_GONE = (errnos.ESRCH, errnos.ENODEV)  # of a route
+
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _IPV4 = 4
 
@@ -141,7 +143,8 @@ class Neighbourhood(Ipv6Backend):
             return body + attribute(_NDA_DST, neighbour.address.packed)
 
         gone = self._delete("neighbour", still, rtnl.RTM_DELNEIGH, pack, errnos.ENOENT)
-        return tuple(one for one in neighbours if one not in still or one in gone)
+        went = set(still).difference(gone)
+        return tuple(one for one in neighbours if one not in went)
 
     # --- routes ------------------------------------------------------------------------------------------------
 
@@ -167,10 +170,10 @@ class Neighbourhood(Ipv6Backend):
         if by_entry:
             _refuse_twins(routes, _host_routes(self.routes(Table.MAIN)))
         failures = self.delete([_to_route(one) for one in routes if one.destination.version == _IPV4])
-        missing = [by_entry[failure.route] for failure in failures if failure.errno in (errnos.ESRCH, errnos.ENODEV)]
+        missing = [by_entry[failure.route] for failure in failures if failure.errno in _GONE]
         missing += self._delete_ipv6([one for one in routes if one.destination.version != _IPV4])
         for failure in failures:
-            if by_entry[failure.route] not in missing:
+            if failure.errno not in _GONE:
                 raise RouteError(f"can't delete the route {failure.route}: {failure.message}", errno=failure.errno)
         return tuple(missing)
 
@@ -185,7 +188,8 @@ class Neighbourhood(Ipv6Backend):
             return pack_ipv6_route(_to_ipv6_route(route), indexes)
 
         gone = self._delete("route", still, rtnl.RTM_DELROUTE, pack, errnos.ESRCH)
-        return [one for one in routes if one not in still or one in gone]
+        went = set(still).difference(gone)
+        return [one for one in routes if one not in went]
 
     # --- the way to the kernel ---------------------------------------------------------------------------------
 
