@@ -146,7 +146,7 @@ class Ipv6Backend(NetlinkBackend):
                 if answer.errno in _NO_WAY:
                     return None
                 raise answer
-            route = _decode_route(answer, rtnl.Names())
+            route = _decode_route(answer, rtnl.Names(), self._hidden_hops())
             return next(iter(route.hops), None) if route.type is RouteType.UNICAST else None
 
         return self._read(f"look up {destination}", read)

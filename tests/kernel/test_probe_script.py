@@ -261,9 +261,9 @@ def test_a_device_may_have_any_name(kernel: NamespaceKernel, sandbox: Sandbox, d
 
 
 def test_what_an_alias_says_of_a_device_does_not_count(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    said("ip", "link", "set", "eth0", "alias", "at the master switch <UP>")
+    tool("ip", "link", "set", "eth0", "alias", "at the master switch <UP>")
     assert went(sandbox) == [LOADED, PINNED]
-    said("ip", "link", "set", "eth0", "down")
+    tool("ip", "link", "set", "eth0", "down")
     assert (
         "waited 0 s and still missing is device eth0 (it is down)"
         in run(sandbox, text=script(WAIT_SECONDS=0), **prepared()).stderr
@@ -292,11 +292,11 @@ def test_the_same_route_of_somebody_else_is_left_alone(node: NamespaceKernel, sa
 def test_the_same_route_of_somebody_else_may_be_by_a_nexthop_object(
     node: NamespaceKernel, sandbox: Sandbox, mode: int
 ) -> None:
-    said("sysctl", "-qw", f"net.ipv4.nexthop_compat_mode={mode}")
-    said("ip", "nexthop", "add", "id", "7", "via", str(PROBE_SOURCE), "dev", "eth0")
-    said("ip", "-6", "route", "add", str(REWRITTEN_SOURCE), "nhid", "7", "metric", "1")
+    tool("sysctl", "-qw", f"net.ipv4.nexthop_compat_mode={mode}")
+    tool("ip", "nexthop", "add", "id", "7", "via", str(PROBE_SOURCE), "dev", "eth0")
+    tool("ip", "-6", "route", "add", str(REWRITTEN_SOURCE), "nhid", "7", "metric", "1")
     assert went(sandbox) == [LOADED]
-    said("ip", "nexthop", "replace", "id", "7", "via", "fe80::1", "dev", "eth0")
+    tool("ip", "nexthop", "replace", "id", "7", "via", "fe80::1", "dev", "eth0")
     assert refused(sandbox).startswith(FAILED)
     assert "nhid 7" in pins()[0]
 
