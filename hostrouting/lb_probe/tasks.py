@@ -370,4 +370,9 @@ def _remove(host: Host, scope: CancelScope, *, is_asked_for: bool) -> ProbeRepor
             with all_or_nothing(scope) as undo:
                 _apply(plan, host.probe_node, scope, undo)
         is_new = bool(remove_part(host, PROBE))
+        # Who flushes the ruleset gives the rules back, if need be without the lock; now nobody does it any more.
+        again = _plan_removal(host, is_asked_for=True)
+        if again.has_new_rules:
+            host.probe_node.load(again.ruleset)
+            _see_rules(host.probe_node, again)
     return ProbeReport(problem=problem, rules_changed=plan.has_new_rules, pins=plan.pins, files_changed=is_new)

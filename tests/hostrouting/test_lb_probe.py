@@ -300,6 +300,21 @@ def test_a_removal_leaves_nothing_needs_no_config_and_may_be_repeated(world: Wor
     assert world.remove() == ProbeReport(skipped_because="nothing of it is installed")
 
 
+def test_a_removal_leaves_nothing_though_a_flush_gives_the_rules_back_meanwhile(world: World) -> None:
+    before = world.state()
+    world.configure()
+    reload = world.units.reload
+
+    def reload_slowly() -> None:
+        reload()
+        if world.layout.script(PROBE).exists():
+            world.node.tables[TABLE] = rules("eth0")
+
+    instead(world.units, "reload", reload_slowly)
+    world.remove()
+    assert world.state() == before
+
+
 def test_a_removal_leaves_the_routes_and_tables_of_others(tmp_path: Path) -> None:
     theirs = attrs.evolve(FOREIGN, metric=5)
     world = World(tmp_path, node(pins=[theirs], tables={"other": "x"}))
