@@ -7,11 +7,14 @@ from pathlib import Path, PurePosixPath
 
 import attrs
 
-__all__ = ["Layout"]
+__all__ = ["SEARCH_PATH", "Layout"]
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
+
+# Where programs are looked for, at boot and now, whatever the PATH of who runs us: cron's has no sbin.
+SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _root(value: str | os.PathLike[str]) -> Path:

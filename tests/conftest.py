@@ -24,7 +24,8 @@ from hostrouting.backends._namespaces import this_namespace
 from hostrouting.backends._pyroute2 import Channel, Message, Request
 from hostrouting.backends.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.host import Host
-from hostrouting.lb_probe.linux import SEARCH_PATH, LinuxProbeNode
+from hostrouting.layout import SEARCH_PATH
+from hostrouting.lb_probe.linux import LinuxProbeNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

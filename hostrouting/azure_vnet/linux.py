@@ -18,6 +18,7 @@ from hostrouting.azure_vnet.model import Scene
 from hostrouting.azure_vnet.parse import parse_rules
 from hostrouting.backends._neighbourhood import Neighbourhood
 from hostrouting.errors import AzureVnetError, RouteError
+from hostrouting.layout import SEARCH_PATH
 from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ def _refusal(attempt: str, program: str, done: CompletedProcess[str]) -> AzureVn
 
 def _run(*argv: str, text: str | None = None) -> CompletedProcess[str]:
     # With counters, a saved rule is none that can be deleted.
-    env = {name: value for name, value in os.environ.items() if name != "EBTABLES_SAVE_COUNTER"} | {"LC_ALL": "C"}
+    env = {name: value for name, value in os.environ.items() if name != "EBTABLES_SAVE_COUNTER"}
+    env |= {"LC_ALL": "C", "PATH": SEARCH_PATH}
     # Own scope: a transaction is made or not, so a cancel waits for the answer.
     try:
         return CancelScope(timeout=ANSWER_SECONDS).run(argv, input=text, env=env)

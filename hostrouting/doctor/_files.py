@@ -10,6 +10,7 @@ from hostrouting.boot import reference_links
 from hostrouting.diagnosis import Ailment, Severity
 from hostrouting.doctor._patient import read_folder, resolve_link
 from hostrouting.gate import GATED, PROBE
+from hostrouting.layout import SEARCH_PATH
 from hostrouting.parts import PARTS, WATCH, wanted_parts
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["agents", "installed", "leftovers", "python", "rendered", "tools", "units"]
 
 _EXECUTABLE = 0o111
-_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_PATH = SEARCH_PATH.split(":")
 _TOOLS = {
     "bash": "bash",
     "ip": "iproute2",

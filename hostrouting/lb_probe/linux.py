@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hostrouting.backends.ipv6 import Ipv6Backend, Ipv6Route
 from hostrouting.default_route import unicast_defaults
 from hostrouting.errors import LoadBalancerProbeError, RouteError
+from hostrouting.layout import SEARCH_PATH
 from hostrouting.lb_probe import NodeAddress, Pin
 from hostrouting.lb_probe.metadata import MetadataService
 from hostrouting.model import NextHop, Protocol, RouteType, Table
@@ -31,8 +32,6 @@ __all__ = ["LinuxProbeNode"]
 
 # nft waits for its lock, and a loaded machine is slow; one that hangs is an error.
 ANSWER_SECONDS = 30.0
-
-SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 _NOT_FOUND = 127  # of a shell, POSIX 2.8.2
 

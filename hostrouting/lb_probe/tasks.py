@@ -108,13 +108,17 @@ def _plan_now(probe: LoadBalancerProbe, host: Host, assigned: tuple[IPv6Address,
     devices = probe.devices or check_devices(node.default_devices())
     if not devices:
         return ProbePlan(missing="a default route, whose device probes come in by")
+    links = node.links()
+    if not {link.name for link in links} & set(devices):
+        # Or their having no address would read as "no IPv6".
+        return ProbePlan(devices, missing=choose_pin_device(devices, links)[1])
     evidence = _judge(probe, node, devices, assigned)
     if not evidence.has_ipv6:
         # A false no costs the service, a false yes nothing: without probes the rules match nothing.
         if not is_installed(host, PROBE):
             return ProbePlan(devices, evidence.sentence, evidence.sentence, evidence.missing)
         evidence = attrs.evolve(evidence, sentence=f"{evidence.sentence}, but it is installed already, and stays")
-    dev, missing = choose_pin_device(devices, node.links())
+    dev, missing = choose_pin_device(devices, links)
     if missing is not None:
         return ProbePlan(devices, evidence.sentence, missing=missing)
     text = render_ruleset(devices)

@@ -207,6 +207,7 @@ def test_no_wait_holds_the_lock(tmp_path: Path) -> None:
     [
         ({"default_devices": []}, {}, "waited 5 s and still missing is a default route"),
         ({"links": [Link(1, "lo")]}, {}, "still missing is device eth0 (there is no such device)"),
+        ({}, {"devices": ["eth7"]}, "still missing is device eth7 (there is no such device)"),
         ({"links": [Link(2, "eth0", is_up=False)]}, {}, "still missing is device eth0 (it is down)"),
         ({"links": [Link(2, "eth0", master="azure0"), Link(3, "azure0", kind="bridge")]}, {}, "eth0 is a port of azure0"),
         ({"default_devices": ["we ird"]}, {}, "'we ird' is not an interface name"),

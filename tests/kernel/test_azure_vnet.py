@@ -11,17 +11,20 @@ from functools import partial
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 from programs import attempt, tool
 
 import phases
 from hostrouting import Host, Layout
+from hostrouting.azure_vnet import linux
 from hostrouting.azure_vnet.linux import LinuxBridgeNode
 from hostrouting.azure_vnet.model import HostRoute, Neighbour, NeighbourState
 from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet
 from hostrouting.backends._namespaces import Namespace
 from hostrouting.errors import AzureVnetError
+from hostrouting.layout import SEARCH_PATH
 from hostrouting.networking import HostNetworking, StaleAzureVnet
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -401,17 +404,13 @@ def test_interfaces_are_seen_with_their_far_ends_in_whichever_namespace(node: Li
 
 @contextmanager
 def path_of(folder: Path, **programs: str) -> Iterator[None]:
-    """A PATH with nothing but some shell scripts, and what they need."""
+    """Nothing but some shell scripts is found where programs are looked for."""
     for name, text in programs.items():
         program = folder / name.replace("_", "-")
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
-    before = os.environ["PATH"]
-    os.environ["PATH"] = str(folder)
-    try:
+    with patch.object(linux, "SEARCH_PATH", str(folder)):
         yield
-    finally:
-        os.environ["PATH"] = before
 
 
 def as_nobody(program: str) -> str:
@@ -483,7 +482,7 @@ def test_ebtables_by_its_general_name_is_used_if_it_keeps_its_rules_in_nftables(
     node: LinuxBridgeNode, tmp_path: Path
 ) -> None:
     nat("-A", dnat(GONE, GONE_MAC))
-    folders = os.environ["PATH"]
+    folders = SEARCH_PATH
     passed_on = {
         name.replace("-", "_"): f'PATH={folders} exec {name.replace("ebtables", "ebtables-nft")} "$@"'
         for name in ("ebtables", "ebtables-save", "ebtables-restore")

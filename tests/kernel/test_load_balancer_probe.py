@@ -23,8 +23,9 @@ from hostrouting.backends._namespaces import Namespace
 from hostrouting.backends.ipv6 import Ipv6Backend
 from hostrouting.errors import LoadBalancerProbeError, RouteError
 from hostrouting.gate import PROBE
+from hostrouting.layout import SEARCH_PATH
 from hostrouting.lb_probe import Pin
-from hostrouting.lb_probe.linux import SEARCH_PATH, LinuxProbeNode
+from hostrouting.lb_probe.linux import LinuxProbeNode
 from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
 from hostrouting.model import NextHop
