@@ -42,7 +42,8 @@ CONFIG = "/root/networking.json"
 
 def change(node: Machine, *devices: str, required: bool = True, consumer: str = TEMPLATE) -> None:
     """``hostrouting lb-probe apply``; without a device of a config that doesn't enable it. Off: into an image."""
-    probe = {"enabled": bool(devices), "devices": devices, "ipv6Detection": "ALWAYS", "required": required}
+    probe = {"enabled": bool(devices), "devices": devices, "ipv6Detection": "ALWAYS"}
+    probe |= {"required": required} if devices else {}
     document = {"hostRouting": {"consumer": consumer}, "hostNetworking": {"loadBalancerProbe": probe}}
     node.write(CONFIG, json.dumps(document))
     if node.is_on:
