@@ -151,8 +151,10 @@ def _version(program: str) -> str | None:
     """What a program says of itself; None if there is none."""
     try:
         done = _run(program, "--version")
-    except FileNotFoundError:
-        return None
+    except AzureVnetError as error:
+        if error.errno == errnos.ENOENT:
+            return None
+        raise
     return done.stdout + done.stderr
 
 
@@ -195,8 +197,6 @@ def _run(*argv: str, text: str | None = None) -> CompletedProcess[str]:
         raise AzureVnetError(
             f"`{argv[0]}` gave no answer within {ANSWER_SECONDS:g} s; is the kernel hanging?"
         ) from None
-    except FileNotFoundError:
-        raise
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
+        reason = f"it isn't there; {_PACKAGE}" if error.errno == errnos.ENOENT else os.strerror(error.errno or 0)
         raise AzureVnetError(f"can't run `{' '.join(argv)}`: {reason}", errno=error.errno) from error

@@ -450,6 +450,20 @@ def test_without_leave_no_neighbour_or_route_is_removed_and_it_says_so(
     assert all_else() == before
 
 
+def test_half_an_ebtables_is_an_error_that_names_the_package(host: Host, node: LinuxBridgeNode, tmp_path: Path) -> None:
+    nat("-A", dnat(GONE, GONE_MAC))
+    before, folder = saved(), tmp_path / "programs"
+    folder.mkdir()
+    save = f'PATH={os.environ["PATH"]} exec ebtables-nft-save "$@"'
+    with path_of(folder, ebtables_nft_save=save), pytest.raises(AzureVnetError, match="can't run `ebtables-nft-restore "):
+        clean(host)
+    (folder / "ebtables-nft-save").unlink()
+    version = "echo 'ebtables 1.8.9 (nf_tables)'"
+    with path_of(folder, ebtables=version), pytest.raises(AzureVnetError, match="`ebtables-save`: it isn't there; install"):
+        clean(host)
+    assert saved() == before
+
+
 def test_no_ebtables_is_an_error_that_names_the_package_unless_there_is_no_bridge(
     node: LinuxBridgeNode, tmp_path: Path
 ) -> None:
