@@ -253,7 +253,7 @@ class _Planner:
         if neighbour.is_foreign:
             return "somebody else has learned it or manages it"
         if neighbour.is_unresolved:
-            return self._owner(neighbour.address, self._macs_of.get(neighbour.address, set()))
+            return self._holder(neighbour.address)
         if not neighbour.is_permanent:
             return "the kernel has found it by itself, and lets go of it by itself"
         return self._why_permanent_stays(neighbour.address, neighbour.mac)
@@ -288,7 +288,7 @@ class _Planner:
                 return f"{route.dev} is there, and nothing tells that its pod has another address"
             if any(address in addresses for addresses in behind):
                 return _serves(route.dev)
-        return self._owner(address, self._macs_of.get(address, set()))
+        return self._holder(address)
 
     # --- whose it is -------------------------------------------------------------------------------------------
 
@@ -306,6 +306,11 @@ class _Planner:
         if address in self._gateways:
             return "it is the gateway of a route"
         return self._own.get(address)
+
+    def _holder(self, address: IpAddress) -> str | None:
+        """The live pod that has an address, or may have it, whichever MAC the rules that are left of it tell."""
+        alive = self._alive_at.get(address)
+        return _serves(alive[0].interface) if alive else self._owner(address, self._macs_of.get(address, set()))
 
     def _owner(self, address: IpAddress, macs: set[str]) -> str | None:
         """The live pod that has an address and one of some MACs, or may have them; no MACs: it isn't known which."""

@@ -283,6 +283,14 @@ def test_a_route_to_a_pods_own_interface_goes_only_if_the_state_gives_that_pod_a
     assert [item.what for item in plan(only(routes=(entry,)), ("azvlive", LIVE_MAC, str(LIVE))).remove] == [entry]
 
 
+def test_what_names_no_mac_is_of_the_live_pod_of_its_address_whatever_rule_is_left_of_another() -> None:
+    failed = neighbour(LIVE, None, NeighbourState.FAILED)
+    old = arp_reply(LIVE, GONE_MAC)
+    found = plan(only(rules=(old,), neighbours=(failed,), routes=(route(LIVE),)), ("azvlive", LIVE_MAC, str(LIVE)))
+    assert [item.what for item in found.remove] == [old]
+    assert {item.reason for item in found.keep} == {"azure-vnet serves it: azvlive is there"}
+
+
 @pytest.mark.parametrize(
     "twin",
     [
