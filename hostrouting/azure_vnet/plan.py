@@ -70,6 +70,7 @@ class AzureVnetPlan:
         notes: what couldn't be looked at, in words.
         other_rules: how many rules of table nat aren't of the shape that a pod's have; they stay.
         other_routes: how many host routes are neither inside the CIDRs nor on azure-vnet's interfaces; they stay.
+        is_unsure: whether what couldn't be looked at may be in a pod's way; without the bridge no frame meets a rule.
     """
 
     remove: tuple[Item, ...] = ()
@@ -77,6 +78,7 @@ class AzureVnetPlan:
     notes: tuple[str, ...] = ()
     other_rules: int = 0
     other_routes: int = 0
+    is_unsure: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -162,6 +164,7 @@ class _Planner:
             if interface.name in (config.uplink, config.bridge) and interface.mac
         }
         names = {interface.name for interface in scene.interfaces}
+        self._has_bridge = config.bridge in names
         self._alive = [endpoint for endpoint in endpoints if endpoint.interface in names]
         # One without an interface may be anywhere.
         dead = [endpoint for endpoint in endpoints if endpoint.interface and endpoint.interface not in names]
@@ -213,6 +216,7 @@ class _Planner:
             notes=self._scene.notes,
             other_rules=len(self._scene.rules) - len(self._rules),
             other_routes=other_routes,
+            is_unsure=bool(self._scene.notes) and self._has_bridge,
         )
 
     # --- rules -------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def plan_text(plan: AzureVnetPlan) -> str:
     lines = _lines((("would go", "-", bad, plan.remove), ("stays", "=", dim, plan.keep)))
     lines += _others(plan.other_rules, plan.other_routes)
     if plan.is_empty:
-        lines.append(good("azure-vnet has left nothing here that is to be removed"))
+        lines.append(_nothing(plan.notes))
     else:
         lines.append(f"would remove {_counted(plan.remove)}")
     return "\n".join(lines + _notes(plan.notes))
@@ -41,7 +41,7 @@ def report_text(report: AzureVnetReport) -> str:
     if report.removed:
         lines.append(f"removed {_counted(report.removed)}")
     elif not report.already_gone:
-        lines.append(good("azure-vnet has left nothing here that is to be removed"))
+        lines.append(_nothing(report.notes))
     if report.rounds > 1:
         lines.append(f"the node changed meanwhile: it took {report.rounds} rounds")
     return "\n".join(lines + _notes(report.notes))
@@ -89,6 +89,12 @@ def _others(rules: int, routes: int) -> list[str]:
         f"{count} {what}{'s' * (count > 1)}" for count, what in ((rules, "rule"), (routes, "host route")) if count
     ]
     return [dim(f"left alone: {' and '.join(counted)} of others")] if counted else []
+
+
+def _nothing(notes: Sequence[str]) -> str:
+    if notes:
+        return "nothing of what was looked at is to be removed"
+    return good("azure-vnet has left nothing here that is to be removed")
 
 
 def _notes(notes: Sequence[str]) -> list[str]:

@@ -151,6 +151,10 @@ def azure_vnet(patient: Patient) -> Iterator[Ailment]:
     if networking is None or networking.stale_azure_vnet is None:
         return
     plan = plan_stale(networking, patient.host)
+    if plan.is_unsure:
+        message = f"whether azure-vnet has left nothing in a pod's way isn't known: {'; '.join(plan.notes)}"
+        remedy = f"look at those by hand; {patient.command('azure-vnet plan')} lists all else"
+        yield Ailment("azure-vnet-unseen", networking.stale_azure_vnet.bridge, message, remedy, Severity.UNKNOWN)
     if plan.is_empty:
         return
     first = plan.remove[0]

@@ -320,6 +320,14 @@ def test_without_anything_there_is_nothing_to_do() -> None:
     assert plan(Scene(notes=("no ebtables",))) == AzureVnetPlan(notes=("no ebtables",))
 
 
+def test_nothing_is_called_left_only_if_all_was_looked_at() -> None:
+    nothing = "azure-vnet has left nothing here"
+    assert nothing in plan_text(plan(Scene()))
+    text = plan_text(plan(Scene(notes=("no ebtables",))))
+    assert nothing not in text
+    assert "nothing of what was looked at is to be removed\nnote: no ebtables" in text
+
+
 def test_a_plan_is_json() -> None:
     document = plan(scene(notes=("legacy",))).to_json()
     assert json.loads(json.dumps(document)) == document

@@ -282,6 +282,8 @@ def test_a_report_is_json_and_text(host: Host, node: FakeBridgeNode) -> None:
     assert text.count("  = ") == 4
     assert "removed 3 rules, 1 neighbour, 1 route" in text
     assert text.endswith("note: legacy")
+    assert "nothing of what was looked at is to be removed" in report_text(clean(host))
+    node.change(notes=())
     assert "azure-vnet has left nothing here" in report_text(clean(host))
 
 

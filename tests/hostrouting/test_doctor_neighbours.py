@@ -10,7 +10,7 @@ import pytest
 
 import phases
 from hostrouting import ConfigureLoadBalancerProbe, Host, HostNetworking, Layout, LoadBalancerProbeError
-from hostrouting.azure_vnet.model import Neighbour, Scene
+from hostrouting.azure_vnet.model import Interface, Neighbour, Scene
 from hostrouting.diagnosis import Severity
 from hostrouting.doctor import examine
 from hostrouting.lb_probe import NodeAddress, Pin
@@ -218,6 +218,17 @@ def test_what_keeps_probes_from_being_rewritten_is_as_grave_as_they_are_required
 def test_another_consumer_in_the_config_is_a_finding(node: Node) -> None:
     wanted = attrs.evolve(networking(), consumer="kubelet.service")
     assert list(node.found(wanted)) == ["another-config"]
+
+
+@pytest.mark.parametrize("bridges", [("azure0",), ()])
+def test_rules_that_nobody_looked_at_arent_called_fine_while_there_is_a_bridge(
+    node: Node, bridges: tuple[str, ...]
+) -> None:
+    interfaces = tuple(Interface(3, name) for name in bridges)
+    node.bridge.scene = Scene(interfaces=interfaces, notes=("the legacy ebtables has rules too",))
+    unseen = [one for one in examine(node.host, None, networking()).ailments if one.kind == "azure-vnet-unseen"]
+    assert [(one.subject, one.severity) for one in unseen] == [(name, Severity.UNKNOWN) for name in bridges]
+    assert all("the legacy ebtables has rules too" in one.message for one in unseen)
 
 
 def test_what_azure_vnet_left_is_one_finding_with_the_command_that_removes_it(node: Node) -> None:

@@ -455,11 +455,17 @@ def test_half_an_ebtables_is_an_error_that_names_the_package(host: Host, node: L
     before, folder = saved(), tmp_path / "programs"
     folder.mkdir()
     save = f'PATH={os.environ["PATH"]} exec ebtables-nft-save "$@"'
-    with path_of(folder, ebtables_nft_save=save), pytest.raises(AzureVnetError, match="can't run `ebtables-nft-restore "):
+    with (
+        path_of(folder, ebtables_nft_save=save),
+        pytest.raises(AzureVnetError, match="can't run `ebtables-nft-restore "),
+    ):
         clean(host)
     (folder / "ebtables-nft-save").unlink()
     version = "echo 'ebtables 1.8.9 (nf_tables)'"
-    with path_of(folder, ebtables=version), pytest.raises(AzureVnetError, match="`ebtables-save`: it isn't there; install"):
+    with (
+        path_of(folder, ebtables=version),
+        pytest.raises(AzureVnetError, match="`ebtables-save`: it isn't there; install"),
+    ):
         clean(host)
     assert saved() == before
 
