@@ -109,7 +109,7 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
     on = asked_host(options, host)
     plan, missing = plan_now(config, on.routes)
     boot = None if options.snapshot is not None else plan_boot(config, on)
-    next_start = will_start(config, on, plan, missing)
+    next_start = will_start(config, on, plan, missing, is_recorded=boot is None)
     if options.output == "json":
         document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
         styled.say(report.to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())

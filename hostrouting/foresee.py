@@ -9,12 +9,16 @@ import attrs
 from hostrouting.backends.snapshot import SnapshotBackend
 from hostrouting.check import check_overlap
 from hostrouting.config import Coverage, OverlapMode
-from hostrouting.errors import RouteError
+from hostrouting.errors import LoadBalancerProbeError, RouteError
 from hostrouting.fib import Fib
 from hostrouting.findings import Verdict
+from hostrouting.gate import PROBE
 from hostrouting.host import Host
+from hostrouting.lb_probe.part import installed_config
+from hostrouting.lb_probe.tasks import plan_probe
 from hostrouting.model import Table
 from hostrouting.overlap import shortened
+from hostrouting.parts import Manifest
 from hostrouting.plan import NextStart
 from hostrouting.resolve import describe_missing, resolve
 from hostrouting.snapshot import Snapshot
@@ -29,8 +33,6 @@ if TYPE_CHECKING:
     from hostrouting.findings import OverlapReport
     from hostrouting.model import Route
     from hostrouting.plan import RoutePlan
-
-_NAMED_FINDINGS = 3
 
 __all__ = ["as_planned", "propose", "resolve_now", "will_start"]
 
@@ -51,7 +53,9 @@ def as_planned(plan: RoutePlan, host: Host) -> Host:
     return Host(SnapshotBackend(recorded), host.units, host.layout)
 
 
-def will_start(config: Config, host: Host, plan: RoutePlan, missing: str | None) -> NextStart:
+def will_start(
+    config: Config, host: Host, plan: RoutePlan, missing: str | None, *, is_recorded: bool = False
+) -> NextStart:
     """Whether the gate would let the consumer start if the plan were carried out now.
 
     Args:
@@ -59,10 +63,39 @@ def will_start(config: Config, host: Host, plan: RoutePlan, missing: str | None)
         host: whose kernel to ask.
         plan: of its routes.
         missing: what they wait for.
+        is_recorded: whether nothing is known of the host but its routes.
 
     Returns:
         The answer with its reason.
     """
+    start = _will_start_by_routes(config, host, plan, missing)
+    if not start.is_admitted or is_recorded:
+        return start
+    try:
+        reason = _why_probes_hold(host)
+    except LoadBalancerProbeError as error:
+        if error.is_not_permitted:
+            unseen = "whether the rules for the load balancer's probes, which are required, can be had only root sees"
+            return attrs.evolve(start, reason=f"{start.reason}; {unseen}")
+        reason = str(error)
+    return start if reason is None else NextStart(start.consumer, False, reason)
+
+
+def _why_probes_hold(host: Host) -> str | None:
+    """Why the installed script of the probes would hold the consumer back; None: it would not."""
+    manifest = Manifest.load(host.layout)
+    if not manifest.parts.get(PROBE, False):
+        return None
+    installed = installed_config(host.layout, manifest)
+    if installed is None:
+        return (
+            f"{host.layout.relative(host.layout.script(PROBE))} isn't as hostrouting writes it: see hostrouting doctor"
+        )
+    missing = plan_probe(installed, host, CancelScope()).missing
+    return None if missing is None else f"the load balancer's probes need {missing}"
+
+
+def _will_start_by_routes(config: Config, host: Host, plan: RoutePlan, missing: str | None) -> NextStart:
     consumer = config.consumer
     if missing is not None:
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")

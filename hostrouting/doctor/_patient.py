@@ -10,9 +10,8 @@ import attrs
 from hostrouting import files
 from hostrouting.config import Config
 from hostrouting.errors import FileError
-from hostrouting.gate import CHECK, GATED, PROBE, ROUTES
-from hostrouting.lb_probe.part import read_script
-from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe
+from hostrouting.gate import CHECK, GATED, ROUTES
+from hostrouting.lb_probe.part import installed_config
 from hostrouting.parts import CONFIGURED, WATCH, BootFile, Manifest, wanted_files, wanted_parts
 from hostrouting.readback import read_check_route_overlap_script, read_static_routes_script
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from hostrouting.host import Host
     from hostrouting.layout import Layout
+    from hostrouting.networking import HostNetworking
 
 __all__ = ["GATED", "Patient", "read_folder", "resolve_link"]
 
@@ -83,15 +83,7 @@ class Patient:
         """What the neighbours of host routing should be like; None if that can't be told."""
         if self.given_networking is not None:
             return self.given_networking
-        if PROBE not in self.manifest.parts:
-            return HostNetworking()
-        found = read_script(files.read_text(self.layout.script(PROBE)) or "")
-        if found is None:
-            return None
-        devices, required = found
-        # Whether the node has IPv6 was told when it was installed.
-        probe = LoadBalancerProbe(True, devices, Ipv6Detection.ALWAYS, required, 0)
-        return HostNetworking(probe, consumer=self.manifest.consumer)
+        return installed_config(self.layout, self.manifest)
 
     @cached_property
     def files(self) -> list[BootFile]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostrouting import files
 from hostrouting.gate import FLUSHERS, PROBE
 from hostrouting.lb_probe.ruleset import render_ruleset
 from hostrouting.netaddr import parse_device
+from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe
 from hostrouting.parts import BootFile, Part, unit_text
 from hostrouting.readback import values_of
 from hostrouting.render import fill
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hostrouting.layout import Layout
+    from hostrouting.parts import Manifest
 
-__all__ = ["WAIT_SECONDS", "probe_part", "read_script", "render_script"]
+__all__ = ["WAIT_SECONDS", "installed_config", "probe_part", "read_script", "render_script"]
 
 # How long the oneshot waits for the device of the pinned route.
 WAIT_SECONDS = 30
@@ -93,6 +96,30 @@ def read_script(text: str) -> tuple[tuple[str, ...], bool] | None:
         return (devices, required) if devices and render_script(devices, required=required) == text else None
     except ValueError:
         return None
+
+
+def installed_config(layout: Layout, manifest: Manifest) -> HostNetworking | None:
+    """What the installed part was rendered from.
+
+    Args:
+        layout: where.
+        manifest: what is installed there.
+
+    Returns:
+        A config that asks for just that; an empty one if the part isn't installed, None if it can't be told.
+
+    Raises:
+        FileError: the script can't be read.
+    """
+    if PROBE not in manifest.parts:
+        return HostNetworking()
+    found = read_script(files.read_text(layout.script(PROBE)) or "")
+    if found is None:
+        return None
+    devices, required = found
+    # Whether the node has IPv6 was told when it was installed.
+    probe = LoadBalancerProbe(True, devices, Ipv6Detection.ALWAYS, required, 0)
+    return HostNetworking(probe, consumer=manifest.consumer)
 
 
 def _flush_drop_in_text(unit: str) -> str:

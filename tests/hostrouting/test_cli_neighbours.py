@@ -127,6 +127,39 @@ def test_a_node_without_ipv6_has_nothing_to_change(run: Any, probe: FakeProbeNod
     assert "skipped: no IPv6 address" in out
 
 
+def lose_nft(host: Host, probe: FakeProbeNode) -> None:
+    probe.has_nft = False
+
+
+def lose_the_device(host: Host, probe: FakeProbeNode) -> None:
+    probe.link_list.clear()
+
+
+def edit_the_script(host: Host, probe: FakeProbeNode) -> None:
+    host.layout.script("load-balancer-probe").write_text("#!/bin/bash\nexit 1\n")
+
+
+@pytest.mark.parametrize(
+    ("meddle", "reason"),
+    [
+        (lose_nft, "nftables"),
+        (lose_the_device, "the load balancer's probes need device eth0 (there is no such device)"),
+        (edit_the_script, "/etc/aks-flex-node/load-balancer-probe.sh isn't as hostrouting writes it"),
+    ],
+)
+@pytest.mark.parametrize("required", [True, False])
+def test_the_plan_of_host_routing_says_if_required_rules_would_hold_the_next_start_back(
+    run: Any, host: Host, probe: FakeProbeNode, meddle: Callable[..., None], reason: str, required: bool
+) -> None:
+    section = {"loadBalancerProbe": PROBE | {"required": required}}
+    assert run("lb-probe apply CONFIG", section)[0] == 0
+    assert json.loads(run("plan CONFIG --output json", section)[1])["nextStart"]["admitted"]
+    meddle(host, probe)
+    start = json.loads(run("plan CONFIG --output json", section)[1])["nextStart"]
+    assert start["admitted"] is not required
+    assert (reason in start["reason"]) is required
+
+
 def test_into_an_image_go_files_alone(run: Any, host: Host, tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.mkdir()
