@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from ipaddress import IPv4Address, IPv6Address, ip_network
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import attrs
 from hypothesis import example, given
@@ -17,6 +17,7 @@ from hostrouting.azure_vnet.plan import AzureVnetPlan, plan_cleaning
 from hostrouting.networking import StaleAzureVnet
 
 T = TypeVar("T")
+Node: TypeAlias = tuple[Scene, list[Endpoint]]
 
 # A small world, so that things meet.
 ADDRESSES = [IPv4Address(f"10.1.0.{n}") for n in (1, 2, 3, 4, 200)] + [IPv6Address("fd00::2"), IPv6Address("fd00:1::2")]
@@ -30,15 +31,22 @@ far_macs = st.none() | st.sampled_from(MACS)
 devs = st.sampled_from(["azure0", "eth0", "lxc1", *VETHS])
 
 
+def arpreply(address: IPv4Address | IPv6Address, mac: str) -> str:
+    return f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac}"
+
+
+def dnat(address: IPv4Address | IPv6Address, mac: str, uplink: str = "eth0") -> str:
+    family, option = ("IPv4", "--ip-dst") if address.version == 4 else ("IPv6", "--ip6-dst")
+    return f"-A PREROUTING -p {family} -i {uplink} {option} {address} -j dnat --to-dst {mac} --dnat-target ACCEPT"
+
+
 @st.composite
 def rules(draw: st.DrawFn) -> str:
     address, mac = draw(addresses), draw(macs)
     if address.version == 4 and draw(st.booleans()):
-        line = f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac}"
+        line = arpreply(address, mac)
     else:
-        family, option = ("IPv4", "--ip-dst") if address.version == 4 else ("IPv6", "--ip6-dst")
-        uplink = draw(st.sampled_from(["eth0", "eth0", "eth0", "eth1"]))
-        line = f"-A PREROUTING -p {family} -i {uplink} {option} {address} -j dnat --to-dst {mac} --dnat-target ACCEPT"
+        line = dnat(address, mac, draw(st.sampled_from(["eth0", "eth0", "eth0", "eth1"])))
     more = draw(st.sampled_from(["", "", "", " -c 1 2", "POSTROUTING"]))
     return line.replace("PREROUTING", more) if more == "POSTROUTING" else line + more
 
@@ -68,41 +76,100 @@ endpoints = st.builds(
 )
 
 
+@attrs.frozen
+class Pod:
+    """A pod that azure-vnet made, and what there is of it still.
+
+    Args:
+        address: its.
+        mac: of its end.
+        veth: the host's end.
+        parts: which of its rules, neighbour and route are there.
+        far_macs: what is seen behind the host's end, if that is there: nothing, if it can't be read.
+        is_listed: whether azure-vnet's state has it.
+    """
+
+    address: IPv4Address | IPv6Address
+    mac: str
+    veth: str
+    parts: frozenset[str]
+    far_macs: tuple[str | None, ...]
+    is_listed: bool
+
+    def rules(self) -> list[str]:
+        """Those of its parts that are rules."""
+        made = []
+        if "dnat" in self.parts:
+            made.append(dnat(self.address, self.mac))
+        if self.address.version == 4:
+            made += [arpreply(self.address, self.mac)] if "arpreply" in self.parts else []
+            made += [arpreply(self.address, TUNNEL_MAC)] if "tunnel" in self.parts else []
+        return made
+
+
+PARTS = ("dnat", "arpreply", "tunnel", "neighbour", "route")
+
+
 @st.composite
-def scenes(draw: st.DrawFn) -> Scene:
-    there = draw(st.sets(st.sampled_from(VETHS)))
-    # Mostly readable, or nothing would ever go.
-    pods = [Interface(9, name, far_mac=draw(st.sampled_from(MACS) | far_macs)) for name in sorted(there)]
+def pods(draw: st.DrawFn) -> Pod:
+    mac = draw(st.sampled_from(MACS[1:]))
+    return Pod(
+        draw(addresses),
+        mac,
+        draw(st.sampled_from(VETHS)),
+        draw(st.just(frozenset(PARTS)) | st.frozensets(st.sampled_from(PARTS))),
+        draw(st.sampled_from([(), (), (mac,), (mac,), (None,)])),
+        draw(st.booleans()),
+    )
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    """A few pods, living, gone or both at once, so that things meet; and whatever else there may be."""
+    them = draw(st.lists(pods(), min_size=1, max_size=4))
+    pairs = {pod.veth: far_mac for pod in them for far_mac in pod.far_macs}
     own = [Interface(2, "eth0", MACS[0]), Interface(3, "azure0", draw(st.sampled_from(["", MACS[0], MACS[1]])))]
-    return Scene(
-        rules=tuple(draw(st.lists(rules(), max_size=8))),
-        interfaces=(*own, *pods),
+    of_pods = [
+        Neighbour("azure0", pod.address, pod.mac, NeighbourState.PERMANENT) for pod in them if "neighbour" in pod.parts
+    ]
+    others = draw(st.lists(neighbours, max_size=3))
+    scene = Scene(
+        rules=(*(rule for pod in them for rule in pod.rules()), *draw(st.lists(rules(), max_size=3))),
+        interfaces=(*own, *(Interface(9, name, far_mac=far_mac) for name, far_mac in sorted(pairs.items()))),
         addresses=tuple(draw(st.lists(addresses, max_size=1))),
         gateways=tuple(draw(st.lists(addresses, max_size=1))),
-        neighbours=tuple(draw(st.lists(neighbours, max_size=4, unique_by=lambda one: one.address))),
-        routes=tuple(draw(st.lists(routes, max_size=4))),
+        neighbours=tuple({one.address: one for one in (*others, *of_pods)}.values()),
+        routes=(
+            *(HostRoute(pod.address, "azure0", 3) for pod in them if "route" in pod.parts),
+            *draw(st.lists(routes, max_size=3)),
+        ),
     )
+    listed = [Endpoint(pod.veth, pod.mac, (pod.address,)) for pod in them if pod.is_listed]
+    return scene, [*listed, *draw(st.lists(endpoints, max_size=2))]
 
 
 # Made once: a config parses what it is given.
 configs = st.sampled_from(
     [
         StaleAzureVnet(cidrs, keep)
-        for cidrs in (CIDRS[:1], CIDRS[1:2], CIDRS[1:], CIDRS)
-        for keep in ([], *([address] for address in ADDRESSES if any(address in ip_network(cidr) for cidr in cidrs)))
+        for cidrs in (CIDRS[:1], CIDRS[1:2], CIDRS[1:], CIDRS, CIDRS)
+        for keep in (
+            [],
+            [],
+            [],
+            *([address] for address in ADDRESSES if any(address in ip_network(cidr) for cidr in cidrs)),
+        )
     ]
 )
-listings = st.lists(endpoints, max_size=4)
 
 
 def is_inside(config: StaleAzureVnet, address: IPv4Address | IPv6Address) -> bool:
     return any(address in cidr for cidr in config.cidrs)
 
 
-@given(configs, scenes(), listings)
-def test_nothing_outside_of_the_cidrs_of_the_host_or_to_be_kept_ever_goes(
-    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
-) -> None:
+@given(configs, nodes())
+def test_nothing_outside_of_the_cidrs_of_the_host_or_to_be_kept_ever_goes(config: StaleAzureVnet, node: Node) -> None:
+    scene, listed = node
     for item in plan_cleaning(config, scene, listed).remove:
         assert item.address is not None
         assert is_inside(config, item.address)
@@ -118,9 +185,10 @@ TWO_PODS = Scene(
 )
 
 
-@given(configs, scenes(), listings)
-@example(StaleAzureVnet(["10.1.0.0/25"]), TWO_PODS, [Endpoint("azv2", MACS[0], (ADDRESSES[2],))])
-def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]) -> None:
+@given(configs, nodes())
+@example(StaleAzureVnet(["10.1.0.0/25"]), (TWO_PODS, [Endpoint("azv2", MACS[0], (ADDRESSES[2],))]))
+def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, node: Node) -> None:
+    scene, listed = node
     names = {one.name for one in scene.interfaces}
     pod_ends = {one.far_mac for one in scene.interfaces if one.name in VETHS}
     frames_to = [rule for line in scene.rules if (rule := parse_pod_rule(line)) is not None and rule.kind == "dnat"]
@@ -144,10 +212,9 @@ def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, scene: Scene, l
                 assert endpoint.mac not in of_the_pod
 
 
-@given(configs, scenes(), listings)
-def test_no_rule_of_another_shape_or_uplink_ever_goes(
-    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
-) -> None:
+@given(configs, nodes())
+def test_no_rule_of_another_shape_or_uplink_ever_goes(config: StaleAzureVnet, node: Node) -> None:
+    scene, listed = node
     plan = plan_cleaning(config, scene, listed)
     for item in plan.remove:
         if isinstance(item.what, str):
@@ -168,10 +235,9 @@ def test_no_rule_of_another_shape_or_uplink_ever_goes(
             assert not any(item.what.requests & one.requests for one in staying)
 
 
-@given(configs, scenes(), listings)
-def test_every_object_goes_or_stays_or_is_counted_once(
-    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
-) -> None:
+@given(configs, nodes())
+def test_every_object_goes_or_stays_or_is_counted_once(config: StaleAzureVnet, node: Node) -> None:
+    scene, listed = node
     plan = plan_cleaning(config, scene, listed)
     named = Counter[object](item.what for item in (*plan.remove, *plan.keep))
     there = Counter[object]([*scene.rules, *scene.neighbours, *scene.routes])
@@ -191,10 +257,9 @@ def what_is_left(scene: Scene, plan: AzureVnetPlan) -> Scene:
     )
 
 
-@given(configs, scenes(), listings)
-def test_over_what_a_plan_leaves_the_plan_is_empty_and_keeps_the_same(
-    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
-) -> None:
+@given(configs, nodes())
+def test_over_what_a_plan_leaves_the_plan_is_empty_and_keeps_the_same(config: StaleAzureVnet, node: Node) -> None:
+    scene, listed = node
     plan = plan_cleaning(config, scene, listed)
     again = plan_cleaning(config, what_is_left(scene, plan), listed)
     assert again.is_empty
@@ -213,13 +278,12 @@ SAME_WORDS = Scene(
 )
 
 
-@given(configs, scenes(), listings, st.integers())
-@example(StaleAzureVnet(["10.1.0.0/25"]), SAME_WORDS, [], 0)
-@example(StaleAzureVnet(["10.1.0.0/25"]), SAME_WORDS, [], 1)
-@example(StaleAzureVnet(["10.1.0.0/25"]), ONE_MAC, [], 0)
-def test_the_order_of_what_is_there_doesnt_matter(
-    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint], seed: int
-) -> None:
+@given(configs, nodes(), st.integers())
+@example(StaleAzureVnet(["10.1.0.0/25"]), (SAME_WORDS, []), 0)
+@example(StaleAzureVnet(["10.1.0.0/25"]), (SAME_WORDS, []), 1)
+@example(StaleAzureVnet(["10.1.0.0/25"]), (ONE_MAC, []), 0)
+def test_the_order_of_what_is_there_doesnt_matter(config: StaleAzureVnet, node: Node, seed: int) -> None:
+    scene, listed = node
     shuffle = random.Random(seed)
 
     def shuffled(items: tuple[T, ...]) -> tuple[T, ...]:
@@ -235,11 +299,10 @@ def test_the_order_of_what_is_there_doesnt_matter(
     assert plan_cleaning(config, other, shuffled(tuple(listed))) == plan_cleaning(config, scene, listed)
 
 
-@given(configs, scenes(), listings)
-def test_after_a_crash_at_any_step_the_rest_still_goes(
-    config: StaleAzureVnet, scene: Scene, listed: list[Endpoint]
-) -> None:
+@given(configs, nodes())
+def test_after_a_crash_at_any_step_the_rest_still_goes(config: StaleAzureVnet, node: Node) -> None:
     """Neighbours and routes first, the rules in one batch last: as the task does it."""
+    scene, listed = node
     plan = plan_cleaning(config, scene, listed)
     steps = [item.what for item in plan.remove if item.kind != "rule"]
     for done in range(len(steps) + 1):
