@@ -25,7 +25,8 @@ MACS = [f"a2:00:00:00:00:0{n}" for n in range(5)]
 VETHS = ["azv0", "azv1", "azv2"]
 CIDRS = ["10.1.0.0/25", "10.1.0.0/30", "fd00::/64"]
 
-addresses = st.sampled_from(ADDRESSES)
+# Mostly inside.
+addresses = st.sampled_from([*ADDRESSES[:4], *ADDRESSES])
 macs = st.sampled_from([*MACS, TUNNEL_MAC])
 far_macs = st.none() | st.sampled_from(MACS)
 devs = st.sampled_from(["azure0", "eth0", "lxc1", *VETHS])
@@ -118,7 +119,7 @@ def pods(draw: st.DrawFn) -> Pod:
         mac,
         draw(st.sampled_from(VETHS)),
         draw(st.just(frozenset(PARTS)) | st.frozensets(st.sampled_from(PARTS))),
-        draw(st.sampled_from([(), (), (mac,), (mac,), (None,)])),
+        draw(st.sampled_from([(), (), (), (mac,), (mac,), (MACS[4],), (None,)])),
         draw(st.booleans()),
     )
 
@@ -185,24 +186,52 @@ TWO_PODS = Scene(
 )
 
 
+# The state alone gives a rule's MAC to a live pod, and to two of them.
+TWO_PAIRS = Scene(
+    rules=(dnat(ADDRESSES[2], MACS[1]),),
+    interfaces=(Interface(8, "azv1", far_mac=MACS[2]), Interface(9, "azv2", far_mac=MACS[3])),
+)
+TWO_LISTED = [Endpoint(name, MACS[1], (ADDRESSES[2],)) for name in ("azv1", "azv2")]
+
+# azure-vnet has just made the pair and ARP's rule, in tunnel mode.
+HALF_DONE = Scene(
+    rules=(arpreply(ADDRESSES[2], TUNNEL_MAC), dnat(ADDRESSES[2], MACS[1])),
+    interfaces=(Interface(9, "azv2", far_mac=MACS[2]),),
+)
+
+
 @given(configs, nodes())
+@example(StaleAzureVnet(["10.1.0.0/25"]), (TWO_PAIRS, TWO_LISTED))
+@example(StaleAzureVnet(["10.1.0.0/25"]), (HALF_DONE, []))
 @example(StaleAzureVnet(["10.1.0.0/25"]), (TWO_PODS, [Endpoint("azv2", MACS[0], (ADDRESSES[2],))]))
 def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, node: Node) -> None:
     scene, listed = node
     names = {one.name for one in scene.interfaces}
     pod_ends = {one.far_mac for one in scene.interfaces if one.name in VETHS}
-    frames_to = [rule for line in scene.rules if (rule := parse_pod_rule(line)) is not None and rule.kind == "dnat"]
+    is_unreadable = None in pod_ends
+    known = [rule for line in scene.rules if (rule := parse_pod_rule(line)) is not None and not rule.is_tunnel]
+    begun = {rule.mac for rule in known if rule.kind == "dnat"}
+    saved = {endpoint.interface for endpoint in listed}
+    is_half_done = any(
+        one.name in VETHS and one.far_mac not in begun and one.name not in saved for one in scene.interfaces
+    )
     for item in plan_cleaning(config, scene, listed).remove:
         rule = parse_pod_rule(item.what) if isinstance(item.what, str) else None
         if rule is not None and rule.is_tunnel:
-            of_the_pod = {other.mac for other in frames_to if other.address == rule.address}
+            assert not is_half_done
+            of_the_pod = {other.mac for other in known if other.kind == "dnat" and other.address == rule.address}
         elif rule is not None:
             of_the_pod = {rule.mac}
         elif isinstance(item.what, Neighbour) and item.what.is_permanent:
             of_the_pod = {item.what.mac or ""}
         else:
-            of_the_pod = {other.mac for other in frames_to if other.address == item.address}
+            of_the_pod = {other.mac for other in known if other.address == item.address}
         assert not of_the_pod & pod_ends
+        if is_unreadable:
+            # What can't be read may be anybody's but a pod's that is known to be gone.
+            gone = [one for one in listed if one.interface and one.interface not in names]
+            assert of_the_pod
+            assert of_the_pod <= {one.mac for one in gone if item.address in one.addresses}
         for endpoint in listed:
             if endpoint.interface in names and item.address in endpoint.addresses:
                 # Only of another MAC, and what tells none isn't.
@@ -220,6 +249,7 @@ def test_no_rule_of_another_shape_or_uplink_ever_goes(config: StaleAzureVnet, no
         if isinstance(item.what, str):
             rule = parse_pod_rule(item.what)
             assert rule is not None
+            assert item.what in (arpreply(rule.address, rule.mac), dnat(rule.address, rule.mac))
             assert rule.uplink in (None, "eth0")
             assert rule.mac not in {one.mac for one in scene.interfaces}
         elif isinstance(item.what, Neighbour):
@@ -282,6 +312,8 @@ SAME_WORDS = Scene(
 @example(StaleAzureVnet(["10.1.0.0/25"]), (SAME_WORDS, []), 0)
 @example(StaleAzureVnet(["10.1.0.0/25"]), (SAME_WORDS, []), 1)
 @example(StaleAzureVnet(["10.1.0.0/25"]), (ONE_MAC, []), 0)
+@example(StaleAzureVnet(["10.1.0.0/25"]), (TWO_PAIRS, TWO_LISTED), 0)
+@example(StaleAzureVnet(["10.1.0.0/25"]), (TWO_PAIRS, TWO_LISTED), 1)
 def test_the_order_of_what_is_there_doesnt_matter(config: StaleAzureVnet, node: Node, seed: int) -> None:
     scene, listed = node
     shuffle = random.Random(seed)
