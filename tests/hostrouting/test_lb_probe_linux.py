@@ -111,6 +111,6 @@ def test_what_nft_says_of_a_rejected_text_is_kept(folder: Path) -> None:
         node(folder, nft="exit 3").load("x")
 
 
-def test_the_text_goes_to_nft_as_it_is(folder: Path) -> None:
-    node(folder, nft=f'cat > "{folder}/got"').load("table ip6 t {\n}\n")
+def test_the_text_goes_to_nft_as_it_is_and_at_once(folder: Path) -> None:
+    node(folder, nft=f'cat >> "{folder}/got"').load("table ip6 t {\n}\n")
     assert (folder / "got").read_text() == "table ip6 t {\n}\n"

@@ -21,6 +21,7 @@ from ipv6_frames import (
     CWR,
     ECE,
     FIN,
+    ICMPV6,
     MLD_REPORT,
     PSH,
     RST,
@@ -61,7 +62,8 @@ from probe_world import (
     serving,
 )
 
-from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE
+from hostrouting.lb_probe.linux import LinuxProbeNode
+from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, render_ruleset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 
 NODE_PORT = 30080
+ECHO_REQUEST = 128
 UDP_PORT = 5353
 
 # kube-proxy's, of a Service whose externalTrafficPolicy is Cluster.
@@ -337,6 +340,21 @@ def test_no_segment_that_begins_a_connection_of_a_pod_reaches_the_fabric(world: 
     assert counters() == (0, 0)
 
 
+def test_no_datagram_of_a_pod_reaches_the_fabric(world: World) -> None:
+    question = struct.pack("!HHHH", 1024, UDP_PORT, 8, 0)
+    echo = struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, 1, 1)
+    with capturing("eth0", world.balancer) as wire:
+        world.send_from_pod(
+            Packet(POD, REWRITTEN_SOURCE, ICMPV6, echo, hop_limit=64),
+            Packet(POD, REWRITTEN_SOURCE, UDP, question, hop_limit=64),
+        )
+        arrived = wire.until(lambda packet: packet.source == POD and packet.protocol == UDP)
+    of_the_pod = [packet for packet in arrived if packet.source == POD]
+    assert [packet.protocol for packet in of_the_pod] == [ICMPV6, UDP]
+    assert {packet.destination for packet in of_the_pod} == {REWRITTEN_SOURCE}
+    assert counters() == (0, 0)
+
+
 @pytest.mark.parametrize("flags", [SYN | ACK, ACK, ACK | PSH | FIN, RST, RST | ACK])
 def test_every_segment_that_may_answer_a_probe_reaches_the_balancer(world: World, flags: int) -> None:
     assert sent_to_rewritten(world, flags).destination == PROBE_SOURCE
@@ -439,7 +457,8 @@ table ip6 misses {{
 
 
 def test_reloads_under_load_lose_nothing(world: World) -> None:
-    """Not even what TCP would send again."""
+    """Not even what TCP would send again, as the task loads them."""
+    node, text = LinuxProbeNode(), render_ruleset(["eth0"])
     nft(SERVICE)
     world.balancer.run(lambda: nft(MISSES))
     answered, done = threading.Semaphore(0), threading.Event()
@@ -457,7 +476,7 @@ def test_reloads_under_load_lose_nothing(world: World) -> None:
         try:
             for _ in range(RELOADS):
                 assert answered.acquire(timeout=PATIENCE_SECONDS)
-                load_rules()
+                node.load(text)
         finally:
             done.set()
         answers = [answer for prober in probing for answer in prober.result()]

@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hostrouting import Host, Layout
 from hostrouting.errors import LoadBalancerProbeError
 from hostrouting.lb_probe.linux import LinuxProbeNode
 from hostrouting.lb_probe.metadata import ANSWER_BYTES_MAX, TRIES
+from hostrouting.lb_probe.ruleset import TABLE
+from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe
+from hostrouting.networking import HostNetworking, LoadBalancerProbe
+from hostrouting.testing import FakeSystemd
 from phases import Cancelled, CancelScope, TimedOut
 from phases.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.lb_probe.plan import ProbeReport
 
     Answer = Callable[[socket.socket], None]
 
@@ -271,3 +278,44 @@ def test_nobody_there_is_unavailable_at_once(kernel: NamespaceKernel) -> None:
     with pytest.raises(LoadBalancerProbeError, match="unavailable: connection refused"):
         ask(CancelScope(clock=clock))
     assert clock.monotonic() == 0
+
+
+# --- what the task makes of it -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def host(kernel: NamespaceKernel, nft: None, tmp_path: Path) -> Host:
+    """A node without an address of IPv6 but of link-local scope."""
+    kernel.add_link("eth0")
+    layout = Layout(tmp_path)
+    return Host(routes=kernel, units=FakeSystemd(layout), layout=layout, probe_node=LinuxProbeNode())
+
+
+def configure(host: Host, *, required: bool) -> ProbeReport:
+    probe = LoadBalancerProbe(True, ["eth0"], "METADATA", required, wait_seconds=0)
+    return ConfigureLoadBalancerProbe(HostNetworking(probe), host=host).do(CancelScope(timeout=TIMEOUT_SECONDS))
+
+
+@pytest.mark.parametrize(
+    ("answer", "skipped_because"),
+    [(nics(nic("fd00::4")), None), (nics(nic()), "Azure's metadata service has assigned no IPv6 address")],
+)
+def test_by_what_it_has_assigned_a_node_is_configured_or_not(
+    serve: Serve, host: Host, answer: Answer, skipped_because: str | None
+) -> None:
+    with serve(answer):
+        report = configure(host, required=True)
+    assert report.skipped_because == skipped_because
+    assert report.rules_changed == (skipped_because is None)
+    assert (host.probe_node.listing(TABLE) is None) == (skipped_because is not None)
+
+
+@pytest.mark.parametrize("answer", [said(""), said("", "500 Oops"), said("[]", "302 Found")])
+def test_while_it_is_unavailable_no_node_is_taken_to_have_ipv6_or_not(serve: Serve, host: Host, answer: Answer) -> None:
+    with serve(answer):
+        with pytest.raises(LoadBalancerProbeError, match="unavailable"):
+            configure(host, required=True)
+        report = configure(host, required=False)
+    assert "unavailable" in (report.problem or "")
+    assert report.skipped_because is None
+    assert host.probe_node.listing(TABLE) is None

@@ -130,6 +130,16 @@ def test_what_others_have_changed_of_the_table_is_mended(
     assert tool("nft", "-s", "list", "table", "ip6", TABLE) == before
 
 
+def test_whatever_is_in_force_is_replaced_in_one_transaction(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """So no probe meets a node without rules."""
+    went(sandbox)
+    tool("nft", f"add chain ip6 {TABLE} stray")
+    noting = '[ -e /proc/sys/net/ipv6/conf/eth0 ] && echo "$*" >>"${itself%/*}/asked"\nexec "$itself" "$@"\n'
+    assert went(sandbox, **prepared(then=stand_in("nft", noting))) == [LOADED]
+    listing = f"-s list table ip6 {TABLE}"
+    assert (sandbox.root / "asked").read_text().splitlines() == [listing, f"-f {RULES}", listing]
+
+
 def test_tables_of_others_stay_as_they_are(node: NamespaceKernel, sandbox: Sandbox) -> None:
     tool("nft", "table ip6 theirs {\nchain c {\ncounter accept\n}\n}")
     before = tool("nft", "-a", "list", "table", "ip6", "theirs")
