@@ -51,6 +51,18 @@ def try_to_take(layout: Layout, scope: CancelScope, seconds: float = 5) -> None:
         pytest.fail("it was held")
 
 
+def test_azure_vnets_files_are_where_its_versions_have_them() -> None:
+    """Another path would read as no state, and as a lock that nobody holds."""
+    layout = Layout()
+    assert str(layout.azure_vnet_state) == "/var/run/azure-vnet.json"
+    assert str(layout.azure_vnet_lock) == "/var/run/azure-vnet/azure-vnet.lock"
+    assert {str(path) for path in layout.azure_vnet_lock_files} == {
+        "/var/run/azure-vnet.json.lock",  # until July 2021
+        "/var/lock/azure-vnet/azure-vnet.json.lock",
+        "/var/run/azure-vnet/azure-vnet.json.lock",  # until v1.4.15
+    }
+
+
 def test_where_azure_vnet_has_no_folder_nothing_is_made(layout: Layout) -> None:
     with azure_vnet_locked(layout, 0, CancelScope()):
         pass

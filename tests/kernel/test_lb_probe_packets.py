@@ -109,6 +109,18 @@ table ip6 azureSLBProbe {{
 """
 
 
+# Right after the rules.
+SEEN = f"""
+table ip6 seen {{
+    chain prerouting {{
+        type filter hook prerouting priority -299; policy accept;
+        ip6 saddr {PROBE_SOURCE} meta l4proto icmpv6 counter
+        ip6 saddr {REWRITTEN_SOURCE} counter
+    }}
+}}
+"""
+
+
 @pytest.fixture
 def bare(kernel: NamespaceKernel) -> World:
     """No rules, no pin, no default route."""
@@ -237,6 +249,15 @@ def test_multicast_queries_of_the_balancer_are_answered(world: World) -> None:
 def test_redirects_of_the_balancer_are_taken(world: World) -> None:
     assert redirected(world)
     assert counters() == (0, 0)
+
+
+def test_icmp_of_whatever_type_keeps_its_source(world: World) -> None:
+    """Also where the kernel wouldn't mind another one: it takes any neighbour's advertisement."""
+    nft(SEEN)
+    world.send_to_node(*(icmp(NODE, bytes((kind, 0)) + bytes(38)) for kind in range(256)))
+    kept, rewritten = counters("seen")
+    assert kept >= 256
+    assert rewritten == 0
 
 
 def test_multicast_queries_are_lost_where_all_but_three_kinds_of_icmp_are_rewritten(bare: World) -> None:
