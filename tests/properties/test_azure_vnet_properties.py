@@ -241,7 +241,19 @@ def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, node: Node) -> 
                 assert endpoint.mac not in of_the_pod
 
 
+# All but azure-vnet's: by a nexthop object, beside another that stays, and to the fabric.
+ODD = Scene(
+    neighbours=(Neighbour("azure0", ADDRESSES[2], TUNNEL_MAC, NeighbourState.PERMANENT),),
+    routes=(
+        HostRoute(ADDRESSES[2], "azure0", 3, is_plain=False),
+        HostRoute(ADDRESSES[3], "azure0", 3),
+        HostRoute(ADDRESSES[3], "azure0", 3, has_gateway=True),
+    ),
+)
+
+
 @given(configs, nodes())
+@example(StaleAzureVnet(["10.1.0.0/25"]), (ODD, [Endpoint("azvgone", TUNNEL_MAC, (ADDRESSES[2],))]))
 def test_no_rule_of_another_shape_or_uplink_ever_goes(config: StaleAzureVnet, node: Node) -> None:
     scene, listed = node
     plan = plan_cleaning(config, scene, listed)
