@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting import files
 from hostrouting.gate import FLUSHERS, PROBE
+from hostrouting.layout import SEARCH_PATH
 from hostrouting.lb_probe.ruleset import render_ruleset
 from hostrouting.netaddr import parse_device
 from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hostrouting.layout import Layout
     from hostrouting.parts import Manifest
 
-__all__ = ["WAIT_SECONDS", "installed_config", "probe_part", "read_script", "render_script"]
+__all__ = ["WAIT_SECONDS", "installed_config", "probe_part", "render_script"]
 
 # How long the oneshot waits for the device of the pinned route.
 WAIT_SECONDS = 30
@@ -28,7 +29,7 @@ WAIT_SECONDS = 30
 _GIVE_BACK = "-+/etc/aks-flex-node/load-balancer-probe.sh rules"
 # Machines require the reference's flush. Ordered after it they fail with it (Result=dependency, which no Restart=
 # tries again), so without nft it is skipped: whether that holds a machine back is for our gate to say.
-_IF_NFT = "".join(f"ConditionFileIsExecutable=|{folder}/nft\n" for folder in ("/usr/sbin", "/usr/bin", "/sbin", "/bin"))
+_IF_NFT = "".join(f"ConditionFileIsExecutable=|{folder}/nft\n" for folder in SEARCH_PATH.split(":"))
 _FLUSH_DROP_INS = {
     # It flushes as it starts, as it is reloaded, and as it stops; a restart is the last and the first.
     "nftables.service": (
@@ -82,7 +83,7 @@ def render_script(devices: Sequence[str], *, required: bool) -> str:
     return fill(f"{PROBE}.sh", REQUIRED=flag, WAIT_SECONDS=seconds, DEVICES="\n".join(names))
 
 
-def read_script(text: str) -> tuple[tuple[str, ...], bool] | None:
+def _read_script(text: str) -> tuple[tuple[str, ...], bool] | None:
     """What a script was rendered from: ``render_script`` backwards.
 
     Returns:
@@ -113,7 +114,7 @@ def installed_config(layout: Layout, manifest: Manifest) -> HostNetworking | Non
     """
     if PROBE not in manifest.parts:
         return HostNetworking()
-    found = read_script(files.read_text(layout.script(PROBE)) or "")
+    found = _read_script(files.read_text(layout.script(PROBE)) or "")
     if found is None:
         return None
     devices, required = found
