@@ -13,14 +13,14 @@ from benchmarks.figures import Figures, Measured, Row
 from benchmarks.measure import Span, alternate, run, timed
 from benchmarks.reference import loop_over_pyroute2
 from benchmarks.worlds import World, WrongOutcomeError, batch_file, routes_of
-from hostrouting.model import NextHop, Table
-from hostrouting.verify import verify_routes
+from hostrouting.model.values import NextHop, Table
+from hostrouting.routes.verify import verify_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.worlds import Effort
-    from hostrouting.model import Route
+    from hostrouting.model.values import Route
 
 __all__ = ["ROWS", "by_backend", "by_pyroute2"]
 

@@ -10,9 +10,9 @@ from benchmarks.figures import Figures, Measured, Row
 from benchmarks.measure import Span, alternate, run, timed
 from benchmarks.reference import check_script, routes_script, words_of
 from benchmarks.worlds import World, WrongOutcomeError, batch_file, cidrs_of, routes_of, script
-from hostrouting.config import StaticRoute
-from hostrouting.layout import Layout
-from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.boot.layout import Layout
+from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.config.routing import StaticRoute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.worlds import Effort
-    from hostrouting.model import Route
+    from hostrouting.model.values import Route
 
 __all__ = [
     "ROWS",

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 import attrs
 
-from hostrouting.styled import CARD, CSS
+from hostrouting.cli.styled import CARD, CSS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

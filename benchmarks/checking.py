@@ -11,11 +11,11 @@ from benchmarks.figures import Figures, Measured, Row
 from benchmarks.measure import Span, alternate, run, timed
 from benchmarks.reference import dump_by_pyroute2
 from benchmarks.worlds import SCRATCH, World, WrongOutcomeError, cidrs_of, routes_of
-from hostrouting.check import check_overlap
-from hostrouting.config import Config, OverlapMode, RouteOverlap
-from hostrouting.findings import Verdict
-from hostrouting.host import Host
-from hostrouting.layout import Layout
+from hostrouting.boot.host import Host
+from hostrouting.boot.layout import Layout
+from hostrouting.config.routing import Config, OverlapMode, RouteOverlap
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import Verdict
 from hostrouting.testing import FakeSystemd
 from phases import CancelScope
 

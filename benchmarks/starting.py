@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from benchmarks.figures import Figures, Measured, Row
 from benchmarks.measure import Span, alternate, run, timed
 from benchmarks.worlds import World, WrongOutcomeError, routes_of, script
-from hostrouting.model import Table
-from hostrouting.render import render_static_routes_script
-from hostrouting.wait import look_until
+from hostrouting.boot.render import render_static_routes_script
+from hostrouting.kernel.waiting import look_until
+from hostrouting.model.values import Table
 from phases import CancelScope
 
 if TYPE_CHECKING:

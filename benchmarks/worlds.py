@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.backends.netlink import NetlinkBackend
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

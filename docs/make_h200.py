@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 import phases
-from hostrouting import Config, Configure, Host, Layout, cli, report, styled
-from hostrouting.check import check_overlap
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
-from hostrouting.netaddr import parse_cidr
-from hostrouting.pictures import overlap_svg
+from hostrouting import Config, Configure, Host, Layout, cli
+from hostrouting.cli import report, styled
+from hostrouting.cli.pictures import overlap_svg
+from hostrouting.model.netaddr import parse_cidr
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
 FOLDER = Path(__file__).parent
 TIME = datetime.datetime(2026, 11, 20, 9, 0, tzinfo=datetime.UTC).timestamp()

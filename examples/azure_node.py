@@ -24,9 +24,9 @@ from hostrouting import (
     ProbeReport,
     RemoveStaleAzureVnet,
 )
-from hostrouting.azure_vnet.model import Scene
-from hostrouting.lb_probe import NodeAddress
-from hostrouting.model import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
+from hostrouting.azure.probe.port import NodeAddress
+from hostrouting.azure.vnet.model import Scene
+from hostrouting.model.values import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
 DOCUMENT = {

@@ -16,7 +16,7 @@ from ipaddress import IPv4Address
 
 import phases
 from hostrouting import Config, ConfigError, Configure, Host, HostRoutingError, Layout
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 

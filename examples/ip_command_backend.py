@@ -28,7 +28,18 @@ from typing import Any
 import attrs
 
 from hostrouting import NetlinkBackend, RouteError
-from hostrouting.model import Address, Link, Lookup, NextHop, Route, RouteFailure, RouteType, Rule, RuleAction, Scope
+from hostrouting.model.values import (
+    Address,
+    Link,
+    Lookup,
+    NextHop,
+    Route,
+    RouteFailure,
+    RouteType,
+    Rule,
+    RuleAction,
+    Scope,
+)
 
 _READ = ("-4", "-details", "-json", "-Numeric")
 _NO_ENTRY = {errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL}

@@ -23,13 +23,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hostrouting.azure_vnet import BridgeNode
-    from hostrouting.azure_vnet.plan import AzureVnetReport
-    from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet
-    from hostrouting.backends import RouteBackend
-    from hostrouting.backends.netlink import NetlinkBackend
-    from hostrouting.config import Config, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
-    from hostrouting.errors import (
+    from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
+    from hostrouting.azure.probe.plan import ProbeReport
+    from hostrouting.azure.probe.port import ProbeNode
+    from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
+    from hostrouting.azure.vnet.plan import AzureVnetReport
+    from hostrouting.azure.vnet.port import BridgeNode
+    from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet
+    from hostrouting.boot.host import Host
+    from hostrouting.boot.layout import Layout
+    from hostrouting.boot.systemctl import Systemctl
+    from hostrouting.boot.systemd import UnitManager
+    from hostrouting.config.routing import Config, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
+    from hostrouting.kernel.netlink import NetlinkBackend
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.errors import (
         AzureVnetError,
         ConfigError,
         HostRoutingError,
@@ -38,17 +46,9 @@ if TYPE_CHECKING:
         RouteOverlapError,
         UnitError,
     )
-    from hostrouting.findings import Finding, Note, OverlapReport
-    from hostrouting.host import Host
-    from hostrouting.layout import Layout
-    from hostrouting.lb_probe import ProbeNode
-    from hostrouting.lb_probe.plan import ProbeReport
-    from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
-    from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
-    from hostrouting.plan import RoutesReport
-    from hostrouting.systemd import UnitManager
-    from hostrouting.systemd.systemctl import Systemctl
-    from hostrouting.tasks import CheckRouteOverlap, Configure, ConfigureStaticRoutes, RemoveHostRouting
+    from hostrouting.overlap.findings import Finding, Note, OverlapReport
+    from hostrouting.routes.plan import RoutesReport
+    from hostrouting.tasks.configure import CheckRouteOverlap, Configure, ConfigureStaticRoutes, RemoveHostRouting
 
 __all__ = [
     "AzureVnetError",
@@ -94,27 +94,27 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "azure_vnet": ("BridgeNode",),
-    "azure_vnet.plan": ("AzureVnetReport",),
-    "azure_vnet.tasks": ("RemoveStaleAzureVnet",),
-    "backends": ("RouteBackend",),
-    "backends.netlink": ("NetlinkBackend",),
-    "config": ("Config", "OverlapMode", "RouteOverlap", "StaticRoute", "StaticRoutes"),
-    "errors": (
+    "azure.vnet.port": ("BridgeNode",),
+    "azure.vnet.plan": ("AzureVnetReport",),
+    "azure.vnet.tasks": ("RemoveStaleAzureVnet",),
+    "kernel.port": ("RouteBackend",),
+    "kernel.netlink": ("NetlinkBackend",),
+    "config.routing": ("Config", "OverlapMode", "RouteOverlap", "StaticRoute", "StaticRoutes"),
+    "model.errors": (
         *("AzureVnetError", "ConfigError", "HostRoutingError", "LoadBalancerProbeError"),
         *("RouteError", "RouteOverlapError", "UnitError"),
     ),
-    "host": ("Host",),
-    "layout": ("Layout",),
-    "lb_probe": ("ProbeNode",),
-    "lb_probe.plan": ("ProbeReport",),
-    "lb_probe.tasks": ("ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe"),
-    "networking": ("HostNetworking", "Ipv6Detection", "LoadBalancerProbe", "StaleAzureVnet"),
-    "findings": ("Finding", "Note", "OverlapReport"),
-    "plan": ("RoutesReport",),
-    "systemd": ("UnitManager",),
-    "systemd.systemctl": ("Systemctl",),
-    "tasks": ("CheckRouteOverlap", "Configure", "ConfigureStaticRoutes", "RemoveHostRouting"),
+    "boot.host": ("Host",),
+    "boot.layout": ("Layout",),
+    "azure.probe.port": ("ProbeNode",),
+    "azure.probe.plan": ("ProbeReport",),
+    "azure.probe.tasks": ("ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe"),
+    "azure.config": ("HostNetworking", "Ipv6Detection", "LoadBalancerProbe", "StaleAzureVnet"),
+    "overlap.findings": ("Finding", "Note", "OverlapReport"),
+    "routes.plan": ("RoutesReport",),
+    "boot.systemd": ("UnitManager",),
+    "boot.systemctl": ("Systemctl",),
+    "tasks.configure": ("CheckRouteOverlap", "Configure", "ConfigureStaticRoutes", "RemoveHostRouting"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

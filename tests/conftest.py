@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from hostrouting.azure_vnet.linux import LinuxBridgeNode
-from hostrouting.backends._conversation import Conversation
-from hostrouting.backends._messages import runs
-from hostrouting.backends._namespaces import this_namespace
-from hostrouting.backends._pyroute2 import Channel, Message, Request
-from hostrouting.backends.namespace import NamespaceError, NamespaceKernel, enter_namespace
-from hostrouting.host import Host
-from hostrouting.layout import SEARCH_PATH
-from hostrouting.lb_probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.vnet.linux import LinuxBridgeNode
+from hostrouting.boot.host import Host
+from hostrouting.boot.layout import SEARCH_PATH
+from hostrouting.kernel._namespaces import this_namespace
+from hostrouting.kernel._pyroute2 import Channel, Message, Request
+from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.messages import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -23,10 +23,10 @@ from hostrouting import (
     StaticRoutes,
     cli,
 )
-from hostrouting.config import Watch
-from hostrouting.demo import CONFIG
-from hostrouting.doctor import EXAMINATIONS
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.cli.demo import CONFIG
+from hostrouting.config.routing import Watch
+from hostrouting.doctor.examine import EXAMINATIONS
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 ROOT = Path(__file__).parent.parent

@@ -11,17 +11,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hostrouting.azure_vnet.memory import FakeBridgeNode
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.lb_probe.memory import FakeProbeNode
-from hostrouting.model import RouteFailure
-from hostrouting.systemd.memory import FakeSystemd
+from hostrouting.azure.probe.memory import FakeProbeNode
+from hostrouting.azure.vnet.memory import FakeBridgeNode
+from hostrouting.boot.fake_systemd import FakeSystemd
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.model.values import RouteFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hostrouting.backends import RouteBackend
-    from hostrouting.model import Route
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.values import Route
 
 __all__ = ["FailingBackend", "FakeBridgeNode", "FakeKernel", "FakeProbeNode", "FakeSystemd", "RecordingBackend"]
 

@@ -17,7 +17,7 @@ world for each example::
 That is a ``unittest.TestCase``, which pytest collects. A backend that only has routes to offer needs someone else
 to change its world; ``Pair`` makes a kernel of the two::
 
-    from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+    from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
     from hostrouting.testing.conformance import Pair, conformance_test
 
     @contextmanager
@@ -45,9 +45,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.errors import RouteError
-from hostrouting.model import Table
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import Table
 from hostrouting.testing.strategies import (
     DESTINATIONS,
     DEVICES,
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from unittest import TestCase
 
-    from hostrouting.backends import Kernel, RouteBackend
-    from hostrouting.model import Route, RouteFailure, Rule
+    from hostrouting.kernel.port import Kernel, RouteBackend
+    from hostrouting.model.values import Route, RouteFailure, Rule
 
 __all__ = ["ConformanceMachine", "DisagreementError", "Pair", "conformance_test"]
 

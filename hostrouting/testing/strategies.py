@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from hostrouting.model import NextHop, Route, RouteType, Rule, RuleAction, Scope, Table
+from hostrouting.model.values import NextHop, Route, RouteType, Rule, RuleAction, Scope, Table
 
 __all__ = [
     "DESTINATIONS",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from hostrouting.formats import as_netplan, as_networkd
-from hostrouting.model import NextHop, Protocol, Route
+from hostrouting.model.values import NextHop, Protocol, Route
+from hostrouting.routes.formats import as_netplan, as_networkd
 
 if TYPE_CHECKING:
     from boot.rig import Machine

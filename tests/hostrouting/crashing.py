@@ -21,10 +21,10 @@ from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, HostRoutingError, Layout
-from hostrouting.boot import install_part, remove_part
-from hostrouting.gate import PROBE
-from hostrouting.install import all_or_nothing
-from hostrouting.lb_probe.part import probe_part
+from hostrouting.azure.probe.part import probe_part
+from hostrouting.boot.gate import PROBE
+from hostrouting.boot.installation import install_part, remove_part
+from hostrouting.routes.install import all_or_nothing
 from hostrouting.testing import FakeSystemd
 
 MACHINE = "systemd-nspawn@kube1.service"

@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
 from hostrouting import Finding, Note, OverlapMode
-from hostrouting.findings import FindingKind, NoteKind, OverlapReport, Verdict
-from hostrouting.strips import Segment, Strip
+from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
+from hostrouting.overlap.strips import Segment, Strip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,8 +7,8 @@ import json
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from hostrouting.azure_vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
-from hostrouting.networking import HostNetworking, StaleAzureVnet
+from hostrouting.azure.config import HostNetworking, StaleAzureVnet
+from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
 
 NIC_MAC, GONE_MAC, LIVE_MAC, TUNNEL_MAC = (
     "00:0d:3a:01:02:03",

@@ -34,11 +34,11 @@ from stale import (
     state,
 )
 
-from hostrouting.azure_vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
-from hostrouting.azure_vnet.parse import parse_endpoints
-from hostrouting.azure_vnet.plan import AzureVnetPlan, Item, plan_cleaning
-from hostrouting.azure_vnet.wording import plan_text
-from hostrouting.model import Protocol
+from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
+from hostrouting.azure.vnet.parse import parse_endpoints
+from hostrouting.azure.vnet.plan import AzureVnetPlan, Item, plan_cleaning
+from hostrouting.cli.vnet_text import plan_text
+from hostrouting.model.values import Protocol
 
 UNREADABLE = (*INTERFACES, Interface(9, "azvdark", "aa:aa:aa:aa:aa:09", master="azure0"))
 DEAD = ("azvgone", GONE_MAC, str(GONE))

@@ -25,13 +25,13 @@ from stale import (
 
 import phases
 from hostrouting import Host, Layout
-from hostrouting.azure_vnet.model import NeighbourState, Scene
-from hostrouting.azure_vnet.plan import AzureVnetPlan, AzureVnetReport
-from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet, plan_stale
-from hostrouting.azure_vnet.wording import report_text
-from hostrouting.errors import AzureVnetError, FileError
-from hostrouting.files import locked
-from hostrouting.networking import HostNetworking
+from hostrouting.azure.config import HostNetworking
+from hostrouting.azure.vnet.model import NeighbourState, Scene
+from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport
+from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
+from hostrouting.boot.files import locked
+from hostrouting.cli.vnet_text import report_text
+from hostrouting.model.errors import AzureVnetError, FileError
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeSystemd
 from phases import CancelScope
 from phases.testing import FakeClock

@@ -23,8 +23,8 @@ from hostrouting import (
     RouteOverlapError,
     UnitError,
 )
-from hostrouting.boot import plan_boot
-from hostrouting.errors import FileError
+from hostrouting.boot.installation import plan_boot
+from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 

@@ -10,8 +10,8 @@ import pytest
 
 import phases
 from hostrouting import Config, Host, Layout
-from hostrouting.check import check_overlap
-from hostrouting.model import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route
+from hostrouting.model.values import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route
+from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

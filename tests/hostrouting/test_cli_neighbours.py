@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostrouting import AzureVnetError, Host, Layout, cli
-from hostrouting.azure_vnet.model import Scene
-from hostrouting.lb_probe import NodeAddress
-from hostrouting.lb_probe.ruleset import TABLE
-from hostrouting.model import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
+from hostrouting.azure.probe.port import NodeAddress
+from hostrouting.azure.probe.ruleset import TABLE
+from hostrouting.azure.vnet.model import Scene
+from hostrouting.model.values import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
 if TYPE_CHECKING:

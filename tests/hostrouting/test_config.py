@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from hostrouting import Config, ConfigError, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.config import CONTAINER_DEVS, Watch
-from hostrouting.errors import FileError
+from hostrouting.config.routing import CONTAINER_DEVS, Watch
+from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,10 +14,10 @@ from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
-from hostrouting.diagnosis import Diagnosis, Severity, find_cycle
-from hostrouting.doctor import EXAMINATIONS, diagnosis_text, examine
-from hostrouting.model import NextHop, Route, Table
-from hostrouting.netaddr import parse_cidr
+from hostrouting.boot.examination import Diagnosis, Severity, find_cycle
+from hostrouting.doctor.examine import EXAMINATIONS, diagnosis_text, examine
+from hostrouting.model.netaddr import parse_cidr
+from hostrouting.model.values import NextHop, Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

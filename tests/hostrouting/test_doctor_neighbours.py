@@ -10,12 +10,12 @@ import pytest
 
 import phases
 from hostrouting import ConfigureLoadBalancerProbe, Host, HostNetworking, Layout, LoadBalancerProbeError
-from hostrouting.azure_vnet.model import Interface, Neighbour, Scene
-from hostrouting.diagnosis import Severity
-from hostrouting.doctor import examine
-from hostrouting.lb_probe import NodeAddress, Pin
-from hostrouting.lb_probe.ruleset import REWRITTEN_SOURCE, TABLE
-from hostrouting.model import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
+from hostrouting.azure.probe.port import NodeAddress, Pin
+from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE, TABLE
+from hostrouting.azure.vnet.model import Interface, Neighbour, Scene
+from hostrouting.boot.examination import Severity
+from hostrouting.doctor.examine import examine
+from hostrouting.model.values import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
 if TYPE_CHECKING:

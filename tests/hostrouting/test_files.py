@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import phases
-from hostrouting.errors import FileError
-from hostrouting.files import locked, read_text, remove, write_if_changed
+from hostrouting.boot.files import locked, read_text, remove, write_if_changed
+from hostrouting.model.errors import FileError
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 
@@ -75,8 +75,8 @@ def test_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands in for the full disk: the write itself fails, after the file was made."""
     program = (
         "import resource, signal, sys, pathlib\n"
-        "from hostrouting.errors import FileError\n"
-        "from hostrouting.files import write_if_changed\n"
+        "from hostrouting.model.errors import FileError\n"
+        "from hostrouting.boot.files import write_if_changed\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "path = pathlib.Path(sys.argv[1])\n"

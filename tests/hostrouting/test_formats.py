@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostrouting import RouteError
-from hostrouting.formats import as_ip, as_netplan, as_networkd
-from hostrouting.model import NextHop, Route
+from hostrouting.model.values import NextHop, Route
+from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

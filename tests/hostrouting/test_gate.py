@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostrouting.gate import CHECK, GATED, PROBE, ROUTES, drop_in_text, gate_commands, missing_commands
+from hostrouting.boot.gate import CHECK, GATED, PROBE, ROUTES, drop_in_text, gate_commands, missing_commands
 
 BOTH = {ROUTES: True, CHECK: True}
 

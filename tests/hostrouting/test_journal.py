@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostrouting import StaticRoute
-from hostrouting.journal import Journal, fields_of, to_datagram
-from hostrouting.news import Event, EventKind, Priority
+from hostrouting.watch.events import Event, EventKind, Priority
+from hostrouting.watch.journal import Journal, fields_of, to_datagram
 
 if TYPE_CHECKING:
     import pytest

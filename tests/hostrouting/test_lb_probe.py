@@ -11,21 +11,21 @@ import pytest
 
 import phases
 from hostrouting import ConfigError, Host, Layout, UnitError
-from hostrouting.errors import FileError, LoadBalancerProbeError
-from hostrouting.files import locked
-from hostrouting.gate import PROBE
-from hostrouting.lb_probe import NodeAddress, Pin
-from hostrouting.lb_probe.plan import ProbePlan, ProbeReport
-from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
-from hostrouting.lb_probe.tasks import (
+from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe
+from hostrouting.azure.probe.plan import ProbePlan, ProbeReport
+from hostrouting.azure.probe.port import NodeAddress, Pin
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.azure.probe.tasks import (
     ConfigureLoadBalancerProbe,
     RemoveLoadBalancerProbe,
     plan_next_boot,
     plan_probe,
 )
-from hostrouting.model import Link, NextHop
-from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe
-from hostrouting.parts import Manifest
+from hostrouting.boot.files import locked
+from hostrouting.boot.gate import PROBE
+from hostrouting.boot.parts import Manifest
+from hostrouting.model.errors import FileError, LoadBalancerProbeError
+from hostrouting.model.values import Link, NextHop
 from hostrouting.testing import FakeKernel, FakeProbeNode, FakeSystemd
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock, RecordingObserver
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hostrouting.boot import BootPlan
+    from hostrouting.boot.installation import BootPlan
 
 OURS, STATIC = 217, 4
 OWN = NodeAddress("eth0", IPv6Address("fd00::4"))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostrouting.errors import LoadBalancerProbeError
-from hostrouting.lb_probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.model.errors import LoadBalancerProbeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

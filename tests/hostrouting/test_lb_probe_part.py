@@ -10,11 +10,11 @@ from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError
-from hostrouting.boot import FileChange, install_part, plan_boot, plan_part, remove_part
-from hostrouting.gate import CHECK, FLUSHERS, PROBE, ROUTES
-from hostrouting.install import all_or_nothing
-from hostrouting.lb_probe.part import probe_part
-from hostrouting.parts import Manifest, Part, part_paths
+from hostrouting.azure.probe.part import probe_part
+from hostrouting.boot.gate import CHECK, FLUSHERS, PROBE, ROUTES
+from hostrouting.boot.installation import FileChange, install_part, plan_boot, plan_part, remove_part
+from hostrouting.boot.parts import Manifest, Part, part_paths
+from hostrouting.routes.install import all_or_nothing
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope
 

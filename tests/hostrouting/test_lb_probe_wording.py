@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from hostrouting.boot import BootPlan, FileChange
-from hostrouting.lb_probe import Pin
-from hostrouting.lb_probe.plan import PinPlan, ProbePlan, ProbeReport
-from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
-from hostrouting.lb_probe.wording import plan_text, report_text
+from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
+from hostrouting.azure.probe.port import Pin
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
+from hostrouting.boot.installation import BootPlan, FileChange
+from hostrouting.cli.probe_text import plan_text, report_text
 
 OURS = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth0", 217, 1)
 OLD = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", 217, 1)

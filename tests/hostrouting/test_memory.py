@@ -11,13 +11,13 @@ import attrs
 import pytest
 
 import phases
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.errors import RouteError
-from hostrouting.model import Hardware, NextHop, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import Hardware, NextHop, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
 from hostrouting.testing import FailingBackend, RecordingBackend
 
 if TYPE_CHECKING:
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
 GATEWAY = IPv4Address("10.0.0.254")
 VIA = (NextHop(None, GATEWAY),)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.netaddr import halves, numbers, own_addresses, reserved_block
+from hostrouting.model.netaddr import halves, numbers, own_addresses, reserved_block
 
 SMALL = st.builds(
     lambda number, length: IPv4Network((0xAC100000 + (number & ~((1 << (32 - length)) - 1)), length)),

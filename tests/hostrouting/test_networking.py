@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostrouting.config import Config
-from hostrouting.errors import ConfigError
-from hostrouting.netaddr import parse_any_address, parse_any_prefix
-from hostrouting.networking import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
+from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
+from hostrouting.config.routing import Config
+from hostrouting.model.errors import ConfigError
+from hostrouting.model.netaddr import parse_any_address, parse_any_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostrouting.notify import Supervisor
+from hostrouting.watch.notify import Supervisor
 
 if TYPE_CHECKING:
     from pathlib import Path

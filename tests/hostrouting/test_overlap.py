@@ -10,9 +10,7 @@ import attrs
 import pytest
 
 from hostrouting import Finding, Note, RouteOverlap
-from hostrouting.coverage import exact_tiling, probe, probe_tiling
-from hostrouting.findings import FindingKind, NoteKind
-from hostrouting.model import (
+from hostrouting.model.values import (
     DEFAULT_DESTINATION,
     Address,
     Hardware,
@@ -27,7 +25,9 @@ from hostrouting.model import (
     Scope,
     Table,
 )
-from hostrouting.overlap import Scene, judge, pending_devs, sort_answers
+from hostrouting.overlap.coverage import exact_tiling, probe, probe_tiling
+from hostrouting.overlap.findings import FindingKind, NoteKind
+from hostrouting.overlap.judge import Scene, judge, pending_devs, sort_answers
 
 CIDR = IPv4Network("172.16.0.0/16")
 PROBE = IPv4Address("172.16.0.1")

@@ -10,8 +10,8 @@ import attrs
 from drawn import report, segment, strip
 
 from hostrouting import Note, StaticRoute
-from hostrouting.findings import FindingKind, NoteKind, Remedy, Unmendable, Verdict
-from hostrouting.pictures import overlap_svg
+from hostrouting.cli.pictures import overlap_svg
+from hostrouting.overlap.findings import FindingKind, NoteKind, Remedy, Unmendable, Verdict
 
 SHADOWED = strip(
     "172.16.0.0/12",

@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from hostrouting import RouteError
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope
-from hostrouting.plan import Replacement, RoutePlan, plan_routes
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope
+from hostrouting.routes.plan import Replacement, RoutePlan, plan_routes
 
 GATEWAY = IPv4Address("10.1.0.1")
 OTHER = IPv4Address("10.1.0.9")

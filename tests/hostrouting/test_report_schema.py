@@ -14,10 +14,10 @@ from jsonschema import Draft202012Validator
 
 import phases
 from hostrouting import Config, Host, Layout, Note, OverlapMode, OverlapReport, StaticRoute
-from hostrouting.check import check_overlap
-from hostrouting.config import Coverage
-from hostrouting.findings import FindingKind, NoteKind, Verdict
-from hostrouting.model import DEFAULT_DESTINATION, Hardware, NextHop, Protocol, Route, RouteType, Rule
+from hostrouting.config.routing import Coverage
+from hostrouting.model.values import DEFAULT_DESTINATION, Hardware, NextHop, Protocol, Route, RouteType, Rule
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from hostrouting import RouteError, StaticRoute
-from hostrouting.default_route import default_route
-from hostrouting.model import (
+from hostrouting.kernel.default_route import default_route
+from hostrouting.model.values import (
     DEFAULT_DESTINATION,
     Address,
     Link,
@@ -21,7 +21,7 @@ from hostrouting.model import (
     Scope,
     Table,
 )
-from hostrouting.resolve import Resolution, describe_missing, resolve
+from hostrouting.routes.resolve import Resolution, describe_missing, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,24 @@ import pytest
 
 import phases
 from hostrouting import Host, Layout
-from hostrouting.backends.snapshot import SnapshotBackend
-from hostrouting.errors import ConfigError, FileError, RouteError
-from hostrouting.model import Address, Link, NextHop, NexthopObject, Protocol, Route, RouteType, Rule, RuleAction, Table
-from hostrouting.nexthops import with_hops
-from hostrouting.record import load_snapshot, take_snapshot
-from hostrouting.resolvers import nameservers
-from hostrouting.snapshot import Snapshot
+from hostrouting.boot.resolvers import nameservers
+from hostrouting.kernel.nexthops import with_hops
+from hostrouting.kernel.record import load_snapshot, take_snapshot
+from hostrouting.kernel.recording import SnapshotBackend
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.model.errors import ConfigError, FileError, RouteError
+from hostrouting.model.values import (
+    Address,
+    Link,
+    NextHop,
+    NexthopObject,
+    Protocol,
+    Route,
+    RouteType,
+    Rule,
+    RuleAction,
+    Table,
+)
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

@@ -16,14 +16,22 @@ from drawn import report, segment, strip
 
 import phases
 from hostrouting import Config, Host, Layout, Note, RouteOverlap
-from hostrouting.check import check_overlap
-from hostrouting.config import Coverage
-from hostrouting.drawing import _FIXED, _MORE_ALLOWED, _MORE_SHADOWS, _NOT_JUDGED, ALLOWED_ROLES, SHADOW_ROLES, legend
-from hostrouting.findings import FindingKind, NoteKind
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
-from hostrouting.report import overlap_text
-from hostrouting.strips import Answer, Segment, Strip, cells, runs
-from hostrouting.styled import PALETTE, columns, to_svg, to_terminal
+from hostrouting.cli.drawing import (
+    _FIXED,
+    _MORE_ALLOWED,
+    _MORE_SHADOWS,
+    _NOT_JUDGED,
+    ALLOWED_ROLES,
+    SHADOW_ROLES,
+    legend,
+)
+from hostrouting.cli.report import overlap_text
+from hostrouting.cli.styled import PALETTE, columns, to_svg, to_terminal
+from hostrouting.config.routing import Coverage
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import FindingKind, NoteKind
+from hostrouting.overlap.strips import Answer, Segment, Strip, cells, runs
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from drawn import report
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.drawing import draw
-from hostrouting.findings import FindingKind, NoteKind
-from hostrouting.pictures import overlap_svg
-from hostrouting.report import overlap_text
-from hostrouting.strips import Segment, Strip, cells, runs
-from hostrouting.styled import PALETTE, to_terminal
+from hostrouting.cli.drawing import draw
+from hostrouting.cli.pictures import overlap_svg
+from hostrouting.cli.report import overlap_text
+from hostrouting.cli.styled import PALETTE, to_terminal
+from hostrouting.overlap.findings import FindingKind, NoteKind
+from hostrouting.overlap.strips import Segment, Strip, cells, runs
 
 COUNTS = st.sampled_from([1, 7, 8, 64, 100, 256])
 DEVS = st.lists(st.sampled_from(["ib0", "ib1", "docker0", "<&\"'>", "]]>", "\x1b[31m", "é\udcff\ufffe"]), max_size=3)

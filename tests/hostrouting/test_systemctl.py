@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostrouting import UnitError
-from hostrouting.systemd import systemctl
-from hostrouting.systemd.systemctl import Systemctl
+from hostrouting.boot import systemctl
+from hostrouting.boot.systemctl import Systemctl
 
 if TYPE_CHECKING:
     from pathlib import Path

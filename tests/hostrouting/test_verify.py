@@ -6,10 +6,10 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from hostrouting.errors import RouteError
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.routes.verify import verify_routes
 from hostrouting.testing import FakeKernel
-from hostrouting.verify import verify_routes
 
 HOP = (NextHop("eth0", IPv4Address("10.1.0.1")),)
 

@@ -12,12 +12,12 @@ import attrs
 import pytest
 
 from hostrouting import Config, ConfigError, Host, Layout
-from hostrouting.errors import RouteError
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
-from hostrouting.news import Event, EventKind
-from hostrouting.notify import Supervisor
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
 from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd, RecordingBackend
-from hostrouting.watch import LOOK_SECONDS, WatchHostRouting
+from hostrouting.watch.events import Event, EventKind
+from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting
+from hostrouting.watch.notify import Supervisor
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 

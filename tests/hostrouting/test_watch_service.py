@@ -16,15 +16,15 @@ from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
-from hostrouting.boot import plan_boot
-from hostrouting.parts import watch_part
+from hostrouting.boot.installation import plan_boot
+from hostrouting.boot.parts import watch_part
 from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hostrouting.model import Route, RouteFailure
+    from hostrouting.model.values import Route, RouteFailure
 
 UNIT = "hostrouting-watch.service"
 

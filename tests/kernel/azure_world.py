@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 from datagrams import Echo, Place
 from programs import refuse_host, tool
 
-from hostrouting.backends._namespaces import Namespace, in_thread
+from hostrouting.kernel._namespaces import Namespace, in_thread
 
 if TYPE_CHECKING:
     from hostrouting import Layout
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 NODE, GATEWAY = "10.224.0.4", "10.224.0.1"
 NIC = "00:0d:3a:00:00:04"

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.backends.namespace import NamespaceKernel
-from hostrouting.model import DEFAULT_DESTINATION, Lookup, Protocol, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.model.values import DEFAULT_DESTINATION, Lookup, Protocol, Route, RouteType, Rule, RuleAction, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hostrouting.backends import RouteBackend
-    from hostrouting.config import RouteOverlap
-    from hostrouting.findings import Finding, OverlapReport
+    from hostrouting.config.routing import RouteOverlap
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.overlap.findings import Finding, OverlapReport
 
 FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE")
 FINE = "fine"

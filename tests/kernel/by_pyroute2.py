@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.backends import _rtnetlink as rtnl
-from hostrouting.model import Address, Link, Lookup, NextHop, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.model.values import Address, Link, Lookup, NextHop, Route, RouteType, Rule, RuleAction, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

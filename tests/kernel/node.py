@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.backends import Kernel
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
+    from hostrouting.kernel.port import Kernel
 
 GATEWAY = IPv4Address("10.1.0.1")
 SECOND_GATEWAY = IPv4Address("10.2.0.1")

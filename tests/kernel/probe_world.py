@@ -28,9 +28,9 @@ import attrs
 from ipv6_frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
 from programs import refuse_host, tool
 
-from hostrouting.backends._namespaces import Namespace
-from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
-from hostrouting.model import Protocol
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.kernel._namespaces import Namespace
+from hostrouting.model.values import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

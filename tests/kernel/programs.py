@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from hostrouting.backends._namespaces import this_namespace
+from hostrouting.kernel._namespaces import this_namespace
 
 
 def tool(*argv: str, stdin: str = "", pass_fds: tuple[int, ...] = ()) -> str:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from hostrouting.errors import RouteError
-from hostrouting.model import NextHop, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import NextHop, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from enum import IntEnum
 
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
 
 class Surprise(Exception):

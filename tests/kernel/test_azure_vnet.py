@@ -18,22 +18,22 @@ from programs import attempt, tool
 
 import phases
 from hostrouting import Host, Layout
-from hostrouting.azure_vnet import linux
-from hostrouting.azure_vnet.linux import LinuxBridgeNode
-from hostrouting.azure_vnet.model import HostRoute, Neighbour, NeighbourState
-from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet
-from hostrouting.backends._namespaces import Namespace
-from hostrouting.errors import AzureVnetError
-from hostrouting.layout import SEARCH_PATH
-from hostrouting.networking import HostNetworking, StaleAzureVnet
+from hostrouting.azure.config import HostNetworking, StaleAzureVnet
+from hostrouting.azure.vnet import linux
+from hostrouting.azure.vnet.linux import LinuxBridgeNode
+from hostrouting.azure.vnet.model import HostRoute, Neighbour, NeighbourState
+from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet
+from hostrouting.boot.layout import SEARCH_PATH
+from hostrouting.kernel._namespaces import Namespace
+from hostrouting.model.errors import AzureVnetError
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from hostrouting.azure_vnet.plan import AzureVnetReport
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.azure.vnet.plan import AzureVnetReport
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("ebtables")]
 

@@ -33,20 +33,20 @@ from programs import attempt, tool
 
 import phases
 from hostrouting import Host, Layout
-from hostrouting.azure_vnet.linux import LinuxBridgeNode
-from hostrouting.azure_vnet.tasks import RemoveStaleAzureVnet, plan_stale
-from hostrouting.errors import AzureVnetError
-from hostrouting.networking import HostNetworking, StaleAzureVnet
+from hostrouting.azure.config import HostNetworking, StaleAzureVnet
+from hostrouting.azure.vnet.linux import LinuxBridgeNode
+from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
+from hostrouting.model.errors import AzureVnetError
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from hostrouting.azure_vnet import BridgeNode
-    from hostrouting.azure_vnet.model import Scene
-    from hostrouting.azure_vnet.plan import AzureVnetReport
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.azure.vnet.model import Scene
+    from hostrouting.azure.vnet.plan import AzureVnetReport
+    from hostrouting.azure.vnet.port import BridgeNode
+    from hostrouting.kernel.namespace import NamespaceKernel
     from phases import Observer
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("ebtables")]

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import pytest
 from scenario import play
 
-from hostrouting.backends._changes import ChangeSocket, Witness
-from hostrouting.backends.netlink import NetlinkBackend
-from hostrouting.model import NextHop, Route, Rule
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.rtnetlink.changes import ChangeSocket, Witness
+from hostrouting.model.values import NextHop, Route, Rule
 from phases import Cancelled, CancelScope, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

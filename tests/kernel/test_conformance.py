@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.errors import RouteError
-from hostrouting.model import Route
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import Route
 from hostrouting.testing.conformance import (
     ConformanceMachine,
     DisagreementError,
@@ -28,7 +28,7 @@ from hostrouting.testing.conformance import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hostrouting.model import RouteFailure
+    from hostrouting.model.values import RouteFailure
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(stateful_step_count=40 if _IS_NIGHTLY else 15)

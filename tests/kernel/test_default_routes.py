@@ -23,11 +23,11 @@ from node import (
 
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout
-from hostrouting.model import NextHop, Route, Table
+from hostrouting.model.values import NextHop, Route, Table
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

@@ -14,7 +14,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from hostrouting import HostRoutingError, demo
+from hostrouting import HostRoutingError
+from hostrouting.cli import demo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,14 +54,14 @@ def test_the_demo_tells_the_story_on_the_real_kernel() -> None:
 # away from a process that changes its user, until it says that it may be looked at (PR_SET_DUMPABLE, prctl(2)).
 AS_NOBODY = """
 import ctypes, importlib.readers, os, sys
-import hostrouting.demo, pyroute2
+import hostrouting.cli.demo, pyroute2
 if open("/proc/self/uid_map").read().split() == ["0", "0", "4294967295"] and os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 os.environ["TMPDIR"] = sys.argv.pop()
-sys.exit(hostrouting.demo.main())
+sys.exit(hostrouting.cli.demo.main())
 """
 
 

@@ -16,14 +16,14 @@ from worlds import SELDOM, SPACE, Question, questions
 
 import phases
 from hostrouting import Config, Host, Layout
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.check import check_overlap
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from hostrouting import OverlapReport
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(

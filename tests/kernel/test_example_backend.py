@@ -16,15 +16,15 @@ from node import GATEWAY, build_node
 
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, RouteError
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.model import NextHop, Route, Table
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.model.values import NextHop, Route, Table
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import Pair, conformance_test
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.backends import RouteBackend
+    from hostrouting.kernel.port import RouteBackend
 
 pytestmark = [
     pytest.mark.kernel,

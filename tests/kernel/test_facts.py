@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from scenario import play, skip_without_other_users
 
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
     MakeKernel = Callable[..., Kernel]
 

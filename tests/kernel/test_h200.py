@@ -13,9 +13,9 @@ from node import hears, listening
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RouteOverlapError, cli
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.model import Table
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.model.values import Table
 from hostrouting.testing import FakeSystemd
 
 sys.path.append(str(Path(__file__).parents[2] / "docs"))
@@ -25,7 +25,7 @@ from make_h200 import VARIANTS, Variant
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
     Run = Callable[..., tuple[int, str, str]]
 

@@ -25,16 +25,16 @@ from probe_world import (
 
 import phases
 from hostrouting import Host, Layout
-from hostrouting.lb_probe.linux import LinuxProbeNode
-from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE
-from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
-from hostrouting.networking import HostNetworking, LoadBalancerProbe
+from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
+from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE
+from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 

@@ -62,14 +62,14 @@ from probe_world import (
     serving,
 )
 
-from hostrouting.lb_probe.linux import LinuxProbeNode
-from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, render_ruleset
+from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, render_ruleset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from ipaddress import IPv6Address
 
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
     Lead = Callable[[], None]
 

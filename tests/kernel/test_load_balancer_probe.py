@@ -17,19 +17,19 @@ from scripts import Sandbox
 
 import phases
 from hostrouting import Host, Layout
-from hostrouting.backends import _rtnetlink as rtnl
-from hostrouting.backends._conversation import Conversation
-from hostrouting.backends._namespaces import Namespace
-from hostrouting.backends.ipv6 import Ipv6Backend
-from hostrouting.errors import LoadBalancerProbeError, RouteError
-from hostrouting.gate import PROBE
-from hostrouting.layout import SEARCH_PATH
-from hostrouting.lb_probe import Pin
-from hostrouting.lb_probe.linux import LinuxProbeNode
-from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
-from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
-from hostrouting.model import NextHop
-from hostrouting.networking import HostNetworking, LoadBalancerProbe
+from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
+from hostrouting.azure.ipv6 import Ipv6Backend
+from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.port import Pin
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
+from hostrouting.boot.gate import PROBE
+from hostrouting.boot.layout import SEARCH_PATH
+from hostrouting.kernel._namespaces import Namespace
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.model.errors import LoadBalancerProbeError, RouteError
+from hostrouting.model.values import NextHop
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from hostrouting.backends._messages import Run
-    from hostrouting.backends.namespace import NamespaceKernel
-    from hostrouting.lb_probe import ProbeNode
-    from hostrouting.lb_probe.plan import ProbeReport
+    from hostrouting.azure.probe.plan import ProbeReport
+    from hostrouting.azure.probe.port import ProbeNode
+    from hostrouting.kernel.namespace import NamespaceKernel
+    from hostrouting.kernel.rtnetlink.messages import Run
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 

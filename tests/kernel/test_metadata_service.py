@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostrouting import Host, Layout
-from hostrouting.errors import LoadBalancerProbeError
-from hostrouting.lb_probe.linux import LinuxProbeNode
-from hostrouting.lb_probe.metadata import ANSWER_BYTES_MAX, TRIES
-from hostrouting.lb_probe.ruleset import TABLE
-from hostrouting.lb_probe.tasks import ConfigureLoadBalancerProbe
-from hostrouting.networking import HostNetworking, LoadBalancerProbe
+from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
+from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.metadata import ANSWER_BYTES_MAX, TRIES
+from hostrouting.azure.probe.ruleset import TABLE
+from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe
+from hostrouting.model.errors import LoadBalancerProbeError
 from hostrouting.testing import FakeSystemd
 from phases import Cancelled, CancelScope, TimedOut
 from phases.testing import FakeClock
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from hostrouting.backends.namespace import NamespaceKernel
-    from hostrouting.lb_probe.plan import ProbeReport
+    from hostrouting.azure.probe.plan import ProbeReport
+    from hostrouting.kernel.namespace import NamespaceKernel
 
     Answer = Callable[[socket.socket], None]
 

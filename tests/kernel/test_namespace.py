@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 from scenario import play, skip_without_other_users
 
-from hostrouting.backends import _namespaces
-from hostrouting.backends._namespaces import in_thread, this_namespace
-from hostrouting.backends.namespace import NamespaceError, NamespaceKernel, enter_namespace
-from hostrouting.backends.netlink import NetlinkBackend
-from hostrouting.errors import HostRoutingError, RouteError
-from hostrouting.model import NextHop, Route, Rule
+from hostrouting.kernel import _namespaces
+from hostrouting.kernel._namespaces import in_thread, this_namespace
+from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.model.errors import HostRoutingError, RouteError
+from hostrouting.model.values import NextHop, Route, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ def python(program: str, *, wrapper: tuple[str, ...] = ()) -> str:
 
 def test_it_refuses_the_namespace_that_the_process_was_started_in(kernel: NamespaceKernel) -> None:
     program = """
-from hostrouting.backends.namespace import NamespaceError, NamespaceKernel
+from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel
 try:
     NamespaceKernel()
 except NamespaceError as error:
@@ -115,7 +115,7 @@ def test_the_guard_of_the_tests_refuses_writes_in_the_hosts_namespace(
 
 REFUSED = """
 import ctypes, pathlib
-from hostrouting.backends.namespace import NamespaceError, enter_namespace
+from hostrouting.kernel.namespace import NamespaceError, enter_namespace
 pathlib.Path("/proc/sys/user", {setting!r}).write_text("0")
 if {is_stripped}:
     # capset(2), version 3: no capability is left, so that a user namespace is asked for.
@@ -149,7 +149,7 @@ def test_a_refusal_is_one_of_our_errors() -> None:
 
 SECOND_THREAD = """
 import ctypes, threading
-from hostrouting.backends.namespace import NamespaceError, enter_namespace
+from hostrouting.kernel.namespace import NamespaceError, enter_namespace
 done = threading.Event()
 threading.Thread(target=done.wait).start()
 ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
@@ -167,8 +167,8 @@ def test_without_root_a_second_thread_is_in_the_way_and_the_error_says_so(kernel
 
 ORDINARY_USER = """
 import ctypes, os
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.backends._pyroute2 import Channel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel._pyroute2 import Channel
 Channel().close()  # loads all that this user may not read
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)

@@ -22,24 +22,24 @@ import attrs
 import pytest
 from scenario import play, route, rule, skip_without_other_users
 
-from hostrouting.backends import _rtnetlink as rtnl
-from hostrouting.backends._link_messages import DUMP_ADDRESSES
-from hostrouting.backends._messages import HEADER, Run, attributes
-from hostrouting.backends._namespaces import in_thread
-from hostrouting.backends._pyroute2 import Request
-from hostrouting.backends.netlink import NetlinkBackend
-from hostrouting.backends.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
-from hostrouting.errors import RouteError
-from hostrouting.model import NextHop, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.kernel._namespaces import in_thread
+from hostrouting.kernel._pyroute2 import Request
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES
+from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attributes
+from hostrouting.kernel.rtnetlink.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import NextHop, Route, RouteType, Rule, RuleAction, Table
 from phases import CancelScope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
-    from hostrouting.backends import RouteBackend
-    from hostrouting.backends._conversation import Conversation
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.kernel.rtnetlink.conversation import Conversation
 
     T = TypeVar("T")
 
@@ -737,8 +737,8 @@ def test_no_file_is_left_open(node: NamespaceKernel) -> None:
 
 FULL = """
 import os, resource
-from hostrouting.backends.netlink import NetlinkBackend
-from hostrouting.errors import RouteError
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.model.errors import RouteError
 backend = NetlinkBackend()
 backend.routes()
 before = os.listdir("/proc/self/fd")
@@ -766,10 +766,10 @@ def test_too_many_open_files_are_an_error_that_says_so_and_leaves_none_behind() 
 
 QUIET = """
 import sys
-from hostrouting.backends.namespace import NamespaceKernel
-from hostrouting.backends._namespaces import make_namespace
-from hostrouting.backends.netlink import NetlinkBackend
-from hostrouting.model import Route
+from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel._namespaces import make_namespace
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.model.values import Route
 from ipaddress import IPv4Address, IPv4Network
 GATEWAY = IPv4Address("10.1.0.1")
 NetlinkBackend()
@@ -801,7 +801,8 @@ from hostrouting.cli import main
 assert main(["check", "--cidr", "10.9.0.0/16"]) == 0
 unused = {"pyroute2", "asyncio", "datetime", "difflib", "json", "logging", "pathlib", "shutil", "subprocess", "tempfile"}
 unused |= {"textwrap", "traceback", "urllib.parse", "xml", "phases._compose", "phases._process", "phases._threads"}
-unused |= {f"hostrouting.{name}" for name in ("fib", "files", "layout", "plan", "proof", "remedy", "resolve", "tasks")}
+unused |= {f"hostrouting.{name}" for name in ("kernel.fib", "boot.files", "boot.layout", "overlap.fix", "tasks.configure")}
+unused |= {f"hostrouting.routes.{name}" for name in ("plan", "proof", "resolve")}
 loaded = unused & set(sys.modules) - before
 assert not loaded, loaded
 """

@@ -14,16 +14,16 @@ from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_
 
 import phases
 from hostrouting import CheckRouteOverlap, Config, ConfigureStaticRoutes, Host, Layout, RouteOverlapError
-from hostrouting.findings import Verdict
-from hostrouting.formats import as_ip
-from hostrouting.model import NextHop, Protocol, Route, Table
-from hostrouting.resolve import resolve
+from hostrouting.model.values import NextHop, Protocol, Route, Table
+from hostrouting.overlap.findings import Verdict
+from hostrouting.routes.formats import as_ip
+from hostrouting.routes.resolve import resolve
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

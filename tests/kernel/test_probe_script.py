@@ -17,13 +17,13 @@ import pytest
 from programs import tool
 from scripts import Sandbox
 
-from hostrouting.lb_probe.part import render_script
-from hostrouting.lb_probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.azure.probe.part import render_script
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 

@@ -25,19 +25,28 @@ from hostrouting import (
     RouteOverlapError,
     RoutesReport,
 )
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.errors import FileError
-from hostrouting.files import locked
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Rule, Table
-from hostrouting.tasks import InstallRoutes
+from hostrouting.boot.files import locked
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.model.errors import FileError
+from hostrouting.model.values import (
+    DEFAULT_DESTINATION,
+    NextHop,
+    Protocol,
+    Route,
+    RouteFailure,
+    RouteType,
+    Rule,
+    Table,
+)
+from hostrouting.tasks.configure import InstallRoutes
 from hostrouting.testing import FailingBackend, FakeSystemd, RecordingBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
 DESTINATION = IPv4Network("172.16.1.0/24")
 

@@ -29,11 +29,11 @@ from worlds import (
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.findings import Remedy
-from hostrouting.model import NextHop, Route, RouteType, Rule, Table
-from hostrouting.tasks import InstallRoutes
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.model.values import NextHop, Route, RouteType, Rule, Table
+from hostrouting.overlap.findings import Remedy
+from hostrouting.tasks.configure import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting import OverlapReport
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(

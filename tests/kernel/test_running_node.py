@@ -12,10 +12,10 @@ from scenario import play
 
 import phases
 from hostrouting import Config, Host, Layout
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.check import check_overlap
-from hostrouting.tasks import InstallRoutes
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.overlap.check import check_overlap
+from hostrouting.tasks.configure import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostrouting import OverlapReport
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
 
 def _linux() -> Kernel:

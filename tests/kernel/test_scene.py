@@ -11,17 +11,17 @@ from node import build_node
 
 import phases
 from hostrouting import Config, Host, Layout, NetlinkBackend, OverlapReport, RouteBackend
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.check import check_overlap
-from hostrouting.model import NextHop, Route, Rule, RuleAction
-from hostrouting.scene import read_scene
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.model.values import NextHop, Route, Rule, RuleAction
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.read import read_scene
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostrouting.backends.namespace import NamespaceKernel
-    from hostrouting.model import Lookup
+    from hostrouting.kernel.namespace import NamespaceKernel
+    from hostrouting.model.values import Lookup
 
 GATEWAY = IPv4Address("10.1.0.1")
 

@@ -12,11 +12,11 @@ from jsonschema import Draft202012Validator
 from node import build_links, build_node
 from scripts import AWKS, Sandbox, awk_or_skip
 
-from hostrouting.model import NextHop, Protocol, Route, RouteType, Rule
-from hostrouting.render import render_check_route_overlap_script
+from hostrouting.boot.render import render_check_route_overlap_script
+from hostrouting.model.values import NextHop, Protocol, Route, RouteType, Rule
 
 if TYPE_CHECKING:
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

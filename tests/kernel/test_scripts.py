@@ -19,15 +19,15 @@ import pytest
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
 from scripts import AWKS, Sandbox, awk_or_skip
 
-from hostrouting.backends._changes import ChangeSocket
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
-from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.kernel.rtnetlink.changes import ChangeSocket
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from hostrouting.backends import Kernel
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
+    from hostrouting.kernel.port import Kernel
 
 pytestmark = pytest.mark.kernel
 

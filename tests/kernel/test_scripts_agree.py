@@ -20,22 +20,22 @@ from scripts import AWKS, Sandbox, awk_or_skip
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.check import check_overlap
-from hostrouting.errors import HostRoutingError
-from hostrouting.markers import write_markers
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
-from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
-from hostrouting.report import advice, routes_text, summary
-from hostrouting.tasks import InstallRoutes
+from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.cli.report import advice, routes_text, summary
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.markers import write_markers
+from hostrouting.tasks.configure import InstallRoutes
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import NewAddress, new_addresses, policy_rules, routes, variants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
 pytestmark = pytest.mark.kernel
 

@@ -8,12 +8,12 @@ import pytest
 from node import build_node
 from scripts import Sandbox
 
-from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

@@ -18,17 +18,17 @@ from test_scripts_agree import World, checks, worlds
 
 import phases
 from hostrouting import Config, Host, Layout
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.backends.snapshot import SnapshotBackend
-from hostrouting.check import check_overlap
-from hostrouting.model import Hardware, Rule, RuleAction
-from hostrouting.record import load_snapshot, take_snapshot
-from hostrouting.snapshot import Snapshot
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.record import load_snapshot, take_snapshot
+from hostrouting.kernel.recording import SnapshotBackend
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.model.values import Hardware, Rule, RuleAction
+from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
-    from hostrouting.backends import RouteBackend
+    from hostrouting.kernel.port import RouteBackend
 
 pytestmark = pytest.mark.kernel
 

@@ -20,7 +20,7 @@ from node import build_node
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hostrouting.backends.namespace import NamespaceKernel
+    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 
@@ -35,7 +35,7 @@ CONFIG = {
 PROGRAM = """
 import os, signal, socket, sys
 from hostrouting import Host, Layout, NetlinkBackend, cli
-from hostrouting.backends._changes import ChangeSocket
+from hostrouting.kernel.rtnetlink.changes import ChangeSocket
 from hostrouting.testing import FakeSystemd
 
 root, spoiled = sys.argv[1:]

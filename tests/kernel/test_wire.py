@@ -21,16 +21,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scenario import play
 
-from hostrouting.backends import _conversation
-from hostrouting.backends import _rtnetlink as rtnl
-from hostrouting.backends._conversation import Conversation
-from hostrouting.backends._entries import RouteReader
-from hostrouting.backends._messages import HEADER, Run, attribute, attributes, number, runs
-from hostrouting.backends._networks import Inside
-from hostrouting.backends.namespace import NamespaceKernel, enter_namespace
-from hostrouting.backends.netlink import NetlinkBackend
-from hostrouting.errors import RouteError
-from hostrouting.model import NextHop, Route, RouteType, Scope, Table
+from hostrouting.kernel._networks import Inside
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import conversation
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.entries import RouteReader
+from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, attributes, number, runs
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import NextHop, Route, RouteType, Scope, Table
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, policy_rules, routes
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_what_is_packed_and_read_back_is_the_same_route(node: NamespaceKernel) -
 
 
 def test_a_copied_network_is_like_one_that_was_checked() -> None:
-    from hostrouting.backends._entries import _network
+    from hostrouting.kernel.rtnetlink.entries import _network
 
     for length in range(33):
         address = 0xA0000000 if length > 2 else 0
@@ -361,7 +361,7 @@ class Faulty:
     """
 
     def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
-        self._inner = _conversation._open()
+        self._inner = conversation._open()
         self._fault, self._at, self._for_ever = fault, at, for_ever
         self.received = 0
         self.queue: list[bytes] = []

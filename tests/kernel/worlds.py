@@ -10,15 +10,25 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from hypothesis import strategies as st
 
-from hostrouting.backends.namespace import NamespaceKernel
-from hostrouting.errors import RouteError
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
+from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import (
+    DEFAULT_DESTINATION,
+    NextHop,
+    Protocol,
+    Route,
+    RouteType,
+    Rule,
+    RuleAction,
+    Scope,
+    Table,
+)
 from hostrouting.testing.strategies import NewAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostrouting.backends import Kernel
+    from hostrouting.kernel.port import Kernel
 
 SPACE = IPv4Network("10.0.0.0/20")
 """What is cut; every wider prefix that is drawn holds all of it."""

@@ -11,10 +11,10 @@ import attrs
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hostrouting.azure_vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
-from hostrouting.azure_vnet.parse import TUNNEL_MAC, Endpoint, parse_pod_rule
-from hostrouting.azure_vnet.plan import AzureVnetPlan, plan_cleaning
-from hostrouting.networking import StaleAzureVnet
+from hostrouting.azure.config import StaleAzureVnet
+from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
+from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, parse_pod_rule
+from hostrouting.azure.vnet.plan import AzureVnetPlan, plan_cleaning
 
 T = TypeVar("T")
 Node: TypeAlias = tuple[Scene, list[Endpoint]]

@@ -10,14 +10,14 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.errors import RouteError
-from hostrouting.fib import Fib
-from hostrouting.model import NextHop, Route, Rule, RuleAction
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import NextHop, Route, Rule, RuleAction
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, NewAddress, new_addresses, policy_rules, routes
 
 if TYPE_CHECKING:
-    from hostrouting.model import Lookup
+    from hostrouting.model.values import Lookup
 
 LOOPBACK = 127
 

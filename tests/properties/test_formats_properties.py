@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hostrouting import RouteError
-from hostrouting.formats import as_ip, as_netplan, as_networkd
-from hostrouting.model import NextHop, Protocol, Route
+from hostrouting.model.values import NextHop, Protocol, Route
+from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

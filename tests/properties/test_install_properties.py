@@ -23,13 +23,13 @@ from hostrouting import (
     StaticRoute,
     StaticRoutes,
 )
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.boot import install_part, plan_boot, plan_part, remove_part
-from hostrouting.gate import CHECK, PROBE, ROUTES, drop_in_text
-from hostrouting.install import all_or_nothing
-from hostrouting.lb_probe.part import probe_part
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
-from hostrouting.parts import WATCH, Manifest
+from hostrouting.azure.probe.part import probe_part
+from hostrouting.boot.gate import CHECK, PROBE, ROUTES, drop_in_text
+from hostrouting.boot.installation import install_part, plan_boot, plan_part, remove_part
+from hostrouting.boot.parts import WATCH, Manifest
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.routes.install import all_or_nothing
 from hostrouting.testing import FailingBackend, FakeProbeNode, FakeSystemd, RecordingBackend
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from ipaddress import IPv4Address, IPv4Network
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from hostrouting.backends.memory import FakeKernel
-from hostrouting.model import NextHop, Protocol, Route, RouteType, Rule, Table
-from hostrouting.proof import unproven
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.model.values import NextHop, Protocol, Route, RouteType, Rule, Table
+from hostrouting.routes.proof import unproven
 
 PREFIXES = [
     "172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.0/32", "172.16.0.10/32",

@@ -17,10 +17,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hostrouting import ConfigError, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.config import METRIC_MAX
-from hostrouting.netaddr import reserved_block
-from hostrouting.readback import read_check_route_overlap_script, read_static_routes_script
-from hostrouting.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.boot.readback import read_check_route_overlap_script, read_static_routes_script
+from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.config.routing import METRIC_MAX
+from hostrouting.model.netaddr import reserved_block
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -54,7 +54,7 @@ overlaps = st.builds(
 
 
 def asset(name: str) -> str:
-    return resources.files("hostrouting").joinpath("assets", name).read_text(encoding="utf-8")
+    return resources.files("hostrouting.boot").joinpath("scripts", name).read_text(encoding="utf-8")
 
 
 def rows(script: str, name: str) -> list[str]:

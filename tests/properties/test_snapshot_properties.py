@@ -10,9 +10,9 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.errors import ConfigError
-from hostrouting.model import Address, Link, NextHop, NexthopObject, Route, RouteType, Rule, RuleAction, Table
-from hostrouting.snapshot import Snapshot
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.model.errors import ConfigError
+from hostrouting.model.values import Address, Link, NextHop, NexthopObject, Route, RouteType, Rule, RuleAction, Table
 
 uint32s = st.integers(0, 2**32 - 1)
 bytes_ = st.integers(0, 255)

@@ -16,17 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.check import check_overlap
-from hostrouting.config import OverlapMode
-from hostrouting.findings import Finding, FindingKind, OverlapReport, Verdict
-from hostrouting.metrics import Counters, Metric, exposition, metrics_text
-from hostrouting.model import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
-from hostrouting.news import Event, EventKind, Look, news, status
-from hostrouting.notify import Supervisor
-from hostrouting.patience import CONTESTED_LOSSES, Patience, Repair
-from hostrouting.repair import plan_repair
+from hostrouting.config.routing import OverlapMode
+from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd, RecordingBackend
-from hostrouting.watch import WatchHostRouting
+from hostrouting.watch.backoff import CONTESTED_LOSSES, Patience, Repair
+from hostrouting.watch.events import Event, EventKind, Look, news, status
+from hostrouting.watch.loop import WatchHostRouting
+from hostrouting.watch.metrics import Counters, Metric, exposition, metrics_text
+from hostrouting.watch.notify import Supervisor
+from hostrouting.watch.repair import plan_repair
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 

@@ -36,10 +36,10 @@ from hostrouting import (
     StaticRoutes,
     UnitManager,
 )
-from hostrouting.azure_vnet.linux import LinuxBridgeNode
-from hostrouting.backends import Kernel
-from hostrouting.backends.namespace import NamespaceKernel
-from hostrouting.lb_probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.vnet.linux import LinuxBridgeNode
+from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import Kernel
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
 config = Config(

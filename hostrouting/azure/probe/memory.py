@@ -1,0 +1,135 @@
+"""A node's IPv6 side in memory."""
+
+from __future__ import annotations
+
+import errno as errnos
+from typing import TYPE_CHECKING
+
+from hostrouting.model.errors import LoadBalancerProbeError
+from hostrouting.model.values import NextHop, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from ipaddress import IPv6Address
+
+    from hostrouting.azure.probe.port import NodeAddress, Pin
+    from hostrouting.model.values import Link
+    from phases import CancelScope
+
+__all__ = ["FakeProbeNode"]
+
+
+class FakeProbeNode:
+    """A ``ProbeNode`` whose parts are its public attributes, to be changed at will.
+
+    It knows of nft's language only how our texts begin: what comes after ``delete table ip6 …`` is the table, as it is
+    written, without comments; a table of which nothing comes is gone.
+
+    Args:
+        default_devices: of the default routes.
+        links: all interfaces.
+        addresses: all IPv6 addresses.
+        assigned: what the metadata service says, or the error with which it doesn't.
+        tables: the listing of each table that is there.
+        pins: the routes to single addresses.
+        has_nft: whether nft is installed.
+
+    ``next_hops`` says by address where packets go instead of where the routes say: a policy rule may lead elsewhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        default_devices: Iterable[str] = (),
+        links: Iterable[Link] = (),
+        addresses: Iterable[NodeAddress] = (),
+        assigned: Iterable[IPv6Address] | LoadBalancerProbeError = (),
+        tables: Mapping[str, str] | None = None,
+        pins: Iterable[Pin] = (),
+        has_nft: bool = True,
+    ) -> None:
+        self.default_device_names = list(default_devices)
+        self.link_list = list(links)
+        self.address_list = list(addresses)
+        self.assigned = assigned if isinstance(assigned, LoadBalancerProbeError) else list(assigned)
+        self.tables = dict(tables or {})
+        self.pin_list = list(pins)
+        self.has_nft = has_nft
+        self.next_hops: dict[IPv6Address, NextHop | None] = {}
+        self.loads: list[str] = []
+
+    def default_devices(self) -> tuple[str, ...]:
+        """The devices of the default routes."""
+        return tuple(self.default_device_names)
+
+    def links(self) -> tuple[Link, ...]:
+        """All network interfaces."""
+        return tuple(self.link_list)
+
+    def addresses(self) -> tuple[NodeAddress, ...]:
+        """All IPv6 addresses."""
+        return tuple(self.address_list)
+
+    def assigned_addresses(self, scope: CancelScope) -> tuple[IPv6Address, ...]:
+        """What the metadata service says."""
+        scope.check()
+        if isinstance(self.assigned, LoadBalancerProbeError):
+            raise self.assigned
+        return tuple(self.assigned)
+
+    def listing(self, table: str) -> str | None:
+        """What is in force of a table; None if there is none."""
+        self._need_nft()
+        return self.tables.get(table)
+
+    def rehearse(self, text: str, table: str) -> str:
+        """The listing that a table would have if a text were loaded."""
+        self._need_nft()
+        return _read(text)[1] or f"table ip6 {table} {{\n}}\n"
+
+    def load(self, text: str) -> None:
+        """Put a table in the place of what is there of it, or remove it."""
+        self._need_nft()
+        self.loads.append(text)
+        table, listing = _read(text)
+        self.tables.pop(table, None)
+        if listing:
+            self.tables[table] = listing
+
+    def pins(self, destination: IPv6Address) -> tuple[Pin, ...]:
+        """The routes to just this address, by metric."""
+        found = [pin for pin in self.pin_list if pin.destination == destination]
+        return tuple(sorted(found, key=lambda pin: pin.metric))
+
+    def pin(self, pin: Pin) -> None:
+        """Add a route, in the place of one of ours of the same metric; one that is there already is fine."""
+        there = [other for other in self.pins(pin.destination) if other.metric == pin.metric]
+        if any(other.protocol != Protocol.HOSTROUTING for other in there):
+            raise LoadBalancerProbeError(f"can't add the IPv6 route {pin}: File exists", errno=errnos.EEXIST)
+        self.pin_list = [other for other in self.pin_list if other not in there] + [pin]
+
+    def unpin(self, pin: Pin) -> None:
+        """Delete a route; one that isn't there is fine."""
+        if pin in self.pin_list:
+            self.pin_list.remove(pin)
+
+    def next_hop(self, destination: IPv6Address) -> NextHop | None:
+        """Where a packet to an address goes: as a rule the route of the lowest metric says it."""
+        if destination in self.next_hops:
+            return self.next_hops[destination]
+        return next((NextHop(pin.dev, pin.gateway) for pin in self.pins(destination)), None)
+
+    def _need_nft(self) -> None:
+        if not self.has_nft:
+            raise LoadBalancerProbeError(
+                "can't run nft: it isn't installed; install the package nftables", errno=errnos.ENOENT
+            )
+
+
+def _read(text: str) -> tuple[str, str]:
+    """The table that a text replaces, and its new listing."""
+    lines = [line for line in text.splitlines(keepends=True) if not line.lstrip().startswith("#")]
+    starts = [number for number, line in enumerate(lines) if line.startswith("delete table ip6 ")]
+    if not starts:
+        raise LoadBalancerProbeError(f"this node knows texts with a line `delete table ip6 …` alone, not {text!r}")
+    return lines[starts[0]].split()[3], "".join(lines[starts[0] + 1 :])

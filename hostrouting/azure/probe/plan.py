@@ -1,0 +1,306 @@
+"""Pure: which devices, whether the node has IPv6, and what has to change; nothing of anybody else's ever does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.azure.config import Ipv6Detection
+from hostrouting.azure.probe.port import Pin
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
+from hostrouting.model.errors import LoadBalancerProbeError
+from hostrouting.model.netaddr import parse_device
+from hostrouting.model.values import Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from ipaddress import IPv6Address
+
+    from hostrouting.azure.probe.port import NodeAddress
+    from hostrouting.model.values import Link
+
+__all__ = [
+    "Evidence",
+    "PinPlan",
+    "ProbePlan",
+    "ProbeReport",
+    "check_devices",
+    "choose_pin_device",
+    "judge_addresses",
+    "judge_assigned",
+    "plan_pins",
+]
+
+
+@attrs.frozen
+class Evidence:
+    """Whether a node has IPv6, and by what that is known.
+
+    Args:
+        has_ipv6: whether.
+        sentence: why, without a full stop.
+        missing: what may still come that would prove it, in words; None: nothing is waited for.
+    """
+
+    has_ipv6: bool
+    sentence: str
+    missing: str | None = None
+
+
+# The kernel takes 0 for 1024 (IP6_RT_PRIO_USER).
+BEST_METRIC = 1
+
+ALWAYS = Evidence(has_ipv6=True, sentence=f"ipv6Detection is {Ipv6Detection.ALWAYS}")
+
+
+@attrs.frozen
+class PinPlan:
+    """What has to change among the routes to the rewritten address, in the order in which it is done.
+
+    Args:
+        add: ours, if it isn't there.
+        remove: ours that lead elsewhere, or are there twice; one of the same metric goes as the other comes.
+        unchanged: the one that leads the answers out: ours, or somebody else's that does the same.
+    """
+
+    add: tuple[Pin, ...] = ()
+    remove: tuple[Pin, ...] = ()
+    unchanged: tuple[Pin, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the table is as wanted."""
+        return not (self.add or self.remove)
+
+
+@attrs.frozen
+class ProbePlan:
+    """What has to change on a running node.
+
+    Args:
+        devices: by which probes come in.
+        evidence: why the node is taken to have IPv6, or not.
+        skipped_because: why there is nothing to do; None: there is, or all is as wanted.
+        missing: what has to come first, in words; then nothing else is planned.
+        ruleset: the text that nft is to carry out; empty where none is wanted.
+        rules_before: what is in force; None: nothing.
+        rules_after: the same, once the text is loaded.
+        pins: the routes.
+    """
+
+    devices: tuple[str, ...] = ()
+    evidence: str = ""
+    skipped_because: str | None = None
+    missing: str | None = None
+    ruleset: str = ""
+    rules_before: str | None = None
+    rules_after: str | None = None
+    pins: PinPlan = attrs.field(factory=PinPlan)
+
+    @property
+    def has_new_rules(self) -> bool:
+        """Whether the rules in force aren't those wanted."""
+        return self.rules_before != self.rules_after
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has to change."""
+        return not self.has_new_rules and self.pins.is_empty
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON; rules as nft(8) lists them, each route as ``ip -6 route show`` prints it."""
+        return {
+            "devices": list(self.devices),
+            "evidence": self.evidence,
+            "skippedBecause": self.skipped_because,
+            "missing": self.missing,
+            "rules": {"differ": self.has_new_rules, "before": self.rules_before, "after": self.rules_after},
+            "pins": _pins_json(self.pins),
+        }
+
+
+@attrs.frozen
+class ProbeReport:
+    """What became of the rewriting of probes.
+
+    Args:
+        devices: by which probes come in.
+        evidence: why the node is taken to have IPv6, or not.
+        skipped_because: why nothing was done; None: something was, or all was as wanted.
+        problem: why probes aren't rewritten though they should be; what was there before still is. Where the rules
+            are required this is an error instead. After a removal: why rules may still be in force.
+        rules_changed: whether the rules in force are others now.
+        pins: what was changed among the routes.
+        files_changed: whether what is installed for the next boot is something else now.
+    """
+
+    devices: tuple[str, ...] = ()
+    evidence: str = ""
+    skipped_because: str | None = None
+    problem: str | None = None
+    rules_changed: bool = False
+    pins: PinPlan = attrs.field(factory=PinPlan)
+    files_changed: bool = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything did: rules, routes, or what is installed for the next boot."""
+        return self.rules_changed or self.files_changed or not self.pins.is_empty
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON; each route as ``ip -6 route show`` prints it."""
+        return {
+            "schema": 1,
+            "changed": self.changed,
+            "devices": list(self.devices),
+            "evidence": self.evidence,
+            "skippedBecause": self.skipped_because,
+            "problem": self.problem,
+            "rulesChanged": self.rules_changed,
+            "pins": _pins_json(self.pins),
+            "filesChanged": self.files_changed,
+        }
+
+
+def _pins_json(pins: PinPlan) -> dict[str, list[str]]:
+    return {
+        "add": [str(pin) for pin in pins.add],
+        "remove": [str(pin) for pin in pins.remove],
+        "unchanged": [str(pin) for pin in pins.unchanged],
+    }
+
+
+# --- devices -------------------------------------------------------------------------------------------------------
+
+
+def check_devices(names: Iterable[str]) -> tuple[str, ...]:
+    """The devices that a kernel names, each once, as far as rules and scripts can name them.
+
+    Raises:
+        LoadBalancerProbeError: one has a name that the kernel allows and no script should hold.
+    """
+    try:
+        return tuple(dict.fromkeys(map(parse_device, names)))
+    except ValueError as error:
+        raise LoadBalancerProbeError(
+            f"can't rewrite probes on the default route's device: {error}; rename it, or name others as "
+            "loadBalancerProbe.devices"
+        ) from error
+
+
+def choose_pin_device(devices: Sequence[str], links: Iterable[Link]) -> tuple[str | None, str | None]:
+    """The device on which the route to the rewritten address is pinned.
+
+    It is the first that is there and no port: what goes out by the port of a bridge or bond never arrives.
+
+    Args:
+        devices: by which probes come in, the preferred ones first.
+        links: all of the node.
+
+    Returns:
+        The device, and None; or None, and what is missing in words.
+
+    Raises:
+        LoadBalancerProbeError: they are all ports, so there will never be one.
+    """
+    there = {link.name: link for link in links}
+    ports: dict[str, str] = {}
+    absent: list[str] = []
+    for name in devices:
+        if name not in there:
+            absent.append(f"device {name} (there is no such device)")
+        elif master := _master(name, there):
+            ports[name] = master
+        elif there[name].is_up:
+            return name, None
+        else:
+            return None, f"device {name} (it is down)"
+    if absent:
+        return None, " or ".join(absent)
+    said = "; ".join(f"{name} is a port of {master}" for name, master in ports.items())
+    raise LoadBalancerProbeError(
+        f"can't pin the route for answers to probes: {said}, which takes its packets; name "
+        f"{' and '.join(dict.fromkeys(ports.values()))} in loadBalancerProbe.devices"
+    )
+
+
+def _master(name: str, there: dict[str, Link]) -> str | None:
+    """Who takes the packets of a device; the members of a VRF keep theirs."""
+    master = there[name].master
+    if master is None or (master in there and there[master].kind == "vrf"):
+        return None
+    return master
+
+
+# --- IPv6 ----------------------------------------------------------------------------------------------------------
+
+
+def judge_addresses(devices: Sequence[str], addresses: Iterable[NodeAddress]) -> Evidence:
+    """Whether a node has IPv6, by its own addresses.
+
+    Args:
+        devices: those that count: pods have addresses on others.
+        addresses: all of the node.
+
+    Returns:
+        The evidence; an address that is still tried out (RFC 4862) is none yet.
+    """
+    own = [address for address in addresses if address.dev in devices and address.is_global]
+    for address in own:
+        if address.is_usable:
+            return Evidence(has_ipv6=True, sentence=f"{address.dev} has {address.address}")
+    on = " or ".join(devices)
+    tried = f"; {own[0].address} is there, and not usable (tentative, or a duplicate)" if own else ""
+    return Evidence(
+        has_ipv6=False,
+        sentence=f"no IPv6 address of scope global on {on}{tried}",
+        missing=f"an IPv6 address of scope global on {on}",
+    )
+
+
+def judge_assigned(addresses: Sequence[IPv6Address]) -> Evidence:
+    """Whether a node has IPv6, by what the cloud has assigned to it."""
+    if addresses:
+        return Evidence(has_ipv6=True, sentence=f"Azure's metadata service has assigned {addresses[0]}")
+    return Evidence(has_ipv6=False, sentence="Azure's metadata service has assigned no IPv6 address")
+
+
+# --- routes --------------------------------------------------------------------------------------------------------
+
+
+def plan_pins(dev: str | None, there: Iterable[Pin]) -> PinPlan:
+    """Compare the routes to the rewritten address with the one that is wanted.
+
+    It has the lowest metric that IPv6 knows, so it wins against whatever others install, unless they take that too.
+
+    Args:
+        dev: where answers have to go out; None: no route is wanted any more.
+        there: the routes to just that address.
+
+    Returns:
+        The plan; the same whatever the order in which they are given.
+
+    Raises:
+        LoadBalancerProbeError: somebody else's route leads elsewhere, and would win.
+    """
+    pins = sorted(set(there), key=_order)
+    ours = tuple(pin for pin in pins if pin.protocol == Protocol.HOSTROUTING)
+    if dev is None:
+        return PinPlan(remove=ours)
+    wanted = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, dev, Protocol.HOSTROUTING, BEST_METRIC)
+    foreign = tuple(pin for pin in pins if pin not in ours and pin.metric <= BEST_METRIC)
+    for pin in foreign:
+        if (pin.gateway, pin.dev) != (wanted.gateway, wanted.dev):
+            raise LoadBalancerProbeError(
+                f"can't pin the route for answers to probes ({wanted}): somebody else's route is in its place ({pin}); "
+                f"have its owner remove it: ip -6 route show {REWRITTEN_SOURCE}"
+            )
+    kept = foreign or tuple(pin for pin in ours if pin == wanted)
+    return PinPlan(
+        add=() if kept else (wanted,), remove=tuple(pin for pin in ours if pin not in kept), unchanged=kept[:1]
+    )
+
+
+def _order(pin: Pin) -> tuple[int, int, str, int]:
+    return (pin.metric, pin.protocol, pin.dev, 0 if pin.gateway is None else int(pin.gateway))

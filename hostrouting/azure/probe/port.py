@@ -1,0 +1,132 @@
+"""Health probes of Azure's load balancer on nodes that have IPv6: a room of its own.
+
+The balancer probes IPv6 services from ``fe80::1234:5678:9abc``. A node must not forward a packet with a link-local
+source (RFC 4291, 2.5.6), so a probe that a pod elsewhere should answer dies. Stateless nftables rules give probes
+that come in another source, and answers that go out their destination back.
+
+This module is the port, what the tasks ask of a node beyond routes and systemd: ``LinuxProbeNode`` (linux.py) is the
+real one, ``hostrouting.testing.FakeProbeNode`` the one in memory.
+
+=============  ======================================================================
+``ruleset``    pure: the constants of Azure, and the rules as nft(8) reads them
+``plan``       pure: which devices, whether the node has IPv6, what has to change
+``linux``      nft(8) and the kernel's IPv6 side
+``metadata``   Azure's metadata service
+``part``       what is installed for the next boot
+``tasks``      ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
+``wording``    plan and report as text
+``commands``   ``hostrouting lb-probe apply|plan|remove``
+=============  ======================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+if TYPE_CHECKING:
+    from ipaddress import IPv6Address
+
+    from hostrouting.model.values import Link, NextHop
+    from phases import CancelScope
+
+__all__ = ["NodeAddress", "Pin", "ProbeNode"]
+
+
+@attrs.frozen
+class NodeAddress:
+    """An IPv6 address of a device.
+
+    Args:
+        dev: the interface.
+        address: without its prefix length.
+        is_global: of scope global, which unique local ones are too (RFC 4193).
+        is_usable: not tentative, and not a duplicate (RFC 4862).
+    """
+
+    dev: str
+    address: IPv6Address
+    is_global: bool = True
+    is_usable: bool = True
+
+
+@attrs.frozen
+class Pin:
+    """A host route to one IPv6 address through a gateway on a device, in table main.
+
+    Args:
+        destination: of the /128.
+        gateway: link-local, on the device.
+        dev: the interface.
+        protocol: who installed it; 217 is ours.
+        metric: the lowest wins.
+    """
+
+    destination: IPv6Address
+    gateway: IPv6Address | None
+    dev: str
+    protocol: int
+    metric: int
+
+    def __str__(self) -> str:
+        via = "" if self.gateway is None else f" via {self.gateway}"
+        return f"{self.destination}{via} dev {self.dev} proto {self.protocol} metric {self.metric}"
+
+
+class ProbeNode(Protocol):
+    """A node's IPv6 side. Every call raises ``LoadBalancerProbeError`` if it can't be done.
+
+    A listing is what this node's own nft prints of a table, without counters and handles: two are equal if, and only
+    if, the rules are the same. It can be loaded again.
+    """
+
+    def default_devices(self) -> tuple[str, ...]:
+        """The devices of the default routes, each once: IPv6's before IPv4's, the best metric first."""
+        ...
+
+    def links(self) -> tuple[Link, ...]:
+        """All network interfaces, by index."""
+        ...
+
+    def addresses(self) -> tuple[NodeAddress, ...]:
+        """All IPv6 addresses."""
+        ...
+
+    def assigned_addresses(self, scope: CancelScope) -> tuple[IPv6Address, ...]:
+        """The IPv6 addresses that the cloud's metadata service says it has assigned, on any NIC.
+
+        An empty answer is one; no answer, or one that can't be understood, is an error.
+        """
+        ...
+
+    def listing(self, table: str) -> str | None:
+        """What is in force of a table of family ip6; None if there is none."""
+        ...
+
+    def rehearse(self, text: str, table: str) -> str:
+        """The listing that a table would have if a text were loaded; what is in force isn't touched."""
+        ...
+
+    def load(self, text: str) -> None:
+        """Have nft carry out a text, all of it or nothing."""
+        ...
+
+    def pins(self, destination: IPv6Address) -> tuple[Pin, ...]:
+        """The routes of table main to just this address, in the kernel's order; of several hops, each is one."""
+        ...
+
+    def pin(self, pin: Pin) -> None:
+        """Add a route, in the place of one of ours of the same metric; one that is there already is fine.
+
+        Somebody else's of that metric is an error.
+        """
+        ...
+
+    def unpin(self, pin: Pin) -> None:
+        """Delete a route; one that isn't there is fine."""
+        ...
+
+    def next_hop(self, destination: IPv6Address) -> NextHop | None:
+        """Where an unmarked packet of this node to an address goes, by whatever table; None: nowhere."""
+        ...

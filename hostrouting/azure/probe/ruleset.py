@@ -1,0 +1,45 @@
+"""Pure: the addresses of Azure's balancer, and the rules that rewrite its probes as nft(8) reads them.
+
+The asset is the whole text but for the devices, so that it can be read, and tried with ``nft -c``, as it is.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+from typing import TYPE_CHECKING
+
+from hostrouting.boot.render import fill
+from hostrouting.model.netaddr import parse_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["PROBE_SOURCE", "REMOVAL", "REWRITTEN_SOURCE", "TABLE", "render_ruleset"]
+
+# AgentBaker's ipv6_nftables: where probes come from, and what a node can forward instead.
+PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
+REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
+
+TABLE = "azure_slb_probe"
+
+# Fine also where there is no such table: nft's own "destroy" came after 1.0.6.
+REMOVAL = f"table ip6 {TABLE} {{\n}}\ndelete table ip6 {TABLE}\n"
+
+
+def render_ruleset(devices: Iterable[str]) -> str:
+    """Render the rules that rewrite probes that come in by some devices, and what answers them.
+
+    Args:
+        devices: names of interfaces; names, not numbers: a device may come later, or again.
+
+    Returns:
+        A text for ``nft -f``: one transaction that replaces what is there of the table.
+
+    Raises:
+        ValueError: one isn't the name of an interface, or there is none.
+    """
+    names = sorted({parse_device(device) for device in devices})
+    if not names:
+        raise ValueError("there is no device to rewrite probes on")
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return fill("load-balancer-probe.nft", DEVICES=quoted if len(names) == 1 else f"{{ {quoted} }}")

@@ -1,0 +1,96 @@
+"""A bridge in memory: the one that tests drive.
+
+::
+
+    node = FakeBridgeNode(Scene(rules=(line,), interfaces=(Interface(2, "azure0"),)))
+    node.before("remove_rules", lambda: node.change(rules=()))       # somebody else was faster
+    assert not node.remove_rules([line])
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.azure.vnet.model import Scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostrouting.azure.vnet.model import HostRoute, Neighbour
+
+__all__ = ["FakeBridgeNode"]
+
+
+class FakeBridgeNode:
+    """A ``BridgeNode`` that holds what it is told, of one bridge.
+
+    Args:
+        scene: what it holds.
+
+    Attributes:
+        scene: what it holds now.
+        calls: the names of the calls so far, in order.
+    """
+
+    def __init__(self, scene: Scene | None = None) -> None:
+        self.scene = Scene() if scene is None else scene
+        self.calls: list[str] = []
+        self._before: list[tuple[str, Callable[[], object]]] = []
+
+    def before(self, call: str, act: Callable[[], object]) -> None:
+        """Have something happen as the next call of a name comes, and before it is answered; once.
+
+        Args:
+            call: ``look``, ``remove_rules``, ``remove_neighbours`` or ``remove_routes``.
+            act: changes the node under the caller's feet; what it raises, the call raises.
+        """
+        self._before.append((call, act))
+
+    def change(self, **fields: Any) -> None:
+        """Have another scene, which differs in some of its fields."""
+        self.scene = attrs.evolve(self.scene, **fields)
+
+    def look(self, bridge: str) -> Scene:
+        """All of it, but for neighbours that are on another interface."""
+        self._come("look")
+        return attrs.evolve(self.scene, neighbours=tuple(one for one in self.scene.neighbours if one.dev == bridge))
+
+    def remove_rules(self, rules: Sequence[str]) -> bool:
+        """Remove rules, all or none."""
+        self._come("remove_rules")
+        if Counter(rules) - Counter(self.scene.rules):
+            return False
+        left = Counter(rules)
+        kept = []
+        for rule in self.scene.rules:
+            if left[rule]:
+                left[rule] -= 1
+            else:
+                kept.append(rule)
+        self.change(rules=tuple(kept))
+        return True
+
+    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
+        """Remove neighbours; give those that weren't there."""
+        self._come("remove_neighbours")
+        before = self.scene.neighbours
+        self.change(neighbours=tuple(one for one in before if one not in neighbours))
+        return tuple(one for one in neighbours if one not in before)
+
+    def remove_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
+        """Remove routes; give those that weren't there."""
+        self._come("remove_routes")
+        before = self.scene.routes
+        self.change(routes=tuple(one for one in before if one not in routes))
+        return tuple(one for one in routes if one not in before)
+
+    def _come(self, call: str) -> None:
+        self.calls.append(call)
+        for number, (name, act) in enumerate(self._before):
+            if name == call:
+                del self._before[number]
+                act()
+                return

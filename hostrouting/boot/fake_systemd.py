@@ -1,0 +1,169 @@
+"""A systemd in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostrouting.model.errors import UnitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hostrouting.boot.layout import Layout
+
+__all__ = ["FakeSystemd"]
+
+
+class FakeSystemd:
+    """A ``UnitManager`` that knows the unit files below a layout as of its last reload.
+
+    Args:
+        layout: where unit files and drop-ins are; None: there are none to read back.
+        running: the units that are loaded, for example ``systemd-nspawn@kube1.service``.
+
+    ``manager`` holds properties of systemd itself.
+    """
+
+    def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
+        self._layout = layout
+        self._running = tuple(running)
+        self._loaded: dict[str, dict[str, list[str]]] = {}
+        self.enabled: set[str] = set()
+        self.active: set[str] = set()
+        self.restarts: list[str] = []
+        self.reloads = 0
+        self.manager: dict[str, str] = {"Version": "257"}
+        self._load()
+
+    def reload(self) -> None:
+        """Read the unit files again."""
+        self.reloads += 1
+        self._load()
+
+    def enable(self, unit: str) -> None:
+        """Make the link, as the [Install] section of all our units says."""
+        self.enabled.add(unit)
+        link = self._link(unit)
+        if link is None or link.is_symlink():
+            return
+        try:
+            link.parent.parent.joinpath(unit).stat()
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(f"/etc/systemd/system/{unit}")
+        except OSError as error:
+            raise UnitError(f"`systemctl enable {unit}` failed: {error}", errno=error.errno) from error
+
+    def disable(self, unit: str) -> None:
+        """Remove the link."""
+        self.enabled.discard(unit)
+        link = self._link(unit)
+        try:
+            if link is not None:
+                link.unlink(missing_ok=True)
+        except OSError as error:
+            raise UnitError(f"`systemctl disable {unit}` failed: {error}", errno=error.errno) from error
+
+    def restart(self, unit: str) -> None:
+        """Note that it runs."""
+        self.restarts.append(unit)
+        self.active.add(unit)
+
+    def stop(self, unit: str) -> None:
+        """Note that it doesn't run."""
+        self.active.discard(unit)
+
+    def is_active(self, unit: str) -> bool:
+        """Whether it was started, and not stopped since."""
+        return unit in self.active
+
+    def is_enabled(self, unit: str) -> bool:
+        """Whether the link is there."""
+        link = self._link(unit)
+        return unit in self.enabled if link is None else link.is_symlink()
+
+    def instances(self, consumer: str) -> tuple[str, ...]:
+        """The running units that a consumer stands for; none without a layout."""
+        if self._layout is None:
+            return ()
+        prefix, at, suffix = consumer.partition("@.")
+        return tuple(
+            name
+            for name in self._running
+            if name == consumer or (at and name.startswith(f"{prefix}@") and name.endswith(f".{suffix}"))
+        )
+
+    def show(self, unit: str, *names: str) -> dict[str, str]:
+        """Settings of running units as of the last reload; ``LoadState`` of any; what ``manager`` holds.
+
+        ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd does.
+        """
+        if not unit:
+            return {name: self.manager.get(name, "") for name in names}
+        loaded = self._loaded.get(unit) or {}
+        properties = {
+            "ExecStartPreEx": "\n".join(map(_exec_words, loaded.get("ExecStartPre", ()))),
+            "NeedDaemonReload": "yes" if unit in self._loaded and loaded != self._read(unit) else "no",
+            "LoadState": self._load_state(unit),
+        }
+        return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}
+
+    def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
+        """The order of starts of the running units and these, by their own files and drop-ins."""
+        settings = self._loaded | {unit: self._read(unit) for unit in units if unit not in self._loaded}
+        after = {
+            unit: [name for line in lists.get("After", ()) for name in line.split()] for unit, lists in settings.items()
+        }
+        for unit, lists in settings.items():
+            for name in (name for line in lists.get("Before", ()) for name in line.split()):
+                after.setdefault(name, []).append(unit)
+        return {unit: tuple(names) for unit, names in after.items()}
+
+    # --- unit files ----------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        self._loaded = {unit: self._read(unit) for unit in self._running}
+
+    def _load_state(self, unit: str) -> str:
+        if unit in self._loaded or self._layout is None:
+            return "loaded" if unit in self._loaded else "not-found"
+        path = self._layout.units / unit
+        if path.is_symlink() and str(path.readlink()) == "/dev/null":
+            return "masked"
+        return "loaded" if path.exists() else "not-found"
+
+    def _link(self, unit: str) -> Path | None:
+        return None if self._layout is None else self._layout.units / "multi-user.target.wants" / unit
+
+    def _read(self, unit: str) -> dict[str, list[str]]:
+        """The settings of a unit's file and drop-ins, those by name, an empty value emptying the list."""
+        if self._layout is None:
+            return {}
+        prefix, at, rest = unit.partition("@")
+        template = f"{prefix}@.{rest.rpartition('.')[2]}" if at else unit
+        folders = dict.fromkeys((template, unit))
+        found = [path for name in folders for path in (self._layout.units / f"{name}.d").glob("*.conf")]
+        drop_ins = {path.name: path for path in found if path.is_file()}
+        own = [path for name in reversed(folders) if (path := self._layout.units / name).is_file()]
+        lists: dict[str, list[str]] = {}
+        for path in (*own[:1], *(drop_ins[name] for name in sorted(drop_ins))):
+            for key, value in _settings(path.read_text()):
+                lists[key] = [*lists.get(key, ()), value] if value else []
+        for name in folders:
+            for key in ("requires", "wants"):
+                links = sorted(path.name for path in (self._layout.units / f"{name}.{key}").glob("*"))
+                lists.setdefault(key.capitalize(), []).extend(links)
+        return lists
+
+
+def _settings(text: str) -> Iterable[tuple[str, str]]:
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith(("#", ";", "[")):
+            yield key.strip(), value.strip()
+
+
+def _exec_words(line: str) -> str:
+    argv = line.lstrip("-+")
+    flags = [word for mark, word in (("-", "ignore-failure"), ("+", "privileged")) if mark in line[: -len(argv)]]
+    return f"{{ path={argv.split()[0]} ; argv[]={argv} ; flags={' '.join(flags)} ; start_time=[n/a] }}"

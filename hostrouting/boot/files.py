@@ -1,0 +1,240 @@
+"""Files that are whole or not there: atomic and durable writes, and the lock."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hostrouting.model.errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from phases import CancelScope
+
+__all__ = [
+    "LOCK_WAIT_SECONDS",
+    "link",
+    "litter",
+    "locked",
+    "read_state",
+    "read_text",
+    "remove",
+    "remove_empty_folder",
+    "remove_litter",
+    "target",
+    "write_if_changed",
+]
+
+LOCK_WAIT_SECONDS = 60
+_LOCK_POLL_SECONDS = 0.05
+
+
+def read_text(path: Path) -> str | None:
+    """The content of a file; None if there is none.
+
+    Raises:
+        FileError: it is there and can't be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FileError.of(f"read {path}", error) from error
+
+
+def read_state(path: Path) -> tuple[bytes, int] | None:
+    """Content and permission bits of a file, to put it back as it was; None if there is none.
+
+    Raises:
+        FileError: it is there and can't be read.
+    """
+    try:
+        return path.read_bytes(), path.stat().st_mode & 0o7777
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FileError.of(f"read {path}", error) from error
+
+
+def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
+    """Give a file this content and mode: a reader, or a crash at any point, sees the old content or the new.
+
+    Nothing is touched if it is like that already. rename(2) is atomic; the folder is synced, for without that a
+    power cut may undo the rename (fsync(2)).
+
+    Args:
+        path: the file; missing folders above it are made.
+        text: its content; a string is written as UTF-8, undecodable bytes of names as they were.
+        mode: its permission bits.
+
+    Returns:
+        Whether anything was written.
+
+    Raises:
+        FileError: it can't be written; the old content is still there.
+    """
+    content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if path.read_bytes() == content and path.stat().st_mode & 0o7777 == mode:
+                return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
+        temporary = Path(name)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), mode)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync(path.parent)
+    except OSError as error:
+        raise FileError.of(f"write {path}", error) from error
+    return True
+
+
+def litter(path: Path) -> list[Path]:
+    """What a killed ``write_if_changed`` of this file has left beside it."""
+    return sorted(path.parent.glob(f"{_temporary_prefix(path)}*"))
+
+
+def remove_litter(path: Path) -> None:
+    """Remove what a killed ``write_if_changed`` of this file has left beside it; only for who holds the lock.
+
+    Raises:
+        FileError: it can't be removed.
+    """
+    for left in litter(path):
+        remove(left)
+
+
+def _temporary_prefix(path: Path) -> str:
+    return f".{path.name}.hostrouting-"
+
+
+def remove(path: Path) -> bool:
+    """Remove a file.
+
+    Returns:
+        Whether it was there.
+
+    Raises:
+        FileError: it is there and can't be removed.
+    """
+    try:
+        path.unlink()
+        _sync(path.parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise FileError.of(f"remove {path}", error) from error
+    return True
+
+
+def remove_empty_folder(path: Path) -> bool:
+    """Remove a folder that nothing is in.
+
+    Returns:
+        Whether it went: not if something is in it, or if there is none.
+
+    Raises:
+        FileError: it is empty and can't be removed.
+    """
+    try:
+        path.rmdir()
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
+            return False
+        raise FileError.of(f"remove the folder {path}", error) from error
+    return True
+
+
+def target(path: Path) -> str:
+    """What a symbolic link points to, as it says.
+
+    Raises:
+        FileError: it can't be read.
+    """
+    try:
+        return os.readlink(path)  # noqa: PTH115 - Path would tidy it
+    except OSError as error:
+        raise FileError.of(f"read the link {path}", error) from error
+
+
+def link(path: Path, to: str) -> None:
+    """Make a symbolic link; missing folders above it are made.
+
+    Raises:
+        FileError: it can't be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(to)
+    except OSError as error:
+        raise FileError.of(f"make the link {path}", error) from error
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: Path, scope: CancelScope) -> Iterator[None]:
+    """Hold the lock that every run that writes takes (flock(2), so the boot scripts' ``flock`` honours it too).
+
+    The file stays when the lock is let go: removing it would let two runs hold two locks of the same name.
+
+    Args:
+        path: the lock file; it and its folder are made if missing.
+        scope: ends the wait for another holder.
+
+    Raises:
+        FileError: the file can't be opened, or another run holds it for more than ``LOCK_WAIT_SECONDS``.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise FileError.of(f"open the lock {path}", error) from error
+    try:
+        _acquire(descriptor, path, scope)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path, scope: CancelScope) -> None:
+    deadline = scope.clock.monotonic() + LOCK_WAIT_SECONDS
+    is_waiting = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if scope.clock.monotonic() >= deadline:
+                raise FileError(
+                    f"can't take the lock {path}: another run has held it for {LOCK_WAIT_SECONDS} s; "
+                    f"see who with: fuser -v {path}"
+                ) from None
+            if not is_waiting:
+                scope.progress("waiting for another hostrouting run to end")
+                is_waiting = True
+            scope.wait(_LOCK_POLL_SECONDS)
+        except OSError as error:
+            raise FileError.of(f"take the lock {path}", error) from error
+        else:
+            return

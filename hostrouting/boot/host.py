@@ -1,0 +1,156 @@
+"""The seams of a host in one value: its routes, its systemd, its files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.model.errors import ConfigError, RouteError
+
+if TYPE_CHECKING:
+    import os
+
+    from hostrouting.azure.probe.port import ProbeNode
+    from hostrouting.azure.vnet.port import BridgeNode
+    from hostrouting.boot.layout import Layout
+    from hostrouting.boot.systemd import UnitManager
+    from hostrouting.kernel.port import RouteBackend
+
+__all__ = ["Host"]
+
+
+@attrs.frozen(init=False)
+class Host:
+    """What the tasks work on. Without arguments: this very host.
+
+    Args:
+        routes: the routes backend; omitted: the kernel's, by netlink.
+        units: the service manager; omitted: the running systemd, by systemctl.
+        layout: where files are. Below another root ``routes`` and ``units`` must be given: files of an image
+            beside routes of the running kernel are hardly ever meant.
+        probe_node: the IPv6 side, for the load balancer's probes; omitted: the kernel's, by nft and netlink.
+        bridge_node: the bridge's side, for azure-vnet's leftovers; omitted: the kernel's, by ebtables and netlink.
+
+    Raises:
+        ConfigError: a layout of another root, and something omitted beside it.
+    """
+
+    backend: RouteBackend | None
+    _units: UnitManager | None
+    _layout: Layout | None
+    _probe_node: ProbeNode | None
+    _bridge_node: BridgeNode | None
+
+    def __init__(
+        self,
+        routes: RouteBackend | None = None,
+        units: UnitManager | None = None,
+        layout: Layout | None = None,
+        *,
+        probe_node: ProbeNode | None = None,
+        bridge_node: BridgeNode | None = None,
+    ) -> None:
+        if layout is not None and not layout.is_this_host:
+            omitted = [name for name, seam in (("routes", routes), ("units", units)) if seam is None]
+            if omitted:
+                given = {"routes": "NetlinkBackend() or a FakeKernel()", "units": "Systemctl() or FakeSystemd()"}
+                raise ConfigError(
+                    [(name, f"must be given beside a layout below {layout.root}: {given[name]}") for name in omitted]
+                )
+        if routes is None:
+            from hostrouting.kernel.netlink import NetlinkBackend
+
+            routes = NetlinkBackend()
+        self.__attrs_init__(backend=routes, units=units, layout=layout, probe_node=probe_node, bridge_node=bridge_node)
+
+    @classmethod
+    def image(cls, root: str | os.PathLike[str]) -> Host:
+        """A host that isn't running: its files and which units start at boot, no routes and no check.
+
+        Args:
+            root: the folder where its file system is mounted.
+
+        Returns:
+            The host; what is installed into it holds from its first boot.
+
+        Raises:
+            ConfigError: there is no such folder, or it is this host's own root.
+        """
+        from hostrouting.boot.layout import Layout
+        from hostrouting.boot.systemctl import Systemctl
+
+        layout = Layout(root)
+        if layout.is_this_host:
+            raise ConfigError([("root", "is this host's own; leave it out to work on this host")])
+        if not layout.root.is_dir():
+            raise ConfigError([("root", f"there is no folder {layout.root}; is the image mounted?")])
+        image = cls.__new__(cls)
+        image.__attrs_init__(
+            backend=None, units=Systemctl(layout.root), layout=layout, probe_node=None, bridge_node=None
+        )
+        return image
+
+    # A check asks for neither, and paths cost as much to load as all of its questions.
+
+    @property
+    def units(self) -> UnitManager:
+        """The service manager."""
+        from hostrouting.boot.systemctl import Systemctl
+
+        return Systemctl() if self._units is None else self._units
+
+    @property
+    def layout(self) -> Layout:
+        """Where files are."""
+        from hostrouting.boot.layout import Layout
+
+        return Layout() if self._layout is None else self._layout
+
+    @property
+    def is_image(self) -> bool:
+        """Whether there is no kernel to ask."""
+        return self.backend is None
+
+    @property
+    def routes(self) -> RouteBackend:
+        """The routes backend.
+
+        Raises:
+            RouteError: an image has none.
+        """
+        if self.backend is None:
+            raise RouteError(f"the image {self.layout.root} has no kernel to ask")
+        return self.backend
+
+    @property
+    def probe_node(self) -> ProbeNode:
+        """The IPv6 side.
+
+        Raises:
+            ConfigError: it wasn't given beside a layout of another root.
+        """
+        if self._probe_node is not None:
+            return self._probe_node
+        self._refuse_this_kernel("probe_node", "LinuxProbeNode() or a FakeProbeNode()")
+        from hostrouting.azure.probe.linux import LinuxProbeNode
+
+        return LinuxProbeNode()
+
+    @property
+    def bridge_node(self) -> BridgeNode:
+        """The bridge's side.
+
+        Raises:
+            ConfigError: it wasn't given beside a layout of another root.
+        """
+        if self._bridge_node is not None:
+            return self._bridge_node
+        self._refuse_this_kernel("bridge_node", "LinuxBridgeNode() or a FakeBridgeNode()")
+        from hostrouting.azure.vnet.linux import LinuxBridgeNode
+
+        return LinuxBridgeNode()
+
+    def _refuse_this_kernel(self, seam: str, instead: str) -> None:
+        if not self.layout.is_this_host:
+            raise ConfigError([(seam, f"must be given beside a layout below {self.layout.root}: {instead}")])

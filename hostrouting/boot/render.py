@@ -1,0 +1,114 @@
+"""Pure: the config -> the texts of the scripts that run at boot.
+
+Each asset is a complete script with a few ``@NAMES@``, which are substituted in one pass; what is data stands in a
+quoted here-document, a row each. Only values that the config's classes have accepted reach a row: addresses,
+prefixes, numbers, and names and patterns of a small alphabet without blanks, quotes or ``$``.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from hostrouting.config.routing import CONTAINER_DEVS, Config, StaticRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from ipaddress import IPv4Network
+
+__all__ = ["fill", "render_check_route_overlap_script", "render_static_routes_script"]
+
+_INHERITED = "*"  # no name of an interface, and no gateway
+
+
+def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]], *, wait_seconds: int = 30) -> str:
+    """Render the script that gives the kernel the static routes, all of them or none.
+
+    Args:
+        routes: from the config, or mappings like its JSON.
+        wait_seconds: 0-600; how long to wait for the default route, devices and gateways, once for a whole run.
+
+    Returns:
+        The text of an executable file.
+
+    Raises:
+        ConfigError: with every value that breaks its rule.
+    """
+    config = Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=wait_seconds)
+    rows = [_route_row(route) for route in config.static_routes.routes]
+    return fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
+
+
+def render_check_route_overlap_script(
+    expected_cidrs: Iterable[str | IPv4Network],
+    mode: str = "WARN",
+    *,
+    wait_seconds: int = 30,
+    container_devs: Iterable[str] = CONTAINER_DEVS,
+    allowed_devs: Iterable[str] = (),
+    settle_seconds: int = 0,
+    coverage: str = "EXACT",
+    foreseen: Iterable[str | IPv4Network] = (),
+) -> str:
+    """Render the script that proves that every expected CIDR leaves by the default route's interface.
+
+    Args:
+        expected_cidrs: IPv4 CIDRs; host bits are masked; of duplicates the first is kept.
+        mode: ``WARN`` or ``STRICT``.
+        wait_seconds: 0-600; how long to wait for the default route.
+        container_devs: shell patterns of interfaces that belong to pods.
+        allowed_devs: shell patterns of interfaces that may carry expected traffic.
+        settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
+        coverage: ``EXACT`` for whole CIDRs, ``PROBE`` for one address of each.
+        foreseen: CIDRs that another interface may get later; what they would shadow is noted.
+
+    Returns:
+        The text of an executable file.
+
+    Raises:
+        ConfigError: with every value that breaks its rule.
+    """
+    config = Config(
+        route_overlap={
+            "expectedCidrs": expected_cidrs,
+            "mode": mode,
+            "containerDevs": container_devs,
+            "allowedDevs": allowed_devs,
+            "settleSeconds": settle_seconds,
+            "coverage": coverage,
+            "foreseen": foreseen,
+        },
+        wait_seconds=wait_seconds,
+    )
+    overlap = config.route_overlap
+    rows = [
+        *(_row("expect", str(cidr)) for cidr in dict.fromkeys(overlap.expected_cidrs)),
+        *(_row("container", pattern) for pattern in overlap.container_devs),
+        *(_row("allow", pattern) for pattern in overlap.allowed_devs),
+        *(_row("foreseen", str(cidr)) for cidr in dict.fromkeys(overlap.foreseen)),
+    ]
+    return fill(
+        "check-route-overlap.sh",
+        MODE=overlap.mode.value,
+        COVERAGE=overlap.coverage.value,
+        WAIT_SECONDS=f"{config.wait_seconds:d}",
+        SETTLE_SECONDS=f"{overlap.settle_seconds:d}",
+        CONFIG="\n".join(rows),
+    )
+
+
+def _route_row(route: StaticRoute) -> str:
+    gateway = _INHERITED if route.gateway is None else str(route.gateway)
+    return _row(str(route.destination), gateway, _INHERITED if route.dev is None else route.dev, f"{route.metric:d}")
+
+
+def _row(*words: str) -> str:
+    # join, no f-string: of a str with a __format__ of its own it takes what was validated.
+    return " ".join(words)
+
+
+def fill(asset: str, **values: str) -> str:
+    """The text of an asset, with these in the places of its ``@NAMES@``."""
+    text = resources.files("hostrouting.boot").joinpath("scripts", asset).read_text(encoding="utf-8")
+    return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text)

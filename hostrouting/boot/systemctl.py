@@ -1,0 +1,132 @@
+"""Systemd by systemctl(1): the running one, or the unit files of an image."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hostrouting.boot.systemd import ANY_INSTANCE
+from hostrouting.model.errors import UnitError
+from phases import CancelScope, TimedOut
+
+__all__ = ["Systemctl"]
+
+# Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
+ANSWER_SECONDS = 60.0
+
+_UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
+
+
+class Systemctl:
+    """A ``UnitManager`` that runs systemctl(1).
+
+    Args:
+        root: of an image, whose unit files are changed and nothing else (``systemctl --root``); None: the running
+            system.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        self._root = None if root is None else Path(root)
+
+    def reload(self) -> None:
+        """Have the unit files read again."""
+        if self._root is None:
+            self._run("daemon-reload")
+
+    def enable(self, unit: str) -> None:
+        """Have a unit start at every boot."""
+        self._run("enable", unit)
+
+    def disable(self, unit: str) -> None:
+        """Undo ``enable``."""
+        if self.is_enabled(unit):
+            self._run("disable", unit)
+
+    def restart(self, unit: str) -> None:
+        """Start a unit, anew if it runs, and wait until it has started."""
+        if self._root is None:
+            self._run("restart", unit)
+
+    def stop(self, unit: str) -> None:
+        """Stop a unit; one that doesn't run, or isn't there, is fine."""
+        if self.is_active(unit):
+            self._run("stop", unit)
+
+    def is_active(self, unit: str) -> bool:
+        """Whether a unit runs, starts or is about to."""
+        # 3 and 4: it isn't there, or doesn't run; the word tells.
+        words = ("active", "activating", "reloading")
+        return self._root is None and self._run("is-active", unit, fine=(0, 3, 4)).strip() in words
+
+    def is_enabled(self, unit: str) -> bool:
+        """Whether a unit starts at every boot."""
+        # 1 for disabled, masked, and, before 253, for a unit that isn't there; the word tells, not the code.
+        return self._run("is-enabled", unit, fine=(0, 1, 4)).strip() in ("enabled", "enabled-runtime")
+
+    def instances(self, consumer: str) -> tuple[str, ...]:
+        """The units whose settings can be read back that a consumer stands for.
+
+        For a template: the instances that are loaded or enabled or have settings of their own, and one that nobody
+        has.
+        """
+        if self._root is not None:
+            return ()
+        if "@." not in consumer:
+            return (consumer,)
+        prefix, suffix = consumer.split("@.", 1)
+        names = {f"{prefix}@{ANY_INSTANCE}.{suffix}"}
+        pattern = f"{prefix}@*.{suffix}"
+        listed = self._run("list-units", "--all", "--full", "--plain", "--no-legend", "--no-pager", pattern)
+        names |= {line.split()[0] for line in listed.splitlines() if line.strip()}
+        for folder in map(Path, ("/etc/systemd/system", "/run/systemd/system")):
+            for found in (pattern, f"*/{pattern}", f"{pattern}.d"):
+                names |= {path.name.removesuffix(".d") for path in folder.glob(found)}
+        return tuple(sorted(names - {consumer}))
+
+    def show(self, unit: str, *names: str) -> dict[str, str]:
+        """Properties of a unit, in its lines' order joined by newlines where there are several."""
+        properties = dict.fromkeys(names, "")
+        which = ["--", unit] if unit else []
+        for line in self._run("show", "--property", ",".join(names), *which).splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name in properties:
+                properties[name] = f"{properties[name]}\n{value}".strip("\n")
+        return properties
+
+    def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
+        """The order of starts, by what is in memory or enabled."""
+        if self._root is not None:
+            return {}
+        # What has ended is forgotten, and with it what it says with Before=; so is what a cycle kept from starting.
+        patterns = [f"*.{kind}/*" for kind in ("wants", "requires")]
+        enabled = {path.name for folder in _UNIT_FOLDERS for found in patterns for path in Path(folder).glob(found)}
+        names = sorted({*units, *(name for name in enabled if "@." not in name)})
+        after: dict[str, set[str]] = {}
+        for block in self._run("show", "--property", "Id,After,Before,LoadState", "--", "*", *names).split("\n\n"):
+            properties = dict(line.partition("=")[::2] for line in block.splitlines())
+            # Others are known by name only, because somebody is ordered after them.
+            if properties.get("LoadState") == "loaded":
+                after.setdefault(properties["Id"], set()).update(properties["After"].split())
+                for later in properties["Before"].split():
+                    after.setdefault(later, set()).add(properties["Id"])
+        return {unit: tuple(sorted(names)) for unit, names in after.items()}
+
+    def _run(self, *words: str, fine: tuple[int, ...] = (0,)) -> str:
+        argv = ["systemctl", *([] if self._root is None else [f"--root={self._root}"]), *words]
+        command = " ".join(argv)
+        # Own scope: a half-reloaded systemd helps nobody, so a cancel waits for the answer.
+        try:
+            done = CancelScope(timeout=ANSWER_SECONDS).run(argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""})
+        except TimedOut:
+            raise UnitError(f"`{command}` gave no answer within {ANSWER_SECONDS:g} s; is systemd hanging?") from None
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise UnitError(
+                f"can't run `{command}`: {reason}; without systemd there is nothing to install for the next boot: "
+                "say --routes-only",
+                errno=error.errno,
+            ) from error
+        if done.returncode not in fine:
+            reason = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+            raise UnitError(f"`{command}` failed: {reason}")
+        return done.stdout

@@ -1,0 +1,317 @@
+"""What each command does: a few lines over the tasks; what it prints is worded in ``report`` and ``styled``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+import phases
+from hostrouting.cli import styled
+from hostrouting.cli.options import (
+    UsageError,
+    asked_host,
+    load,
+    load_networking,
+    merged,
+    nameservers_of,
+    read,
+    read_with_cidrs,
+)
+from hostrouting.cli.progress import ProgressLine
+from hostrouting.cli.signals import cancelled_by_signals
+from hostrouting.config.routing import Config
+from hostrouting.model.errors import HostRoutingError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from hostrouting.boot.host import Host
+    from hostrouting.overlap.findings import OverlapReport
+
+__all__ = [
+    "EXIT_CHECK_UNKNOWN",
+    "EXIT_FAILURE",
+    "EXIT_PLAN_CHANGES",
+    "apply",
+    "check",
+    "demo",
+    "doctor",
+    "fix",
+    "plan",
+    "remove",
+    "render",
+    "run_task",
+    "say_as_asked",
+    "snapshot",
+    "watch",
+]
+
+EXIT_FAILURE = 1
+EXIT_CHECK_UNKNOWN = 2
+EXIT_PLAN_CHANGES = 2
+
+
+def demo(options: argparse.Namespace, host: Host | None) -> int:
+    """The demo, in a world that it makes itself."""
+    del host  # the demo makes its own
+    from hostrouting.cli import demo
+
+    return demo.run_apart(output=options.output)
+
+
+def apply(options: argparse.Namespace, host: Host | None) -> int:
+    """Install, and check."""
+    from hostrouting.boot.host import Host
+    from hostrouting.cli import report
+    from hostrouting.tasks.configure import Configure, InstallRoutes
+
+    document, config = read(options, host)
+    _name_the_neighbours(document)
+    if options.routes_only:
+        routes, overlap = run_task(InstallRoutes(config, host=host)), None
+    else:
+        if options.root is not None:
+            host = Host.image(options.root)
+        routes, overlap = run_task(Configure(config, host=host))
+    if options.output == "json":
+        document = routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()}
+        styled.say(report.to_json_text(document).rstrip())
+    elif options.root is not None:
+        styled.say(f"installed into {options.root}; it holds from the first boot")
+    else:
+        styled.say(report.routes_text(routes))
+        if overlap is not None and overlap.cidrs:
+            styled.say(report.overlap_text(overlap))
+    return 0
+
+
+def _name_the_neighbours(document: dict[str, Any]) -> None:
+    """What else a config asks for, and who does it: other components' keys aren't ours to judge."""
+    section = document.get("hostNetworking")
+    words = {"loadBalancerProbe": "lb-probe apply", "staleAzureVnet": "azure-vnet clean"}
+    asked = [f"hostrouting {word}" for key, word in words.items() if isinstance(section, dict) and section.get(key)]
+    if asked:
+        styled.complain(f"hostNetworking isn't part of this: {' and '.join(asked)}")
+
+
+def plan(options: argparse.Namespace, host: Host | None) -> int:
+    """What apply would change."""
+    from hostrouting.boot.installation import plan_boot
+    from hostrouting.cli import report
+    from hostrouting.cli.preview import will_start
+    from hostrouting.tasks.configure import plan_now
+
+    config = load(options, host)
+    on = asked_host(options, host)
+    plan, missing = plan_now(config, on.routes)
+    boot = None if options.snapshot is not None else plan_boot(config, on)
+    next_start = will_start(config, on, plan, missing, is_recorded=boot is None)
+    if options.output == "json":
+        document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
+        styled.say(report.to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
+    else:
+        styled.say(report.plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds))
+    is_done = plan.is_empty and missing is None and (boot is None or boot.is_empty)
+    return 0 if is_done else EXIT_PLAN_CHANGES
+
+
+def render(options: argparse.Namespace, host: Host | None) -> int:
+    """The files that apply would install."""
+    from hostrouting.boot.files import write_if_changed
+    from hostrouting.boot.layout import Layout
+    from hostrouting.boot.parts import Manifest, wanted_files, wanted_parts
+
+    config = load(options, host)
+    layout = Layout(options.out)
+    parts = wanted_parts(config, layout)
+    manifest = Manifest(config.consumer, {part.name: part.is_blocking for part in parts})
+    for file in wanted_files(layout, manifest, parts) if parts else ():
+        write_if_changed(file.path, file.text, mode=file.mode)
+        styled.say(str(file.path))
+    return 0
+
+
+def check(options: argparse.Namespace, host: Host | None) -> int:
+    """The check."""
+    from hostrouting.cli import report
+    from hostrouting.overlap.findings import Verdict
+
+    if options.output == "nagios":
+        return _check_for_nagios(options, host)
+    result, config, on = _judge(options, host)
+    if options.output == "json":
+        styled.say(report.to_json_text(result.to_json()).rstrip())
+    elif options.output == "svg":
+        from hostrouting.cli.pictures import overlap_svg
+
+        styled.say(overlap_svg(result).rstrip())
+    else:
+        styled.say(report.overlap_text(result, width=styled.columns(sys.stdout)))
+        if result.findings and _has_more_to_install(config, on):
+            styled.say("CONFIG has routes that aren't installed; how it looks with them tells: hostrouting fix, plan")
+    return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
+
+
+def _judge(
+    options: argparse.Namespace, host: Host | None, *, is_waiting: bool = True
+) -> tuple[OverlapReport, Config, Host]:
+    """The report, with what was asked and whom."""
+    from hostrouting.overlap.check import check_overlap
+
+    _, config = read_with_cidrs(options, host)
+    if options.coverage is not None:
+        overlap = attrs.evolve(config.route_overlap, coverage=options.coverage)
+        config = attrs.evolve(config, route_overlap=overlap)
+    on = asked_host(options, host)
+    if options.snapshot is not None or not is_waiting:
+        config = config.without_waits()
+    result: OverlapReport = run_task(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
+    return result, config, on
+
+
+def _has_more_to_install(config: Config, on: Host) -> bool:
+    """Whether routes of the config aren't there yet, or can't be."""
+    from hostrouting.model.errors import RouteError
+    from hostrouting.tasks.configure import plan_now
+
+    if not config.static_routes.routes:
+        return False
+    try:
+        plan, missing = plan_now(config, on.routes)
+    except RouteError:
+        return True
+    return missing is not None or not plan.is_empty
+
+
+def _check_for_nagios(options: argparse.Namespace, host: Host | None) -> int:
+    """The check as a plugin: whatever happens is one line on standard output, and nothing is waited for."""
+    from hostrouting.cli.nagios import NAGIOS_UNKNOWN, nagios_line, nagios_status, nagios_unknown
+
+    try:
+        result, _, _ = _judge(options, host, is_waiting=False)
+    except (HostRoutingError, UsageError) as error:
+        styled.say(nagios_unknown(str(error)))
+        return NAGIOS_UNKNOWN
+    except phases.Cancelled as error:
+        styled.say(nagios_unknown(f"stopped: {error.reason}"))
+        return NAGIOS_UNKNOWN
+    styled.say(nagios_line(result))
+    return nagios_status(result)
+
+
+def fix(options: argparse.Namespace, host: Host | None) -> int:
+    """What mends the failures of a check."""
+    from hostrouting.cli import report
+    from hostrouting.cli.preview import propose, resolve_now
+    from hostrouting.overlap.findings import Verdict
+    from hostrouting.routes import formats
+
+    document, config = read_with_cidrs(options, host)
+    on = asked_host(options, host)
+    config = config if options.snapshot is None else config.without_waits()
+    servers = nameservers_of(on)
+    # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
+    is_alone = document is None
+    asked = phases.task("fix")(lambda scope: propose(config, on, scope, keeps_routes=is_alone, nameservers=servers))
+    result = run_task(asked)
+    for line in report.remedy_lines(result):
+        styled.complain(line)
+    if result.verdict is Verdict.UNKNOWN:
+        return EXIT_CHECK_UNKNOWN
+    if _has_more_to_install(config, on):
+        styled.complain("this is so once the routes that CONFIG has already are installed: hostrouting apply")
+    if options.cidr:
+        styled.complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
+    entries = result.remedy.routes
+    if options.format == "config":
+        styled.say(report.to_json_text(merged(document, entries)).rstrip())
+    else:
+        write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
+        styled.say(write(resolve_now(entries, on)).rstrip())
+    return EXIT_FAILURE if result.remedy.unmendable else 0
+
+
+def snapshot(options: argparse.Namespace, host: Host | None) -> int:
+    """The host as a document."""
+    del options
+    from hostrouting.boot.host import Host
+    from hostrouting.kernel.record import take_snapshot
+
+    styled.say(take_snapshot(host or Host()).to_text().rstrip())
+    return 0
+
+
+def doctor(options: argparse.Namespace, host: Host | None) -> int:
+    """What may break the gate."""
+    import shlex
+
+    from hostrouting.boot import files
+    from hostrouting.boot.host import Host
+    from hostrouting.doctor.examine import diagnosis_text, examine
+
+    on = host or Host()
+    if options.config is not None or files.read_text(on.layout.config) is not None:
+        name = "" if options.config is None else shlex.quote(options.config)
+        diagnosis = examine(on, load(options, host), load_networking(options, host, quietly=True), config_name=name)
+    else:
+        diagnosis = examine(on)
+    say_as_asked(options, diagnosis.to_json(), diagnosis_text(diagnosis, width=styled.columns(sys.stdout)))
+    return EXIT_FAILURE if diagnosis.ailments else 0
+
+
+def remove(options: argparse.Namespace, host: Host | None) -> int:
+    """Take back what was installed."""
+    del options
+    from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
+    from hostrouting.boot.gate import PROBE
+    from hostrouting.boot.host import Host
+    from hostrouting.boot.installation import is_installed
+    from hostrouting.cli import report
+    from hostrouting.cli.probe_text import report_text
+    from hostrouting.tasks.configure import RemoveHostRouting
+
+    on = host or Host()
+    if is_installed(on, PROBE):
+        styled.say(report_text(run_task(RemoveLoadBalancerProbe(host=on))))
+    styled.say(report.routes_text(run_task(RemoveHostRouting(host=on))))
+    return 0
+
+
+def watch(options: argparse.Namespace, host: Host | None) -> int:
+    """What was installed stays true, until a signal ends it."""
+    from hostrouting.boot.host import Host
+    from hostrouting.watch.journal import Journal
+    from hostrouting.watch.loop import LazyClock, WatchHostRouting
+    from hostrouting.watch.notify import Supervisor
+
+    on = host or Host()
+    load(options, on)  # what is wrong with it is told in full now, and in one line later
+    path = on.layout.config if options.config is None else options.config
+    journal = Journal.of(os.environ, on.layout.journal_socket)
+    supervisor = Supervisor.of(os.environ, os.getpid())
+    scope = phases.CancelScope(clock=LazyClock())
+    task = WatchHostRouting(lambda: Config.load(path), on, journal.write, supervisor)
+    with cancelled_by_signals(scope), suppress(phases.Cancelled):
+        phases.run(task, scope=scope)
+    return 0
+
+
+def say_as_asked(options: argparse.Namespace, document: object, text: str) -> None:
+    """Print a result as ``--output`` asks for it."""
+    from hostrouting.cli.report import to_json_text
+
+    styled.say(to_json_text(document).rstrip() if options.output == "json" else text)
+
+
+# --- running -----------------------------------------------------------------------------------------------------
+
+
+def run_task(task: phases.Task[Any]) -> Any:
+    """Run a task that signals end, with a line of progress, and return its result."""
+    scope = phases.CancelScope()
+    with cancelled_by_signals(scope), ProgressLine(sys.stderr) as observer:
+        return phases.run(task, scope=scope, observer=observer)

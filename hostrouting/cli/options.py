@@ -1,0 +1,136 @@
+"""What a command's options name: a config, CIDRs, a host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+from hostrouting.cli import styled
+from hostrouting.config.routing import SECTION, Config, read_config
+from hostrouting.model.errors import ConfigError
+from hostrouting.model.netaddr import parse_cidr
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+    from ipaddress import IPv4Address, IPv4Network
+
+    from hostrouting.azure.config import HostNetworking
+    from hostrouting.boot.host import Host
+    from hostrouting.config.routing import StaticRoute
+
+__all__ = ["UsageError", "asked_host", "load", "load_networking", "merged", "nameservers_of", "read", "read_with_cidrs"]
+
+T = TypeVar("T")
+
+
+class UsageError(Exception):
+    """The arguments can't be meant like that; the message says what is wrong."""
+
+
+def asked_host(options: argparse.Namespace, host: Host | None) -> Host:
+    """The host that a command asks: the recorded one of --snapshot, the given one, or this one."""
+    from hostrouting.boot.host import Host
+
+    if options.snapshot is None:
+        return host or Host()
+    from hostrouting.boot.fake_systemd import FakeSystemd
+    from hostrouting.boot.layout import Layout
+    from hostrouting.kernel.record import STDIN, load_snapshot
+    from hostrouting.kernel.recording import SnapshotBackend
+
+    path = options.snapshot
+    if path == "":
+        raise UsageError("hostrouting: --snapshot is empty; is a shell variable unset?")
+    try:
+        recorded = load_snapshot(path)
+    except ConfigError as error:
+        name = "standard input" if path == STDIN else path
+        if not any(where == name for where, _ in error.problems):
+            styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(name)} is no snapshot:")
+        raise
+    # Of units and files nothing is recorded, and nothing is asked.
+    return Host(routes=SnapshotBackend(recorded), units=FakeSystemd(), layout=Layout() if host is None else host.layout)
+
+
+def read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:
+    """The document of CONFIG as it was written, and what it means."""
+    return _read(options, host, SECTION, Config.from_mapping)
+
+
+def load_networking(options: argparse.Namespace, host: Host | None, *, quietly: bool = False) -> HostNetworking:
+    """What CONFIG says of the neighbours of host routing; quietly: it needn't say anything."""
+    from hostrouting.azure import config as networking
+
+    return _read(options, host, None if quietly else networking.SECTION, networking.HostNetworking.from_mapping)[1]
+
+
+def _read(
+    options: argparse.Namespace, host: Host | None, section: str | None, parse: Callable[[dict[str, Any]], T]
+) -> tuple[dict[str, Any], T]:
+    from hostrouting.boot.layout import Layout
+
+    layout = Layout() if host is None else host.layout
+    path = layout.config if options.config is None else options.config
+    if path == "":
+        raise UsageError("hostrouting: CONFIG is empty; is a shell variable unset?")
+    try:
+        document = read_config(path)
+        config = parse(document)
+        if section is not None and section not in document:
+            styled.complain(f"hostrouting: {styled.clean(str(path))} has no key {section}: it asks for nothing")
+        return document, config
+    except ConfigError as error:
+        if not any(where == str(path) for where, _ in error.problems):
+            styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(str(path))} breaks the rules:")
+        elif options.config is None and "cidr" in options:
+            styled.complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
+        raise
+
+
+def load(options: argparse.Namespace, host: Host | None) -> Config:
+    """The config that CONFIG holds."""
+    return read(options, host)[1]
+
+
+def read_with_cidrs(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any] | None, Config]:
+    """The same with the CIDRs of --cidr; where only these are given, no file is read, and there is no document."""
+    given = _cidrs(options.cidr)
+    document, config = (None, Config()) if given and options.config is None else read(options, host)
+    expected = (*config.route_overlap.expected_cidrs, *given)
+    return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
+
+
+def merged(document: dict[str, Any] | None, entries: Sequence[StaticRoute]) -> dict[str, Any]:
+    """A config's document with some more static routes; without one, a document of these alone."""
+    if document is None:
+        document = {}
+    elif not entries:
+        return document
+    section = document.get(SECTION) or {}
+    routes = section.get("staticRoutes") or {}
+    more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
+    return document | {SECTION: section | {"staticRoutes": routes | more}}
+
+
+def nameservers_of(on: Host) -> Sequence[IPv4Address]:
+    """The nameservers that a host asks, or asked when it was recorded."""
+    from hostrouting.boot.resolvers import nameservers
+    from hostrouting.kernel.recording import SnapshotBackend
+
+    recorded = on.routes.snapshot if isinstance(on.routes, SnapshotBackend) else None
+    return nameservers(on.layout) if recorded is None else recorded.nameservers
+
+
+def _cidrs(texts: Sequence[str]) -> tuple[IPv4Network, ...]:
+    cidrs: list[IPv4Network] = []
+    problems: list[str] = []
+    for text in texts:
+        try:
+            cidrs.append(parse_cidr(text))
+        except ValueError as error:
+            problems.append(f"hostrouting: --cidr {error}")
+    if problems:
+        raise UsageError("\n".join(problems))
+    return tuple(cidrs)

@@ -1,0 +1,268 @@
+"""Reports as text for people, and as JSON."""
+
+from __future__ import annotations
+
+from ipaddress import collapse_addresses
+from typing import TYPE_CHECKING
+
+from hostrouting.cli.drawing import draw
+from hostrouting.cli.styled import bad, cell, clean, dim, good, head
+from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.judge import shortened
+from hostrouting.overlap.strips import runs
+
+if TYPE_CHECKING:
+    from hostrouting.boot.installation import BootPlan, FileChange
+    from hostrouting.cli.drawing import Drawing, Row
+    from hostrouting.model.values import Route
+    from hostrouting.overlap.findings import OverlapReport
+    from hostrouting.overlap.strips import Answer
+    from hostrouting.routes.plan import NextStart, RoutePlan, RoutesReport
+
+__all__ = [
+    "advice",
+    "boot_lines",
+    "diff_lines",
+    "error_text",
+    "overlap_text",
+    "plan_text",
+    "remedy_lines",
+    "routes_text",
+    "summary",
+    "to_json_text",
+]
+
+# A line is for people; ``hostrouting fix`` prints all of them.
+_SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
+_NEW_FILE_LINES = 40
+
+
+def to_json_text(document: object) -> str:
+    """A JSON document as it is printed and written: indented, with a newline at its end."""
+    import json
+
+    return json.dumps(document, indent=2) + "\n"
+
+
+def summary(report: OverlapReport) -> str:
+    """A line a failure; the reason where nothing could be judged; one line if all is well."""
+    if report.verdict is Verdict.UNKNOWN:
+        return f"the check couldn't judge anything: {report.reason}"
+    if report.findings:
+        return "\n".join(finding.message for finding in report.findings)
+    return f"every expected CIDR leaves by {','.join(report.default_devs)}"
+
+
+_PASTE = "fix: add to hostRouting.staticRoutes.routes:"
+
+
+def advice(report: OverlapReport) -> list[str]:
+    """The mend in at most two lines: the entries to paste, and what no route mends; none if nothing fails."""
+    entries, rest = _entries(report)
+    return ([f"{_PASTE} {', '.join(entries)}{rest}"] if entries else []) + _left(report)
+
+
+def _entries(report: OverlapReport) -> tuple[list[str], str]:
+    """The entries as JSON, as many as a person will read, and what to say of the others."""
+    if not report.remedy.routes:
+        return [], ""
+    import json
+
+    entries = [json.dumps(entry.to_mapping()) for entry in report.remedy.routes]
+    more = len(entries) - _SHOWN_ENTRIES
+    return entries[:_SHOWN_ENTRIES], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
+
+
+def _left(report: OverlapReport) -> list[str]:
+    left = collapse_addresses(network for item in report.remedy.unmendable for network in item.ranges)
+    ranges = [str(network).removesuffix("/32") for network in left]
+    return [f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"] if ranges else []
+
+
+def _reasons(report: OverlapReport) -> list[str]:
+    """What no route mends and why, a line a reason."""
+    return [
+        f"no route mends {shortened([str(part).removesuffix('/32') for part in left.about], ' ', _SHOWN_RANGES)}: "
+        f"{left.reason}"
+        for left in report.remedy.unmendable
+    ]
+
+
+def error_text(report: OverlapReport) -> str:
+    """What an error says of a check: the failures or the reason, the entries to paste, and what no route mends."""
+    entries, rest = _entries(report)
+    fix = [f"{_PASTE} {', '.join(entries)}{rest}"] if entries else []
+    return "\n".join([summary(report), *fix, *_reasons(report)])
+
+
+def remedy_lines(report: OverlapReport) -> list[str]:
+    """What a proposal is worth, a line each: what it leaves and why, and what else changes sides with it."""
+    if report.verdict is Verdict.UNKNOWN:
+        return [bad(clean(summary(report)))]
+    remedy = report.remedy
+    lines = [bad(clean(reason)) for reason in _reasons(report)]
+    lines += [f"mind: {clean(line)}" for line in remedy.consequences]
+    return lines or [good("nothing fails: there is nothing to mend")] if not remedy.routes else lines
+
+
+def routes_text(report: RoutesReport) -> str:
+    """What became of the routes, a line each; one line if nothing changed."""
+    lines = _route_lines(report.changes, "added", "replaced", "removed", "unchanged")
+    if report.changes.is_empty:
+        lines.append("nothing to change")
+    return "\n".join(lines)
+
+
+def plan_text(
+    plan: RoutePlan, missing: str | None, boot: BootPlan | None, next_start: NextStart, *, wait_seconds: int
+) -> str:
+    """What would become of routes, files and units (None: they aren't known), and of the consumer's next start."""
+    lines = _route_lines(plan, "+", "~", "-", "=")
+    if missing is not None:
+        lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
+    if boot is not None:
+        lines += boot_lines(boot)
+    if plan.is_empty and missing is None and (boot is None or boot.is_empty):
+        lines.append("nothing to change")
+    if boot is None:
+        lines.append(dim("files and units aren't recorded: only routes were compared"))
+    verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
+    lines.append(f"the next start of {next_start.consumer} {verdict}: {clean(next_start.reason)}")
+    return "\n".join(lines)
+
+
+def boot_lines(boot: BootPlan) -> list[str]:
+    """What would become of files and units, as diffs and a line a unit."""
+    return [
+        *(line for change in boot.files for line in diff_lines(change)),
+        *(good(f"enable {unit}") for unit in boot.enable),
+        *(bad(f"disable {unit}") for unit in boot.disable),
+    ]
+
+
+def diff_lines(change: FileChange) -> list[str]:
+    """What would become of a file, as a unified diff; a long new one is only named."""
+    import difflib
+
+    before, after = (change.before or "").splitlines(), (change.after or "").splitlines()
+    if change.before is None and len(after) > _NEW_FILE_LINES:
+        return [good(f"+ {clean(change.path)} ({len(after)} lines, new)")]
+    old, new = (change.path if text is not None else "/dev/null" for text in (change.before, change.after))
+    paint = {"+": good, "-": bad, "@": dim}
+    return [
+        paint.get(line[0], str)(clean(line))
+        for line in difflib.unified_diff(before, after, old, new, n=1, lineterm="")
+        if line
+    ]
+
+
+def _route_lines(plan: RoutePlan, add: str, replace: str, remove: str, unchanged: str) -> list[str]:
+    width = max(map(len, (add, replace, remove, unchanged)))
+
+    def line(word: str, route: Route, tail: str = "") -> str:
+        return f"{word:{width}} {clean(str(route))}{tail}"
+
+    return [
+        *(good(line(add, route)) for route in plan.add),
+        *(line(replace, item.new, dim(f"  was: {clean(str(item.old))}")) for item in plan.replace),
+        *(bad(line(remove, route)) for route in plan.remove),
+        *(dim(line(unchanged, route)) for route in plan.unchanged),
+        *(dim(line(unchanged, route, "  (somebody else's, already there)")) for route in plan.foreign),
+    ]
+
+
+def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
+    """A check for people: for each CIDR what is wrong, with a strip that shows where; then the notes.
+
+    Args:
+        report: what was found.
+        width: how many columns there are; None: it is not for a terminal.
+
+    Returns:
+        Lines with colours.
+    """
+    if report.verdict is Verdict.UNKNOWN:
+        return f"{bad('unknown')}  {clean(summary(report))}"
+    if not report.cidrs:
+        return "no CIDRs are expected: nothing to check; name some with --cidr or as routeOverlap.expectedCidrs"
+    label = max(len(str(cidr)) for cidr in report.cidrs)
+    drawing = draw(report, _cells_in(None if width is None else width - label - len("✗   ")))
+    lines = [head(clean(f"expected interface: {','.join(report.default_devs)}"))]
+    lines += _legend_lines(drawing, width or _PAGE_COLUMNS)
+    for row in drawing.rows:
+        lines += _row_lines(row, drawing, report.default_devs, label=label, width=width)
+    if drawing.failing_left_out:
+        lines.append(f"{bad('✗')} and {drawing.failing_left_out} more; --output json has them all")
+    if drawing.fine_left_out:
+        lines.append(f"{good('✓')} and {drawing.fine_left_out} more by {clean(','.join(report.default_devs))}")
+    lines += _advice_lines(report, width)
+    general = [note.message for note in report.notes if note.cidr is None]
+    lines += [dim(line) for message in general for line in _wrapped(f"note: {message}", width)]
+    return "\n".join(lines)
+
+
+_STRIP_CELLS = 64
+_PAGE_COLUMNS = 100
+_NARROWEST_COLUMNS = 40
+
+
+def _cells_in(columns: int | None) -> int:
+    """A power of two, so that each cell is a prefix."""
+    count = _STRIP_CELLS
+    while columns is not None and columns < count > 8:
+        count //= 2
+    return count
+
+
+def _row_lines(
+    row: Row, drawing: Drawing, default_devs: tuple[str, ...], *, label: int, width: int | None
+) -> list[str]:
+    room = None if width is None else max(_NARROWEST_COLUMNS, width - label - len("✗   "))
+    mark, said = good("✓"), [clean(f"by {','.join(default_devs)}")]
+    if row.asked is not None:
+        said[0] += f" (only {row.asked} was asked about)"
+    if not row.is_fine:
+        mark = bad("✗") if row.findings else dim("•")
+        said = [_strip_text(row.cells, drawing)] if row.cells else []
+    for finding in row.findings:
+        what, _, by = finding.message.partition("; by ")
+        said += [bad(line) for line in _wrapped(what, room)]
+        said += [dim(line) for line in _wrapped(f"by {by}", room) if by]
+    said += [dim(line) for note in row.notes for line in _wrapped(f"{note.kind}: {note.message}", room)]
+    return [f"{mark} {row.cidr!s:{label}}  {said[0]}", *(f"  {'':{label}}  {line}" for line in said[1:])]
+
+
+def _advice_lines(report: OverlapReport, width: int | None) -> list[str]:
+    """The same with an entry a line, so that none is broken."""
+    entries, rest = _entries(report)
+    lines = [good(_PASTE), *(good(f"  {entry},") for entry in entries[:-1])] if entries else []
+    lines += [good(f"  {entry}{rest}") for entry in entries[-1:]]
+    lines += [dim(line) for said in report.remedy.consequences for line in _wrapped(f"mind: {said}", width)]
+    return lines + [bad(line) for said in _reasons(report) for line in _wrapped(said, width)]
+
+
+def _wrapped(text: str, room: int | None) -> list[str]:
+    if room is None:
+        return [clean(text)]
+    import textwrap
+
+    return textwrap.wrap(clean(text), room, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+
+
+def _strip_text(drawn: tuple[Answer | None, ...], drawing: Drawing) -> str:
+    entries = [(drawing.legend[answer], length) for _, length, answer in runs(drawn)]
+    return "".join(cell(entry.role, entry.symbol * length) for entry, length in entries)
+
+
+def _legend_lines(drawing: Drawing, width: int) -> list[str]:
+    lines: list[str] = []
+    used = width
+    for entry in dict.fromkeys(drawing.legend.values()):
+        words = clean(" ".join(filter(None, (entry.name, entry.meaning))))
+        length = len(words) + len("   A    ")
+        if used + length > width:
+            lines.append(" ")
+            used = 1
+        lines[-1] += f" {cell(entry.role, f' {entry.symbol} ')} {words}  "
+        used += length
+    return [line.rstrip() for line in lines]

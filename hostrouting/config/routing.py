@@ -1,0 +1,386 @@
+"""The ``hostRouting`` section of AKSFlexNode's config as typed values, read strictly (see ``_schema``)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from hostrouting.config.document import read_document
+from hostrouting.config.schema import attempt, each, raise_invalid, read, read_section, write
+from hostrouting.config.values import (
+    parse_boolean,
+    parse_consumer,
+    parse_integer,
+    parse_pattern,
+    parse_textfile,
+    parse_word,
+)
+from hostrouting.model.netaddr import parse_cidr, parse_device, parse_prefix, parse_unicast_address, shown
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "CONTAINER_DEVS",
+    "ONLINK",
+    "Config",
+    "Coverage",
+    "OverlapMode",
+    "RouteOverlap",
+    "StaticRoute",
+    "StaticRoutes",
+    "Watch",
+    "read_config",
+]
+
+SECTION = "hostRouting"
+ONLINK: Literal["onlink"] = "onlink"
+METRIC_MAX = 2**32 - 1
+WAIT_SECONDS_MAX = 600
+CONFIG_BYTES_MAX = 64 << 20
+
+# Interfaces of pods and of the overlays that carry them. Docker's, libvirt's and VPNs' are missing on purpose:
+# their networks really shadow the cluster's.
+# fmt: off
+CONTAINER_DEVS = (
+    "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
+    "wireguard.cali", "bpf*.cali", "cilium_*", "lxc*", "azure*", "azv*", "flannel*", "kube-*", "nodelocaldns",
+    "weave", "antrea-gw*", "ovn-k8s-*", "unbounded0", "wg[0-9]*", "gn[0-9]*",
+)
+# fmt: on
+
+Gateway = IPv4Address | Literal["onlink"] | None
+
+
+class OverlapMode(StrEnum):
+    """What a failed check means: ``WARN`` reports it, ``STRICT`` holds the node back."""
+
+    WARN = "WARN"
+    STRICT = "STRICT"
+
+
+class Coverage(StrEnum):
+    """How much of an expected CIDR is checked: ``EXACT`` every address, ``PROBE`` one."""
+
+    EXACT = "EXACT"
+    PROBE = "PROBE"
+
+
+# --- rules that name our own classes; the others are in _values ------------------------------------------------------
+
+
+def _parse_gateway(value: object) -> Gateway:
+    if value is None or value == "":
+        return None
+    if value == ONLINK:
+        return ONLINK
+    if isinstance(value, str) and value.lower() in ("onlink", "on-link"):
+        raise ValueError(f'{shown(value)} is not an IPv4 address; did you mean "onlink"?')
+    return parse_unicast_address(value)
+
+
+def _parse_dev(value: object) -> str | None:
+    return None if value is None or value == "" else parse_device(value)
+
+
+def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
+    first: dict[tuple[IPv4Network, int], int] = {}
+    position = -1
+
+    def parse(item: object) -> StaticRoute:
+        nonlocal position
+        position += 1
+        route = item if isinstance(item, StaticRoute) else read(StaticRoute, item)
+        earlier = first.setdefault((route.destination, route.metric), position)
+        if earlier != position:
+            twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
+            raise ValueError(f"{twin}; the kernel holds one route of a destination and metric")
+        return route
+
+    return each(value, parse)
+
+
+# --- converters: named functions, since type checkers read the constructor's types off them -----------------------
+
+
+def _destination(value: str | IPv4Network) -> IPv4Network:
+    return attempt(parse_prefix, value)
+
+
+def _gateway(value: str | IPv4Address | None) -> Gateway:
+    return attempt(_parse_gateway, value)
+
+
+def _dev(value: str | None) -> str | None:
+    return attempt(_parse_dev, value)
+
+
+def _metric(value: int) -> int:
+    return attempt(lambda given: parse_integer(given, METRIC_MAX), value)
+
+
+def _seconds(value: int) -> int:
+    return attempt(lambda given: parse_integer(given, WAIT_SECONDS_MAX), value)
+
+
+def _consumer(value: str) -> str:
+    return attempt(parse_consumer, value)
+
+
+def _enabled(value: bool) -> bool:
+    return attempt(parse_boolean, value)
+
+
+def _mode(value: str) -> OverlapMode:
+    return attempt(lambda given: parse_word(given, OverlapMode, "a mode", OverlapMode.WARN), value)
+
+
+def _coverage(value: str) -> Coverage:
+    return attempt(lambda given: parse_word(given, Coverage, "a coverage", Coverage.EXACT), value)
+
+
+def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
+    return attempt(lambda given: each(given, parse_cidr), value)
+
+
+def _patterns(value: Sequence[str]) -> tuple[str, ...]:
+    return attempt(lambda given: each(given, parse_pattern), value)
+
+
+def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
+    return attempt(_parse_routes, value)
+
+
+def _static_routes(value: StaticRoutes | Mapping[str, Any]) -> StaticRoutes:
+    return attempt(lambda given: given if isinstance(given, StaticRoutes) else read(StaticRoutes, given), value)
+
+
+def _route_overlap(value: RouteOverlap | Mapping[str, Any]) -> RouteOverlap:
+    return attempt(lambda given: given if isinstance(given, RouteOverlap) else read(RouteOverlap, given), value)
+
+
+def _textfile(value: str | None) -> str | None:
+    return attempt(parse_textfile, value)
+
+
+def _watch(value: Watch | Mapping[str, Any]) -> Watch:
+    return attempt(lambda given: given if isinstance(given, Watch) else read(Watch, given), value)
+
+
+def read_config(path: str | os.PathLike[str]) -> Any:
+    """The document of a config file as it is written: what ``Config.load`` reads.
+
+    Raises:
+        ConfigError: there is no such file, or it isn't JSON.
+        FileError: it can't be read.
+    """
+    return read_document(path, "config", bytes_max=CONFIG_BYTES_MAX)
+
+
+# --- the config --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class StaticRoute:
+    """One more specific route that the host shall have.
+
+    Args:
+        destination: a prefix without host bits: not the default route, not inside 0/8, 127/8, 224/4 or 240/4.
+        gateway: a unicast address; ``"onlink"``: none, the destination is on the link; None or empty: the next
+            hop of the default route.
+        dev: the interface; None or empty: the default route's.
+        metric: 0-4294967295; 0 is the kernel's default.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    destination: IPv4Network = attrs.field(converter=_destination, metadata={"key": "destination"})
+    gateway: Gateway = attrs.field(default=None, converter=_gateway, metadata={"key": "gateway"})
+    dev: str | None = attrs.field(default=None, converter=_dev, metadata={"key": "dev"})
+    metric: int = attrs.field(default=0, converter=_metric, metadata={"key": "metric"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    def __str__(self) -> str:
+        words = [str(self.destination)]
+        if self.gateway is not None:
+            words.append(ONLINK if self.gateway == ONLINK else f"via {self.gateway}")
+        if self.dev is not None:
+            words.append(f"dev {self.dev}")
+        if self.metric:
+            words.append(f"metric {self.metric}")
+        return " ".join(words)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that reads back as this route."""
+        out = write(self) | {"destination": str(self.destination)}
+        return out | {"gateway": str(self.gateway)} if self.gateway is not None else out
+
+
+@attrs.frozen
+class StaticRoutes:
+    """The routes to install, with an explicit opt-in.
+
+    Args:
+        enabled: must be true where routes are given.
+        routes: no two with the same destination and metric.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    enabled: bool = attrs.field(default=False, converter=_enabled, metadata={"key": "enabled"})
+    routes: tuple[StaticRoute, ...] = attrs.field(default=(), converter=_routes, metadata={"key": "routes"})
+
+    def __attrs_post_init__(self) -> None:
+        opt_in = [("enabled", "must be true where routes are given (explicit opt-in)")]
+        # Routes that are wrong were given too.
+        raise_invalid(self, more=opt_in if self.enabled is False and self.routes else ())
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that reads back as these routes."""
+        return {"enabled": self.enabled, "routes": [route.to_mapping() for route in self.routes]}
+
+
+@attrs.frozen
+class RouteOverlap:
+    """The CIDRs that must leave by the default route's interface, and what may carry them besides.
+
+    Args:
+        expected_cidrs: IPv4 CIDRs; host bits are masked; duplicates and nested ones are fine.
+        mode: what a failure means.
+        container_devs: shell patterns of interfaces that belong to pods; given ones replace the default.
+        allowed_devs: shell patterns of interfaces that may carry expected traffic (second NICs, storage, VPNs).
+        settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
+        coverage: how much of each CIDR is checked.
+        foreseen: CIDRs that another interface may get later; what they would shadow is noted.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    expected_cidrs: tuple[IPv4Network, ...] = attrs.field(
+        default=(), converter=_cidrs, metadata={"key": "expectedCidrs"}
+    )
+    mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode, metadata={"key": "mode"})
+    container_devs: tuple[str, ...] = attrs.field(
+        default=CONTAINER_DEVS, converter=_patterns, metadata={"key": "containerDevs"}
+    )
+    allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns, metadata={"key": "allowedDevs"})
+    settle_seconds: int = attrs.field(default=0, converter=_seconds, metadata={"key": "settleSeconds"})
+    coverage: Coverage = attrs.field(default=Coverage.EXACT, converter=_coverage, metadata={"key": "coverage"})
+    foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs, metadata={"key": "foreseen"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that reads back as this."""
+        out = write(self) | {"expectedCidrs": self.expected_cidrs, "mode": self.mode}
+        lists = {key: [str(item) for item in value] for key, value in out.items() if isinstance(value, tuple)}
+        return out | {key: str(value) for key, value in out.items() if isinstance(value, str)} | lists
+
+
+@attrs.frozen
+class Watch:
+    """Whether the host is watched after it has booted.
+
+    Args:
+        enabled: whether a service does it.
+        textfile: where it writes metrics for Prometheus' node exporter: an absolute path that ends in ``.prom``;
+            None or empty: nowhere.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    enabled: bool = attrs.field(default=False, converter=_enabled, metadata={"key": "enabled"})
+    textfile: str | None = attrs.field(default=None, converter=_textfile, metadata={"key": "textfile"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that reads back as this."""
+        return {"enabled": self.enabled} | write(self)
+
+
+@attrs.frozen
+class Config:
+    """Everything that hostrouting is told.
+
+    Args:
+        static_routes: the routes to install.
+        route_overlap: the CIDRs to check.
+        wait_seconds: 0-600; how long to wait for the default route, devices and gateways, once for a whole run.
+        consumer: the unit that must not start before the routes are proven: a template stands for every instance.
+        watch: whether, and how, all of it is kept true afterwards.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    static_routes: StaticRoutes = attrs.field(
+        default=StaticRoutes(), converter=_static_routes, metadata={"key": "staticRoutes"}
+    )
+    route_overlap: RouteOverlap = attrs.field(
+        default=RouteOverlap(), converter=_route_overlap, metadata={"key": "routeOverlap"}
+    )
+    wait_seconds: int = attrs.field(default=30, converter=_seconds, metadata={"key": "waitSeconds"})
+    consumer: str = attrs.field(default="systemd-nspawn@.service", converter=_consumer, metadata={"key": "consumer"})
+    watch: Watch = attrs.field(default=Watch(), converter=_watch, metadata={"key": "watch"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Config:
+        """Read the ``hostRouting`` key of a document; its siblings are other components' and ignored.
+
+        Args:
+            mapping: the whole document, as ``json.load`` gives it.
+
+        Returns:
+            The config; an empty one if there is no such key.
+
+        Raises:
+            ConfigError: with all problems, each with its path.
+        """
+        section = read_section(cls, mapping, SECTION)
+        return cls() if section is None else section
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Config:
+        """Read a config file.
+
+        Args:
+            path: of a JSON document (RFC 8259, UTF-8).
+
+        Returns:
+            The config.
+
+        Raises:
+            ConfigError: there is no such file, it isn't JSON, or its content breaks the rules.
+            FileError: it can't be read.
+        """
+        return cls.from_mapping(read_config(path))
+
+    def without_waits(self) -> Config:
+        """The same for a host as it is at this moment."""
+        return attrs.evolve(self, wait_seconds=0, route_overlap=attrs.evolve(self.route_overlap, settle_seconds=0))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The document that ``from_mapping`` reads back as this config."""
+        section = {
+            "staticRoutes": self.static_routes.to_mapping(),
+            "routeOverlap": self.route_overlap.to_mapping(),
+        }
+        if self.watch != Watch():
+            section["watch"] = self.watch.to_mapping()
+        return {SECTION: write(self) | section}

@@ -1,0 +1,175 @@
+"""Making network namespaces and living in them: unshare(2), setns(2), and why they are refused.
+
+A namespace has no name here and leaves nothing behind: it lives as long as a thread, a socket or a file
+descriptor keeps it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno as errnos
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from hostrouting.model.errors import RouteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Namespace", "NamespaceError", "in_thread", "is_made_here", "make_namespace", "refusal", "this_namespace"]
+
+T = TypeVar("T")
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+
+_THIS_NAMESPACE = Path("/proc/thread-self/ns/net")
+_SO_NETNS_COOKIE = 71  # asm-generic/socket.h
+
+# What this process has made. A list of what may be touched is safer than one of what may not: /proc/1/ns/net, the
+# host's, can't be read without leave to trace that process, which not even every root has.
+_made: set[int] = set()
+
+
+class NamespaceError(RouteError):
+    """A network namespace couldn't be made, or isn't one that may be changed."""
+
+
+def this_namespace() -> int:
+    """A number of the network namespace that the calling thread is in, which no other will have until a reboot.
+
+    Before Linux 5.14 it is the inode, which the kernel gives away again as soon as a namespace is gone.
+    """
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as here:
+        try:
+            return int.from_bytes(here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+        except OSError:
+            return _THIS_NAMESPACE.stat().st_ino
+
+
+def is_made_here() -> bool:
+    """Whether the calling thread is in a network namespace that this process has made."""
+    return this_namespace() in _made
+
+
+def make_namespace() -> None:
+    """Move the calling thread into a new network namespace; if need be, the process into a user namespace first.
+
+    Raises:
+        NamespaceError: the system refuses.
+    """
+    try:
+        try:
+            _unshare(_CLONE_NEWNET)
+        except PermissionError:
+            _enter_user_namespace()
+    except OSError as error:
+        raise refusal(error.errno) from error
+    _made.add(this_namespace())
+
+
+def _enter_user_namespace() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+    # user_namespaces(7): without CAP_SETGID a gid can be mapped only once setgroups is denied.
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+
+
+def _unshare(flags: int) -> None:
+    _call("unshare", flags)  # os.unshare came with Python 3.12
+
+
+def _call(function: str, *arguments: int) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments):
+        errno = ctypes.get_errno()
+        raise OSError(errno, os.strerror(errno))
+
+
+class Namespace:
+    """A second network namespace, which lives as long as this object; the calling thread stays where it is.
+
+    Raises:
+        NamespaceError: the system refuses.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self.identity = in_thread(_made_aside)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread inside the namespace, and return or raise what it does."""
+
+        def inside() -> T:
+            _call("setns", self.fd, _CLONE_NEWNET)  # os.setns came with Python 3.12
+            return function()
+
+        return in_thread(inside)
+
+
+def _made_aside() -> tuple[int, int]:
+    try:
+        _unshare(_CLONE_NEWNET)
+    except OSError as error:
+        raise refusal(error.errno) from error
+    return os.open(_THIS_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC), this_namespace()
+
+
+def in_thread(function: Callable[[], T]) -> T:
+    """Call a function in a thread of its own, wait, and return or raise what it does."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the function was asked for
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="hostrouting-namespace")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors.pop()
+    return results[0]
+
+
+def refusal(errno: int | None) -> NamespaceError:
+    """The error of a namespace that couldn't be made, with the setting that forbids it, as far as it is known."""
+    reason = os.strerror(errno) if errno else "unknown error"
+    return NamespaceError(f"can't make a network namespace: {reason}{_hint(errno)}", errno=errno)
+
+
+def _hint(errno: int | None) -> str:
+    if errno == errnos.EINVAL and threading.active_count() > 1:
+        return "; without root it has to be done before the process starts a second thread"
+    for setting, forbids, advice in _SETTINGS:
+        if _value(setting) == forbids:
+            return f"; {setting.replace('/', '.')} is {forbids}: {advice}"
+    if errno == errnos.ENOSPC:
+        return "; there are too many: see user.max_user_namespaces and user.max_net_namespaces"
+    if errno in (errnos.EPERM, errnos.EACCES):
+        return "; run as root, and in a container with CAP_SYS_ADMIN and a seccomp profile that allows unshare(2)"
+    return ""
+
+
+_SETTINGS = (
+    ("user/max_user_namespaces", "0", "raise it, or run as root"),
+    ("user/max_net_namespaces", "0", "raise it"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "set it to 0, or run as root"),
+    ("kernel/unprivileged_userns_clone", "0", "set it to 1, or run as root"),
+)
+
+
+def _value(setting: str) -> str | None:
+    try:
+        return Path("/proc/sys", setting).read_text().strip()
+    except OSError:
+        return None

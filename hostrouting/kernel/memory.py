@@ -1,0 +1,278 @@
+"""A kernel in memory: the one that tests drive, and that stands in where there are no namespaces.
+
+::
+
+    kernel = FakeKernel()
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+    assert not kernel.add([Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", IPv4Address("10.1.0.1")),))])
+    kernel.lookup([IPv4Address("172.16.1.9")])[0].route.devs        # ("eth0",)
+
+It is held to the real kernel's answers, errno by errno, by ``hostrouting.testing.conformance``. Not modelled:
+nexthop objects (EINVAL, as for one that doesn't exist), VRFs, encapsulation, IPv6 addresses other than the
+link-local ones that each device has, source addresses in 127/8 on other devices than ``lo`` in a multipath route,
+and the cached type of a multicast destination below a prefix of its own that shares its hops with another route.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from functools import partial
+from ipaddress import IPv4Address, IPv4Interface
+from typing import TYPE_CHECKING
+
+from hostrouting.kernel._memory import devinet
+from hostrouting.kernel._memory.device import Device, InAddress, RefusedError
+from hostrouting.kernel._memory.output import get_route
+from hostrouting.kernel._memory.requests import delete_route, new_route
+from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
+from hostrouting.kernel._memory.trie import Insert, fib_tables_dump
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import Hardware, RouteFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hostrouting.kernel._memory.net import Net
+    from hostrouting.model.values import Address, Link, Lookup, Route, Rule
+    from phases import CancelScope
+
+__all__ = ["FakeKernel"]
+
+
+class FakeKernel:
+    """A ``Kernel`` in memory that starts like a fresh network namespace with ``lo`` up; threads may share it.
+
+    Args:
+        promote_secondaries: net.ipv4.conf.all.promote_secondaries: the next address of the subnet takes the place
+            of a deleted primary.
+        ignore_routes_with_linkdown: net.ipv4.conf.all.ignore_routes_with_linkdown: hops without carrier are passed
+            over.
+    """
+
+    def __init__(self, *, promote_secondaries: bool = False, ignore_routes_with_linkdown: bool = False) -> None:
+        self._lock = threading.Lock()
+        self._net = devinet.new_net(
+            promotes_secondaries=promote_secondaries, ignores_linkdown=ignore_routes_with_linkdown
+        )
+        self._changed = threading.Event()
+        self._seen = threading.local()
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def links(self) -> tuple[Link, ...]:
+        """All network interfaces, by index."""
+        with self._lock:
+            return tuple(dev.show() for dev in self._net.devices.values())
+
+    def addresses(self) -> tuple[Address, ...]:
+        """All IPv4 addresses of this host."""
+        with self._lock:
+            return tuple(ifa.show(dev.name) for dev in self._net.devices.values() for ifa in dev.addresses)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The policy rules in the order in which the kernel asks them."""
+        with self._lock:
+            return tuple(self._net.rules)
+
+    def routes(self, table: int | None = None) -> tuple[Route, ...]:
+        """The entries of a table, in the kernel's order; of every table, if none is named.
+
+        Args:
+            table: its number.
+
+        Returns:
+            The entries; none for a table that doesn't exist.
+        """
+        with self._lock:
+            return fib_tables_dump(self._net, table)
+
+    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+        """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound)."""
+        with self._lock:
+            return tuple(get_route(self._net, address) for address in addresses)
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes; one whose ``key`` is taken fails with EEXIST."""
+        return self._write(routes, partial(new_route, how=Insert.EXCLUSIVE))
+
+    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes or put them in the place of the first with the same ``key``.
+
+        The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
+        """
+        return self._write(routes, partial(new_route, how=Insert.REPLACE))
+
+    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Delete exactly these routes; one that isn't there fails with ESRCH."""
+        return self._write(routes, delete_route)
+
+    def _write(self, routes: Sequence[Route], write: Callable[[Net, Route], None]) -> tuple[RouteFailure, ...]:
+        failures = []
+        with self._changing() as net:
+            for route in routes:
+                try:
+                    write(net, route)
+                except RefusedError as refusal:
+                    failures.append(RouteFailure(route, refusal.errno, refusal.message))
+        return tuple(failures)
+
+    # --- waiting -----------------------------------------------------------------------------------------------
+
+    def wait_for_change(self, scope: CancelScope, *, ways_only: bool = False) -> None:  # noqa: ARG002
+        """Return when something has changed since this thread's last call; the first call returns at once.
+
+        Args:
+            scope: ends the wait.
+            ways_only: makes no difference; every change counts.
+
+        Raises:
+            phases.Cancelled, phases.TimedOut: the scope ended first.
+        """
+        with self._lock:
+            changed, changes = self._changed, self._net.changes
+        if getattr(self._seen, "changes", None) == changes:
+            scope.wait(changed)
+            with self._lock:
+                changes = self._net.changes
+        self._seen.changes = changes
+
+    # --- the world ---------------------------------------------------------------------------------------------
+
+    def add_link(
+        self,
+        name: str,
+        *,
+        up: bool = True,
+        kind: str | None = "veth",
+        hardware: int = Hardware.ETHER,
+        master: str | None = None,
+    ) -> None:
+        """Add an interface with carrier.
+
+        Args:
+            name: of the interface.
+            up: whether it is set up.
+            kind: ``veth``, ``bridge``…; None for hardware.
+            hardware: the ARPHRD number.
+            master: the interface that it is a port of.
+
+        Raises:
+            RouteError: EEXIST if there is one of that name, ENODEV if the master doesn't exist.
+        """
+        with self._attempting(f"add the link {name}") as net:
+            if master is not None:
+                net.device(master)
+            dev = Device(net.next_index(), name, kind, hardware, master)
+            devinet.add_device(net, dev)
+            devinet.set_device_up(net, dev, is_up=up)
+
+    def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
+        """Set an interface up or down, or plug its cable in or out.
+
+        Raises:
+            RouteError: ENODEV if there is none of that name.
+        """
+        with self._attempting(f"set the link {name}") as net:
+            dev = net.device(name)
+            if up is not None:
+                devinet.set_device_up(net, dev, is_up=up)
+            if carrier is not None:
+                devinet.carrier_changed(net, dev, is_plugged=carrier)
+
+    def del_link(self, name: str) -> None:
+        """Delete an interface with its addresses and routes.
+
+        Raises:
+            RouteError: ENODEV if there is none of that name, EOPNOTSUPP for ``lo``.
+        """
+        with self._attempting(f"delete the link {name}") as net:
+            devinet.delete_device(net, net.device(name))
+
+    def add_address(
+        self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
+    ) -> None:
+        """Give an interface an address.
+
+        Args:
+            dev: the interface.
+            address: like ``10.1.0.4/24``.
+            peer: the far end of a point-to-point link; the prefix length is then the peer's.
+            metric: of the connected route.
+            prefix_route: whether the kernel adds the connected route.
+
+        Raises:
+            RouteError: ENODEV, EEXIST if the address is there.
+            ValueError: it is no address.
+        """
+        interface = IPv4Interface(address)
+        ifa = InAddress(
+            local=int(interface.ip),
+            address=int(IPv4Address(peer or interface.ip)),
+            length=interface.network.prefixlen,
+            metric=metric,
+            has_prefix_route=prefix_route,
+        )
+        with self._attempting(f"add the address {address} to {dev}") as net:
+            devinet.inet_insert_ifa(net, net.device(dev), ifa)
+
+    def del_address(self, dev: str, address: str) -> None:
+        """Take an address away from an interface.
+
+        Args:
+            dev: the interface.
+            address: with the prefix length that it was added with.
+
+        Raises:
+            RouteError: ENODEV, EADDRNOTAVAIL if the address isn't there.
+            ValueError: it is no address.
+        """
+        interface = IPv4Interface(address)
+        with self._attempting(f"delete the address {address} of {dev}") as net:
+            device = net.device(dev)
+            devinet.inet_del_ifa(
+                net, device, devinet.find_address(device, int(interface.ip), interface.network.prefixlen)
+            )
+
+    def add_rule(self, rule: Rule) -> None:
+        """Add a policy rule behind those of its preference.
+
+        Raises:
+            RouteError: EEXIST if the same rule is there, EINVAL.
+        """
+        with self._attempting(f"add the rule {rule.preference}") as net:
+            fib_newrule(net, rule)
+
+    def del_rule(self, rule: Rule) -> None:
+        """Delete a policy rule: the first of its preference that has all that it selects by.
+
+        Raises:
+            RouteError: ENOENT if there is no such rule, EINVAL.
+        """
+        with self._attempting(f"delete the rule {rule.preference}") as net:
+            fib_delrule(net, rule)
+
+    # --- the way to the state ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _changing(self) -> Iterator[Net]:
+        """The state, locked; who waits for a change is woken if there was one."""
+        with self._lock:
+            before = self._net.changes
+            try:
+                yield self._net
+            finally:
+                if self._net.changes != before:
+                    self._changed.set()
+                    self._changed = threading.Event()
+
+    @contextmanager
+    def _attempting(self, attempt: str) -> Iterator[Net]:
+        with self._changing() as net:
+            try:
+                yield net
+            except RefusedError as refusal:
+                raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal

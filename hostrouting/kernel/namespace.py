@@ -1,0 +1,285 @@
+"""The kernel itself in a throw-away network namespace, where links, addresses and rules can be changed at will.
+
+::
+
+    enter_namespace()                      # this thread, and those that it starts later; there is no way back
+    kernel = NamespaceKernel()
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+    kernel.in_fabric(lambda: kernel.add_address("eth0", "10.1.0.1/24"))      # the other end of the cable
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import closing
+from ipaddress import IPv4Interface
+from typing import TYPE_CHECKING, TypeVar
+
+from hostrouting.kernel._namespaces import (
+    Namespace,
+    NamespaceError,
+    is_made_here,
+    make_namespace,
+    refusal,
+    this_namespace,
+)
+from hostrouting.kernel._pyroute2 import Channel, Request, encode_rule, get_link
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink.attempts import told
+from hostrouting.kernel.rtnetlink.changes import ChangeSocket
+from hostrouting.model.errors import RouteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostrouting.kernel._pyroute2 import Message
+    from hostrouting.kernel.rtnetlink.conversation import Conversation
+    from hostrouting.model.values import Rule
+
+__all__ = ["NamespaceError", "NamespaceKernel", "enter_namespace"]
+
+T = TypeVar("T")
+
+# A carrier reaches the routes from a work queue (net/core/link_watch.c), within microseconds on an idle machine.
+_CARRIER_SECONDS = 10.0
+_WITH_CARRIER = ("UP", "UNKNOWN")  # IFLA_OPERSTATE, as pyroute2 words it; lo is always unknown
+
+
+def enter_namespace() -> None:
+    """Move this thread into a new network namespace of its own, in which ``lo`` is up and nothing else is.
+
+    Threads and processes that it starts later are in it too; there is no way back. Without CAP_SYS_ADMIN the
+    whole process enters a user namespace first, as ``unshare -rn`` does, which only a single-threaded one can.
+
+    Raises:
+        NamespaceError: the system refuses; the message names the setting that forbids it, as far as it is known.
+    """
+    make_namespace()
+    try:
+        NamespaceKernel().set_link("lo", up=True)
+    except RouteError as error:
+        if not error.is_not_permitted:
+            raise
+        # Ubuntu's AppArmor lets a user namespace be made and then denies what its root may do there.
+        raise refusal(error.errno) from error
+
+
+class NamespaceKernel(NetlinkBackend):
+    """The kernel in a network namespace that ``enter_namespace`` has made: a ``Kernel``.
+
+    Each link is one end of a veth pair. The other end has the same name in a second namespace, the *fabric*:
+    ``links()`` doesn't show it, its state is the cable's, and it can have addresses that answer.
+
+    Works in the namespace that it was built in and in its fabric, and refuses any other: a thread that is still
+    in the host's can't change anything there by mistake.
+
+    Raises:
+        NamespaceError: the calling thread is in a namespace that this process hasn't made.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not is_made_here():
+            raise NamespaceError(
+                "refused to change a network namespace that this process hasn't made; call enter_namespace() first"
+            )
+        self._namespaces = {this_namespace()}
+        self._fabric: Namespace | None = None
+
+    # --- links -------------------------------------------------------------------------------------------------
+
+    def add_link(self, name: str, *, up: bool = True) -> None:
+        """Add an interface with carrier.
+
+        Args:
+            name: of both ends of the cable, here and in the fabric.
+            up: whether it is set up.
+
+        Raises:
+            RouteError: the kernel refused; EEXIST if there is one of that name.
+        """
+        raw_name = os.fsencode(name)
+        peer = {"attrs": [("IFLA_IFNAME", raw_name), ("IFLA_NET_NS_FD", self._other_side().fd)]}
+        veth = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]})]}
+        self._change(
+            f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", raw_name), ("IFLA_LINKINFO", veth)
+        )
+        # Not in the same request: veth_open refuses an end that isn't paired yet (ENOTCONN).
+        self.set_link(name, carrier=True)
+        self.set_link(name, up=up)
+
+    def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
+        """Set an interface up or down, or plug its cable in or out; returns when the routes know.
+
+        Raises:
+            RouteError: the kernel refused; ENODEV if there is none of that name.
+        """
+        with ChangeSocket() as changes:
+            if up is not None:
+                self._set_up(name, up)
+            if carrier is not None:
+                self.in_fabric(lambda: self._set_up(name, carrier))
+            self._await_carrier(name, changes)
+
+    def _await_carrier(self, name: str, changes: ChangeSocket) -> None:
+        deadline = time.monotonic() + _CARRIER_SECONDS
+        while not self._is_settled(name):
+            select.select([changes], [], [], max(0.0, deadline - time.monotonic()))
+            changes.drain()
+            if time.monotonic() > deadline:
+                raise RouteError(f"the carrier of {name} didn't settle within {_CARRIER_SECONDS:g} s")
+
+    def _is_settled(self, name: str) -> bool:
+        link = self._ask(f"look at the link {name}", get_link(self._index(name)))[0]
+        is_up = link["flags"] & rtnl.IFF_UP
+        # linkwatch_do_dev sets the operational state and tells the routes under one lock.
+        return not is_up or bool(link["flags"] & rtnl.IFF_LOWER_UP) == (
+            link.get_attr("IFLA_OPERSTATE") in _WITH_CARRIER
+        )
+
+    def del_link(self, name: str) -> None:
+        """Delete an interface with its addresses and routes.
+
+        Raises:
+            RouteError: the kernel refused; ENODEV if there is none of that name.
+        """
+        self._change(f"delete the link {name}", rtnl.RTM_DELLINK, rtnl.DELETE, {"index": self._index(name)})
+
+    def _set_up(self, name: str, up: bool) -> None:
+        fields = {"index": self._index(name), "flags": rtnl.IFF_UP if up else 0, "change": rtnl.IFF_UP}
+        self._change(f"set the link {name} {'up' if up else 'down'}", rtnl.RTM_NEWLINK, rtnl.CHANGE, fields)
+
+    # --- addresses ---------------------------------------------------------------------------------------------
+
+    def add_address(
+        self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
+    ) -> None:
+        """Give an interface an address.
+
+        Args:
+            dev: the interface.
+            address: like ``10.1.0.4/24``.
+            peer: the far end of a point-to-point link; the prefix length is then the peer's.
+            metric: of the connected route.
+            prefix_route: whether the kernel adds the connected route.
+
+        Raises:
+            RouteError: the kernel refused; EEXIST if the address is there.
+        """
+        interface = IPv4Interface(address)
+        self._change(
+            f"add the address {address} to {dev}",
+            rtnl.RTM_NEWADDR,
+            rtnl.ADD,
+            {"family": 2, "prefixlen": interface.network.prefixlen, "index": self._index(dev)},
+            ("IFA_LOCAL", str(interface.ip)),
+            ("IFA_ADDRESS", peer or str(interface.ip)),
+            ("IFA_FLAGS", 0 if prefix_route else rtnl.IFA_F_NOPREFIXROUTE),
+            *((("IFA_RT_PRIORITY", metric),) if metric else ()),
+        )
+
+    def del_address(self, dev: str, address: str) -> None:
+        """Take an address away from an interface.
+
+        Args:
+            dev: the interface.
+            address: with the prefix length that it was added with.
+
+        Raises:
+            RouteError: the kernel refused; EADDRNOTAVAIL if the address isn't there.
+        """
+        interface = IPv4Interface(address)
+        length = interface.network.prefixlen
+        # The kernel compares IFA_ADDRESS, the far end, and the length only where both are named.
+        far_end = next(
+            (
+                there.peer or there.local
+                for there in self.addresses()
+                if (there.dev, there.local, there.prefix_length) == (dev, interface.ip, length)
+            ),
+            interface.ip,
+        )
+        self._change(
+            f"delete the address {address} of {dev}",
+            rtnl.RTM_DELADDR,
+            rtnl.DELETE,
+            {"family": 2, "prefixlen": length, "index": self._index(dev)},
+            ("IFA_LOCAL", str(interface.ip)),
+            ("IFA_ADDRESS", str(far_end)),
+        )
+
+    # --- rules -------------------------------------------------------------------------------------------------
+
+    def add_rule(self, rule: Rule) -> None:
+        """Add a policy rule.
+
+        Raises:
+            RouteError: the kernel refused; EEXIST if the same rule is there.
+        """
+        self._ask(f"add the rule {rule.preference}", encode_rule(rtnl.RTM_NEWRULE, rtnl.ADD, rule))
+
+    def del_rule(self, rule: Rule) -> None:
+        """Delete a policy rule.
+
+        Raises:
+            RouteError: the kernel refused; ENOENT if there is no such rule.
+        """
+        self._ask(f"delete the rule {rule.preference}", encode_rule(rtnl.RTM_DELRULE, rtnl.DELETE, rule))
+
+    # --- the other end of the cables -----------------------------------------------------------------------------
+
+    def in_fabric(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread inside the fabric, and return what it returns.
+
+        There, this object's methods work on the far ends; a socket opened there stays there.
+
+        Args:
+            function: takes nothing.
+
+        Returns:
+            Its result; what it raises is raised here.
+        """
+        return self._other_side().run(function)
+
+    def _other_side(self) -> Namespace:
+        if self._fabric is None:
+            self._refuse_elsewhere()
+            self._fabric = Namespace()
+            self._namespaces.add(self._fabric.identity)
+        return self._fabric
+
+    # --- the way to the kernel -----------------------------------------------------------------------------------
+
+    def _connect(self) -> Conversation:
+        self._refuse_elsewhere()
+        return super()._connect()
+
+    def _refuse_elsewhere(self) -> None:
+        if this_namespace() not in self._namespaces:
+            raise NamespaceError("refused: this thread is in another network namespace than this kernel was built in")
+
+    def _index(self, name: str) -> int:
+        self._refuse_elsewhere()
+        try:
+            return rtnl.Indexes()[name]
+        except rtnl.RefusedError as refused:
+            raise RouteError(refused.message, errno=refused.errno) from refused
+
+    def _change(
+        self, attempt: str, kind: int, flags: int, fields: dict[str, int], *attributes: tuple[str, object]
+    ) -> None:
+        self._ask(attempt, Request(kind, flags, fields, attributes))
+
+    def _ask(self, attempt: str, request: Request) -> tuple[Message, ...]:
+        self._refuse_elsewhere()
+        with told(attempt):
+            channel = Channel()
+        with closing(channel):
+            try:
+                return channel.ask(request)
+            except rtnl.RefusedError as refused:
+                raise RouteError(f"can't {attempt}: {refused.message}", errno=refused.errno) from refused

@@ -1,0 +1,399 @@
+"""The routes port on the kernel itself, over netlink sockets of our own.
+
+Requests never share a socket with notifications (on a bound socket another process's message is taken for the
+answer): each call holds a conversation of its own in its own thread (_conversation.py), and closes it. Changes arrive
+on other sockets (_changes.py).
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import threading
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from hostrouting.kernel._networks import Inside
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import wire
+from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told, uncollected
+from hostrouting.kernel.rtnetlink.changes import ChangeSocket, Witness
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.deletion import Deletable, SameDestinations
+from hostrouting.kernel.rtnetlink.entries import RouteReader
+from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
+from hostrouting.kernel.rtnetlink.nexthops import DUMP_NEXTHOPS, HiddenHops, decode_nexthop
+from hostrouting.kernel.rtnetlink.rules import DUMP_RULES, decode_rule
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import Lookup, RouteFailure, RouteType, Scope, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from ipaddress import IPv4Address, IPv4Network
+    from typing import TypeVar
+
+    from hostrouting.kernel.rtnetlink.entries import Destinations
+    from hostrouting.kernel.rtnetlink.messages import Run
+    from hostrouting.model.values import Address, Link, NexthopObject, Route, Rule
+    from phases import CancelScope
+
+    T = TypeVar("T")
+    _Pack = Callable[[Route, int], bytes]
+    _HasWorked = Callable[[Route, rtnl.RefusedError], bool]
+
+__all__ = ["NetlinkBackend"]
+
+# Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
+_ATTEMPTS = 32
+
+# A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
+_CALM_ATTEMPTS = 4
+
+_LIST_NEXTHOPS = "list the nexthop objects"
+
+# What fib_lookup answers instead of an entry; anything else is a failure to answer.
+_NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
+
+
+class NetlinkBackend:
+    """The IPv4 FIB of the network namespace that the calling thread is in.
+
+    Needs no privileges to read; writing needs CAP_NET_ADMIN, without which each route fails with EPERM. May be
+    shared by threads: every call works on a socket of its own. Raises ``RouteError`` in a thread that runs an
+    asyncio event loop.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def links(self) -> tuple[Link, ...]:
+        """All network interfaces, by index."""
+        return self._read("list the interfaces", lambda talk: decode_links(talk.messages(rtnl.RTM_GETLINK, DUMP_LINKS)))
+
+    def addresses(self) -> tuple[Address, ...]:
+        """All IPv4 addresses of this host."""
+
+        def read(talk: Conversation) -> tuple[Address, ...]:
+            names = rtnl.Names()
+            messages = talk.messages(rtnl.RTM_GETADDR, DUMP_ADDRESSES)
+            return tuple(decode_address(message, names) for message in messages)
+
+        return self._read("list the addresses", read)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The policy rules in the order in which the kernel asks them, that of its list."""
+        return self._read(
+            "list the rules", lambda talk: tuple(map(decode_rule, talk.messages(rtnl.RTM_GETRULE, DUMP_RULES)))
+        )
+
+    def nexthops(self) -> tuple[NexthopObject, ...]:
+        """All nexthop objects, by number; none where the kernel has no such thing (before 5.3).
+
+        Beyond the port: what routes do by them, ``routes`` tells.
+        """
+        return self._read(_LIST_NEXTHOPS, _dumped_nexthops)
+
+    def routes(self, table: int | None = None) -> tuple[Route, ...]:
+        """The entries of a table, in the kernel's order; of every table, if none is named.
+
+        A table that changed while it was read is read again, a few times over. Should it never be still, each entry
+        was there at some time during the call, though not all of them at one moment.
+
+        Args:
+            table: its number; the kernel itself leaves the others out.
+
+        Returns:
+            The entries; none for a table that doesn't exist. One that uses a nexthop object has the hops of that.
+        """
+        attempt = "list the routes"
+        patience = _CALM_ATTEMPTS
+
+        def read(talk: Conversation) -> tuple[Route, ...]:
+            nonlocal patience
+            with told(attempt), closing(Witness()) as witness:
+                runs = list(_dumped_routes(talk, table))
+                if patience and witness.saw_a_change(table):
+                    patience -= 1
+                    raise rtnl.AgainError
+            with uncollected():
+                return tuple(chain.from_iterable(map(self._reader().read, runs)))
+
+        return self._read(attempt, read)
+
+    def default_routes(self, table: int = Table.MAIN) -> tuple[Route, ...]:
+        """The entries of a table for 0.0.0.0/0, which stand at its head; it is read no further.
+
+        Args:
+            table: its number.
+
+        Returns:
+            The entries in the kernel's order: by tos, then by metric.
+        """
+
+        def read(talk: Conversation) -> tuple[Route, ...]:
+            reader = self._reader()
+            found: list[Route] = []
+            for run in _dumped_routes(talk, table):
+                entries = reader.read(run)
+                found += [entry for entry in entries if entry.destination.prefixlen == 0]
+                # The walk is in the order of addresses (leaf_walk_rcu). What is left of it ends with the socket.
+                if entries and int(entries[-1].destination.network_address):
+                    break
+            return tuple(found)
+
+        return self._read("look for the default route", read)
+
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
+        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
+
+        A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
+        nearer, where gateways are. Those that aren't asked for are never made a value: memory goes by the result,
+        whatever the size of the tables. In a large table, most of them are passed over hundreds at a time.
+
+        Args:
+            devs: names of interfaces.
+            inside: networks; a plain entry whose destination is one of them or lies in one is given too.
+
+        Returns:
+            The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
+        """
+        attempt, names = "list the routes", frozenset(devs)
+        patience = _CALM_ATTEMPTS
+
+        def is_wanted(route: Route) -> bool:
+            is_plain = route.type is RouteType.UNICAST and route.tos == 0 and route.scope < Scope.LINK
+            return not (is_plain and route.devs and names.issuperset(route.devs))
+
+        def read(talk: Conversation) -> tuple[Route, ...]:
+            nonlocal patience
+            reader = self._reader(is_wanted, Inside(inside) if inside else None)
+            with told(attempt), closing(Witness()) as witness, uncollected():
+                found = tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
+                if patience and witness.saw_a_change(None):
+                    patience -= 1
+                    raise rtnl.AgainError
+            return found
+
+        return self._read(attempt, read)
+
+    @contextmanager
+    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
+        """While it is open, tell whether routes or rules may have changed since it was opened.
+
+        Raises:
+            RouteError: the kernel can't be listened to.
+        """
+        with told("listen for changes of routes"):
+            witness = Witness()
+        with closing(witness):
+            yield lambda: witness.saw_a_change(None)
+
+    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+        """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
+
+        Never with an output interface: the kernel would then call nearly every destination reachable.
+
+        Until the first policy rule is added, tables local and main are one trie, and the kernel names main
+        (254) for the entries of both (fib_trie_unmerge).
+        """
+        if not addresses:
+            return ()
+        with uncollected():
+            return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses)))
+
+    def _answers(self, talk: Conversation, addresses: Sequence[IPv4Address]) -> Iterator[Lookup]:
+        reader = self._reader()
+        for asked, answers in talk.ask(rtnl.RTM_GETROUTE, addresses, wire.look_up):
+            entries = [answer for answer in answers if not isinstance(answer, rtnl.RefusedError)]
+            try:
+                routes = iter(reader.answers(entries) if entries else ())
+            except rtnl.AgainError:
+                # An interface has just gone. Only these are asked again, each alone, or links that come and go would
+                # never let a long list end.
+                if len(addresses) == 1:
+                    raise
+                for address in asked:
+                    yield from self.lookup((address,))
+                continue
+            for address, answer in zip(asked, answers, strict=True):
+                if not isinstance(answer, rtnl.RefusedError):
+                    yield Lookup(address, next(routes))
+                elif answer.errno in _NO_ROUTE:
+                    yield Lookup(address, None, answer.errno)
+                else:
+                    raise answer
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes; one whose ``key`` is taken fails with EEXIST."""
+        return self._write(routes, lambda: _packed(rtnl.ADD), self._is_added)
+
+    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes or put them in the place of the first with the same ``key``.
+
+        The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
+        """
+        return self._write(routes, lambda: _packed(rtnl.REPLACE), lambda *_: False)
+
+    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Delete exactly these routes; one that isn't there fails with ESRCH."""
+
+        def prepare() -> _Pack:
+            deletable, ways = self._deletable(routes), wire.Ways(rtnl.Indexes())
+
+            def pack(route: Route, sequence: int) -> bytes:
+                message = wire.delete_route(ways, route, sequence)
+                deletable.take(route)
+                return message
+
+            return pack
+
+        return self._write(routes, prepare, lambda _, refusal: refusal.errno == errnos.ESRCH)
+
+    def _write(
+        self, routes: Sequence[Route], prepare: Callable[[], _Pack], has_worked: _HasWorked
+    ) -> tuple[RouteFailure, ...]:
+        if not routes:
+            return ()
+        refusals = self._ask_to_change("change routes", routes, prepare, has_worked)
+        return tuple(
+            RouteFailure(routes[number], refusals[number].errno, refusals[number].message)
+            for number in sorted(refusals)
+        )
+
+    def _is_added(self, route: Route, refusal: rtnl.RefusedError) -> bool:
+        if refusal.errno != errnos.EEXIST:
+            return False
+        try:
+            self._deletable((route,)).take(route)
+        except (RouteError, rtnl.RefusedError):
+            return False
+        return True
+
+    def _deletable(self, routes: Sequence[Route]) -> Deletable:
+        chosen = SameDestinations(routes)
+
+        def read(table: int, protocol: int, talk: Conversation) -> list[Route]:
+            reader = RouteReader(rtnl.Names(), lambda _: False, chosen)
+            return list(chain.from_iterable(map(reader.read, _dumped_routes(talk, table, protocol))))
+
+        tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
+        with uncollected():
+            return Deletable(
+                entry
+                for table, protocol in tables
+                for entry in self._read("read the routes to delete", partial(read, table, protocol))
+                if entry.protocol == protocol  # 0 is no filter to the kernel
+            )
+
+    # --- waiting -----------------------------------------------------------------------------------------------
+
+    def wait_for_change(self, scope: CancelScope, *, ways_only: bool = False) -> None:
+        """Return when links, addresses, routes or rules may have changed since this thread's last call.
+
+        The first call in a thread returns at once; from then on changes are collected, until the thread ends or
+        the backend is gone. An overrun of the socket counts as a change.
+
+        Args:
+            scope: ends the wait.
+            ways_only: of routes only those count that others may need: default routes, and what is on a link, where
+                gateways are. The kernel drops the news of all others (a socket filter), so that a flood of them wakes
+                nobody. Collected apart from what calls without it see.
+
+        Raises:
+            phases.Cancelled, phases.TimedOut: the scope ended first.
+            RouteError: the kernel can't be listened to.
+        """
+        attempt = "listen for changes of routes"
+        refuse_running_loop(attempt)
+        sockets: dict[bool, ChangeSocket] = vars(self._local).setdefault("changes", {})
+        changes = sockets.get(ways_only)
+        if changes is None:
+            with told(attempt):
+                sockets[ways_only] = ChangeSocket(ways_only=ways_only)
+            return
+        # Not inside ``told``: phases.TimedOut is an OSError too.
+        scope.wait(changes)
+        with told(attempt):
+            changes.drain()
+
+    # --- the way to the kernel ---------------------------------------------------------------------------------
+
+    def _connect(self) -> Conversation:
+        return Conversation()
+
+    def _reader(
+        self, is_wanted: Callable[[Route], bool] | None = None, destinations: Destinations | None = None
+    ) -> RouteReader:
+        return RouteReader(rtnl.Names(), is_wanted, destinations, self._hidden_hops())
+
+    def _hidden_hops(self) -> HiddenHops:
+        """The hops that the kernel doesn't show with a route where nexthop_compat_mode is 0."""
+
+        def read_nexthops() -> tuple[NexthopObject, ...]:
+            # On a socket of its own, as the dump of the routes may still be running.
+            with told(_LIST_NEXTHOPS):
+                talk = self._connect()
+            with closing(talk):
+                return _dumped_nexthops(talk)
+
+        return HiddenHops(read_nexthops)
+
+    def _ask_to_change(
+        self,
+        attempt: str,
+        subjects: Sequence[T],
+        prepare: Callable[[], Callable[[T, int], bytes]],
+        has_worked: Callable[[T, rtnl.RefusedError], bool],
+    ) -> dict[int, rtnl.RefusedError]:
+        """``Conversation.change``, with the requests prepared once it is open."""
+        refuse_running_loop(attempt)
+        with told(attempt):
+            talk = self._connect()
+        with closing(talk):
+            return talk.change(subjects, prepare(), has_worked)
+
+    def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
+        """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""
+        refuse_running_loop(attempt)
+        reason = ""
+        for _ in range(_ATTEMPTS):
+            with told(attempt):
+                talk = self._connect()
+            with closing(talk):
+                try:
+                    return read(talk)
+                except rtnl.AgainError as again:
+                    reason = again.reason
+                except rtnl.RefusedError as refusal:
+                    raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
+        raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
+
+
+def _packed(flags: int) -> _Pack:
+    return partial(wire.new_route, flags, wire.Ways(rtnl.Indexes()))
+
+
+def _dumped_nexthops(talk: Conversation) -> tuple[NexthopObject, ...]:
+    names = rtnl.Names()
+    try:
+        messages = tuple(talk.messages(rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS))
+    except rtnl.RefusedError as refusal:
+        if refusal.errno == errnos.EOPNOTSUPP:
+            return ()
+        raise
+    return tuple(decode_nexthop(message, names) for message in messages)
+
+
+def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[Run]:
+    if table is not None and not 0 < table <= rtnl.TABLE_MAX:
+        return
+    try:
+        yield from talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(table, protocol))
+    except rtnl.RefusedError as refusal:
+        if table is None or refusal.errno != errnos.ENOENT:
+            raise

@@ -1,0 +1,154 @@
+"""The routes port: what hostrouting asks of a kernel.
+
+``NetlinkBackend`` (netlink.py) is the real one, ``FakeKernel`` (memory.py) the one in memory; a third is held
+to the same answers by ``hostrouting.testing.conformance``. ``NamespaceKernel`` (namespace.py) is the real one in
+a throw-away network namespace, where links and addresses can be changed too. A backend of large tables may be a
+``SelectiveBackend`` besides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from contextlib import AbstractContextManager
+    from ipaddress import IPv4Address, IPv4Network
+
+    from hostrouting.model.values import Address, Link, Lookup, Route, RouteFailure, Rule
+    from phases import CancelScope
+
+__all__ = ["Kernel", "RouteBackend", "SelectiveBackend"]
+
+
+class RouteBackend(Protocol):
+    """The IPv4 FIB of one network namespace.
+
+    Calls that read raise ``RouteError`` if the kernel can't be asked. The bulk calls that write attempt every
+    route in the given order, go on after a failure, and return the failures, each with its route, in that order:
+    an empty tuple means that all went in. They raise ``RouteError`` only where nothing was attempted.
+    """
+
+    def links(self) -> tuple[Link, ...]:
+        """All network interfaces, by index."""
+        ...
+
+    def addresses(self) -> tuple[Address, ...]:
+        """All IPv4 addresses of this host."""
+        ...
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The policy rules in the order in which the kernel asks them."""
+        ...
+
+    def routes(self, table: int | None = None) -> tuple[Route, ...]:
+        """The entries of a table, in the kernel's order; of every table, if none is named.
+
+        A table that doesn't exist is empty.
+        """
+        ...
+
+    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+        """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
+
+        What the FIB says instead of an entry is an answer, a ``Lookup`` with that errno: ENETUNREACH (nothing
+        matches), EHOSTUNREACH (unreachable), EACCES (prohibit), EINVAL (blackhole). Any other errno (ENOMEM,
+        EMFILE...) means that the question went unanswered: a ``RouteError``. So EACCES is never one about
+        privileges here.
+        """
+        ...
+
+    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes; one whose ``key`` is taken fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL)."""
+        ...
+
+    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes or put them in the place of the first with the same ``key`` (NLM_F_CREATE | NLM_F_REPLACE)."""
+        ...
+
+    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Delete exactly these routes; one that isn't there fails with ESRCH.
+
+        Destination, table, tos, metric, type, protocol and the first hop must match; scope, source, MTU and later
+        hops don't count. A first hop with ``dev=None`` matches any device. A first hop with a device that doesn't
+        exist is ENODEV, not ESRCH, as no such route could be asked for.
+
+        The kernel's own match is looser, so what is there may have to be read first, once for each call: many
+        calls of a few routes each cost more than one of many.
+        """
+        ...
+
+    def wait_for_change(self, scope: CancelScope, *, ways_only: bool = False) -> None:
+        """Return when links, addresses, routes or rules may have changed since this thread's last call.
+
+        The first call returns at once, so that a loop of wait, look, decide misses nothing. A return is only a
+        reason to look: it may be for nothing, and some losses of routes send no event.
+
+        A backend that can't listen by itself may leave this to another one of the same network namespace
+        (``NetlinkBackend().wait_for_change``), kept as long as itself.
+
+        Args:
+            scope: ends the wait.
+            ways_only: of routes only those count that others may need: default routes, and those of scope link or
+                nearer, where gateways are. A flood of others then wakes nobody. For who waits for such a route to come:
+                that one has gone in another's place may be told late or not at all.
+
+        Raises:
+            phases.Cancelled, phases.TimedOut: the scope ended first.
+        """
+        ...
+
+
+@runtime_checkable
+class SelectiveBackend(Protocol):
+    """What a backend may offer besides, so that a check of a large table costs no more than what it needs of it."""
+
+    def default_routes(self) -> tuple[Route, ...]:
+        """The entries of table main for 0.0.0.0/0, in the kernel's order."""
+        ...
+
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
+        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
+
+        A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
+        nearer, where gateways are.
+        """
+        ...
+
+    def noticing_changes(self) -> AbstractContextManager[Callable[[], bool]]:
+        """While it is open, tell whether routes or rules may have changed since it was opened."""
+        ...
+
+
+class Kernel(RouteBackend, Protocol):
+    """A backend whose world can be changed too: the one in memory, or a namespace made for the purpose."""
+
+    def add_link(self, name: str, *, up: bool = True) -> None:
+        """Add an Ethernet-like interface with carrier."""
+        ...
+
+    def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
+        """Set an interface up or down, or plug its cable in or out."""
+        ...
+
+    def del_link(self, name: str) -> None:
+        """Delete an interface with its addresses and routes."""
+        ...
+
+    def add_address(
+        self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
+    ) -> None:
+        """Give an interface an address like ``10.1.0.4/24``; with ``peer`` the prefix length is the peer's."""
+        ...
+
+    def del_address(self, dev: str, address: str) -> None:
+        """Take an address away from an interface."""
+        ...
+
+    def add_rule(self, rule: Rule) -> None:
+        """Add a policy rule."""
+        ...
+
+    def del_rule(self, rule: Rule) -> None:
+        """Delete a policy rule."""
+        ...

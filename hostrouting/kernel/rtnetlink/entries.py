@@ -1,0 +1,302 @@
+"""Entries of the FIB read from the bytes that wire.py draws: hundreds at once where they are alike.
+
+Most entries of a large table differ in their destinations only. With those columns blanked, the messages of a datagram
+are one message repeated, which is one comparison; what it says is decoded once, and the routes share it. Whatever looks
+otherwise is read by itself. All ways end in ``_decode``, so they give the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import struct
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from itertools import repeat, starmap
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import attrs
+
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import wire
+from hostrouting.kernel.rtnetlink.messages import CUT_OFF, HEADER_BYTES, NO_SENSE, attributes, to_number
+from hostrouting.model.values import NextHop, Route, RouteType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from hostrouting.kernel.rtnetlink.messages import Run
+
+__all__ = ["Destinations", "RouteReader", "decode_hops"]
+
+T = TypeVar("T")
+
+# Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
+_LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
+_SEQUENCE = slice(8, 12)  # of an answer, its own; of a dump, the same for all
+_OWN_COLUMNS = (*range(_SEQUENCE.start, _SEQUENCE.stop), _LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
+_HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
+
+_IPV4_BYTES = 4
+_ANY = bytes(_IPV4_BYTES)
+
+_KEPT_MAX = 4096
+
+
+class Destinations(Protocol):
+    """A choice of prefixes, each given as its length and its address as a number."""
+
+    def among(self, prefixes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of some prefixes that are chosen, in their order."""
+        ...
+
+    def are_between(self, first: int, last: int, /) -> bool:
+        """Whether any may start with an address from the first to the last."""
+        ...
+
+
+class _Way(NamedTuple):
+    """What entries have in common: all of a ``Route`` but its destination, in order."""
+
+    fields: tuple[Any, ...]
+    is_wanted: bool
+
+
+class RouteReader:
+    """Reads entries; those that aren't wanted are never made a value, so memory is bounded by what is.
+
+    Args:
+        names: of the interfaces.
+        is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all that go its way
+            are wanted; None: everything is.
+        destinations: what is wanted whatever its way; None: nothing.
+        hidden_hops: of nexthop objects, for entries that are shown without; None: those have no hops.
+    """
+
+    def __init__(
+        self,
+        names: rtnl.Names,
+        is_wanted: Callable[[Route], bool] | None = None,
+        destinations: Destinations | None = None,
+        hidden_hops: Mapping[int, tuple[NextHop, ...]] | None = None,
+    ) -> None:
+        self._names = names
+        self._is_wanted = is_wanted
+        self._destinations = destinations
+        self._hidden_hops = hidden_hops
+        self._ways: dict[bytes, _Way | None] = {}
+        self._odd_ones: dict[bytes, Route | None] = {}
+
+    def read(self, run: Run) -> list[Route]:
+        """The wanted entries of a part of a dump, in its order.
+
+        Raises:
+            AgainError: an interface is gone, or a message makes no sense.
+        """
+        try:
+            return self._read(run.messages, run.length)
+        except (ValueError, IndexError, struct.error) as error:
+            raise rtnl.AgainError(NO_SENSE) from error
+
+    def _read(self, block: bytes, length: int) -> list[Route]:
+        if block[_DST_HEADER] != _HAS_DST or length % 4:
+            return [
+                route for at in range(0, len(block), (length + 3) & ~3) for route in self._odd(block[at : at + length])
+            ]
+        blanked = bytearray(block)
+        zeros = bytes(len(block) // length)
+        for column in _OWN_COLUMNS:
+            blanked[column::length] = zeros
+        first = bytes(blanked[:length])
+        if blanked == first * len(zeros):
+            return self._alike(block, length, self._way(first[HEADER_BYTES:]))
+        routes: list[Route] = []
+        for at, prefix in zip(range(0, len(block), length), _prefixes(length).iter_unpack(block), strict=True):
+            if block[at + _DST_HEADER.start : at + _DST_HEADER.stop] == _HAS_DST:
+                way = self._way(bytes(blanked[at + HEADER_BYTES : at + length]))
+                routes += self._chosen(way, (prefix,))
+            else:
+                routes += self._odd(block[at : at + length])
+        return routes
+
+    def answers(self, messages: Sequence[bytes]) -> list[Route]:
+        """The entries that answer look-ups, each in a message of its own, in the order of the messages.
+
+        Raises:
+            AgainError: as ``read``.
+        """
+        by_length: dict[int, list[bytes]] = {}
+        for message in messages:
+            by_length.setdefault(len(message), []).append(message)
+        found: dict[int, Iterator[Route]] = {}
+        try:
+            for length, alike in by_length.items():
+                routes = self._read(b"".join(alike), length)
+                if len(routes) != len(alike):
+                    raise rtnl.AgainError(NO_SENSE)
+                found[length] = iter(routes)
+        except (ValueError, IndexError, struct.error) as error:
+            raise rtnl.AgainError(NO_SENSE) from error
+        return [next(found[len(message)]) for message in messages]
+
+    def _alike(self, block: bytes, length: int, way: _Way | None) -> list[Route]:
+        """The wanted ones of entries that differ in their destinations only."""
+        layout = _prefixes(length)
+        if way is not None and not way.is_wanted:
+            # The walk of a table is in the order of addresses (leaf_walk_rcu), and it goes on by address.
+            (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
+            if self._destinations is None or not self._destinations.are_between(first, last):
+                return []
+        return self._chosen(way, layout.iter_unpack(block))
+
+    def _chosen(self, way: _Way | None, prefixes: Iterable[tuple[Any, ...]]) -> list[Route]:
+        if way is None:
+            return []
+        if not way.is_wanted:
+            prefixes = self._destinations.among(prefixes) if self._destinations is not None else ()
+        return list(map(Route, starmap(_network, prefixes), *map(repeat, way.fields)))
+
+    def _odd(self, message: bytes) -> list[Route]:
+        """The entry whose destination isn't where most have it, if it is wanted."""
+        body = message[HEADER_BYTES:]
+        if body in self._odd_ones:
+            route = self._odd_ones[body]
+        else:
+            route = self._decode(body)
+            _keep(self._odd_ones, body, route)
+        if route is None:
+            return []
+        if self._is_wanted is None or self._is_wanted(route):
+            return [route]
+        prefix = (route.destination.prefixlen, int(route.destination.network_address))
+        return [route] if self._destinations is not None and self._destinations.among((prefix,)) else []
+
+    def _way(self, body: bytes) -> _Way | None:
+        """What the body of an entry with a blank destination says; None if it is no entry."""
+        try:
+            return self._ways[body]
+        except KeyError:
+            pass
+        route = self._decode(body)
+        way = None
+        if route is not None:
+            is_wanted = self._is_wanted is None or self._is_wanted(route)
+            way = _Way(attrs.astuple(route, recurse=False)[1:], is_wanted)
+        _keep(self._ways, body, way)
+        return way
+
+    def _decode(self, body: bytes) -> Route | None:
+        route = _decode(body, self._names)
+        if self._hidden_hops is None or route is None or route.nexthop_id is None:
+            return route
+        if route.hops or route.type is not RouteType.UNICAST:
+            return route
+        return attrs.evolve(route, hops=self._hidden_hops[route.nexthop_id])
+
+
+def _keep(kept: dict[bytes, T], body: bytes, value: T) -> None:
+    """Remember what a body says, within a bound where every one says something else."""
+    if len(kept) >= _KEPT_MAX:
+        kept.clear()
+    kept[body] = value
+
+
+@functools.cache
+def _prefixes(length: int) -> struct.Struct:
+    """Where the prefix length and the address of an entry of so many bytes stand."""
+    return struct.Struct(f">{_LENGTH_AT}xB{_ADDRESS.start - _LENGTH_AT - 1}xI{length - _ADDRESS.stop}x")
+
+
+def _network(length: int, address: int) -> IPv4Network:
+    """``IPv4Network((address, length))`` in half the time, from one that has been checked; neither has host bits."""
+    if length > _COPIED_LENGTH_MAX:
+        return IPv4Network((address, length))
+    network = IPv4Network.__new__(IPv4Network)
+    network.network_address = IPv4Address(address)
+    for name, value in _OF_LENGTH[length]:
+        setattr(network, name, value)
+    return network
+
+
+# A /31 and a /32 hold functions of their own.
+_COPIED_LENGTH_MAX = 30
+_OF_LENGTH = [
+    tuple((name, value) for name, value in vars(IPv4Network((0, length))).items() if name != "network_address")
+    for length in range(_COPIED_LENGTH_MAX + 1)
+]
+
+
+def _decode(body: bytes, names: rtnl.Names) -> Route | None:
+    """One entry of the FIB, as dumped or as RTM_F_FIB_MATCH shows it; None: a cached exception to one."""
+    family, length, _, tos, table, protocol, scope, kind, flags = wire.BODY.unpack_from(body)
+    if family != socket.AF_INET or flags & rtnl.RTM_F_CLONED:
+        return None
+    found = attributes(body, wire.BODY.size)
+    metrics = attributes(found.get(wire.RTA_METRICS, b""))
+    source = found.get(wire.RTA_PREFSRC)
+    return Route(
+        destination=IPv4Network((found.get(wire.RTA_DST, _ANY), length)),
+        # A blackhole of a nexthop object shows lo, which no packet sees.
+        hops=() if kind >= RouteType.BLACKHOLE else decode_hops(flags, found, names),
+        type=_decode_type(kind),
+        table=to_number(found.get(wire.RTA_TABLE, b"")) or table,
+        protocol=protocol,
+        scope=scope,
+        metric=to_number(found.get(wire.RTA_PRIORITY, b"")),
+        tos=tos,
+        source=IPv4Address(source) if source is not None else None,
+        mtu=to_number(metrics[wire.RTAX_MTU]) if wire.RTAX_MTU in metrics else None,
+        nexthop_id=to_number(found[wire.RTA_NH_ID]) if wire.RTA_NH_ID in found else None,
+    )
+
+
+def _decode_type(number: int) -> RouteType:
+    try:
+        return RouteType(number)
+    except ValueError:
+        return RouteType.BLACKHOLE  # nat and xresolve: stored, and to a packet EINVAL as well (fib_props)
+
+
+def decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
+    """The hops of an entry of either family, by its rtm_flags and attributes."""
+    several = found.get(wire.RTA_MULTIPATH)
+    if several is not None:
+        return tuple(_decode_several(several, names))
+    gateway, oif = _decode_gateway(found), found.get(wire.RTA_OIF)
+    if oif is None and gateway is None:
+        return ()
+    return (_decode_hop(flags, 1, to_number(oif or b""), gateway, names),)
+
+
+def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
+    at = 0
+    while at < len(hops):
+        length, flags, extra_weight, oif = wire.HOP.unpack_from(hops, at)
+        if length < wire.HOP.size or at + length > len(hops):
+            raise rtnl.AgainError(CUT_OFF)
+        found = attributes(hops[at : at + length], wire.HOP.size)
+        yield _decode_hop(flags, extra_weight + 1, oif, _decode_gateway(found), names)
+        at += (length + 3) & ~3
+
+
+def _decode_hop(
+    flags: int, weight: int, oif: int, gateway: IPv4Address | IPv6Address | None, names: rtnl.Names
+) -> NextHop:
+    return NextHop(
+        dev=names[oif] if oif else None,
+        gateway=gateway,
+        onlink=bool(flags & rtnl.RTNH_F_ONLINK),
+        weight=weight,
+        is_dead=bool(flags & rtnl.RTNH_F_DEAD),
+        is_linkdown=bool(flags & rtnl.RTNH_F_LINKDOWN),
+    )
+
+
+def _decode_gateway(found: dict[int, bytes]) -> IPv4Address | IPv6Address | None:
+    gateway = found.get(wire.RTA_GATEWAY)
+    if gateway is not None:
+        return IPv4Address(gateway) if len(gateway) == _IPV4_BYTES else IPv6Address(gateway)
+    via = found.get(wire.RTA_VIA)
+    if via is None:
+        return None
+    is_ipv6 = wire.VIA_FAMILY.unpack_from(via)[0] == socket.AF_INET6
+    return IPv6Address(via[wire.VIA_FAMILY.size :]) if is_ipv6 else IPv4Address(via[wire.VIA_FAMILY.size :])

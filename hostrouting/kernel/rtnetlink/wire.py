@@ -1,0 +1,220 @@
+"""Routes as bytes of rtnetlink(7): the layouts, and requests packed by hand. Entries are read in _entries.py.
+
+A route is a message of _messages.py with this body, struct rtmsg::
+
+     16       17        18       19    20      21         22      23     24      28
+    +--------+---------+--------+-----+-------+----------+-------+------+-------+------------
+    | family | dst_len | src_len| tos | table | protocol | scope | type | flags | attributes
+    +--------+---------+--------+-----+-------+----------+-------+------+-------+------------
+
+and these attributes. A request is packed in this order (the kernel takes any)::
+
+    DST 8 | TABLE 8 | PRIORITY 8 | NH_ID 8                         | [PREFSRC 8] | [METRICS: MTU]
+                                 | MULTIPATH: hop, hop...          |
+                                 | [GATEWAY 8 or VIA 24] | [OIF 8] |
+
+and an entry of a dump, which the kernel writes in always the same order (fib_dump_info)::
+
+     28        36     40        44
+    +---------+------+---------+----------------------------------------------------------------
+    | TABLE 8 | DST header + 4 | [PRIORITY] | [METRICS] | [PREFSRC] | [NH_ID] | [GATEWAY or VIA] | [OIF] | [MULTIPATH]
+    +---------+------+---------+----------------------------------------------------------------
+
+so that the destination stands at bytes 17 and 40 of every entry but 0.0.0.0/0, which has no DST. Most entries of a
+large table differ in nothing else: with these five columns blanked, hundreds of messages are one message repeated,
+which is one comparison. What is left is decoded once, by its bytes, into a route that the others are copied from.
+Whatever looks otherwise is read attribute by attribute; both ways give the same, only not as fast.
+
+A hop of RTA_MULTIPATH, struct rtnexthop, with attributes of its own::
+
+     0        2       3            4         8
+    +--------+-------+------------+---------+-------------------
+    | length | flags | weight - 1 | ifindex | [GATEWAY or VIA]
+    +--------+-------+------------+---------+-------------------
+
+Everything that decides which entry a request means is named in it: the kernel takes what is missing for a wildcard or
+for zero, and a missing DST for the default route.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import socket
+import struct
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink.messages import attribute, number
+from hostrouting.model.values import Scope
+
+if TYPE_CHECKING:
+    from hostrouting.model.values import NextHop, Route
+
+__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "new_route"]
+
+# linux/rtnetlink.h
+RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 4, 5, 6, 7, 8, 9
+RTA_TABLE, RTA_VIA, RTA_UID, RTA_NH_ID = 15, 18, 25, 30
+RTAX_MTU = 2
+
+_IPV4 = socket.AF_INET
+_BYTE_MAX, _UINT32_MAX = 0xFF, 0xFFFFFFFF
+_COMPAT_FROM = 0x100  # the first table that eight bits don't hold
+BODY = struct.Struct("=8BI")  # struct rtmsg
+HOP = struct.Struct("=HBBi")  # struct rtnexthop
+VIA_FAMILY = struct.Struct("=H")  # in front of the address of RTA_VIA
+
+_WAYS_MAX = 4096
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+# Header, body and the attributes that every request has, each in one call.
+_ROUTE = struct.Struct("=IHHII 8BI HHI HHI HHI")
+_LOOK_UP = struct.Struct("=IHHII 8BI HHI HHI")
+_FOR_AN_ENTRY = rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE
+
+
+def look_up(address: IPv4Address, sequence: int) -> bytes:
+    """Ask which entry wins for root's packet: without RTA_UID the kernel answers for the uid of the caller."""
+    return _LOOK_UP.pack(
+        _LOOK_UP.size, rtnl.RTM_GETROUTE, rtnl.GET, sequence, 0,
+        _IPV4, 32, 0, 0, 0, 0, 0, 0, _FOR_AN_ENTRY,
+        8, RTA_DST, socket.htonl(int(address)), 8, RTA_UID, 0,
+    )  # fmt: skip
+
+
+def dump_routes(table: int | None, protocol: int = 0) -> bytes:
+    """The body that asks for the entries of a table, or of all; the kernel filters (a strict socket is needed)."""
+    body = BODY.pack(_IPV4, 0, 0, 0, 0, protocol, 0, 0, 0)
+    return body if table is None else body + number(RTA_TABLE, table)
+
+
+class Ways:
+    """First hops as attributes, each packed once; good for one batch.
+
+    Args:
+        indexes: of the interfaces.
+    """
+
+    def __init__(self, indexes: rtnl.Indexes) -> None:
+        self.indexes = indexes
+        # By the identity of the hops, as their hash takes longer than packing them. They are kept, so it stays theirs.
+        self._packed: dict[int, tuple[tuple[NextHop, ...], int, bytes]] = {}
+
+    def first(self, hops: tuple[NextHop, ...]) -> tuple[object, int, bytes]:
+        """The hops themselves, and rtm_flags and attributes of the first.
+
+        Raises:
+            RefusedError: its interface doesn't exist, or its weight doesn't fit.
+        """
+        packed = self._packed.get(id(hops))
+        if packed is None:
+            if len(self._packed) >= _WAYS_MAX:
+                self._packed.clear()
+            hop = hops[0]
+            _refuse_outside("weight", hop.weight, 1, 256)
+            oif = b"" if hop.dev is None else number(RTA_OIF, self.indexes[hop.dev])
+            flags = rtnl.RTNH_F_ONLINK if hop.onlink else 0
+            packed = self._packed[id(hops)] = (hops, flags, _pack_gateway(hop) + oif)
+        return packed
+
+
+def new_route(flags: int, ways: Ways, route: Route, sequence: int) -> bytes:
+    """Ask for a route to be added or replaced, naming all of it.
+
+    Args:
+        flags: ADD or REPLACE.
+        ways: of the batch.
+        route: what it is about.
+        sequence: comes back with a refusal.
+
+    Raises:
+        RefusedError: an interface doesn't exist, or a number doesn't fit into the message.
+    """
+    if len(route.hops) == 1 and route.source is None and route.mtu is None and route.nexthop_id is None:
+        _, hop_flags, rest = ways.first(route.hops)
+        return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, route.type, route.scope, hop_flags, rest)
+    hop_flags, rest = _pack_way(route, ways)
+    if route.source is not None:
+        rest += attribute(RTA_PREFSRC, route.source.packed)
+    if route.mtu is not None:
+        _refuse_outside("mtu", route.mtu, 0, _UINT32_MAX)
+        rest += attribute(RTA_METRICS, number(RTAX_MTU, route.mtu))
+    return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, route.type, route.scope, hop_flags, rest)
+
+
+def delete_route(ways: Ways, route: Route, sequence: int) -> bytes:
+    """Ask for a route to be deleted, naming what tells it from others (fib_table_delete, fib_nh_match).
+
+    Raises:
+        RefusedError: as for ``new_route``.
+    """
+    # Of several hops the kernel compares the first only; a source or an MTU that isn't named is any.
+    if route.nexthop_id is not None:
+        hop_flags, rest = _pack_way(route, ways)
+    else:
+        _, hop_flags, rest = ways.first(route.hops) if route.hops else ((), 0, b"")
+    # A blackhole of a nexthop object is shown as one, but stored as unicast; 0 is any type. Scope 0 would mean
+    # universe, and ESRCH for a route on the link: only NOWHERE means any.
+    kind = route.type if route.nexthop_id is None else 0
+    return _pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, kind, Scope.NOWHERE, hop_flags, rest)
+
+
+def _pack(
+    kind: int, flags: int, sequence: int, route: Route, route_type: int, scope: int, hop_flags: int, rest: bytes
+) -> bytes:
+    destination, table = route.destination, route.table
+    if table < 1:
+        _refuse_unwritable(route)  # it isn't one: the kernel would take main (fib_new_table)
+    short_table = table if table < _COMPAT_FROM else rtnl.RT_TABLE_COMPAT
+    address = socket.htonl(int(destination.network_address))
+    try:
+        return _ROUTE.pack(
+            _ROUTE.size + len(rest), kind, flags, sequence, 0,
+            _IPV4, destination.prefixlen, 0, route.tos, short_table, route.protocol, scope, route_type, hop_flags,
+            8, RTA_DST, address, 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
+        ) + rest  # fmt: skip
+    except struct.error:
+        _refuse_unwritable(route)
+        raise
+
+
+def _pack_way(route: Route, ways: Ways) -> tuple[int, bytes]:
+    """What a route says of its hops: rtm_flags and attributes."""
+    if route.nexthop_id is not None:
+        # Its hops are the object's, and the kernel refuses to be told them too.
+        _refuse_outside("nexthop id", route.nexthop_id, 0, _UINT32_MAX)
+        return 0, number(RTA_NH_ID, route.nexthop_id)
+    if len(route.hops) > 1:
+        return 0, attribute(RTA_MULTIPATH, b"".join(_pack_hop(hop, ways.indexes) for hop in route.hops))
+    return ways.first(route.hops)[1:] if route.hops else (0, b"")
+
+
+def _pack_hop(hop: NextHop, indexes: rtnl.Indexes) -> bytes:
+    _refuse_outside("weight", hop.weight, 1, 256)
+    gateway = _pack_gateway(hop)
+    flags = rtnl.RTNH_F_ONLINK if hop.onlink else 0
+    index = indexes[hop.dev] if hop.dev is not None else 0
+    return HOP.pack(HOP.size + len(gateway), flags, hop.weight - 1, index) + gateway
+
+
+def _pack_gateway(hop: NextHop) -> bytes:
+    if hop.gateway is None:
+        return b""
+    if isinstance(hop.gateway, IPv4Address):
+        return attribute(RTA_GATEWAY, hop.gateway.packed)
+    return attribute(RTA_VIA, VIA_FAMILY.pack(socket.AF_INET6) + hop.gateway.packed)  # RFC 8950
+
+
+def _refuse_unwritable(route: Route) -> None:
+    _refuse_outside("table", route.table, 1, _UINT32_MAX)
+    _refuse_outside("metric", route.metric, 0, _UINT32_MAX)
+    _refuse_outside("protocol", route.protocol, 0, _BYTE_MAX)
+    _refuse_outside("scope", route.scope, 0, _BYTE_MAX)
+    _refuse_outside("tos", route.tos, 0, _BYTE_MAX)
+
+
+def _refuse_outside(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise rtnl.RefusedError(errnos.EINVAL, f"{name} {value} is not in {least}-{most}")

@@ -1,0 +1,63 @@
+"""Pure: which policy rules a packet of this host meets."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hostrouting.model.values import Rule
+
+__all__ = ["is_about_other_packets", "matches"]
+
+# A look-up that names no transport protocol counts as one of a UDP packet (inet_rtm_getroute in net/ipv4/route.c).
+_UDP = 17
+
+
+def is_about_other_packets(rule: Rule) -> bool:
+    """Whether a rule doesn't decide about the packet asked about, but may about another one to the same address.
+
+    That packet has mark 0, tos 0, uid 0, no source or device chosen, and counts as UDP without ports.
+    """
+    selects = (
+        rule.mark is not None
+        or rule.source is not None
+        or rule.oif is not None
+        or rule.iif not in (None, "lo")
+        or rule.uid_range is not None
+        or rule.tos != 0
+        or rule.ip_protocol != 0
+        or rule.has_ports
+    )
+    if rule.ip_protocol != 0:
+        return True  # it treats TCP and UDP differently, whichever of them it names
+    anywhere = rule.destination.network_address if rule.destination is not None else IPv4Address(0)
+    return selects and not matches(rule, anywhere)
+
+
+def matches(rule: Rule, address: IPv4Address, gateway_dev: str | None = None) -> bool:
+    """Whether that packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
+
+    Args:
+        rule: a policy rule.
+        address: the packet's destination.
+        gateway_dev: it is no packet, but the kernel's own look-up of a gateway on this interface: that is bound to
+            it, and of no transport protocol (fib_check_nh_v4_gw).
+
+    Returns:
+        Whether the rule's action is taken. No rule of a VRF is thought to match.
+    """
+    protocols = (0, _UDP) if gateway_dev is None else (0,)
+    is_match = (
+        (rule.destination is None or address in rule.destination)
+        and (rule.mark is None or rule.mark & rule.mark_mask == 0)
+        and (rule.source is None or IPv4Address(0) in rule.source)  # no source is chosen yet
+        and rule.oif in (None, gateway_dev)
+        and rule.iif in (None, "lo")
+        and (rule.uid_range is None or rule.uid_range[0] == 0)
+        and rule.tos == 0
+        and rule.ip_protocol in protocols
+        and not rule.has_ports
+        and not rule.is_l3mdev
+    )
+    return is_match != rule.is_inverted

@@ -1,0 +1,124 @@
+"""Ask the kernel about every expected CIDR, and have the answers judged."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.config.routing import Coverage
+from hostrouting.kernel.default_route import default_route, has_default_route, missing_default_route
+from hostrouting.kernel.waiting import look_until
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import Table
+from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
+from hostrouting.overlap.judge import judge, pending_devs, sort_answers
+from hostrouting.overlap.read import default_routes, read_scene
+from hostrouting.overlap.strips import strip_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from ipaddress import IPv4Address
+
+    from hostrouting.boot.host import Host
+    from hostrouting.config.routing import Config, RouteOverlap
+    from hostrouting.model.values import Route
+    from hostrouting.overlap.findings import Finding
+    from hostrouting.overlap.judge import Scene
+    from phases import CancelScope
+
+__all__ = ["check_overlap", "rfc_3339"]
+
+
+def rfc_3339(seconds: float) -> str:
+    """A time since the epoch as text: UTC, in whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def check_overlap(
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+    *,
+    nameservers: Sequence[IPv4Address] = (),
+    now: Callable[[], float] = time.time,
+) -> OverlapReport:
+    """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
+
+    Args:
+        config: the expected CIDRs and how to judge them.
+        host: whose kernel to ask.
+        scope: ends the wait for a default route.
+        nameservers: that the host asks; the remedy tells of those that change sides.
+        now: the time of day, in seconds since the epoch.
+
+    Returns:
+        The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with or the
+        kernel can't be asked.
+    """
+    overlap = config.route_overlap
+    start = scope.clock.monotonic()
+
+    def look() -> tuple[None, str | None]:
+        waited = scope.clock.monotonic() - start
+        default = default_route(default_routes(host.routes))
+        if default is None:
+            return None, "the default route" if waited < config.wait_seconds else None
+        pending = pending_devs(host.routes.links(), host.routes.addresses(), default.devs)
+        if pending and waited < overlap.settle_seconds:
+            return None, f"an address on {', '.join(pending)}"
+        return None, None
+
+    def report_of(verdict: Verdict, **fields: object) -> OverlapReport:
+        known = {"cidrs": overlap.expected_cidrs, "coverage": overlap.coverage}
+        return OverlapReport(verdict, overlap.mode, rfc_3339(now()), **known, **fields)  # type: ignore[arg-type]
+
+    if not overlap.expected_cidrs:
+        return report_of(Verdict.OK)
+    if host.is_image:
+        return report_of(Verdict.UNKNOWN, reason="an image has no kernel to ask; it is checked at its first boot")
+    try:
+        look_until(host.routes, scope, max(config.wait_seconds, overlap.settle_seconds), look)
+        scene = read_scene(overlap, host.routes, scope)
+        if scene is None:
+            return report_of(Verdict.UNKNOWN, reason=_no_default_route(host.routes.routes()))
+    except RouteError as error:
+        return report_of(Verdict.UNKNOWN, reason=f"check-failed: {error}")
+    return _judge(report_of(Verdict.OK, default_devs=scene.default.devs), overlap, scene, nameservers, scope)
+
+
+def _judge(
+    report: OverlapReport,
+    overlap: RouteOverlap,
+    scene: Scene,
+    nameservers: Sequence[IPv4Address],
+    scope: CancelScope,
+) -> OverlapReport:
+    outcomes = sort_answers(overlap, scene)
+    findings, notes = judge(overlap, scene, outcomes)
+    verdict = Verdict.OVERLAP if findings else Verdict.OK
+    report = attrs.evolve(report, verdict=verdict, findings=findings, notes=notes)
+    if overlap.coverage is Coverage.PROBE:
+        return report
+    strips = tuple(strip_of(cidr, scene.tiling, outcomes) for cidr in scene.tiling.by_cidr)
+    report = attrs.evolve(report, strips=strips)
+    if not findings:
+        return report
+    from hostrouting.overlap.fix import Remedies
+
+    scope.check()
+    remedies = Remedies(scene, outcomes, nameservers)
+    mended: list[Finding] = []
+    for finding in findings:
+        scope.check()  # thousands of them take seconds
+        mended.append(attrs.evolve(finding, fix=remedies.fix_of(finding)))
+    return attrs.evolve(report, findings=tuple(mended), remedy=remedies.of_all())
+
+
+def _no_default_route(routes: Sequence[Route]) -> str:
+    elsewhere = [str(r) for r in routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
+    hint = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
+    if not has_default_route(routes):
+        return f"{NO_DEFAULT_ROUTE}: table main has no unicast 0.0.0.0/0 to compare with{hint}"
+    return f"{NO_DEFAULT_ROUTE}: missing is {missing_default_route(routes)}{hint}"

@@ -1,0 +1,349 @@
+"""Pure: the ranges of the expected CIDRs inside which the kernel's answer can't change.
+
+Routes and rules look at prefixes, so an answer changes at the borders of prefixes only. Prefixes are nested or apart:
+all addresses whose innermost prefix is the same have the same answer, however many pieces they are in, and one
+look-up tells it::
+
+    172.16.0.0/16     |--------------------------------|      expected
+    172.16.0.0/16     |--------------------------------|      dev ib0
+    172.16.1.0/24            |---|                            via 10.1.0.1 dev eth0
+    172.16.3.10/32                      |                     local ib0
+    tiles             |  a   | b |  a   |c|     a      |      3 questions: 172.16.0.0, 172.16.1.0, 172.16.3.10
+
+A large FIB mostly leaves by the default route's interfaces. Where nothing else reaches, such routes change nothing,
+and cut nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.kernel.rules import matches
+from hostrouting.model.netaddr import RESERVED
+from hostrouting.model.values import RouteType, RuleAction, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Sequence
+
+    from hostrouting.model.values import Route, Rule
+
+__all__ = [
+    "Piece",
+    "Tile",
+    "Tiling",
+    "are_within",
+    "exact_tiling",
+    "fewest_prefixes",
+    "probe",
+    "probe_tiling",
+    "suspect_networks",
+]
+
+
+@attrs.frozen(slots=True)
+class Tile:
+    """Consecutive addresses with the same answer.
+
+    Args:
+        first: the first address, as a number.
+        last: the last one.
+        question: the address to ask the kernel about; tiles that share it share its answer.
+    """
+
+    first: int
+    last: int
+    question: IPv4Address
+
+
+@attrs.frozen
+class Tiling:
+    """The tiles of some CIDRs.
+
+    Args:
+        tiles: in the order of their addresses; parts that aren't judged are left out.
+        by_cidr: for each CIDR the position of its first tile, and of the first behind it.
+    """
+
+    tiles: Sequence[Tile]
+    by_cidr: dict[IPv4Network, tuple[int, int]]
+
+    def of(self, cidr: IPv4Network) -> Sequence[Tile]:
+        """The tiles of one of the CIDRs."""
+        start, stop = self.by_cidr[cidr]
+        return self.tiles[start:stop]
+
+    @property
+    def questions(self) -> tuple[IPv4Address, ...]:
+        """The addresses to ask the kernel about, each once."""
+        return tuple(dict.fromkeys(tile.question for tile in self.tiles))
+
+
+def probe(cidr: IPv4Network) -> IPv4Address:
+    """The one address that PROBE asks about: network + 1 (also for a /31); for a /32 the address itself."""
+    return cidr.network_address if cidr.prefixlen == 32 else cidr.network_address + 1
+
+
+def probe_tiling(cidrs: Sequence[IPv4Network]) -> Tiling:
+    """One address of each CIDR."""
+    tiles = [Tile(int(address), int(address), address) for address in map(probe, cidrs)]
+    return Tiling(tiles, {cidr: (position, position + 1) for position, cidr in enumerate(cidrs)})
+
+
+def exact_tiling(
+    cidrs: Sequence[IPv4Network],
+    *,
+    expected_devs: Iterable[str],
+    rules: Sequence[Rule],
+    routes: Iterable[Route],
+    foreseen: Iterable[IPv4Network] = (),
+    borders: Iterable[IPv4Network] = (),
+) -> Tiling:
+    """Cut CIDRs into ranges inside which the answer can't change.
+
+    Args:
+        cidrs: any; they may be nested.
+        expected_devs: the default route's interfaces.
+        rules: in the order in which the kernel asks them.
+        routes: the entries of every table.
+        foreseen: prefixes that other interfaces may get, and which are looked into as if they had them.
+        borders: prefixes to cut at besides, wherever something else than the expected interfaces may win. (So are
+            the gateways behind other interfaces: no remedy may cover them.)
+
+    Returns:
+        The tiles of each CIDR, without 0/8, 127/8, 224/4 and 240/4.
+    """
+    spans = _Spans(cidrs)
+    devs = frozenset(expected_devs)
+    suspects = _beside_routes(rules, foreseen)
+    inner = set(map(_prefix, borders))
+    for route in routes:
+        is_plain = _is_plain(route, devs)
+        if route.tos == 0 and spans.meet(prefix := _prefix(route.destination)):
+            (inner if is_plain else suspects).add(prefix)
+        if not is_plain:
+            inner |= {(int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address)}
+    shadows = _Spans.of(suspects)
+    cuts = {*map(_prefix, (*cidrs, *RESERVED)), *suspects, *(prefix for prefix in inner if shadows.hold(prefix))}
+    tiles = _lay(sorted(cut for cut in cuts if spans.hold(cut)))
+    firsts = [tile.first for tile in tiles]
+    places = {cidr: _prefix(cidr) for cidr in cidrs}
+    return Tiling(
+        tiles,
+        {
+            cidr: (bisect_left(firsts, first), bisect_right(firsts, first + _size(length) - 1))
+            for cidr, (first, length) in places.items()
+        },
+    )
+
+
+def suspect_networks(
+    cidrs: Sequence[IPv4Network],
+    *,
+    expected_devs: Iterable[str],
+    rules: Sequence[Rule],
+    routes: Iterable[Route],
+    foreseen: Iterable[IPv4Network] = (),
+) -> list[IPv4Network]:
+    """Where in some CIDRs something else than plain routes by the expected interfaces may decide.
+
+    Only there do such plain routes matter to ``exact_tiling``; elsewhere they may be left out.
+
+    Args:
+        cidrs: any; they may be nested.
+        expected_devs: the default route's interfaces.
+        rules: in the order in which the kernel asks them.
+        routes: the entries of every table, but for such plain ones.
+        foreseen: prefixes that other interfaces may get.
+
+    Returns:
+        Networks that are in the CIDRs; they may be nested.
+    """
+    spans = _Spans(cidrs)
+    devs = frozenset(expected_devs)
+    suspects = _beside_routes(rules, foreseen)
+    suspects |= {_prefix(route.destination) for route in routes if route.tos == 0 and not _is_plain(route, devs)}
+    shadows = _Spans.of(suspects)
+    found = {prefix for prefix in suspects if spans.hold(prefix)}
+    found |= {prefix for prefix in map(_prefix, cidrs) if shadows.hold(prefix)}
+    return [IPv4Network(prefix) for prefix in sorted(found)]
+
+
+def are_within(networks: Iterable[IPv4Network], others: Iterable[IPv4Network]) -> bool:
+    """Whether each of some networks is one of others or lies in one."""
+    spans = _Spans(others)
+    return all(spans.hold(_prefix(network)) for network in networks)
+
+
+def _beside_routes(rules: Sequence[Rule], foreseen: Iterable[IPv4Network]) -> set[_Prefix]:
+    """The prefixes that are to be looked into, whatever routes there are."""
+    suspects = {*map(_prefix, foreseen), *(_prefix(rule.destination) for rule in rules if rule.destination is not None)}
+    return suspects if _has_floor(rules) else {*suspects, (0, 0)}
+
+
+# An address as a number, and a prefix length: sorted, a prefix comes right before those inside it.
+_Prefix = tuple[int, int]
+
+
+def _prefix(network: IPv4Network) -> _Prefix:
+    return int(network.network_address), network.prefixlen
+
+
+def _size(length: int) -> int:
+    return 1 << (32 - length)
+
+
+class _Spans:
+    """The parts of the address space that some prefixes cover."""
+
+    def __init__(self, networks: Iterable[IPv4Network]) -> None:
+        self._set(map(_prefix, networks))
+
+    @classmethod
+    def of(cls, prefixes: Iterable[_Prefix]) -> _Spans:
+        spans = cls(())
+        spans._set(prefixes)
+        return spans
+
+    def _set(self, prefixes: Iterable[_Prefix]) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for first, length in sorted(prefixes):
+            if not self._lasts or first > self._lasts[-1]:
+                self._firsts.append(first)
+                self._lasts.append(first + _size(length) - 1)
+
+    def hold(self, prefix: _Prefix) -> bool:
+        """Whether a prefix lies in one of them."""
+        first, length = prefix
+        position = bisect_right(self._firsts, first) - 1
+        return position >= 0 and first + _size(length) - 1 <= self._lasts[position]
+
+    def meet(self, prefix: _Prefix) -> bool:
+        """Whether a prefix has an address in common with them."""
+        first, length = prefix
+        position = bisect_right(self._firsts, first + _size(length) - 1) - 1
+        return position >= 0 and first <= self._lasts[position]
+
+
+def _is_plain(route: Route, expected_devs: frozenset[str]) -> bool:
+    """Whether it does what is expected wherever it wins."""
+    return route.type is RouteType.UNICAST and bool(route.devs) and expected_devs.issuperset(route.devs)
+
+
+def _has_floor(rules: Sequence[Rule]) -> bool:
+    """Whether an address that only plain routes reach is sure to get to the default route in table main.
+
+    Rules for a destination are left out: their prefixes are looked into anyway.
+    """
+    nowhere = IPv4Address(0)
+    for rule in rules:
+        if rule.destination is not None:
+            if rule.is_inverted:
+                return False
+        elif rule.action is not RuleAction.NOP and matches(rule, nowhere):
+            if rule.action is not RuleAction.TO_TABLE:
+                return False
+            if rule.table == Table.MAIN and rule.suppress_prefix_length is None and rule.suppress_group is None:
+                return True
+    return False
+
+
+def _lay(cuts: Sequence[_Prefix]) -> list[Tile]:
+    """Lay the tiles: each address belongs to the innermost prefix around it."""
+    reserved = set(map(_prefix, RESERVED))
+    tiles: list[Tile] = []
+    # The prefixes around the current address, outermost first: last address, question; and whether it isn't judged.
+    open_: list[tuple[int, IPv4Address | None, bool]] = []
+    position = 0
+
+    def lay(last: int) -> None:
+        """A tile of the innermost prefix, from the current address on."""
+        nonlocal position
+        if position <= last:
+            end, question, is_reserved = open_[-1]
+            if not is_reserved:
+                if question is None:
+                    question = IPv4Address(position)
+                    open_[-1] = (end, question, False)
+                tiles.append(Tile(position, last, question))
+            position = last + 1
+
+    for first, length in cuts:
+        while open_ and open_[-1][0] < first:
+            lay(open_[-1][0])
+            open_.pop()
+        if open_:
+            lay(first - 1)
+        position = first
+        is_reserved = bool(open_ and open_[-1][2]) or (first, length) in reserved
+        open_.append((first + _size(length) - 1, None, is_reserved))
+    while open_:
+        lay(open_[-1][0])
+        open_.pop()
+    return tiles
+
+
+@attrs.frozen(slots=True)
+class Piece:
+    """Consecutive addresses, and what they ask of a prefix that covers them: ``above`` < its length <= ``most``.
+
+    Args:
+        first: the first address, as a number.
+        last: the last one.
+        is_target: whether it shall be covered, if it can be.
+        above: no prefix this short may; -1: any may.
+        most: no longer prefix may; -1: none may.
+    """
+
+    first: int
+    last: int
+    is_target: bool
+    above: int = -1
+    most: int = 32
+
+
+def fewest_prefixes(pieces: Sequence[Piece], taken: Container[IPv4Network] = ()) -> list[IPv4Network]:
+    """Cover the targets with as few prefixes as possible, each as all of its pieces ask.
+
+    What is allowed to a prefix is allowed to its halves, but for ``most``: so the largest that are, are the fewest.
+
+    Args:
+        pieces: in the order of their addresses; what none of them covers isn't to be covered.
+        taken: prefixes that can't be used.
+
+    Returns:
+        The prefixes in the order of their addresses; they don't overlap.
+    """
+    lasts = [piece.last for piece in pieces]
+    found: list[IPv4Network] = []
+
+    def descend(first: int, length: int) -> None:
+        last = first + _size(length) - 1
+        has_target, is_allowed, covered = False, True, first
+        for position in range(bisect_left(lasts, first), len(pieces)):
+            piece = pieces[position]
+            if piece.first > last:
+                break
+            has_target |= piece.is_target
+            is_allowed &= piece.first <= covered and piece.above < length <= piece.most
+            covered = piece.last + 1
+            if has_target and not is_allowed:
+                break
+        if not has_target:
+            return
+        if is_allowed and covered > last and (network := IPv4Network((first, length))) not in taken:
+            found.append(network)
+        elif length < 32:
+            descend(first, length + 1)
+            descend(first + _size(length + 1), length + 1)
+
+    if pieces:
+        # Of what is shorter than the prefix around them all, the pieces don't cover a half.
+        begin, end = pieces[0].first, pieces[-1].last
+        length = 32 - (begin ^ end).bit_length()
+        descend(begin >> (32 - length) << (32 - length), length)
+    return found

@@ -1,0 +1,210 @@
+"""Pure: what a check finds: failures, notes, and what mends them, as values that every output is made of."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.config.routing import Coverage
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv4Network
+
+    from hostrouting.config.routing import OverlapMode, StaticRoute
+    from hostrouting.model.values import Route
+    from hostrouting.overlap.strips import Strip
+
+__all__ = [
+    "NO_DEFAULT_ROUTE",
+    "Finding",
+    "FindingKind",
+    "Note",
+    "NoteKind",
+    "OverlapReport",
+    "Remedy",
+    "Unmendable",
+    "Verdict",
+]
+
+NO_DEFAULT_ROUTE = "no-default-route"
+
+
+class Verdict(StrEnum):
+    """``unknown``: nothing could be judged; the report's ``reason`` says why."""
+
+    OK = "ok"
+    OVERLAP = "overlap"
+    UNKNOWN = "unknown"
+
+
+class FindingKind(StrEnum):
+    """Why an expected CIDR fails."""
+
+    OVERLAP = "OVERLAP"
+    NO_ROUTE = "NO-ROUTE"
+    BLACKHOLE = "BLACKHOLE"
+
+
+class NoteKind(StrEnum):
+    """Why something that doesn't leave by the default interface is no failure."""
+
+    LOCAL = "LOCAL"
+    BROADCAST = "BROADCAST"
+    CONTAINER = "CONTAINER"
+    ALLOWED = "ALLOWED"
+    CNI_DISCARD = "CNI-DISCARD"
+    PENDING = "PENDING"
+    FORESEEN = "FORESEEN"
+    RULE = "RULE"
+    NETNS = "NETNS"
+
+
+@attrs.frozen
+class Finding:
+    """An expected CIDR that fails.
+
+    Args:
+        kind: why.
+        cidr: the expected CIDR, masked.
+        probe: the first failing address; of PROBE coverage the one that was asked about.
+        devs: the interfaces that it leaves by, sorted; none if it doesn't.
+        expected_devs: the default route's, sorted.
+        ranges: the failing part, as the fewest CIDRs.
+        route: the entry that wins at ``probe``, or discards there; None if there is none.
+        fix: ``staticRoutes`` entries that mend all of it that routes can mend.
+        message: one line for a person.
+    """
+
+    kind: FindingKind
+    cidr: IPv4Network
+    probe: IPv4Address
+    devs: tuple[str, ...]
+    expected_devs: tuple[str, ...]
+    ranges: tuple[IPv4Network, ...]
+    route: Route | None
+    message: str
+    fix: tuple[StaticRoute, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as JSON."""
+        return {
+            "kind": str(self.kind),
+            "cidr": str(self.cidr),
+            "probe": str(self.probe),
+            "devs": list(self.devs),
+            "expectedDevs": list(self.expected_devs),
+            "ranges": [str(part) for part in self.ranges],
+            "route": None if self.route is None else str(self.route),
+            "fix": [entry.to_mapping() for entry in self.fix],
+            "message": self.message,
+        }
+
+
+@attrs.frozen
+class Note:
+    """Something worth knowing that is no failure.
+
+    Args:
+        kind: what sort.
+        message: one line for a person.
+        cidr: the expected CIDR that it is about; None: all of them.
+        devs: the interfaces that it is about, sorted.
+        ranges: the part of the CIDR that it is about.
+    """
+
+    kind: NoteKind
+    message: str
+    cidr: IPv4Network | None = None
+    devs: tuple[str, ...] = ()
+    ranges: tuple[IPv4Network, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The note as JSON."""
+        return {
+            "kind": str(self.kind),
+            "message": self.message,
+            "cidr": None if self.cidr is None else str(self.cidr),
+            "devs": list(self.devs),
+            "ranges": [str(part) for part in self.ranges],
+        }
+
+
+@attrs.frozen
+class Unmendable:
+    """Failing addresses that no route in table main can mend, or none that we would propose.
+
+    Args:
+        ranges: the addresses.
+        devs: the interfaces that they leave by, sorted.
+        reason: why, and what would mend it.
+        about: the same in a few prefixes: own and broadcast addresses among them, which are noted, count too.
+    """
+
+    ranges: tuple[IPv4Network, ...]
+    devs: tuple[str, ...]
+    reason: str
+    about: tuple[IPv4Network, ...] = attrs.field(
+        default=attrs.Factory(lambda self: self.ranges, takes_self=True), eq=False
+    )
+
+
+@attrs.frozen
+class Remedy:
+    """What mends all failures of a check together.
+
+    Args:
+        routes: the fewest entries that cover what fails, and nothing that was fine.
+        unmendable: what they leave.
+        consequences: what else changes sides with them, a line each.
+    """
+
+    routes: tuple[StaticRoute, ...] = ()
+    unmendable: tuple[Unmendable, ...] = ()
+    consequences: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class OverlapReport:
+    """The result of a check.
+
+    Args:
+        verdict: the result in a word.
+        mode: what a failure means to the node.
+        default_devs: the default route's interfaces, sorted.
+        findings: the failures.
+        notes: the rest.
+        reason: why the verdict is ``unknown``.
+        time: RFC 3339, UTC, in seconds.
+        cidrs: what was checked.
+        coverage: how much of each CIDR was.
+        remedy: what mends all failures together; not part of the JSON, which has each failure's own.
+        strips: the CIDRs, cut where the answer changes, to be drawn; none if one address stood for each.
+    """
+
+    verdict: Verdict
+    mode: OverlapMode
+    time: str
+    default_devs: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Note, ...] = ()
+    reason: str | None = None
+    cidrs: tuple[IPv4Network, ...] = ()
+    coverage: Coverage = Coverage.EXACT
+    remedy: Remedy = attrs.field(factory=Remedy)
+    strips: tuple[Strip, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in the one form that every output has."""
+        return {
+            "schema": 1,
+            "verdict": str(self.verdict),
+            "mode": str(self.mode),
+            "coverage": str(self.coverage),
+            "defaultDevs": list(self.default_devs),
+            "findings": [finding.to_json() for finding in self.findings],
+            "notes": [note.to_json() for note in self.notes],
+            "reason": self.reason,
+            "time": self.time,
+        }

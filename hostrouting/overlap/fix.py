@@ -1,0 +1,326 @@
+"""Pure: what fails -> the fewest static routes that mend it, and what no route can mend.
+
+A route in table main mends an address if it is longer than what wins there now, and if no rule decides before main.
+A prefix may become a route if it covers failing addresses and nothing that is fine: the largest such prefixes are
+the fewest. Each failing tile bounds their lengths from below (longer than the winner), each that must stay as it is
+from above (not longer than its winner, so that it changes nothing)::
+
+    172.16.0.0/16  dev ib0       fails: /17 and longer mend it
+    172.16.3.7     dev ib0       fails, as a route of its own to one address: nothing is longer than /32, so it stays
+    172.16.3.10    local         no route changes it, so it may be covered
+    172.16.9.0/24  dev eth0      fine: must not be covered
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from fnmatch import fnmatchcase
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.config.routing import ONLINK, StaticRoute
+from hostrouting.kernel.fib import Fib
+from hostrouting.model.errors import RouteError
+from hostrouting.model.netaddr import parse_device
+from hostrouting.model.values import NextHop, Route, RouteType, RuleAction, Table
+from hostrouting.overlap.coverage import Piece, fewest_prefixes
+from hostrouting.overlap.findings import NoteKind, Remedy, Unmendable
+from hostrouting.overlap.judge import networks_of, own_subnets, shortened
+from hostrouting.routes.plan import plan_routes
+from hostrouting.routes.resolve import describe_missing, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hostrouting.model.values import Rule
+    from hostrouting.overlap.coverage import Tile
+    from hostrouting.overlap.findings import Finding
+    from hostrouting.overlap.judge import Outcome, Scene
+
+__all__ = ["Remedies"]
+
+# Where another program owns the network: a route would be undone, or break what it is for.
+_OWNERS = (
+    (("docker*", "br-*"), "Docker: move its address pools (bip, default-address-pools in daemon.json)"),
+    (("podman*",), "Podman: move its subnets (default_subnet, default_subnet_pools in containers.conf)"),
+    (("virbr*",), "libvirt: move its network (virsh net-edit)"),
+    (
+        ("tailscale*", "wg*", "tun*", "tap*", "ppp*", "zt*", "nebula*"),
+        "a VPN: have it take fewer routes, or name it in routeOverlap.allowedDevs if it may carry this traffic",
+    ),
+)
+
+
+@attrs.frozen
+class _Stake:
+    """What an answer asks of a route that covers its addresses: ``above`` < prefix length <= ``most``.
+
+    Args:
+        above: the length to beat; -1: none.
+        most: what is longer would change an answer that must stay; -1: whatever covers it.
+        is_target: whether it fails and a route can mend it.
+        reason: why it fails and none can.
+    """
+
+    above: int = -1
+    most: int = 32
+    is_target: bool = False
+    reason: str = ""
+
+
+_UNTOUCHABLE = _Stake(most=-1)
+
+
+class Remedies:
+    """What mends the failures of a check.
+
+    Args:
+        scene: the host.
+        outcomes: of ``sort_answers``, for exact coverage.
+        nameservers: of resolv.conf.
+    """
+
+    def __init__(
+        self, scene: Scene, outcomes: Mapping[IPv4Address, Outcome], nameservers: Iterable[IPv4Address] = ()
+    ) -> None:
+        self._scene, self._outcomes, self._nameservers = scene, outcomes, tuple(nameservers)
+        self._fib = Fib(scene.rules, scene.routes)
+        self._own_subnets = sorted(own_subnets(scene.addresses, scene.default.devs).items(), reverse=True)
+        self._gateways = _gateways(scene.routes, scene.default.devs)
+        self._taken = {route.destination for route in scene.routes if _is_in_the_way(route)}
+        self._stakes = {question: self._stake(question, outcome) for question, outcome in outcomes.items()}
+
+    def fix_of(self, finding: Finding) -> tuple[StaticRoute, ...]:
+        """The entries that mend one failure, as far as routes can."""
+
+        def stake_of(question: IPv4Address) -> _Stake:
+            outcome, stake = self._outcomes[question], self._stakes[question]
+            is_other = (outcome.kind, outcome.devs) != (finding.kind, finding.devs)
+            return _UNTOUCHABLE if stake.is_target and is_other else stake
+
+        return self._entries(self._scene.tiling.of(finding.cidr), stake_of)
+
+    def of_all(self) -> Remedy:
+        """What mends all failures together: proven, on the tables as they would be, before it is told."""
+        tiles = self._scene.tiling.tiles
+        entries = self._entries(tiles, self._stakes.__getitem__)
+        left: dict[tuple[tuple[str, ...], str], list[Tile]] = {}
+        for tile in tiles:
+            if reason := self._stakes[tile.question].reason:
+                left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
+        for tile in _uncovered([tile for tile in tiles if self._stakes[tile.question].is_target], entries):
+            reason = "a route that isn't used has this very destination and metric: remove it"
+            left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
+        unmendable = [
+            Unmendable(networks_of(group), devs, reason, self._around(group)) for (devs, reason), group in left.items()
+        ]
+        if reason := self._objection(entries):
+            targets = networks_of(tile for tile in tiles if self._stakes[tile.question].is_target)
+            return Remedy((), (*unmendable, Unmendable(targets, (), reason)))
+        return Remedy(entries, tuple(unmendable), tuple(self._consequences(entries)))
+
+    def _around(self, group: Sequence[Tile]) -> tuple[IPv4Network, ...]:
+        """Some tiles in a few prefixes, with the own and broadcast addresses among them."""
+        noted = (NoteKind.LOCAL, NoteKind.BROADCAST)
+        free = [tile for tile in self._scene.tiling.tiles if self._outcomes[tile.question].kind in noted]
+        pieces = [Piece(tile.first, tile.last, is_target=True) for tile in group]
+        pieces += [Piece(tile.first, tile.last, is_target=False) for tile in free]
+        return tuple(fewest_prefixes(sorted(pieces, key=lambda piece: piece.first)))
+
+    # --- one answer --------------------------------------------------------------------------------------------
+
+    def _stake(self, address: IPv4Address, outcome: Outcome) -> _Stake:
+        if outcome.kind in (NoteKind.LOCAL, NoteKind.BROADCAST):
+            # A longer route would change it only if table main is asked first and passes it on (suppressed, throw).
+            beaten, reason = self._beaten(address)
+            return _Stake(most=32 if reason else beaten)
+        if not outcome.is_failure:
+            return _UNTOUCHABLE
+        predicted = self._fib.lookup(address)
+        if (_place(predicted.route), predicted.errno) != (_place(outcome.answer.route), outcome.answer.errno):
+            reason = "the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch"
+            return _Stake(most=-1, reason=f"{reason} {address}")
+        beaten, reason = self._beaten(address)
+        if owner := self._owner(outcome.devs):
+            return _Stake(most=-1 if reason else beaten, reason=owner)
+        if reason:
+            # An entry that covered it would be seen not to win there, and refused.
+            return _Stake(most=-1, reason=reason)
+        if beaten == 32:
+            entry = self._fib.longest_match(Table.MAIN, address)
+            return _Stake(reason=f"{entry} is for this address alone, and no route is longer: remove it")
+        return self._target(address, outcome.devs, beaten)
+
+    def _target(self, address: IPv4Address, devs: Iterable[str], beaten: int) -> _Stake:
+        for dev in devs:
+            if (route := self._gateways.get((address, dev))) is not None:
+                return _Stake(most=-1, reason=f"it is the gateway of {route}: move that gateway, or remove the route")
+        subnet, dev = self._subnet_of(IPv4Network(address))
+        if len(self._scene.default.devs) > 1 and dev and not _is_nameable(dev):
+            return _Stake(most=-1, reason=f"it is on the link of {dev}, a name that no config takes: rename it")
+        if subnet is not None:
+            return _Stake(above=max(beaten, subnet.prefixlen - 1), is_target=True)
+        if self._lost_gateway:
+            return _Stake(most=-1, reason=self._lost_gateway)
+        return _Stake(above=beaten, is_target=True)
+
+    def _beaten(self, address: IPv4Address) -> tuple[int, str]:
+        """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
+        last: Rule | None = None
+        for rule, found in self._fib.asked(address, has_own=True):
+            last = rule
+            # While local and main are one trie, local's turn is main's too.
+            is_main = rule.table == Table.MAIN or (found is not None and found.table == Table.MAIN)
+            shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
+            if rule.action is RuleAction.TO_TABLE and is_main and rule.suppress_group is None and shortest < 32:
+                return max(-1 if found is None else found.destination.prefixlen, shortest), ""
+        if last is None or self._fib.decide(address).rule is None:
+            return 32, "no policy rule has table main asked: add one, as: ip rule add preference 32766 lookup main"
+        what = f"table {last.table}" if last.action is RuleAction.TO_TABLE else "it"
+        return 32, (
+            f"the policy rule of preference {last.preference} comes before table main, and {what} decides: "
+            "change that rule or table"
+        )
+
+    @cached_property
+    def _lost_gateway(self) -> str:
+        """Why the kernel would refuse entries by the default route's gateways; "" if it wouldn't."""
+        default = self._scene.default
+        for hop in default.hops:
+            gateway, dev = hop.gateway, hop.dev
+            if hop.is_dead or hop.onlink or dev is None or not isinstance(gateway, IPv4Address):
+                continue
+            if self._fib.finds_gateway(gateway, dev):
+                continue
+            reason = f"the kernel would refuse entries via {gateway}: by its rules it finds no route to it on {dev}"
+            own = Route(IPv4Network(gateway), (NextHop(dev),))
+            if not self._fib.with_changes(add=[own]).finds_gateway(gateway, dev):
+                return f"{reason}; change them"
+            named = f', "dev": "{dev}"' if len(default.devs) > 1 else ""
+            entry = f'{{"destination": "{gateway}/32", "gateway": "onlink"{named}}}'
+            return f"{reason}; change them, or first add an entry to it alone: {entry}"
+        return ""
+
+    def _owner(self, devs: Iterable[str]) -> str:
+        for dev in devs:
+            for patterns, advice in _OWNERS:
+                if dev not in self._scene.default.devs and any(fnmatchcase(dev, pattern) for pattern in patterns):
+                    return f"{dev} belongs to {advice}"
+        return ""
+
+    def _subnet_of(self, network: IPv4Network) -> tuple[IPv4Network | None, str]:
+        """The innermost subnet of the default interfaces that a network lies in, and whose it is."""
+        return next((pair for pair in self._own_subnets if network.subnet_of(pair[0])), (None, ""))
+
+    # --- the entries -------------------------------------------------------------------------------------------
+
+    def _entries(self, tiles: Sequence[Tile], stake_of: Callable[[IPv4Address], _Stake]) -> tuple[StaticRoute, ...]:
+        pieces = []
+        for tile in tiles:
+            stake = stake_of(tile.question)
+            pieces.append(Piece(tile.first, tile.last, stake.is_target, stake.above, stake.most))
+        return tuple(map(self._entry, fewest_prefixes(pieces, self._taken)))
+
+    def _entry(self, network: IPv4Network) -> StaticRoute:
+        subnet, dev = self._subnet_of(network)
+        if subnet is None:
+            return StaticRoute(network)
+        return StaticRoute(network, ONLINK, dev if len(self._scene.default.devs) > 1 else None)
+
+    def _objection(self, entries: Sequence[StaticRoute]) -> str:
+        """Why the entries don't do what they shall, by the planner and the tables as they would be; "" if they do."""
+        scene = self._scene
+        main = [route for route in scene.routes if route.table == Table.MAIN]
+        try:
+            resolution = resolve(entries, scene.links, scene.addresses, main)
+            # Ours that are there stay: the entries are meant to join them.
+            plan = plan_routes(resolution.routes, [route for route in main if not route.is_ours])
+        except RouteError as error:
+            return str(error)
+        if resolution.missing:
+            return describe_missing(resolution.missing)
+        fib = self._fib.with_changes(add=plan.add)
+        for address in self._samples(entries):
+            answer = fib.lookup(address).route
+            if answer is None or not set(answer.devs) <= set(scene.default.devs):
+                return f"{address} would still not leave by {','.join(scene.default.devs)}"
+        return ""
+
+    def _samples(self, entries: Sequence[StaticRoute]) -> Iterable[IPv4Address]:
+        """An address of each piece that a tile to be mended has in an entry."""
+        firsts = [tile.first for tile in self._scene.tiling.tiles]
+        for entry in entries:
+            first, last = int(entry.destination.network_address), int(entry.destination.broadcast_address)
+            for tile in self._scene.tiling.tiles[max(bisect_right(firsts, first) - 1, 0) : bisect_right(firsts, last)]:
+                if self._stakes[tile.question].is_target:
+                    yield IPv4Address(max(first, tile.first))
+
+    def _consequences(self, entries: Sequence[StaticRoute]) -> Iterable[str]:
+        """What changes sides besides the expected traffic."""
+        scene = self._scene
+        by = ",".join(scene.default.devs)
+        neighbours: dict[IPv4Network, list[str]] = {}
+        for address in scene.addresses:
+            if address.dev not in scene.default.devs and address.network.prefixlen < 32:
+                neighbours.setdefault(address.network, []).append(address.dev)
+        for subnet, devs in neighbours.items():
+            parts = [str(entry.destination) for entry in entries if entry.destination.overlaps(subnet)]
+            if parts:
+                yield (
+                    f"neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} are then reached by {by} "
+                    f"({shortened(parts, ' ', 8)}); where an interface must still answer them itself, give it a table: "
+                    f"ip route add {subnet} dev {devs[0]} table 100; ip rule add from ITS-ADDRESS lookup 100"
+                )
+        for server in self._nameservers:
+            now = self._fib.lookup(server).route
+            is_own = now is not None and now.type in (RouteType.LOCAL, RouteType.BROADCAST)
+            if now is not None and not is_own and any(server in entry.destination for entry in entries):
+                yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
+
+
+def _is_nameable(dev: str) -> bool:
+    """Whether a config takes the name; the kernel allows ``$(reboot)``."""
+    try:
+        parse_device(dev)
+    except ValueError:
+        return False
+    return True
+
+
+def _place(route: Route | None) -> tuple[IPv4Network, int] | None:
+    return None if route is None else (route.destination, route.metric)
+
+
+def _gateways(routes: Iterable[Route], devs: Sequence[str]) -> dict[tuple[IPv4Address, str], Route]:
+    """The gateways behind all other interfaces, each with a route by it."""
+    return {
+        (hop.gateway, hop.dev): route
+        for route in routes
+        for hop in route.hops
+        if hop.dev is not None and hop.dev not in devs and isinstance(hop.gateway, IPv4Address)
+    }
+
+
+def _is_in_the_way(route: Route) -> bool:
+    """Whether a static route to the same destination would be refused."""
+    return route.table == Table.MAIN and (route.is_connected or (route.tos == 0 and route.metric == 0))
+
+
+def _uncovered(tiles: Iterable[Tile], entries: Sequence[StaticRoute]) -> Iterable[Tile]:
+    """What is left of tiles where entries have been taken out; both in the order of their addresses."""
+    rest = [(int(entry.destination.network_address), int(entry.destination.broadcast_address)) for entry in entries]
+    for tile in tiles:
+        first = tile.first
+        while rest and rest[0][1] < first:
+            rest.pop(0)
+        for begin, end in rest:
+            if begin > tile.last:
+                break
+            if first < begin:
+                yield attrs.evolve(tile, first=first, last=begin - 1)
+            first = end + 1
+        if first <= tile.last:
+            yield attrs.evolve(tile, first=first)

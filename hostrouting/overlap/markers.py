@@ -1,0 +1,42 @@
+"""What a check leaves for other programs: one marker, and the report as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostrouting.boot.files import remove, write_if_changed
+from hostrouting.cli.report import to_json_text
+from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
+
+if TYPE_CHECKING:
+    from hostrouting.boot.layout import Layout
+
+__all__ = ["marker_text", "write_markers"]
+
+
+def marker_text(report: OverlapReport) -> str:
+    """What ``route-overlap.detected`` holds: a line a failure, ``no-default-route``, or ``check-failed: REASON``."""
+    if report.verdict is not Verdict.UNKNOWN:
+        return "".join(f"{finding.message}\n" for finding in report.findings)
+    reason = " ".join((report.reason or "").split())
+    return f"{NO_DEFAULT_ROUTE}\n" if reason.startswith(NO_DEFAULT_ROUTE) else f"{reason}\n"
+
+
+def write_markers(layout: Layout, report: OverlapReport) -> None:
+    """Leave exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report beside it.
+
+    Args:
+        layout: where.
+        report: what was found.
+
+    Raises:
+        FileError: one can't be written.
+    """
+    is_ok = report.verdict is Verdict.OK
+    marker, other = layout.marker_ok, layout.marker_detected
+    if not is_ok:
+        marker, other = other, marker
+    write_if_changed(layout.report, to_json_text(report.to_json()))
+    # The stale one goes first: a reader never sees both, and none is never taken for "ok".
+    remove(other)
+    write_if_changed(marker, "" if is_ok else marker_text(report))

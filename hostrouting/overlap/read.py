@@ -1,0 +1,141 @@
+"""Read from a kernel what a check judges: in one state of its tables, and of large ones no more than that."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING
+
+from hostrouting.config.routing import Coverage
+from hostrouting.kernel.default_route import default_route
+from hostrouting.kernel.port import SelectiveBackend
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import Protocol, Rule, Table
+from hostrouting.overlap.coverage import are_within, exact_tiling, probe_tiling, suspect_networks
+from hostrouting.overlap.judge import Scene, own_subnets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hostrouting.config.routing import RouteOverlap
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.values import Address, Route
+    from phases import CancelScope
+
+__all__ = ["default_routes", "read_scene"]
+
+# Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
+_ATTEMPTS = 16
+
+# For a first guess: as if no policy rule were there.
+_PLAIN_RULES = (Rule(32766, protocol=Protocol.KERNEL),)
+
+# What a scene is made of: default route, addresses, rules and entries.
+_Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
+
+
+def default_routes(backend: RouteBackend) -> tuple[Route, ...]:
+    """The default routes of table main, whatever their type, without the rest of a large table where that can be."""
+    if isinstance(backend, SelectiveBackend):
+        return backend.default_routes()
+    return tuple(route for route in backend.routes(Table.MAIN) if route.destination.prefixlen == 0)
+
+
+def read_scene(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Scene | None:
+    """Read tables and the kernel's answers that belong to them.
+
+    Args:
+        overlap: the expected CIDRs.
+        backend: the kernel.
+        scope: ends it between two looks.
+
+    Returns:
+        The scene; None without a default route.
+
+    Raises:
+        RouteError: the kernel can't be asked, or what matters of the tables changed each time that it was read.
+    """
+    for _ in range(_ATTEMPTS):
+        scope.check()
+        with _noticing_changes(backend) as may_have_changed:
+            tables = _read_tables(overlap, backend)
+            scene = None if tables is None else _ask(overlap, tables, backend)
+            # Most changes are of routes that don't matter here.
+            if not may_have_changed() or tables == _read_tables(overlap, backend):
+                return scene
+    raise RouteError(f"the routes changed while they were read, {_ATTEMPTS} times over; try again later")
+
+
+@contextmanager
+def _noticing_changes(backend: RouteBackend) -> Iterator[Callable[[], bool]]:
+    if isinstance(backend, SelectiveBackend):
+        with backend.noticing_changes() as may_have_changed:
+            yield may_have_changed
+    else:
+        yield lambda: True
+
+
+def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None:
+    defaults = default_routes(backend)
+    default = default_route(defaults)
+    if default is None:
+        return None
+    addresses, rules = backend.addresses(), backend.rules()
+    if not isinstance(backend, SelectiveBackend):
+        return default, addresses, rules, backend.routes()
+    networks = _foretold(overlap, default, addresses)
+    routes = backend.routes_except(default.devs, inside=networks)
+    if overlap.coverage is Coverage.EXACT:
+        told = suspect_networks(
+            overlap.expected_cidrs,
+            expected_devs=default.devs,
+            rules=rules,
+            routes=routes,
+            foreseen=overlap.foreseen,
+        )
+        if not are_within(told, networks):
+            routes = backend.routes_except(default.devs, inside=told)
+    return default, addresses, rules, tuple(dict.fromkeys((*defaults, *routes)))
+
+
+def _foretold(overlap: RouteOverlap, default: Route, addresses: Sequence[Address]) -> list[IPv4Network]:
+    """Where the host's addresses let one expect that something else than the default route's interfaces decides.
+
+    Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
+    """
+    if overlap.coverage is Coverage.PROBE:
+        return []
+    connected = [address.network for address in addresses if address.dev not in default.devs]
+    single = [end for each in addresses for end in (each.local, each.network.broadcast_address)]
+    return suspect_networks(
+        overlap.expected_cidrs,
+        expected_devs=default.devs,
+        rules=_PLAIN_RULES,
+        routes=(),
+        foreseen=(*overlap.foreseen, *connected, *map(IPv4Network, single)),
+    )
+
+
+def _ask(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Scene:
+    default, addresses, rules, routes = tables
+    cidrs = tuple(dict.fromkeys(overlap.expected_cidrs))
+    if overlap.coverage is Coverage.PROBE:
+        tiling = probe_tiling(cidrs)
+    else:
+        tiling = exact_tiling(
+            cidrs,
+            expected_devs=default.devs,
+            rules=rules,
+            routes=routes,
+            foreseen=overlap.foreseen,
+            borders=own_subnets(addresses, default.devs),
+        )
+    return Scene(
+        default=default,
+        links=backend.links(),
+        addresses=addresses,
+        rules=rules,
+        routes=routes,
+        tiling=tiling,
+        answers={answer.address: answer for answer in backend.lookup(tiling.questions)},
+    )

@@ -1,0 +1,204 @@
+"""Pure: resolved routes in the words of what else keeps routes on a host: ip-route(8), netplan(5), systemd.network(5).
+
+Only addresses, numbers and names that ``parse_device`` accepts reach a line: an inherited interface's name comes from
+the kernel, which allows ``$(reboot)``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.model.errors import RouteError
+from hostrouting.model.netaddr import parse_device
+from hostrouting.model.values import Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hostrouting.model.values import NextHop, Route
+
+__all__ = ["as_ip", "as_netplan", "as_networkd"]
+
+_IP = """\
+# Each line adds a route until the next boot and never changes one that is there. "File exists": there is one with this
+# destination and metric, this very one or somebody else's; "ip -4 route show exact DESTINATION" shows it.
+"""
+
+_NETPLAN = """\
+# For a file of its own like /etc/netplan/90-hostrouting.yaml, mode 600; then "netplan try", which goes back by itself.
+# The interfaces must be in netplan already ("netplan get" shows them): one that isn't would be taken over, and lose its
+# addresses. Where one has another ID there, or isn't below "ethernets:", it needs the same ID and place here.
+# Even trying drops what others have added to these interfaces (a CNI, "hostrouting apply"): let them add theirs again.
+"""
+
+_NETWORKD = """\
+# {dev}: for a file of its own, /etc/systemd/network/NAME.network.d/90-hostrouting.conf. NAME.network is the file that
+# "networkctl status {dev}" calls Network File, in whatever folder that one lies. Then "networkctl reload".
+# That drops what others have added to {dev} (a CNI, "hostrouting apply"): let them add theirs again. A mere
+# "networkctl reconfigure" drops it too, and doesn't read the file.
+"""
+
+# netplan 0.106 writes larger ones as negative numbers, which networkd ignores; 1.1 still loses the largest.
+_NETPLAN_METRIC_MAX = 2**31 - 1
+
+# A setting beside the interfaces' names, for 0.106 and 1.1 alike, quoted or not.
+_NETPLAN_SETTING = "renderer"
+
+# Anything else might be another type than a string in YAML 1.1 or 1.2: 1e3, 0x1, .inf, -1, ~, on.
+_YAML_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
+
+class _Unsayable(Exception):
+    """A format has no words for a route; the message says why, and what has."""
+
+
+def as_ip(routes: Sequence[Route]) -> str:
+    """Write routes as commands that are safe to paste, also twice.
+
+    The verb is ``add``: it refuses what is there (EEXIST), where ``replace`` would take over a route of DHCP's. The
+    protocol is static: what carries ours is taken back by our next run.
+
+    Args:
+        routes: from ``resolve``, in its order.
+
+    Returns:
+        A comment and a line for each; empty if there are none.
+
+    Raises:
+        RouteError: with every route whose interface has a name that isn't safe to paste.
+    """
+    lines = _each(routes, "as a command", _ip_line)
+    return _IP + "".join(line for _, line in lines) if lines else ""
+
+
+def as_netplan(routes: Sequence[Route]) -> str:
+    """Write routes as YAML for a netplan file of its own, by interface.
+
+    Args:
+        routes: from ``resolve``.
+
+    Returns:
+        The text of the file, with a comment; empty if there are no routes.
+
+    Raises:
+        RouteError: with every route that netplan can't express, each with the reason and what can.
+    """
+    items = _each(routes, "for netplan", _netplan_item)
+    if not items:
+        return ""
+    parts = [_NETPLAN, "network:\n  version: 2\n  ethernets:\n"]
+    for dev, texts in _by_device(items).items():
+        parts += [f"    {_yaml_word(dev)}:\n      routes:\n", *texts]
+    return "".join(parts)
+
+
+def as_networkd(routes: Sequence[Route]) -> str:
+    """Write routes as drop-ins of .network files, one for each interface, with nothing newer than systemd 249.
+
+    Args:
+        routes: from ``resolve``.
+
+    Returns:
+        The texts of the files one after the other, each with a comment that starts with ``# DEVICE:``; empty if
+        there are no routes. A multipath route stands with its first hop's interface.
+
+    Raises:
+        RouteError: with every route that networkd can't express, each with the reason and what can.
+    """
+    sections = _by_device(_each(routes, "for systemd-networkd", _networkd_section))
+    return "\n".join(_NETWORKD.format(dev=dev) + "\n".join(texts) for dev, texts in sections.items())
+
+
+def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) -> list[tuple[str, str]]:
+    """The text of each route, with the interface of its first hop."""
+    written: list[tuple[str, str]] = []
+    refusals: list[str] = []
+    for route in routes:
+        try:
+            devs = [_device(hop) for hop in route.hops]
+            written.append((devs[0], write(route)))
+        except _Unsayable as reason:
+            refusals.append(f"can't write {route} {purpose}: {reason}")
+    if refusals:
+        raise RouteError("\n".join(refusals))
+    return written
+
+
+def _by_device(written: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    texts: dict[str, list[str]] = {}
+    for dev, text in written:
+        texts.setdefault(dev, []).append(text)
+    return texts
+
+
+def _device(hop: NextHop) -> str:
+    try:
+        return parse_device(hop.dev)
+    except ValueError as reason:
+        raise _Unsayable(f'{reason}; rename the interface, or let "hostrouting apply" install the route') from None
+
+
+def _ip_line(route: Route) -> str:
+    return f"ip -4 route add {attrs.evolve(route, protocol=Protocol.STATIC)}\n"
+
+
+def _netplan_item(route: Route) -> str:
+    if len(route.hops) > 1:
+        raise _Unsayable(f"it has no multipath routes; name one dev of {', '.join(route.devs)}, or use networkd or ip")
+    (hop,) = route.hops
+    if hop.gateway is not None and hop.gateway.version != 4:
+        raise _Unsayable("it takes no IPv6 gateway for an IPv4 destination (RFC 8950); use networkd or ip")
+    if route.metric > _NETPLAN_METRIC_MAX:
+        raise _Unsayable(f"it loses metrics above {_NETPLAN_METRIC_MAX}; choose a smaller one, or use networkd or ip")
+    if hop.dev == _NETPLAN_SETTING:
+        raise _Unsayable(f"it takes {_NETPLAN_SETTING} for a setting, not for an interface; use networkd or ip")
+    rows = [f"to: {route.destination}"]
+    if hop.gateway is None:
+        rows.append("scope: link")
+    else:
+        rows += [f"via: {hop.gateway}", *(["on-link: true"] if hop.onlink else [])]
+    if route.source is not None:
+        rows.append(f"from: {route.source}")
+    if route.mtu is not None:
+        rows.append(f"mtu: {route.mtu:d}")
+    if route.metric:
+        rows.append(f"metric: {route.metric:d}")
+    return "        - " + "\n          ".join(rows) + "\n"
+
+
+def _networkd_section(route: Route) -> str:
+    rows = [f"Destination={route.destination}"]
+    if len(route.hops) == 1:
+        rows += _networkd_hop(route.hops[0])
+    else:
+        rows += [_networkd_hop_of_many(hop) for hop in route.hops]
+    if route.source is not None:
+        rows.append(f"PreferredSource={route.source}")
+    if route.mtu is not None:
+        rows.append(f"MTUBytes={route.mtu:d}")
+    if route.metric:
+        rows.append(f"Metric={route.metric:d}")
+    return "".join(f"{row}\n" for row in ("[Route]", *rows))
+
+
+def _networkd_hop(hop: NextHop) -> list[str]:
+    if hop.gateway is None:
+        return ["Scope=link"]
+    # Left out, it is "yes" on an interface without a static address, whose gateway DHCP will bring into reach.
+    return [f"Gateway={hop.gateway}", f"GatewayOnLink={'yes' if hop.onlink else 'no'}"]
+
+
+def _networkd_hop_of_many(hop: NextHop) -> str:
+    if hop.gateway is None or hop.onlink:
+        what = "without a gateway" if hop.gateway is None else "with an onlink gateway"
+        raise _Unsayable(f"it has no multipath hops {what}; name one interface as dev, or use ip")
+    return f"MultiPathRoute={hop.gateway}@{hop.dev} {hop.weight:d}"
+
+
+def _yaml_word(text: str) -> str:
+    is_plain = _YAML_PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS
+    return text if is_plain else f'"{text}"'

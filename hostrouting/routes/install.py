@@ -1,0 +1,214 @@
+"""A plan -> the host, all of it or nothing; and back."""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import NextHop, Table
+from hostrouting.routes.plan import RoutePlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.values import Route, RouteFailure
+    from phases import CancelScope
+
+    _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
+
+__all__ = ["Undo", "all_or_nothing", "apply_routes", "apply_what_goes"]
+
+T = TypeVar("T")
+
+# One bulk call can't be interrupted: small enough that a cancel is seen soon, large enough to be fast.
+BULK_ROUTES = 256
+
+_DELETIONS_MAX = 4
+
+_NAMED_FAILURES_MAX = 5
+
+_REASONS = {
+    errnos.EEXIST: ("another route has its destination and metric", "look at: ip -4 route show {destination}"),
+    errnos.ENETUNREACH: ("its gateway can't be reached", "look at: ip -4 route get {gateway}"),
+    errnos.ENODEV: ("there is no such device", "look at: ip link"),
+    errnos.ENETDOWN: ("its device is down", "set it up: ip link set {dev} up"),
+    errnos.EPERM: ("not permitted", "run as root (CAP_NET_ADMIN)"),
+    errnos.ESRCH: ("there is no such route", "look at: ip -4 route show {destination}"),
+    errnos.EINVAL: ("the kernel takes it to be invalid", "check its gateway and source"),
+    errnos.ENOMEM: ("the kernel has no memory for it", "free some and run again"),
+}
+
+
+class Undo:
+    """The way back: what was changed, last first.
+
+    Each step is pushed *before* the change that it takes back, so it must do no harm if that never happened.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], None]] = []
+
+    def push(self, step: Callable[[], None]) -> None:
+        """Remember a step."""
+        self._steps.append(step)
+
+    def roll_back(self) -> list[str]:
+        """Take every step, also after one has failed or was interrupted.
+
+        Returns:
+            What couldn't be put back, in words.
+        """
+        problems: list[str] = []
+        while self._steps:
+            step = self._steps.pop()
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps must be taken
+                problems.append(str(error) or repr(error))
+            except BaseException as error:  # noqa: BLE001 - an interrupt: once more, then on
+                problems.append(f"interrupted by {error!r}, tried again")
+                self._again(step, problems)
+        return problems
+
+    @staticmethod
+    def _again(step: Callable[[], None], problems: list[str]) -> None:
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001 - the second interrupt of one step means it
+            problems.append(str(error) or repr(error))
+
+
+@contextmanager
+def all_or_nothing(scope: CancelScope) -> Iterator[Undo]:
+    """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error."""
+    undo = Undo()
+    try:
+        yield undo
+    except BaseException as error:
+        with scope.shield():
+            problems = undo.roll_back()
+        for problem in problems:
+            error.add_note(f"while putting things back: {problem}")
+        raise
+
+
+# --- routes ------------------------------------------------------------------------------------------------------
+
+
+def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo) -> None:
+    """Add, then replace, then remove; so that no destination is without its route in between.
+
+    Args:
+        plan: what to change.
+        backend: the kernel.
+        scope: looked at between bulk calls.
+        undo: gets the way back.
+
+    Raises:
+        RouteError: the kernel refused; what was changed until then is for ``undo``.
+    """
+    added: list[Route] = []
+    undo.push(partial(_take_back, backend.delete, added))
+    for add in _bulks(plan.add, scope):
+        added += add
+        _write(backend.add, add, "add")
+    for replace in _bulks(plan.replace, scope):
+        _see_unchanged([item.old for item in replace], backend)
+        undo.push(partial(_write, backend.replace, [item.old for item in replace], "put back"))
+        _write(backend.replace, [item.new for item in replace], "replace")
+    # Each delete reads all our routes first: no more than a few calls, or the time grows with the square.
+    for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
+        undo.push(partial(_write, backend.add, remove[::-1], "put back", fine=errnos.EEXIST))
+        _write(backend.delete, remove, "remove", fine=errnos.ESRCH)
+
+
+def apply_what_goes(
+    plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
+) -> tuple[RoutePlan, dict[Route, str]]:
+    """Add and replace what the kernel takes; remove only where it has taken all of that.
+
+    Args:
+        plan: what to change.
+        backend: the kernel.
+        scope: looked at between bulk calls.
+        undo: gets the way back.
+
+    Returns:
+        What was changed, and why each of the other routes was refused.
+
+    Raises:
+        RouteError: the kernel can't be asked, or doesn't remove a route; what was changed until then is for ``undo``.
+    """
+    refusals: dict[Route, str] = {}
+    added: list[Route] = []
+    undo.push(partial(_take_back, backend.delete, added))
+    for add in _bulks(plan.add, scope):
+        added += add
+        refusals |= {failure.route: _explain("add", failure) for failure in backend.add(add)}
+    for replace in _bulks(plan.replace, scope):
+        old = [item.old for item in replace]
+        _see_unchanged(old, backend)
+        undo.push(partial(_write, backend.replace, old, "put back"))
+        failures = backend.replace([item.new for item in replace])
+        refusals |= {failure.route: _explain("replace", failure) for failure in failures}
+    remove = () if refusals else plan.remove
+    apply_routes(RoutePlan(remove=remove), backend, scope, undo)
+    done = RoutePlan(
+        add=tuple(route for route in plan.add if route not in refusals),
+        replace=tuple(item for item in plan.replace if item.new not in refusals),
+        remove=remove,
+    )
+    return done, refusals
+
+
+def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
+    """NLM_F_REPLACE knows no owner: what somebody has put in our route's place since it was read must not go."""
+    there: dict[object, Route] = {}
+    for route in backend.routes(Table.MAIN):
+        there.setdefault(route.key, route)
+    for route in routes:
+        now = there.get(route.key)
+        if now is not None and not now.is_ours:
+            raise RouteError(f"can't replace {route}: meanwhile somebody else has put {now} in its place; run again")
+
+
+def _take_back(delete: _BulkCall, added: list[Route]) -> None:
+    _write(delete, added[::-1], "take back", fine=errnos.ESRCH)
+
+
+def _bulks(items: Sequence[T], scope: CancelScope, size: int = BULK_ROUTES) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        scope.check()
+        yield items[start : start + size]
+
+
+def _write(
+    call: _BulkCall,
+    routes: Sequence[Route],
+    verb: str,
+    *,
+    fine: int | None = None,
+) -> None:
+    failures = [failure for failure in call(routes) if failure.errno != fine]
+    if not failures:
+        return
+    lines = [_explain(verb, failure) for failure in failures[:_NAMED_FAILURES_MAX]]
+    if len(failures) > len(lines):
+        lines.append(f"and {len(failures) - len(lines)} more")
+    # EACCES is the FIB's word for prohibit, not one about us.
+    errno = failures[0].errno
+    raise RouteError("\n".join(lines), errno=None if errno == errnos.EACCES else errno)
+
+
+def _explain(verb: str, failure: RouteFailure) -> str:
+    # The kernel has one sentence and many errnos for a gateway (fib_check_nh); ip shows only the sentence.
+    errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
+    reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
+    hop = failure.route.hops[0] if failure.route.hops else NextHop()
+    advice = advice.format(destination=failure.route.destination, gateway=hop.gateway or "GATEWAY", dev=hop.dev)
+    return f"can't {verb} {failure.route}: {reason} (kernel: {failure.message}); {advice}"

@@ -1,0 +1,206 @@
+"""Pure: the wanted routes and the table as it is -> what has to change, and what must not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.model.errors import RouteError
+from hostrouting.model.netaddr import halves
+from hostrouting.model.values import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostrouting.model.values import Route
+
+__all__ = ["NextStart", "Replacement", "RoutePlan", "RoutesReport", "plan_routes"]
+
+
+@attrs.frozen
+class Replacement:
+    """One of our routes that shall become another of the same destination and metric."""
+
+    old: Route
+    new: Route
+
+
+@attrs.frozen
+class RoutePlan:
+    """What has to change in table main, in the order in which it is done.
+
+    Args:
+        add: routes whose destination and metric are free.
+        replace: ours that differ.
+        remove: ours that nobody wants any more.
+        unchanged: ours that are as wanted.
+        foreign: somebody else's that already do what is wanted; left alone.
+    """
+
+    add: tuple[Route, ...] = ()
+    replace: tuple[Replacement, ...] = ()
+    remove: tuple[Route, ...] = ()
+    unchanged: tuple[Route, ...] = ()
+    foreign: tuple[Route, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the table is as wanted."""
+        return not (self.add or self.replace or self.remove)
+
+    @property
+    def wanted(self) -> tuple[Route, ...]:
+        """All routes that must win afterwards."""
+        return (*self.add, *(item.new for item in self.replace), *self.unchanged, *self.foreign)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON; each route as ``ip route show`` prints it."""
+        return {
+            "add": [str(route) for route in self.add],
+            "replace": [{"old": str(item.old), "new": str(item.new)} for item in self.replace],
+            "remove": [str(route) for route in self.remove],
+            "unchanged": [str(route) for route in self.unchanged],
+            "foreign": [str(route) for route in self.foreign],
+        }
+
+
+@attrs.frozen
+class RoutesReport:
+    """What became of the static routes.
+
+    Args:
+        changes: the plan that was carried out.
+    """
+
+    changes: RoutePlan = attrs.field(factory=RoutePlan)
+
+    @property
+    def added(self) -> tuple[Route, ...]:
+        """The routes that weren't there."""
+        return self.changes.add
+
+    @property
+    def replaced(self) -> tuple[Route, ...]:
+        """The routes of ours that were there and differed, as they are now."""
+        return tuple(item.new for item in self.changes.replace)
+
+    @property
+    def removed(self) -> tuple[Route, ...]:
+        """The routes of ours that nobody wants any more."""
+        return self.changes.remove
+
+    @property
+    def unchanged(self) -> tuple[Route, ...]:
+        """The routes of ours that were as wanted."""
+        return self.changes.unchanged
+
+    @property
+    def foreign(self) -> tuple[Route, ...]:
+        """The routes of others that already do what is wanted; left alone."""
+        return self.changes.foreign
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON; each route as ``ip route show`` prints it."""
+        return {
+            "schema": 1,
+            "added": [str(route) for route in self.added],
+            "replaced": [str(route) for route in self.replaced],
+            "removed": [str(route) for route in self.removed],
+            "unchanged": [str(route) for route in self.unchanged],
+            "foreign": [str(route) for route in self.foreign],
+        }
+
+
+@attrs.frozen
+class NextStart:
+    """Whether the gate would let the consumer start.
+
+    Args:
+        consumer: the unit.
+        is_admitted: whether it would.
+        reason: why, in words.
+    """
+
+    consumer: str
+    is_admitted: bool
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON."""
+        return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
+
+
+def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
+    """Compare wanted routes with table main.
+
+    Only our own routes (protocol 217) are ever replaced or removed. A route of anybody else with the same destination,
+    tos and metric is left alone if it has the same next hops, and refused otherwise: NLM_F_REPLACE knows no owner
+    (fib_table_insert in net/ipv4/fib_trie.c).
+
+    Args:
+        wanted: resolved routes, no two with the same key.
+        main: the entries of table main, in the kernel's order.
+
+    Returns:
+        The plan.
+
+    Raises:
+        RouteError: with every refusal, each with the route in the way and what to do.
+    """
+    by_key: dict[object, Route] = {}
+    connected: dict[object, Route] = {}
+    for route in main:
+        by_key.setdefault(route.key, route)  # REPLACE takes the first of several with the same key
+        if route.is_connected:
+            connected.setdefault(route.destination, route)
+    sorted_: dict[str, list[Any]] = {field.name: [] for field in attrs.fields(RoutePlan)}
+    refusals: list[str] = []
+    for route in wanted:
+        there = by_key.get(route.key)
+        if route.destination in connected:
+            refusals.append(_refuse_connected(route, connected[route.destination]))
+        elif there is None:
+            sorted_["add"].append(route)
+        elif there.is_ours:
+            if _is_same(there, route):
+                sorted_["unchanged"].append(there)
+            else:
+                sorted_["replace"].append(Replacement(there, route))
+        elif there.has_same_next_hops(route):
+            sorted_["foreign"].append(there)
+        else:
+            refusals.append(_refuse_foreign(route, there))
+    if refusals:
+        raise RouteError("\n".join(refusals))
+    keys = {route.key for route in wanted}
+    # Those last that others need for their gateway, so that the way back, last first, puts them back first.
+    sorted_["remove"] = sorted(
+        (route for route in main if route.is_ours and route.key not in keys),
+        key=lambda route: route.scope == Scope.LINK,
+    )
+    return RoutePlan(**{name: tuple(items) for name, items in sorted_.items()})
+
+
+def _is_same(there: Route, wanted: Route) -> bool:
+    def substance(route: Route) -> tuple[object, ...]:
+        hops = tuple(hop.path for hop in route.hops)
+        return (route.type, hops, route.scope, route.source, route.mtu, route.nexthop_id)
+
+    return substance(there) == substance(wanted)
+
+
+def _refuse_connected(route: Route, connected: Route) -> str:
+    advice = " and ".join(map(str, halves(route.destination)))
+    return (
+        f"can't install {route.destination}: it is the connected network of {','.join(connected.devs)} ({connected}); "
+        "another route of that destination would cut the interface off or be ambiguous; "
+        + (f"name its halves instead, {advice}, which win as the longer prefixes" if advice else "leave it out")
+    )
+
+
+def _refuse_foreign(route: Route, there: Route) -> str:
+    return (
+        f"can't install {route}: somebody else's route has its destination and metric ({there}); "
+        "choose another metric or destination, or have its owner remove it"
+    )

@@ -1,0 +1,119 @@
+"""Pure: which routes win by what the tables say, where the kernel's own rules leave no doubt of it.
+
+Longest-prefix match gives an address that no longer prefix covers to the entries of one destination; of these the one
+with the lowest metric carries it. What isn't as plain as that (a policy rule of somebody's, an entry of table local
+around the address, a dead hop, a second metric) isn't decided here: the kernel is asked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+from hostrouting.model.netaddr import numbers, own_addresses
+from hostrouting.model.values import Protocol, RouteType, Rule, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hostrouting.model.netaddr import Numbers
+    from hostrouting.model.values import NextHop, Route
+
+__all__ = ["unproven"]
+
+# fib_default_rules_init in net/ipv4/fib_rules.c. Whatever a packet is like, they have local asked first, then main;
+# before the first rule of somebody's the two are one trie, and the longer prefix wins.
+_RULES_OF_THE_KERNEL = tuple(
+    Rule(preference, table=table, protocol=Protocol.KERNEL)
+    for preference, table in ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
+)
+
+# To 0.0.0.0 the host talks to itself, whatever the tables say (ip_route_output_key_hash_rcu in net/ipv4/route.c).
+_THIS_HOST = (0, 32)
+
+
+def unproven(
+    wanted: Sequence[Route], *, rules: Sequence[Rule], main: Sequence[Route], local: Iterable[Route]
+) -> list[tuple[Route, IPv4Address | None]]:
+    """The routes of which the tables don't show that they win.
+
+    Args:
+        wanted: routes of table main.
+        rules: in the order in which the kernel asks them.
+        main: the entries of table main, in the kernel's order.
+        local: those of table local.
+
+    Returns:
+        Those to ask the kernel about, in their order: all of them where there are rules of somebody's. Each with
+        an address that no longer prefix covers; None if longer ones cover all of it.
+    """
+    entries = [numbers(entry.destination) for entry in main]
+    places = [numbers(route.destination) for route in wanted]
+    locals_ = [numbers(entry.destination) for entry in local]
+    # To a packet without a tos the entries for one are not there.
+    asked = [there for entry, there in zip(main, entries, strict=True) if entry.tos == 0]
+    own = own_addresses((*asked, *places, *locals_, _THIS_HOST))
+    winners = _winners(main, entries) if tuple(rules) == _RULES_OF_THE_KERNEL else {}
+    around, judge = _Around(locals_), _Judge()
+    left: list[tuple[Route, IPv4Address | None]] = []
+    for route, place in zip(wanted, places, strict=True):
+        address, winner = own[place], winners.get(place)
+        if address is None:
+            left.append((route, None))
+        elif winner is None or not judge.is_as_wanted(winner, route) or around.hold(address):
+            left.append((route, IPv4Address(address)))
+    return left
+
+
+def _winners(main: Sequence[Route], places: Sequence[Numbers]) -> dict[Numbers, Route]:
+    """Of the entries for any tos of each destination the first with the lowest metric."""
+    winners: dict[Numbers, Route] = {}
+    for entry, place in zip(main, places, strict=True):
+        if entry.tos == 0:
+            there = winners.setdefault(place, entry)
+            if entry.metric < there.metric:
+                winners[place] = entry
+    return winners
+
+
+class _Judge:
+    """Says whether an entry of a destination is the wanted route, and such that the kernel doesn't pass it over."""
+
+    def __init__(self) -> None:
+        # By the identity of hops, which thousands of routes share; the caller holds them, so it stays theirs.
+        self._is_hop_as_wanted: dict[tuple[int, int], bool] = {}
+
+    def is_as_wanted(self, entry: Route, route: Route) -> bool:
+        return (
+            entry.type is route.type is RouteType.UNICAST
+            and entry.metric == route.metric
+            and entry.tos == route.tos
+            and entry.table == route.table
+            and len(entry.hops) == len(route.hops) > 0
+            and all(map(self._is_hop, entry.hops, route.hops))
+        )
+
+    def _is_hop(self, there: NextHop, wanted: NextHop) -> bool:
+        pair = (id(there), id(wanted))
+        if pair not in self._is_hop_as_wanted:
+            # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
+            self._is_hop_as_wanted[pair] = there == wanted and not there.is_dead and not there.is_linkdown
+        return self._is_hop_as_wanted[pair]
+
+
+class _Around:
+    """Prefixes, to be asked whether one of them holds an address."""
+
+    def __init__(self, prefixes: Iterable[Numbers]) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for first, length in sorted(prefixes):
+            # Prefixes are nested or apart.
+            if not self._lasts or first > self._lasts[-1]:
+                self._firsts.append(first)
+                self._lasts.append(first + (1 << (32 - length)) - 1)
+
+    def hold(self, address: int) -> bool:
+        position = bisect_right(self._firsts, address) - 1
+        return position >= 0 and address <= self._lasts[position]

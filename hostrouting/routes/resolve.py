@@ -1,0 +1,222 @@
+"""Pure: what is left open in a static route, filled in from the default route and the links that there are."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.config.routing import ONLINK, StaticRoute
+from hostrouting.kernel.default_route import default_route, missing_default_route, unicast_defaults
+from hostrouting.model.errors import RouteError
+from hostrouting.model.values import NextHop, Route, RouteType, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from ipaddress import IPv4Network
+
+    from hostrouting.config.routing import Gateway
+    from hostrouting.model.values import Address, Link
+
+__all__ = ["Missing", "Resolution", "describe_missing", "resolve"]
+
+_NAMED_ROUTES_MAX = 3
+
+
+@attrs.frozen
+class Missing:
+    """Something that a route needs and that may still come.
+
+    Args:
+        what: in words, for example ``device ib9 (there is no such interface)``.
+        route: the first that needs it.
+    """
+
+    what: str
+    route: StaticRoute
+
+
+@attrs.frozen
+class Resolution:
+    """The wanted routes as the kernel can take them, or what must come first.
+
+    Args:
+        routes: complete only if nothing is missing.
+        missing: what to wait for.
+    """
+
+    routes: tuple[Route, ...]
+    missing: tuple[Missing, ...] = ()
+
+
+def resolve(
+    wanted: Sequence[StaticRoute], links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route]
+) -> Resolution:
+    """Fill in device, gateway, source and MTU of static routes.
+
+    What is named is taken literally. What isn't is inherited from the default route (on the named device, if there
+    is one): its gateway of either family (RFC 8950), ``onlink``, all hops of a multipath route, and its ``src``
+    and ``mtu``.
+
+    Args:
+        wanted: from the config.
+        links: of the host.
+        addresses: of the host.
+        main: the entries of table main.
+
+    Returns:
+        The routes, those first that others may need to reach their gateway; or what is missing.
+
+    Raises:
+        RouteError: waiting can't help: a device is a port of another, a gateway is this host itself, or the
+            default route has several interfaces and a device must be named. All such routes are named.
+    """
+    resolver = _Resolver(
+        links={link.name: link for link in links},
+        own={address.local for address in addresses},
+        defaults=unicast_defaults(main),
+        on_link=_on_link(main, wanted),
+    )
+    routes: list[Route] = []
+    missing: dict[str, Missing] = {}
+    refusals: list[str] = []
+    for static in wanted:
+        try:
+            route = resolver.resolve(static)
+        except _NotThere as reason:
+            missing.setdefault(str(reason), Missing(str(reason), static))
+        except _Refused as reason:
+            refusals.append(f"can't install {static}: {reason}")
+        else:
+            routes.append(route)
+    if refusals:
+        raise RouteError("\n".join(refusals))
+    # A gateway may be reachable only by another of these routes, which must then be there first.
+    routes.sort(key=lambda route: route.scope != Scope.LINK)
+    return Resolution(tuple(routes), tuple(missing.values()))
+
+
+def describe_missing(missing: Sequence[Missing]) -> str:
+    """What is missing, in one phrase, each with a route that needs it."""
+    words = [f"{item.what}, for {item.route}" for item in missing[:_NAMED_ROUTES_MAX]]
+    rest = len(missing) - len(words)
+    return "; ".join(words) + (f"; and {rest} more" if rest else "")
+
+
+class _NotThere(Exception):
+    """It may still come."""
+
+
+class _Refused(Exception):
+    """It can't be, whatever comes."""
+
+
+def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> dict[int, dict[int, set[str | None]]]:
+    """The prefixes that a gateway may lie in: by prefix length and network, the interfaces that reach it.
+
+    The kernel looks a gateway up among routes of scope link or nearer only (fib_check_nh_v4_gw). Our own that are
+    there count only if they are wanted: what this run removes must not carry what it adds. None: the default's.
+    """
+    found: dict[int, dict[int, set[str | None]]] = {}
+
+    def add(network: IPv4Network, devs: Iterable[str | None]) -> None:
+        found.setdefault(network.prefixlen, {}).setdefault(int(network.network_address), set()).update(devs)
+
+    for route in main:
+        if route.type is RouteType.UNICAST and route.scope >= Scope.LINK and not route.is_ours:
+            add(route.destination, route.devs)
+    for static in wanted:
+        if static.gateway == ONLINK:
+            add(static.destination, (static.dev,))
+    return found
+
+
+_Way = tuple[tuple[NextHop, ...], Route | None]
+
+
+@attrs.frozen
+class _Resolver:
+    links: dict[str, Link]
+    own: set[IPv4Address]
+    defaults: list[Route]
+    on_link: dict[int, dict[int, set[str | None]]]
+    # What thousands of routes have in common, by what their entries name.
+    ways: dict[tuple[str | None, Gateway], _Way] = attrs.field(factory=dict, init=False)
+
+    def resolve(self, static: StaticRoute) -> Route:
+        named = (static.dev, static.gateway)
+        way = self.ways.get(named)
+        if way is None:
+            way = self.ways[named] = self._way(static)
+        hops, default = way
+        return Route(
+            destination=static.destination,
+            hops=hops,
+            metric=static.metric,
+            source=default.source if default else None,
+            mtu=default.mtu if default else None,
+        )
+
+    def _way(self, static: StaticRoute) -> _Way:
+        """The next hops, and the default route that the rest is inherited from, if it is."""
+        if static.dev is not None:
+            self._check_device(static.dev)
+        if static.dev is not None and static.gateway is not None:
+            return (self._named_hop(static, static.dev),), None
+        default = default_route(self.defaults, static.dev)
+        if default is None:
+            raise _NotThere(missing_default_route(self.defaults, static.dev))
+        hops = tuple(
+            attrs.evolve(hop, is_linkdown=False)
+            for hop in default.hops
+            if not hop.is_dead and (static.dev is None or hop.dev == static.dev)
+        )
+        if static.gateway is not None:
+            hops = (self._named_hop(static, self._default_device(static, hops), hops),)
+        elif len(hops) == 1:
+            hops = (attrs.evolve(hops[0], weight=1),)
+        return hops, default
+
+    def _named_hop(self, static: StaticRoute, dev: str, inherited: tuple[NextHop, ...] = ()) -> NextHop:
+        if static.gateway == ONLINK or not isinstance(static.gateway, IPv4Address):
+            return NextHop(dev)
+        gateway = static.gateway
+        if gateway in self.own:
+            # The kernel accepts it (fib_check_nh takes a local address), and the packets go nowhere.
+            raise _Refused(f"the gateway {gateway} is an address of this host")
+        if any(hop.gateway == gateway and hop.dev == dev and hop.onlink for hop in inherited):
+            return NextHop(dev, gateway, onlink=True)
+        if not self._is_reachable(gateway, dev):
+            raise _NotThere(f"gateway {gateway} (no route of scope link reaches it on {dev})")
+        return NextHop(dev, gateway)
+
+    def _default_device(self, static: StaticRoute, hops: tuple[NextHop, ...]) -> str:
+        devs = sorted({hop.dev for hop in hops if hop.dev is not None})
+        if len(devs) > 1 and isinstance(static.gateway, IPv4Address):
+            devs = [dev for dev in devs if self._is_reachable(static.gateway, dev)] or devs
+        if len(devs) != 1:
+            raise _Refused(f"the default route leaves by {' and '.join(devs)}; name the one meant as dev")
+        return devs[0]
+
+    def _check_device(self, dev: str) -> None:
+        link = self.links.get(dev)
+        if link is None:
+            raise _NotThere(f"device {dev} (there is no such interface)")
+        if link.master is not None:
+            master = self.links.get(link.master)
+            if master is None or master.kind != "vrf":
+                raise _Refused(f"{dev} is a port of {link.master}, which takes its packets; name {link.master} as dev")
+        if not link.is_up:
+            raise _NotThere(f"device {dev} (it is down)")
+
+    def _is_reachable(self, gateway: IPv4Address, dev: str) -> bool:
+        """Whether the kernel's look-up of a gateway would succeed."""
+        default = default_route(self.defaults)
+        is_default = default is not None and dev in default.devs
+        number = int(gateway)
+        return any(
+            dev in devs or (is_default and None in devs)
+            for length, networks in self.on_link.items()
+            if (devs := networks.get(number >> (32 - length) << (32 - length))) is not None
+        )
