@@ -12,7 +12,7 @@ import pytest
 
 @pytest.mark.parametrize("fault", ["kill", "refuse"])
 def test_killed_or_refused_at_every_step_nothing_is_between_and_the_next_run_heals(tmp_path: Path, fault: str) -> None:
-    program = Path(__file__).with_name("crashing.py")
+    program = Path(__file__).parents[2] / "support" / "crashing.py"
     done = subprocess.run([sys.executable, program, tmp_path, fault], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     steps = [json.loads(line) for line in done.stdout.splitlines()]

@@ -91,7 +91,7 @@ def test_in_the_foreground_it_prints_plain_lines(tmp_path: Path, capsys: pytest.
 
 
 def test_each_kind_has_an_id_of_its_own_and_the_docs_list_it() -> None:
-    docs = (Path(__file__).parents[2] / "docs" / "watch.md").read_text()
+    docs = (Path(__file__).parents[3] / "docs" / "watch.md").read_text()
     for kind in EventKind:
         assert re.search(rf"`{kind.name.lower().replace('_', '-')}` \| `{kind.value}`", docs), kind
     assert len({kind.value for kind in EventKind}) == len(EventKind)
