@@ -13,14 +13,14 @@ from benchmarks.figures import Figures, Measured, Row
 from benchmarks.measure import Span, alternate, run, timed
 from benchmarks.reference import loop_over_pyroute2
 from benchmarks.worlds import World, WrongOutcomeError, batch_file, routes_of
-from hostrouting.model.values import NextHop, Table
+from hostrouting.model.routes import NextHop, Table
 from hostrouting.routes.verify import verify_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.worlds import Effort
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
 
 __all__ = ["ROWS", "by_backend", "by_pyroute2"]
 

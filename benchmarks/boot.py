@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.worlds import Effort
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
 
 __all__ = [
     "ROWS",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from ipaddress import IPv4Network
 
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
 
 __all__ = ["check_script", "dump_by_pyroute2", "loop_over_pyroute2", "routes_script", "words_of"]
 

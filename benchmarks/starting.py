@@ -14,7 +14,7 @@ from benchmarks.measure import Span, alternate, run, timed
 from benchmarks.worlds import World, WrongOutcomeError, routes_of, script
 from hostrouting.boot.render import render_static_routes_script
 from hostrouting.kernel.waiting import look_until
-from hostrouting.model.values import Table
+from hostrouting.model.routes import Table
 from phases import CancelScope
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import attrs
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,8 +21,8 @@ import phases
 from hostrouting import Config, Configure, Host, Layout, cli
 from hostrouting.cli import report, styled
 from hostrouting.cli.pictures import overlap_svg
-from hostrouting.model.netaddr import parse_cidr
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.model.parsing import parse_cidr
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -198,7 +198,7 @@ def _as_warning(document: dict[str, Any]) -> dict[str, Any]:
 
 def _check(variant: Variant, host: Host) -> tuple[str, str]:
     config = Config.from_mapping(variant.config)
-    result = check_overlap(config, host, phases.CancelScope(), now=lambda: TIME)
+    result = check_overlap(config, host.routes, phases.CancelScope(), now=lambda: TIME)
     return styled.to_terminal(report.overlap_text(result, width=COLUMNS), io.StringIO()), overlap_svg(result)
 
 

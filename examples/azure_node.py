@@ -2,7 +2,7 @@
 
 python examples/azure_node.py
 
-On a real node leave out ``host``.
+On a real node leave out ``host`` and ``node``.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 import phases
-from hostrouting import (
+from hostrouting import DEFAULT_DESTINATION, Config, Configure, Host, Layout, Link, NextHop, Protocol, Route
+from hostrouting.azure import (
     AzureVnetReport,
-    Config,
-    Configure,
+    BridgeNode,
     ConfigureLoadBalancerProbe,
-    Host,
     HostNetworking,
-    Layout,
+    NodeAddress,
+    NodeState,
+    ProbeNode,
     ProbeReport,
     RemoveStaleAzureVnet,
 )
-from hostrouting.azure.probe.port import NodeAddress
-from hostrouting.azure.vnet.model import Scene
-from hostrouting.model.values import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
 DOCUMENT = {
@@ -36,7 +34,7 @@ DOCUMENT = {
 STALE = "-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.241.0.32 -j dnat --to-dst a2:11:22:33:44:55 --dnat-target ACCEPT"
 
 
-def fake_node(root: Path) -> Host:
+def fake_node(root: Path) -> tuple[Host, FakeProbeNode, FakeBridgeNode]:
     """eth0 has the default route and an IPv6 address; a rule of azure-vnet is there for a pod that is gone."""
     kernel = FakeKernel()
     kernel.add_link("eth0")
@@ -47,22 +45,17 @@ def fake_node(root: Path) -> Host:
         links=[Link(2, "eth0")],
         addresses=[NodeAddress("eth0", IPv6Address("fd00:1::4"))],
     )
-    return Host(
-        routes=kernel,
-        units=FakeSystemd(),
-        layout=Layout(root),
-        probe_node=probe_node,
-        bridge_node=FakeBridgeNode(Scene(rules=(STALE,))),
-    )
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
+    return host, probe_node, FakeBridgeNode(NodeState(rules=(STALE,)))
 
 
-def pipeline(host: Host) -> phases.Serial[object]:
+def pipeline(host: Host, probe_node: ProbeNode, bridge_node: BridgeNode) -> phases.Serial[object]:
     """The clean-up first, before a pod gets an address of an earlier one; the probes after all that changes rules."""
     config, networking = Config.from_mapping(DOCUMENT), HostNetworking.from_mapping(DOCUMENT)
     return phases.Serial[object](
-        RemoveStaleAzureVnet(networking, host=host),
+        RemoveStaleAzureVnet(networking, host=host, node=bridge_node),
         Configure(config, host=host),
-        ConfigureLoadBalancerProbe(networking, host=host),
+        ConfigureLoadBalancerProbe(networking, host=host, node=probe_node),
         name="azure-node",
     )
 
@@ -70,7 +63,7 @@ def pipeline(host: Host) -> phases.Serial[object]:
 def main() -> int:
     """Run it, and say what was done."""
     with tempfile.TemporaryDirectory() as root:
-        stale, _, probe = phases.run(pipeline(fake_node(Path(root))))
+        stale, _, probe = phases.run(pipeline(*fake_node(Path(root))))
     assert isinstance(stale, AzureVnetReport)
     assert isinstance(probe, ProbeReport)
     for item in stale.removed:

@@ -15,8 +15,18 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address
 
 import phases
-from hostrouting import Config, ConfigError, Configure, Host, HostRoutingError, Layout
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting import (
+    DEFAULT_DESTINATION,
+    Config,
+    ConfigError,
+    Configure,
+    Host,
+    HostRoutingError,
+    Layout,
+    NextHop,
+    Protocol,
+    Route,
+)
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 

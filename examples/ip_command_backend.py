@@ -27,13 +27,14 @@ from typing import Any
 
 import attrs
 
-from hostrouting import NetlinkBackend, RouteError
-from hostrouting.model.values import (
+from hostrouting import (
     Address,
     Link,
     Lookup,
+    NetlinkBackend,
     NextHop,
     Route,
+    RouteError,
     RouteFailure,
     RouteType,
     Rule,

@@ -1,133 +1,105 @@
 """Phase tasks that give a node's traffic the right interface, and prove it.
 
-This module *is* the API; everything else may move. The layers, each importing only those above it (a test holds it,
-docs/design.md names every module):
+    import phases
+    from hostrouting import Config, Configure
 
-    errors, netaddr, model                          values
-    config, layout, the ports (backends, systemd)   what is asked, where, of whom
-    resolve, plan, coverage, overlap, remedy...     pure: what the tables say, what is wrong, what has to change
-    backends/*, systemd/*, files, host              adapters: the kernel, systemd, the file system
-    install, verify, wait, check, repair            the host is changed and asked
-    tasks, foresee, report, doctor                  what a bootstrap program runs
-    watch, cli, demo, testing                       fronts
+    phases.run(Configure(Config.load("/etc/aks-flex-node/config.json")))
 
-Two neighbours of host routing have rooms of their own, on the same floors: ``lb_probe`` (health probes of Azure's load
-balancer) and ``azure_vnet`` (what that CNI leaves behind); ``networking`` is their config.
+What is named here is the API, with ``hostrouting.azure`` (two neighbours of host routing) and ``hostrouting.testing``
+(fakes). The rooms behind it, each importing only those above; docs/design.md shows them around:
 
-Names are looked up when they are first used (PEP 562): naming a config class loads no netlink.
+    model             what a kernel holds, strict addresses, errors
+    config            JSON -> typed values
+    kernel            the routes port: netlink, in memory, a namespace, a recorded host
+    boot, routes      what stays for the next boot; static routes: resolve -> plan -> install -> verify
+    overlap, azure    the check: read -> judge -> fix; the neighbours
+    tasks, watch      what a bootstrap program runs; what keeps it true afterwards
+    doctor            does the gate hold on this host?
+    cli               the command line
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hostrouting._lazy import lazily
 
 if TYPE_CHECKING:
-    from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
-    from hostrouting.azure.probe.plan import ProbeReport
-    from hostrouting.azure.probe.port import ProbeNode
-    from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
-    from hostrouting.azure.vnet.plan import AzureVnetReport
-    from hostrouting.azure.vnet.port import BridgeNode
-    from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet
-    from hostrouting.boot.host import Host
-    from hostrouting.boot.layout import Layout
-    from hostrouting.boot.systemctl import Systemctl
-    from hostrouting.boot.systemd import UnitManager
-    from hostrouting.config.routing import Config, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
-    from hostrouting.kernel.netlink import NetlinkBackend
-    from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.errors import (
-        AzureVnetError,
-        ConfigError,
-        HostRoutingError,
-        LoadBalancerProbeError,
-        RouteError,
-        RouteOverlapError,
-        UnitError,
-    )
-    from hostrouting.overlap.findings import Finding, Note, OverlapReport
-    from hostrouting.routes.plan import RoutesReport
-    from hostrouting.tasks.configure import CheckRouteOverlap, Configure, ConfigureStaticRoutes, RemoveHostRouting
-
-__all__ = [
-    "AzureVnetError",
-    "AzureVnetReport",
-    "BridgeNode",
-    "CheckRouteOverlap",
-    "Config",
-    "ConfigError",
-    "Configure",
-    "ConfigureLoadBalancerProbe",
-    "ConfigureStaticRoutes",
-    "Finding",
-    "Host",
-    "HostNetworking",
-    "HostRoutingError",
-    "Ipv6Detection",
-    "Layout",
-    "LoadBalancerProbe",
-    "LoadBalancerProbeError",
-    "NetlinkBackend",
-    "Note",
-    "OverlapMode",
-    "OverlapReport",
-    "ProbeNode",
-    "ProbeReport",
-    "RemoveHostRouting",
-    "RemoveLoadBalancerProbe",
-    "RemoveStaleAzureVnet",
-    "RouteBackend",
-    "RouteError",
-    "RouteOverlap",
-    "RouteOverlapError",
-    "RoutesReport",
-    "StaleAzureVnet",
-    "StaticRoute",
-    "StaticRoutes",
-    "Systemctl",
-    "UnitError",
-    "UnitManager",
-    "__version__",
-]
+    from hostrouting.boot.host import Host as Host
+    from hostrouting.boot.layout import Layout as Layout
+    from hostrouting.boot.render import render_check_route_overlap_script as render_check_route_overlap_script
+    from hostrouting.boot.render import render_static_routes_script as render_static_routes_script
+    from hostrouting.boot.systemctl import Systemctl as Systemctl
+    from hostrouting.boot.systemd import UnitManager as UnitManager
+    from hostrouting.config.routing import Config as Config
+    from hostrouting.config.routing import OverlapMode as OverlapMode
+    from hostrouting.config.routing import RouteOverlap as RouteOverlap
+    from hostrouting.config.routing import StaticRoute as StaticRoute
+    from hostrouting.config.routing import StaticRoutes as StaticRoutes
+    from hostrouting.config.routing import Watch as Watch
+    from hostrouting.kernel.netlink import NetlinkBackend as NetlinkBackend
+    from hostrouting.kernel.port import RouteBackend as RouteBackend
+    from hostrouting.model.errors import ConfigError as ConfigError
+    from hostrouting.model.errors import FileError as FileError
+    from hostrouting.model.errors import HostRoutingError as HostRoutingError
+    from hostrouting.model.errors import RouteError as RouteError
+    from hostrouting.model.errors import UnitError as UnitError
+    from hostrouting.model.links import Address as Address
+    from hostrouting.model.links import Family as Family
+    from hostrouting.model.links import Hardware as Hardware
+    from hostrouting.model.links import Link as Link
+    from hostrouting.model.routes import DEFAULT_DESTINATION as DEFAULT_DESTINATION
+    from hostrouting.model.routes import Lookup as Lookup
+    from hostrouting.model.routes import NextHop as NextHop
+    from hostrouting.model.routes import Protocol as Protocol
+    from hostrouting.model.routes import Route as Route
+    from hostrouting.model.routes import RouteFailure as RouteFailure
+    from hostrouting.model.routes import RouteType as RouteType
+    from hostrouting.model.routes import Scope as Scope
+    from hostrouting.model.routes import Table as Table
+    from hostrouting.model.rules import Rule as Rule
+    from hostrouting.model.rules import RuleAction as RuleAction
+    from hostrouting.overlap.findings import Finding as Finding
+    from hostrouting.overlap.findings import FindingKind as FindingKind
+    from hostrouting.overlap.findings import Note as Note
+    from hostrouting.overlap.findings import NoteKind as NoteKind
+    from hostrouting.overlap.findings import OverlapReport as OverlapReport
+    from hostrouting.overlap.findings import Remedy as Remedy
+    from hostrouting.overlap.findings import RouteOverlapError as RouteOverlapError
+    from hostrouting.overlap.findings import Unmendable as Unmendable
+    from hostrouting.overlap.findings import Verdict as Verdict
+    from hostrouting.routes.plan import Replacement as Replacement
+    from hostrouting.routes.plan import RoutePlan as RoutePlan
+    from hostrouting.routes.plan import RoutesReport as RoutesReport
+    from hostrouting.tasks.configure import Configure as Configure
+    from hostrouting.tasks.configure import RemoveHostRouting as RemoveHostRouting
+    from hostrouting.tasks.route_overlap import CheckRouteOverlap as CheckRouteOverlap
+    from hostrouting.tasks.static_routes import ConfigureStaticRoutes as ConfigureStaticRoutes
+    from hostrouting.tasks.static_routes import InstallRoutes as InstallRoutes
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "azure.vnet.port": ("BridgeNode",),
-    "azure.vnet.plan": ("AzureVnetReport",),
-    "azure.vnet.tasks": ("RemoveStaleAzureVnet",),
-    "kernel.port": ("RouteBackend",),
-    "kernel.netlink": ("NetlinkBackend",),
-    "config.routing": ("Config", "OverlapMode", "RouteOverlap", "StaticRoute", "StaticRoutes"),
-    "model.errors": (
-        *("AzureVnetError", "ConfigError", "HostRoutingError", "LoadBalancerProbeError"),
-        *("RouteError", "RouteOverlapError", "UnitError"),
-    ),
-    "boot.host": ("Host",),
-    "boot.layout": ("Layout",),
-    "azure.probe.port": ("ProbeNode",),
-    "azure.probe.plan": ("ProbeReport",),
-    "azure.probe.tasks": ("ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe"),
-    "azure.config": ("HostNetworking", "Ipv6Detection", "LoadBalancerProbe", "StaleAzureVnet"),
-    "overlap.findings": ("Finding", "Note", "OverlapReport"),
-    "routes.plan": ("RoutesReport",),
-    "boot.systemd": ("UnitManager",),
-    "boot.systemctl": ("Systemctl",),
-    "tasks.configure": ("CheckRouteOverlap", "Configure", "ConfigureStaticRoutes", "RemoveHostRouting"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        home = _HOME_OF[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "boot.host": "Host",
+        "boot.layout": "Layout",
+        "boot.render": "render_check_route_overlap_script render_static_routes_script",
+        "boot.systemctl": "Systemctl",
+        "boot.systemd": "UnitManager",
+        "config.routing": "Config OverlapMode RouteOverlap StaticRoute StaticRoutes Watch",
+        "kernel.netlink": "NetlinkBackend",
+        "kernel.port": "RouteBackend",
+        "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
+        "model.links": "Address Family Hardware Link",
+        "model.routes": "DEFAULT_DESTINATION Lookup NextHop Protocol Route RouteFailure RouteType Scope Table",
+        "model.rules": "Rule RuleAction",
+        "overlap.findings": "Finding FindingKind Note NoteKind "
+        "OverlapReport Remedy RouteOverlapError Unmendable Verdict",
+        "routes.plan": "Replacement RoutePlan RoutesReport",
+        "tasks.configure": "Configure RemoveHostRouting",
+        "tasks.route_overlap": "CheckRouteOverlap",
+        "tasks.static_routes": "ConfigureStaticRoutes InstallRoutes",
+    },
+    "__version__",
+)

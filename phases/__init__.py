@@ -8,6 +8,7 @@ A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` 
     _logging  _process      an observer that logs; one careful subprocess
     _state                  what has ended, or will end, a scope; without a lock
     _scope                  CancelScope: cancel, deadlines, waits and subprocesses that see both
+    _undo                   Undo, all_or_nothing: the way back, shielded from the cancel that asks for it
     _task                   the Task protocol, and tasks made of functions
     _run                    run, run_child: records, notes and observers around every task
     _compose                Serial, Parallel, Timeout, describe
@@ -29,6 +30,7 @@ from phases._task import Task, task
 
 if TYPE_CHECKING:
     from phases._compose import Parallel, Serial, Timeout, describe
+    from phases._undo import Undo, all_or_nothing
 
 __all__ = [
     "CancelScope",
@@ -42,6 +44,8 @@ __all__ = [
     "Task",
     "TimedOut",
     "Timeout",
+    "Undo",
+    "all_or_nothing",
     "describe",
     "run",
     "run_child",
@@ -53,9 +57,9 @@ def __getattr__(name: str) -> Any:
     # What runs a single task, as a command does, needs none of these (PEP 562).
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from phases import _compose
+    from phases import _compose, _undo
 
-    value = globals()[name] = getattr(_compose, name)
+    value = globals()[name] = getattr(_undo if hasattr(_undo, name) else _compose, name)
     return value
 
 

@@ -21,7 +21,7 @@ import pytest
 
 import phases
 from hostrouting import CheckRouteOverlap, Config, Host, Layout, RouteOverlapError
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

@@ -11,22 +11,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from hostrouting import (
-    Config,
-    Host,
-    HostNetworking,
-    Layout,
-    LoadBalancerProbe,
-    RouteOverlap,
-    StaleAzureVnet,
-    StaticRoute,
-    StaticRoutes,
-    cli,
-)
+from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoute, StaticRoutes, cli
+from hostrouting.azure import HostNetworking, LoadBalancerProbe, StaleAzureVnet
 from hostrouting.cli.demo import CONFIG
 from hostrouting.config.routing import Watch
 from hostrouting.doctor.examine import EXAMINATIONS
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 ROOT = Path(__file__).parent.parent

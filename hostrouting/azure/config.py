@@ -15,13 +15,13 @@ from hostrouting.config.routing import WAIT_SECONDS_MAX, Config, read_config
 from hostrouting.config.schema import attempt, each, raise_invalid, read, read_section, write
 from hostrouting.config.values import parse_boolean, parse_consumer, parse_integer, parse_word
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.netaddr import parse_any_address, parse_any_prefix, parse_device
+from hostrouting.model.parsing import parse_any_address, parse_any_prefix, parse_device
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from hostrouting.model.netaddr import IpAddress, IpNetwork
+    from hostrouting.model.parsing import IpAddress, IpNetwork
 
 __all__ = ["HostNetworking", "Ipv6Detection", "LoadBalancerProbe", "StaleAzureVnet"]
 

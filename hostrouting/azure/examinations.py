@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hostrouting.azure import nodes
+from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.probe.part import installed_config
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.azure.probe.tasks import plan_next_boot, plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
 from hostrouting.boot import files
-from hostrouting.boot.examination import Ailment, Severity
+from hostrouting.boot.examination import Examination, Fault, Severity, read_folder
 from hostrouting.boot.gate import FLUSHERS, PROBE
-from hostrouting.doctor.patient import read_folder
-from hostrouting.model.errors import LoadBalancerProbeError
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -20,15 +21,17 @@ if TYPE_CHECKING:
 
     from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.probe.plan import ProbePlan
+    from hostrouting.azure.probe.port import ProbeNode
+    from hostrouting.azure.vnet.port import BridgeNode
+    from hostrouting.boot.examination import ExaminedHost
     from hostrouting.boot.installation import BootPlan
-    from hostrouting.doctor.patient import Patient
 
-__all__ = ["azure_vnet", "flushes", "probes"]
+__all__ = ["examinations"]
 
 
 # AgentBaker's ipv6_nftables. Of two tables in one hook the first has its way.
 _OPEN_TABLE = "azureSLBProbe"
-_OTHER_RULES = Ailment(
+_OTHER_RULES = Fault(
     "other-probe-rules",
     f"nftables table ip6 {_OPEN_TABLE}",
     "AgentBaker's rules are in force too: by them pods can open connections to the fabric's address, and MLD queries "
@@ -38,131 +41,167 @@ _OTHER_RULES = Ailment(
 )
 
 
-def probes(patient: Patient) -> Iterator[Ailment]:
+def examinations(
+    config: HostNetworking | None, *, probe_node: ProbeNode | None = None, bridge_node: BridgeNode | None = None
+) -> tuple[Examination, ...]:
+    """What the doctor looks at besides.
+
+    Args:
+        config: what is asked for; None: what the installed script was rendered from.
+        probe_node: the host's IPv6 side; None: this kernel's.
+        bridge_node: its bridge's side; None: this kernel's.
+    """
+    return (
+        Examination(
+            "probes",
+            "the load balancer's probes are rewritten as asked",
+            lambda examined: _probes(examined, _asked(config, examined), probe_node),
+            is_of_the_installed=False,
+        ),
+        Examination(
+            "flushes", "whoever flushes the ruleset gives the probes' rules back", _flushes, is_of_the_installed=False
+        ),
+        Examination(
+            "azure-vnet",
+            "azure-vnet has left nothing in a pod's way",
+            lambda examined: _azure_vnet(examined, _asked(config, examined), bridge_node),
+            is_of_the_installed=False,
+        ),
+    )
+
+
+def _asked(config: HostNetworking | None, examined: ExaminedHost) -> HostNetworking | None:
+    """What the host should be like; None if that can't be told."""
+    return installed_config(examined.layout, examined.manifest) if config is None else config
+
+
+def _probes(examined: ExaminedHost, networking: HostNetworking | None, node: ProbeNode | None) -> Iterator[Fault]:
     """Rules, route and what is installed for the next boot are those that are asked for."""
-    networking, is_installed = patient.networking, PROBE in patient.parts
-    unit, apply = f"{PROBE}.service", patient.command("lb-probe apply")
+    is_installed = PROBE in examined.parts
+    unit, apply = f"{PROBE}.service", examined.command("lb-probe apply")
     if networking is None:
         message = "this version renders no such script: it has been edited, or another version has written it"
-        yield Ailment("file-differs", patient.name(patient.layout.script(PROBE)), message, apply)
+        yield Fault("file-differs", examined.name(examined.layout.script(PROBE)), message, apply)
         return
     probe = networking.load_balancer_probe
     if not probe.enabled:
         if is_installed:
             message = "it is installed, and CONFIG doesn't enable loadBalancerProbe"
-            yield Ailment("another-config", unit, message, f"{apply} takes it back", Severity.RISK)
+            yield Fault("another-config", unit, message, f"{apply} takes it back", Severity.RISK)
         return
     grave = Severity.BROKEN if probe.required else Severity.RISK
     try:
-        plan = plan_probe(networking, patient.host, CancelScope())
-        is_beside_others = patient.host.probe_node.listing(_OPEN_TABLE) is not None
+        node = nodes.probe_node(examined.host, node)
+        plan = plan_probe(networking, examined.host, CancelScope(), node=node)
+        is_beside_others = node.listing(_OPEN_TABLE) is not None
     except LoadBalancerProbeError as error:
-        yield Ailment("probes-fail", unit, str(error), f"mend that, then: {apply}", grave)
+        yield Fault("probes-fail", unit, str(error), f"mend that, then: {apply}", grave)
         return
     if plan.skipped_because is not None:
         return
     if plan.missing is not None:
-        yield Ailment("probes-fail", unit, f"still missing is {plan.missing}", f"bring it up, then: {apply}", grave)
+        yield Fault("probes-fail", unit, f"still missing is {plan.missing}", f"bring it up, then: {apply}", grave)
         return
     if not is_installed:
         message = f"it isn't installed, and this node has IPv6: {plan.evidence}"
-        yield Ailment("not-installed", unit, message, apply)
+        yield Fault("not-installed", unit, message, apply)
         return
     yield from _in_force(plan, apply)
     if is_beside_others:
         yield _OTHER_RULES
-    yield from _for_the_next_boot(patient, networking, plan_next_boot(networking, patient.host, plan), apply)
+    yield from _for_the_next_boot(examined, networking, plan_next_boot(networking, examined.host, plan), apply)
 
 
-def _in_force(plan: ProbePlan, apply: str) -> Iterator[Ailment]:
+def _in_force(plan: ProbePlan, apply: str) -> Iterator[Fault]:
     table = f"nftables table ip6 {TABLE}"
     if plan.rules_before is None:
         message = "it isn't there: probes that a pod elsewhere has to answer die"
-        yield Ailment(
+        yield Fault(
             "probe-rules",
             table,
             message,
             f"{apply}; somebody has flushed the ruleset: a service that does is named below",
         )
     elif plan.has_new_rules:
-        yield Ailment("probe-rules", table, "somebody has changed it", apply)
+        yield Fault("probe-rules", table, "somebody has changed it", apply)
     for pin in plan.pins.add:
         message = (
             "it isn't there, as after the link was down: answers of the host itself follow the default route, if any"
         )
-        yield Ailment("probe-route", str(pin), message, apply, Severity.RISK)
+        yield Fault("probe-route", str(pin), message, apply, Severity.RISK)
     for pin in plan.pins.remove:
-        yield Ailment("probe-route", str(pin), "nothing asks for it", apply, Severity.RISK)
+        yield Fault("probe-route", str(pin), "nothing asks for it", apply, Severity.RISK)
 
 
-def _for_the_next_boot(patient: Patient, networking: HostNetworking, boot: BootPlan, apply: str) -> Iterator[Ailment]:
-    if patient.manifest.consumer != networking.consumer:
-        message = f"CONFIG holds {networking.consumer} back, and what is installed {patient.manifest.consumer}"
-        yield Ailment("another-config", patient.name(patient.layout.manifest), message, apply)
+def _for_the_next_boot(
+    examined: ExaminedHost, networking: HostNetworking, boot: BootPlan, apply: str
+) -> Iterator[Fault]:
+    if examined.manifest.consumer != networking.consumer:
+        message = f"CONFIG holds {networking.consumer} back, and what is installed {examined.manifest.consumer}"
+        yield Fault("another-config", examined.name(examined.layout.manifest), message, apply)
         return
     for change in boot.files:
         if change.before is None:
-            yield Ailment("file-missing", change.path, "it isn't there", apply)
+            yield Fault("file-missing", change.path, "it isn't there", apply)
         else:
             message = "it has been edited, or was rendered from another config or by another version of hostrouting"
-            yield Ailment("file-differs", change.path, message, apply)
+            yield Fault("file-differs", change.path, message, apply)
 
 
-def flushes(patient: Patient) -> Iterator[Ailment]:
+def _flushes(examined: ExaminedHost) -> Iterator[Fault]:
     """No service flushes the ruleset without giving the rules back."""
-    if PROBE not in patient.parts:
+    if PROBE not in examined.parts:
         return
     for unit in FLUSHERS:
-        if patient.units.show(unit, "NeedDaemonReload")["NeedDaemonReload"] == "yes":
+        if examined.units.show(unit, "NeedDaemonReload")["NeedDaemonReload"] == "yes":
             message = "systemd hasn't read the drop-in by which it gives the probes' rules back"
-            yield Ailment("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
+            yield Fault("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
     services = ("/usr/lib/systemd/system", "/usr/local/lib/systemd/system", "/etc/systemd/system")
-    for path, text in read_folder(patient.layout, *(f"{folder}/*.service" for folder in services)).items():
-        if path.name in FLUSHERS or not _is_flushing(patient, text):
+    for path, text in read_folder(examined.layout, *(f"{folder}/*.service" for folder in services)).items():
+        if path.name in FLUSHERS or not _is_flushing(examined, text):
             continue
-        drop_ins = read_folder(patient.layout, *(f"{folder}/{path.name}.d/*.conf" for folder in services))
+        drop_ins = read_folder(examined.layout, *(f"{folder}/{path.name}.d/*.conf" for folder in services))
         if not any(f"{PROBE}.sh rules" in drop_in for drop_in in drop_ins.values()):
-            script = patient.name(patient.layout.script(PROBE))
+            script = examined.name(examined.layout.script(PROBE))
             remedy = (
-                f"have it give them back; {patient.name(patient.layout.flush_drop_in(path.name))}:\n"
+                f"have it give them back; {examined.name(examined.layout.flush_drop_in(path.name))}:\n"
                 f"  [Service]\n  ExecStartPost=-+{script} rules\nthen: systemctl daemon-reload"
             )
             message = "it flushes the ruleset of nftables, and with it the probes' rules, until the next start"
-            yield Ailment("flushes-rules", path.name, message, remedy, Severity.RISK)
+            yield Fault("flushes-rules", path.name, message, remedy, Severity.RISK)
 
 
 _EXEC = re.compile(r"^Exec\w+=(.*)$", re.MULTILINE)
 _NFT_FILE = re.compile(r"\bnft\b.*? (?:-f|--file) ?(/\S+)")
 
 
-def _is_flushing(patient: Patient, service: str) -> bool:
+def _is_flushing(examined: ExaminedHost, service: str) -> bool:
     """Whether a service's commands flush the whole ruleset, by themselves or by a file that nft reads."""
     for command in _EXEC.findall(service):
         texts = [command] if re.search(r"\bnft\b", command) else []
-        texts += [files.read_text(patient.layout.of(name)) or "" for name in _NFT_FILE.findall(command)]
+        texts += [files.read_text(examined.layout.of(name)) or "" for name in _NFT_FILE.findall(command)]
         if any(re.search(r"^[^#]*\bflush ruleset\b", text, re.MULTILINE) for text in texts):
             return True
     return False
 
 
-def azure_vnet(patient: Patient) -> Iterator[Ailment]:
+def _azure_vnet(examined: ExaminedHost, networking: HostNetworking | None, node: BridgeNode | None) -> Iterator[Fault]:
     """Nothing is left of pods that azure-vnet no longer serves."""
-    networking = patient.networking
     if networking is None or networking.stale_azure_vnet is None:
         return
-    plan = plan_stale(networking, patient.host)
+    plan = plan_stale(networking, examined.host, node=node)
     if plan.is_unsure:
         message = f"whether azure-vnet has left nothing in a pod's way isn't known: {'; '.join(plan.notes)}"
-        remedy = f"look at those by hand; {patient.command('azure-vnet plan')} lists all else"
-        yield Ailment("azure-vnet-unseen", networking.stale_azure_vnet.bridge, message, remedy, Severity.UNKNOWN)
+        remedy = f"look at those by hand; {examined.command('azure-vnet plan')} lists all else"
+        yield Fault("azure-vnet-unseen", networking.stale_azure_vnet.bridge, message, remedy, Severity.UNKNOWN)
     if plan.is_empty:
         return
     first = plan.remove[0]
     many = f" (and {len(plan.remove) - 1} more)" if len(plan.remove) > 1 else ""
-    yield Ailment(
+    yield Fault(
         "azure-vnet-left",
         f"{first.kind} {first.what}{many}",
         f"{first.reason}; a pod that gets such an address isn't reached",
-        f"{patient.command('azure-vnet plan')} lists them, {patient.command('azure-vnet clean')} removes them",
+        f"{examined.command('azure-vnet plan')} lists them, {examined.command('azure-vnet clean')} removes them",
         Severity.RISK,
     )

@@ -29,7 +29,7 @@ from hostrouting.kernel.rtnetlink.messages import (
     to_number,
 )
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import NextHop, RouteType, Table
+from hostrouting.model.routes import NextHop, RouteType, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,17 +1,34 @@
-"""Pure: what an examination of a host finds, and cycles in the order in which units start."""
+"""What an examination of a host is made of: the host as it was found, and the faults that are found on it.
+
+The examinations themselves are ``doctor``'s, and those of whoever else installs parts.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from hostrouting.boot import files
+from hostrouting.boot.gate import CHECK, GATED, ROUTES
+from hostrouting.boot.parts import CONFIGURED, WATCH, BootFile, Manifest, wanted_files, wanted_parts
+from hostrouting.boot.readback import read_check_route_overlap_script, read_static_routes_script
+from hostrouting.config.routing import Config
+from hostrouting.model.errors import FileError
 
-__all__ = ["Ailment", "Diagnosis", "Examined", "Severity", "find_cycle"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from hostrouting.boot.host import Host
+    from hostrouting.boot.layout import Layout
+
+__all__ = ["Examination", "ExaminedHost", "Fault", "Severity", "read_folder", "resolve_link"]
+
+_READERS = {ROUTES: read_static_routes_script, CHECK: read_check_route_overlap_script}
+_LINKS_MAX = 40
 
 
 class Severity(StrEnum):
@@ -23,7 +40,7 @@ class Severity(StrEnum):
 
 
 @attrs.frozen
-class Ailment:
+class Fault:
     """Something wrong with a host.
 
     Args:
@@ -41,7 +58,7 @@ class Ailment:
     severity: Severity = Severity.BROKEN
 
     def to_json(self) -> dict[str, Any]:
-        """The ailment as JSON."""
+        """The fault as JSON."""
         return {
             "kind": self.kind,
             "severity": str(self.severity),
@@ -51,81 +68,190 @@ class Ailment:
         }
 
 
-@attrs.frozen
-class Examined:
-    """One examination that was made.
+class ExaminedHost:
+    """A host to examine.
 
     Args:
-        name: of the examination, a word.
-        fine: what is the case if nothing was found, a clause.
-        ailments: what was found.
+        host: whose kernel, systemd and files to look at.
+        config: what is asked for; None: what the installed scripts were rendered from.
+        config_name: what a command has to name so that it reads that config.
+    """
+
+    def __init__(self, host: Host, config: Config | None, config_name: str) -> None:
+        self.host = host
+        self.layout = host.layout
+        self.units = host.units
+        self.given = config
+        self._config_name = config_name
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What was installed.
+
+        Raises:
+            FileError: the manifest can't be read.
+        """
+        return Manifest.load(self.layout)
+
+    @cached_property
+    def read_back(self) -> dict[str, Config | None]:
+        """For each installed part the config that its script was rendered from; None where it can't be told."""
+        return {name: self._read_back(name) for name in self.manifest.parts if name in _READERS}
+
+    def _read_back(self, name: str) -> Config | None:
+        text = files.read_text(self.layout.script(name))
+        return None if text is None else _READERS[name](text)
+
+    @cached_property
+    def config(self) -> Config:
+        """What the host should be like."""
+        if self.given is not None:
+            return self.given
+        routes, check = self.read_back.get(ROUTES), self.read_back.get(CHECK)
+        either = routes or check
+        return Config(
+            static_routes=Config().static_routes if routes is None else routes.static_routes,
+            route_overlap=Config().route_overlap if check is None else check.route_overlap,
+            wait_seconds=Config().wait_seconds if either is None else either.wait_seconds,
+            consumer=self.manifest.consumer or Config().consumer,
+        )
+
+    @cached_property
+    def files(self) -> list[BootFile]:
+        """The files that should be installed, with what they should hold, as far as that is known."""
+        parts = wanted_parts(self.config, self.layout)
+        manifest = self.manifest
+        if self.given is not None:
+            wanted = {part.name: part.is_blocking for part in parts} | self.neighbours
+            manifest = Manifest(self.given.consumer, wanted)
+        return wanted_files(self.layout, manifest, parts) if manifest.parts else []
+
+    @property
+    def neighbours(self) -> dict[str, bool]:
+        """The installed parts that the config of host routing doesn't ask for, and can't."""
+        return {name: blocks for name, blocks in self.manifest.parts.items() if name not in CONFIGURED}
+
+    @property
+    def has_installation(self) -> bool:
+        """Whether anything is installed, or that can't be told."""
+        try:
+            return bool(self.manifest.parts)
+        except FileError:
+            return True
+
+    @property
+    def parts(self) -> dict[str, bool]:
+        """The installed parts of the gate, each with whether its failure holds the consumer back."""
+        return {name: blocks for name, blocks in self.manifest.parts.items() if name in GATED}
+
+    @property
+    def consumer(self) -> str:
+        """The unit that is held back."""
+        return self.manifest.consumer or self.config.consumer
+
+    @cached_property
+    def instances(self) -> dict[str, dict[str, str]]:
+        """The consumer's units that could start now, each with what is looked at.
+
+        Raises:
+            UnitError: systemd can't be asked.
+        """
+        shown = {name: self.units.show(name, *_PROPERTIES) for name in self.units.instances(self.consumer)}
+        return {name: properties for name, properties in shown.items() if properties["LoadState"] == "loaded"}
+
+    @cached_property
+    def is_watched(self) -> bool:
+        """Whether the watcher puts lost routes back."""
+        return self.units.is_active(f"{WATCH}.service")
+
+    def command(self, verb: str) -> str:
+        """One of our commands, to be pasted."""
+        return f"hostrouting {verb} {self._config_name}".rstrip()
+
+    def name(self, path: Path) -> str:
+        """A path as the running system sees it."""
+        return self.layout.relative(path)
+
+
+_PROPERTIES = (
+    *("LoadState", "ExecStartPreEx", "After", "NeedDaemonReload", "DropInPaths"),
+    *("Restart", "PrivateNetwork", "NetworkNamespacePath"),
+)
+
+
+@attrs.frozen
+class Link:
+    """Where a path leads.
+
+    Args:
+        end: what it leads to, as the running system sees it.
+        is_there: whether there is anything.
+    """
+
+    end: str
+    is_there: bool
+
+
+def resolve_link(layout: Layout, path: str) -> Link:
+    """Follow symbolic links below a layout's root, as the running system would.
+
+    Args:
+        layout: whose root.
+        path: as the running system sees it.
+
+    Returns:
+        Where it leads.
+
+    Raises:
+        FileError: it can't be followed.
+    """
+    seen = layout.of(path)
+    try:
+        for _ in range(_LINKS_MAX):
+            if not seen.is_symlink():
+                return Link(layout.relative(seen), seen.exists() or layout.relative(seen) == "/dev/null")
+            target = seen.readlink()
+            seen = layout.of(str(target)) if target.is_absolute() else seen.parent / target
+            seen = layout.root.joinpath(*_without_dots(seen.relative_to(layout.root).parts))
+    except OSError as error:
+        raise FileError.of(f"follow {path}", error) from error
+    return Link(path, is_there=False)
+
+
+def _without_dots(parts: tuple[str, ...]) -> list[str]:
+    kept: list[str] = []
+    for part in parts:
+        if part == "..":
+            kept = kept[:-1]
+        else:
+            kept.append(part)
+    return kept
+
+
+def read_folder(layout: Layout, *patterns: str) -> dict[Path, str]:
+    """The texts of all files that match, in the order of their names.
+
+    Raises:
+        FileError: one can't be read.
+    """
+    found = sorted({path for pattern in patterns for path in layout.root.glob(pattern.lstrip("/"))})
+    # A link to /dev/null stands for an empty file, which masks its namesakes elsewhere.
+    texts = {path: files.read_text(path) if path.is_file() else "" for path in found if not path.is_dir()}
+    return {path: text for path, text in texts.items() if text is not None}
+
+
+@attrs.frozen
+class Examination:
+    """Something to look at.
+
+    Args:
+        name: a word.
+        fine: what is the case if nothing is found, a clause.
+        look: finds what is wrong.
+        is_of_the_installed: whether it has nothing to look at where nothing is installed.
     """
 
     name: str
     fine: str
-    ailments: tuple[Ailment, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The examination as JSON; what it found is listed once, in the diagnosis."""
-        return {"name": self.name, "ok": not self.ailments, "fine": self.fine}
-
-
-@attrs.frozen
-class Diagnosis:
-    """All examinations of a host, in the order in which they were made."""
-
-    examined: tuple[Examined, ...] = ()
-
-    @property
-    def ailments(self) -> tuple[Ailment, ...]:
-        """Everything that was found."""
-        return tuple(ailment for each in self.examined for ailment in each.ailments)
-
-    @property
-    def worst(self) -> Severity | None:
-        """The gravest that was found; None if nothing was."""
-        found = {ailment.severity for ailment in self.ailments}
-        return next((severity for severity in Severity if severity in found), None)
-
-    def to_json(self) -> dict[str, Any]:
-        """The diagnosis as JSON."""
-        findings = [{"examination": e.name, **ailment.to_json()} for e in self.examined for ailment in e.ailments]
-        return {
-            "schema": 1,
-            "verdict": "ok" if self.worst is None else str(self.worst),
-            "findings": findings,
-            "examinations": [each.to_json() for each in self.examined],
-        }
-
-
-def find_cycle(after: Mapping[str, Iterable[str]], through: Sequence[str]) -> tuple[str, ...]:
-    """A shortest cycle in the order in which units start, through one of some units.
-
-    systemd drops the job of one of them, a different one from boot to boot, and doesn't always name the cycle.
-
-    Args:
-        after: each unit with those that it starts after.
-        through: the units that matter.
-
-    Returns:
-        The units of the cycle, each starting after the next, the last after the first; empty if there is none.
-    """
-    for start in through:
-        came_from: dict[str, str] = {}
-        todo = deque([start])
-        while todo:
-            unit = todo.popleft()
-            for other in sorted(after.get(unit, ())):
-                if other == start:
-                    return _path(came_from, unit)
-                if other not in came_from:
-                    came_from[other] = unit
-                    todo.append(other)
-    return ()
-
-
-def _path(came_from: Mapping[str, str], last: str) -> tuple[str, ...]:
-    path = [last]
-    while path[-1] in came_from:
-        path.append(came_from[path[-1]])
-    return tuple(reversed(path))
+    look: Callable[[ExaminedHost], Iterable[Fault]]
+    is_of_the_installed: bool = True

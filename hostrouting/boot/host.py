@@ -11,8 +11,6 @@ from hostrouting.model.errors import ConfigError, RouteError
 if TYPE_CHECKING:
     import os
 
-    from hostrouting.azure.probe.port import ProbeNode
-    from hostrouting.azure.vnet.port import BridgeNode
     from hostrouting.boot.layout import Layout
     from hostrouting.boot.systemd import UnitManager
     from hostrouting.kernel.port import RouteBackend
@@ -29,8 +27,6 @@ class Host:
         units: the service manager; omitted: the running systemd, by systemctl.
         layout: where files are. Below another root ``routes`` and ``units`` must be given: files of an image
             beside routes of the running kernel are hardly ever meant.
-        probe_node: the IPv6 side, for the load balancer's probes; omitted: the kernel's, by nft and netlink.
-        bridge_node: the bridge's side, for azure-vnet's leftovers; omitted: the kernel's, by ebtables and netlink.
 
     Raises:
         ConfigError: a layout of another root, and something omitted beside it.
@@ -39,17 +35,12 @@ class Host:
     backend: RouteBackend | None
     _units: UnitManager | None
     _layout: Layout | None
-    _probe_node: ProbeNode | None
-    _bridge_node: BridgeNode | None
 
     def __init__(
         self,
         routes: RouteBackend | None = None,
         units: UnitManager | None = None,
         layout: Layout | None = None,
-        *,
-        probe_node: ProbeNode | None = None,
-        bridge_node: BridgeNode | None = None,
     ) -> None:
         if layout is not None and not layout.is_this_host:
             omitted = [name for name, seam in (("routes", routes), ("units", units)) if seam is None]
@@ -62,7 +53,7 @@ class Host:
             from hostrouting.kernel.netlink import NetlinkBackend
 
             routes = NetlinkBackend()
-        self.__attrs_init__(backend=routes, units=units, layout=layout, probe_node=probe_node, bridge_node=bridge_node)
+        self.__attrs_init__(backend=routes, units=units, layout=layout)
 
     @classmethod
     def image(cls, root: str | os.PathLike[str]) -> Host:
@@ -86,9 +77,7 @@ class Host:
         if not layout.root.is_dir():
             raise ConfigError([("root", f"there is no folder {layout.root}; is the image mounted?")])
         image = cls.__new__(cls)
-        image.__attrs_init__(
-            backend=None, units=Systemctl(layout.root), layout=layout, probe_node=None, bridge_node=None
-        )
+        image.__attrs_init__(backend=None, units=Systemctl(layout.root), layout=layout)
         return image
 
     # A check asks for neither, and paths cost as much to load as all of its questions.
@@ -122,35 +111,3 @@ class Host:
         if self.backend is None:
             raise RouteError(f"the image {self.layout.root} has no kernel to ask")
         return self.backend
-
-    @property
-    def probe_node(self) -> ProbeNode:
-        """The IPv6 side.
-
-        Raises:
-            ConfigError: it wasn't given beside a layout of another root.
-        """
-        if self._probe_node is not None:
-            return self._probe_node
-        self._refuse_this_kernel("probe_node", "LinuxProbeNode() or a FakeProbeNode()")
-        from hostrouting.azure.probe.linux import LinuxProbeNode
-
-        return LinuxProbeNode()
-
-    @property
-    def bridge_node(self) -> BridgeNode:
-        """The bridge's side.
-
-        Raises:
-            ConfigError: it wasn't given beside a layout of another root.
-        """
-        if self._bridge_node is not None:
-            return self._bridge_node
-        self._refuse_this_kernel("bridge_node", "LinuxBridgeNode() or a FakeBridgeNode()")
-        from hostrouting.azure.vnet.linux import LinuxBridgeNode
-
-        return LinuxBridgeNode()
-
-    def _refuse_this_kernel(self, seam: str, instead: str) -> None:
-        if not self.layout.is_this_host:
-            raise ConfigError([(seam, f"must be given beside a layout below {self.layout.root}: {instead}")])

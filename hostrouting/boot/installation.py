@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout
     from hostrouting.boot.systemd import UnitManager
     from hostrouting.config.routing import Config
-    from hostrouting.routes.install import Undo
-    from phases import CancelScope
+    from phases import CancelScope, Undo
 
 __all__ = [
     "BootPlan",

@@ -14,7 +14,7 @@ from hostrouting.boot.gate import CHECK, FLUSHERS, GATED, PROBE, ROUTES, drop_in
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.model.errors import ConfigError, FileError, UnitError
-from hostrouting.model.values import Protocol
+from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 from hostrouting.model.errors import FileError
-from hostrouting.model.netaddr import parse_address
+from hostrouting.model.parsing import parse_address
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,24 +6,19 @@ Only the command that is named is built, as a check takes no longer than the par
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING
 
 from hostrouting import __version__
-from hostrouting.cli import commands, styled
-from hostrouting.cli.commands import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
-from hostrouting.cli.options import UsageError
+from hostrouting.cli import commands
+from hostrouting.cli.parser import Help, Parser, Word, add_config, add_output
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from hostrouting.boot.host import Host
 
-__all__ = ["Parser", "Run", "Word", "add_config", "add_output", "parse"]
+__all__ = ["parse"]
 
-Run = Callable[[argparse.Namespace, "Host | None"], int]
 
 _VERBOSE = "log each task as it starts and ends"
 
@@ -44,42 +39,6 @@ see it happen, on a throw-away copy of the kernel's tables:   hostrouting demo
 """
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the terminal, as argparse's own, which loads shutil and so three kinds of compression."""
-
-    def __init__(self, prog: str) -> None:
-        width = os.environ.get("COLUMNS", "")
-        super().__init__(prog, width=(int(width) if width.isdecimal() else styled.columns(sys.stdout) or 80) - 2)
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that raises instead of ending the process."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the arguments."""
-        raise UsageError(f"{self.format_usage()}{self.prog}: {message}; try {self.prog} --help")
-
-
-class Word(NamedTuple):
-    """A word of the command line.
-
-    Args:
-        help: what it does, in a clause.
-        more: the same at length.
-        add: gives the parser its arguments.
-        run: carries it out; None for a word that others follow.
-        words: those others; a function, as they may come from elsewhere.
-        failed: the exit code of a failure that has none of its own.
-    """
-
-    help: str
-    more: str = ""
-    add: Callable[[Parser], None] = lambda _: None
-    run: Run | None = None
-    words: Callable[[], Mapping[str, Word]] | None = None
-    failed: int = EXIT_FAILURE
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the arguments.
 
@@ -92,7 +51,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     first = next((word for word in argv if word not in ("-v", "--verbose")), "")
     parser = Parser(
-        prog="hostrouting", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=_Help, allow_abbrev=False
+        prog="hostrouting", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=Help, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"hostrouting {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE)
@@ -104,7 +63,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str, *, is_deep: bool) -> None:
-    common = Parser(add_help=False, formatter_class=_Help)
+    common = Parser(add_help=False, formatter_class=Help)
     common.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=_VERBOSE)
     made: argparse._SubParsersAction[Parser] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, prog=prog
@@ -116,7 +75,7 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str, *, is_deep:
             description=f"{word.help[0].upper()}{word.help[1:]}.{word.more}",
             parents=[common],
             allow_abbrev=False,
-            formatter_class=_Help,
+            formatter_class=Help,
         )
         if not is_deep:
             continue  # it is only listed
@@ -236,23 +195,9 @@ touched.
 """
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the argument that names the config."""
-    # Layout().config, which a line of help is no reason to load.
-    default = "/etc/aks-flex-node/config.json"
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
-
-
 def _add_snapshot(parser: argparse.ArgumentParser) -> None:
     what = "a host that was recorded, instead of this one; - is standard input"
     parser.add_argument("--snapshot", metavar="FILE", help=what)
-
-
-def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
-    """Give a parser the option that says for whom the output is."""
-    choices = ("text", "json", *more)
-    help_ = "for people, for programs, as a monitoring plugin, or a picture" if more else "for people, or for programs"
-    parser.add_argument("--output", choices=choices, default="text", help=help_)
 
 
 def _add_cidr(parser: Parser) -> None:
@@ -311,13 +256,13 @@ def _doctor(parser: Parser) -> None:
 
 
 def _lb_probe() -> Mapping[str, Word]:
-    from hostrouting.cli.probe_commands import WORDS
+    from hostrouting.cli.azure.probe import WORDS
 
     return WORDS
 
 
 def _azure_vnet() -> Mapping[str, Word]:
-    from hostrouting.cli.vnet_commands import WORDS
+    from hostrouting.cli.azure.vnet import WORDS
 
     return WORDS
 

@@ -5,26 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 import phases
 from hostrouting.cli import styled
-from hostrouting.cli.options import (
-    UsageError,
-    asked_host,
-    load,
-    load_networking,
-    merged,
-    nameservers_of,
-    read,
-    read_with_cidrs,
-)
-from hostrouting.cli.progress import ProgressLine
+from hostrouting.cli.azure import neighbours
+from hostrouting.cli.options import UsageError, asked_host, load, merged, nameservers_of, read, read_with_cidrs
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.cli.signals import cancelled_by_signals
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.text import to_json_text
 
 if TYPE_CHECKING:
     import argparse
@@ -33,9 +26,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.findings import OverlapReport
 
 __all__ = [
-    "EXIT_CHECK_UNKNOWN",
-    "EXIT_FAILURE",
-    "EXIT_PLAN_CHANGES",
     "apply",
     "check",
     "demo",
@@ -44,15 +34,9 @@ __all__ = [
     "plan",
     "remove",
     "render",
-    "run_task",
-    "say_as_asked",
     "snapshot",
     "watch",
 ]
-
-EXIT_FAILURE = 1
-EXIT_CHECK_UNKNOWN = 2
-EXIT_PLAN_CHANGES = 2
 
 
 def demo(options: argparse.Namespace, host: Host | None) -> int:
@@ -67,10 +51,11 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
     """Install, and check."""
     from hostrouting.boot.host import Host
     from hostrouting.cli import report
-    from hostrouting.tasks.configure import Configure, InstallRoutes
+    from hostrouting.tasks.configure import Configure
+    from hostrouting.tasks.static_routes import InstallRoutes
 
     document, config = read(options, host)
-    _name_the_neighbours(document)
+    neighbours.say_what_is_asked_for(document)
     if options.routes_only:
         routes, overlap = run_task(InstallRoutes(config, host=host)), None
     else:
@@ -79,7 +64,7 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
         routes, overlap = run_task(Configure(config, host=host))
     if options.output == "json":
         document = routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()}
-        styled.say(report.to_json_text(document).rstrip())
+        styled.say(to_json_text(document).rstrip())
     elif options.root is not None:
         styled.say(f"installed into {options.root}; it holds from the first boot")
     else:
@@ -89,30 +74,23 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
     return 0
 
 
-def _name_the_neighbours(document: dict[str, Any]) -> None:
-    """What else a config asks for, and who does it: other components' keys aren't ours to judge."""
-    section = document.get("hostNetworking")
-    words = {"loadBalancerProbe": "lb-probe apply", "staleAzureVnet": "azure-vnet clean"}
-    asked = [f"hostrouting {word}" for key, word in words.items() if isinstance(section, dict) and section.get(key)]
-    if asked:
-        styled.complain(f"hostNetworking isn't part of this: {' and '.join(asked)}")
-
-
 def plan(options: argparse.Namespace, host: Host | None) -> int:
     """What apply would change."""
     from hostrouting.boot.installation import plan_boot
     from hostrouting.cli import report
     from hostrouting.cli.preview import will_start
-    from hostrouting.tasks.configure import plan_now
+    from hostrouting.routes.plan import plan_now
 
     config = load(options, host)
     on = asked_host(options, host)
     plan, missing = plan_now(config, on.routes)
     boot = None if options.snapshot is not None else plan_boot(config, on)
-    next_start = will_start(config, on, plan, missing, is_recorded=boot is None)
+    next_start = will_start(config, on.routes, plan, missing)
+    if boot is not None:
+        next_start = neighbours.as_probes_allow(next_start, on)
     if options.output == "json":
         document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
-        styled.say(report.to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
+        styled.say(to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
     else:
         styled.say(report.plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds))
     is_done = plan.is_empty and missing is None and (boot is None or boot.is_empty)
@@ -144,7 +122,7 @@ def check(options: argparse.Namespace, host: Host | None) -> int:
         return _check_for_nagios(options, host)
     result, config, on = _judge(options, host)
     if options.output == "json":
-        styled.say(report.to_json_text(result.to_json()).rstrip())
+        styled.say(to_json_text(result.to_json()).rstrip())
     elif options.output == "svg":
         from hostrouting.cli.pictures import overlap_svg
 
@@ -169,14 +147,14 @@ def _judge(
     on = asked_host(options, host)
     if options.snapshot is not None or not is_waiting:
         config = config.without_waits()
-    result: OverlapReport = run_task(phases.task("check")(lambda scope: check_overlap(config, on, scope)))
+    result: OverlapReport = run_task(phases.task("check")(lambda scope: check_overlap(config, on.routes, scope)))
     return result, config, on
 
 
 def _has_more_to_install(config: Config, on: Host) -> bool:
     """Whether routes of the config aren't there yet, or can't be."""
     from hostrouting.model.errors import RouteError
-    from hostrouting.tasks.configure import plan_now
+    from hostrouting.routes.plan import plan_now
 
     if not config.static_routes.routes:
         return False
@@ -216,7 +194,9 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
     servers = nameservers_of(on)
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
     is_alone = document is None
-    asked = phases.task("fix")(lambda scope: propose(config, on, scope, keeps_routes=is_alone, nameservers=servers))
+    asked = phases.task("fix")(
+        lambda scope: propose(config, on.routes, scope, keeps_routes=is_alone, nameservers=servers)
+    )
     result = run_task(asked)
     for line in report.remedy_lines(result):
         styled.complain(line)
@@ -228,10 +208,10 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
         styled.complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
     entries = result.remedy.routes
     if options.format == "config":
-        styled.say(report.to_json_text(merged(document, entries)).rstrip())
+        styled.say(to_json_text(merged(document, entries)).rstrip())
     else:
         write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
-        styled.say(write(resolve_now(entries, on)).rstrip())
+        styled.say(write(resolve_now(entries, on.routes)).rstrip())
     return EXIT_FAILURE if result.remedy.unmendable else 0
 
 
@@ -239,9 +219,11 @@ def snapshot(options: argparse.Namespace, host: Host | None) -> int:
     """The host as a document."""
     del options
     from hostrouting.boot.host import Host
+    from hostrouting.boot.resolvers import nameservers
     from hostrouting.kernel.record import take_snapshot
 
-    styled.say(take_snapshot(host or Host()).to_text().rstrip())
+    on = host or Host()
+    styled.say(take_snapshot(on.routes, nameservers=nameservers(on.layout)).to_text().rstrip())
     return 0
 
 
@@ -251,32 +233,28 @@ def doctor(options: argparse.Namespace, host: Host | None) -> int:
 
     from hostrouting.boot import files
     from hostrouting.boot.host import Host
-    from hostrouting.doctor.examine import diagnosis_text, examine
+    from hostrouting.cli.doctor_text import doctor_text
+    from hostrouting.doctor.examine import examine
 
     on = host or Host()
-    if options.config is not None or files.read_text(on.layout.config) is not None:
-        name = "" if options.config is None else shlex.quote(options.config)
-        diagnosis = examine(on, load(options, host), load_networking(options, host, quietly=True), config_name=name)
-    else:
-        diagnosis = examine(on)
-    say_as_asked(options, diagnosis.to_json(), diagnosis_text(diagnosis, width=styled.columns(sys.stdout)))
-    return EXIT_FAILURE if diagnosis.ailments else 0
+    has_config = options.config is not None or files.read_text(on.layout.config) is not None
+    name = "" if options.config is None and has_config else shlex.quote(options.config or "CONFIG")
+    config = load(options, host) if has_config else None
+    more = neighbours.examinations(options, on, has_config=has_config)
+    report = examine(on, config, more=more, config_name=name)
+    say_as_asked(options, report.to_json(), doctor_text(report, width=styled.columns(sys.stdout)))
+    return EXIT_FAILURE if report.faults else 0
 
 
 def remove(options: argparse.Namespace, host: Host | None) -> int:
     """Take back what was installed."""
     del options
-    from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
-    from hostrouting.boot.gate import PROBE
     from hostrouting.boot.host import Host
-    from hostrouting.boot.installation import is_installed
     from hostrouting.cli import report
-    from hostrouting.cli.probe_text import report_text
     from hostrouting.tasks.configure import RemoveHostRouting
 
     on = host or Host()
-    if is_installed(on, PROBE):
-        styled.say(report_text(run_task(RemoveLoadBalancerProbe(host=on))))
+    neighbours.remove(on)
     styled.say(report.routes_text(run_task(RemoveHostRouting(host=on))))
     return 0
 
@@ -298,20 +276,3 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
     with cancelled_by_signals(scope), suppress(phases.Cancelled):
         phases.run(task, scope=scope)
     return 0
-
-
-def say_as_asked(options: argparse.Namespace, document: object, text: str) -> None:
-    """Print a result as ``--output`` asks for it."""
-    from hostrouting.cli.report import to_json_text
-
-    styled.say(to_json_text(document).rstrip() if options.output == "json" else text)
-
-
-# --- running -----------------------------------------------------------------------------------------------------
-
-
-def run_task(task: phases.Task[Any]) -> Any:
-    """Run a task that signals end, with a line of progress, and return its result."""
-    scope = phases.CancelScope()
-    with cancelled_by_signals(scope), ProgressLine(sys.stderr) as observer:
-        return phases.run(task, scope=scope, observer=observer)

@@ -29,10 +29,11 @@ from hostrouting.config.routing import Config
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.netaddr import parse_cidr
-from hostrouting.model.values import NextHop, Protocol, Route
+from hostrouting.model.parsing import parse_cidr
+from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
-from hostrouting.tasks.configure import ConfigureStaticRoutes, RemoveHostRouting
+from hostrouting.tasks.configure import RemoveHostRouting
+from hostrouting.tasks.static_routes import ConfigureStaticRoutes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +127,7 @@ def _tell(kernel: Kernel, host: Host, api_server: _ApiServer | None) -> Iterator
     yield from _send(api_server)
 
     yield from _heading("hostrouting check: the node must not start like this; the fix is part of the error")
-    sick = run(phases.task("check")(partial(check_overlap, CONFIG, host)))
+    sick = run(phases.task("check")(partial(check_overlap, CONFIG, kernel)))
     yield from _indent(report.overlap_text(sick, width=_COLUMNS))
 
     yield from _heading("hostrouting apply, with the fix: next hop inherited from the default route")
@@ -136,7 +137,7 @@ def _tell(kernel: Kernel, host: Host, api_server: _ApiServer | None) -> Iterator
     yield from _send(api_server)
 
     yield from _heading("hostrouting check, again")
-    after = run(phases.task("check")(partial(check_overlap, config, host)))
+    after = run(phases.task("check")(partial(check_overlap, config, kernel)))
     yield from _indent(report.overlap_text(after, width=_COLUMNS))
 
     yield from _heading("hostrouting apply, again; then remove: the table is as it was")

@@ -1,4 +1,4 @@
-"""A diagnosis for people."""
+"""A report for people."""
 
 from __future__ import annotations
 
@@ -6,43 +6,45 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from hostrouting.boot.examination import Severity
-from hostrouting.cli.styled import bad, clean, dim, good
+from hostrouting.cli.styled import bad, dim, good
+from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-    from hostrouting.boot.examination import Ailment, Diagnosis
+    from hostrouting.boot.examination import Fault
+    from hostrouting.doctor.report import DoctorReport
 
-__all__ = ["diagnosis_text"]
+__all__ = ["doctor_text"]
 
 _SIGNS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNOWN: bad("?")}
 _NARROWEST_COLUMNS = 40
 
 
-def diagnosis_text(diagnosis: Diagnosis, *, width: int | None = None) -> str:
+def doctor_text(report: DoctorReport, *, width: int | None = None) -> str:
     """Every examination, with what was found and what to do about it; last, a verdict.
 
     Args:
-        diagnosis: what was found.
+        report: what was found.
         width: how many columns there are; None: it is not for a terminal.
 
     Returns:
         Lines with colours.
     """
-    label = max(len(each.name) for each in diagnosis.examined)
+    label = max(len(each.name) for each in report.results)
     lines: list[str] = []
-    for each in diagnosis.examined:
-        if not each.ailments:
+    for each in report.results:
+        if not each.faults:
             lines.append(f"{good('✓')} {each.name:{label}}  {each.fine}")
-        for ailment in each.ailments:
-            said = _ailment_lines(ailment, None if width is None else max(_NARROWEST_COLUMNS, width - label - 4))
-            lines.append(f"{_SIGNS[ailment.severity]} {each.name:{label}}  {said[0]}")
+        for fault in each.faults:
+            said = _fault_lines(fault, None if width is None else max(_NARROWEST_COLUMNS, width - label - 4))
+            lines.append(f"{_SIGNS[fault.severity]} {each.name:{label}}  {said[0]}")
             lines += [f"  {'':{label}}  {line}" for line in said[1:]]
-    return "\n".join([*lines, _verdict(diagnosis)])
+    return "\n".join([*lines, _verdict(report)])
 
 
-def _ailment_lines(ailment: Ailment, room: int | None) -> list[str]:
-    first, *others = ailment.remedy.splitlines()
+def _fault_lines(fault: Fault, room: int | None) -> list[str]:
+    first, *others = fault.remedy.splitlines()
     return [
-        *(bad(line) for line in _wrapped(f"{ailment.subject}: {ailment.message}", room)),
+        *(bad(line) for line in _wrapped(f"{fault.subject}: {fault.message}", room)),
         *_wrapped(f"do: {first}", room),
         # What is to be written into a file stays as it is.
         *(dim(clean(line)) for line in others),
@@ -59,9 +61,9 @@ def _wrapped(text: str, room: int | None) -> list[str]:
     ]
 
 
-def _verdict(diagnosis: Diagnosis) -> str:
-    count = {severity: sum(each.severity is severity for each in diagnosis.ailments) for severity in Severity}
-    if diagnosis.worst is None:
+def _verdict(report: DoctorReport) -> str:
+    count = {severity: sum(each.severity is severity for each in report.faults) for severity in Severity}
+    if report.worst is None:
         return good("nothing was found: the gate holds")
     risks = f"{count[Severity.RISK]} may break it later" if count[Severity.RISK] else ""
     unknown = f"{count[Severity.UNKNOWN]} couldn't be examined" if count[Severity.UNKNOWN] else ""

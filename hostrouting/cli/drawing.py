@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.cli.strips import Answer, cells
 from hostrouting.config.routing import Coverage
 from hostrouting.overlap.coverage import probe
 from hostrouting.overlap.findings import FindingKind, NoteKind
-from hostrouting.overlap.strips import Answer, cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from ipaddress import IPv4Address, IPv4Network
 
-    from hostrouting.overlap.findings import Finding, Note, OverlapReport
-    from hostrouting.overlap.strips import Strip
+    from hostrouting.overlap.findings import Finding, JudgedCidr, Note, OverlapReport
 
 __all__ = ["FINE_ROWS", "Drawing", "Entry", "Row", "draw", "legend"]
 
@@ -77,7 +76,7 @@ class Row:
     """
 
     cidr: IPv4Network
-    strip: Strip | None
+    strip: JudgedCidr | None
     cells: tuple[Answer | None, ...]
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...]
@@ -116,7 +115,7 @@ def draw(report: OverlapReport, width: int) -> Drawing:
     Returns:
         A row for each CIDR that isn't wholly fine and for the first few that are, and the legend.
     """
-    strips = {strip.cidr: strip for strip in report.strips if not strip.is_fine}
+    strips = {strip.cidr: strip for strip in report.judged if not strip.is_fine}
     findings: dict[IPv4Network, list[Finding]] = {}
     for finding in report.findings:
         findings.setdefault(finding.cidr, []).append(finding)

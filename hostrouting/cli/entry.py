@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import phases
 from hostrouting.cli import styled
 from hostrouting.cli.arguments import parse
-from hostrouting.cli.commands import EXIT_FAILURE
 from hostrouting.cli.options import UsageError
+from hostrouting.cli.running import EXIT_FAILURE
 from hostrouting.model.errors import ConfigError, HostRoutingError
+from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,5 +86,5 @@ def _fail(error: BaseException, code: int) -> int:
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
     what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
     for line in "\n".join([what, *notes]).splitlines():
-        styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(line)}")
+        styled.complain(f"{styled.bad('hostrouting:')} {clean(line)}")
     return code

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.cli.styled import clean
 from hostrouting.config.routing import OverlapMode
+from hostrouting.model.text import clean
 from hostrouting.overlap.findings import Verdict
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ import attrs
 from hostrouting.cli import styled
 from hostrouting.config.routing import SECTION, Config, read_config
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.netaddr import parse_cidr
+from hostrouting.model.parsing import parse_cidr
+from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
     from ipaddress import IPv4Address, IPv4Network
 
-    from hostrouting.azure.config import HostNetworking
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import StaticRoute
 
-__all__ = ["UsageError", "asked_host", "load", "load_networking", "merged", "nameservers_of", "read", "read_with_cidrs"]
+__all__ = ["UsageError", "asked_host", "load", "merged", "nameservers_of", "read", "read_section", "read_with_cidrs"]
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def asked_host(options: argparse.Namespace, host: Host | None) -> Host:
     except ConfigError as error:
         name = "standard input" if path == STDIN else path
         if not any(where == name for where, _ in error.problems):
-            styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(name)} is no snapshot:")
+            styled.complain(f"{styled.bad('hostrouting:')} {clean(name)} is no snapshot:")
         raise
     # Of units and files nothing is recorded, and nothing is asked.
     return Host(routes=SnapshotBackend(recorded), units=FakeSystemd(), layout=Layout() if host is None else host.layout)
@@ -56,19 +56,13 @@ def asked_host(options: argparse.Namespace, host: Host | None) -> Host:
 
 def read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:
     """The document of CONFIG as it was written, and what it means."""
-    return _read(options, host, SECTION, Config.from_mapping)
+    return read_section(options, host, SECTION, Config.from_mapping)
 
 
-def load_networking(options: argparse.Namespace, host: Host | None, *, quietly: bool = False) -> HostNetworking:
-    """What CONFIG says of the neighbours of host routing; quietly: it needn't say anything."""
-    from hostrouting.azure import config as networking
-
-    return _read(options, host, None if quietly else networking.SECTION, networking.HostNetworking.from_mapping)[1]
-
-
-def _read(
+def read_section(
     options: argparse.Namespace, host: Host | None, section: str | None, parse: Callable[[dict[str, Any]], T]
 ) -> tuple[dict[str, Any], T]:
+    """The document of CONFIG, and what a part of it means; None as the section: it needn't be there."""
     from hostrouting.boot.layout import Layout
 
     layout = Layout() if host is None else host.layout
@@ -79,11 +73,11 @@ def _read(
         document = read_config(path)
         config = parse(document)
         if section is not None and section not in document:
-            styled.complain(f"hostrouting: {styled.clean(str(path))} has no key {section}: it asks for nothing")
+            styled.complain(f"hostrouting: {clean(str(path))} has no key {section}: it asks for nothing")
         return document, config
     except ConfigError as error:
         if not any(where == str(path) for where, _ in error.problems):
-            styled.complain(f"{styled.bad('hostrouting:')} {styled.clean(str(path))} breaks the rules:")
+            styled.complain(f"{styled.bad('hostrouting:')} {clean(str(path))} breaks the rules:")
         elif options.config is None and "cidr" in options:
             styled.complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
         raise

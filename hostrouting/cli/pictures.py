@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.cli.drawing import draw
-from hostrouting.cli.report import summary
-from hostrouting.cli.styled import CARD, CSS, PALETTE, clean, escape
+from hostrouting.cli.strips import answer_of, runs
+from hostrouting.cli.styled import CARD, CSS, PALETTE, escape
+from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import Verdict
-from hostrouting.overlap.judge import shortened
-from hostrouting.overlap.strips import runs
+from hostrouting.overlap.wording import summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostrouting.cli.drawing import Drawing, Entry, Row
-    from hostrouting.overlap.findings import OverlapReport
-    from hostrouting.overlap.strips import Strip
+    from hostrouting.overlap.findings import JudgedCidr, OverlapReport
 
 __all__ = ["overlap_svg"]
 
@@ -148,7 +147,7 @@ class _Label:
         return not upper.begin <= lower.tick <= upper.end
 
 
-def _draw_labels(canvas: _Canvas, row: Row, strip: Strip) -> None:
+def _draw_labels(canvas: _Canvas, row: Row, strip: JudgedCidr) -> None:
     """The addresses below the failing parts; where there is no room for all, the messages say the rest."""
     placed: list[_Label] = []
     # From the right: a label stands to the right of its tick, so that the ticks of those below pass it on the left.
@@ -165,7 +164,7 @@ def _draw_labels(canvas: _Canvas, row: Row, strip: Strip) -> None:
     canvas.space(max((label.row + 1 for label in placed), default=0) * 14 + 4)
 
 
-def _labels(row: Row, strip: Strip) -> Iterator[tuple[float, str]]:
+def _labels(row: Row, strip: JudgedCidr) -> Iterator[tuple[float, str]]:
     base, size = int(strip.cidr.network_address), strip.cidr.num_addresses
     begins = [int(segment.first) for segment in strip.segments]
     for first, length, answer in runs(row.cells):
@@ -173,7 +172,7 @@ def _labels(row: Row, strip: Strip) -> Iterator[tuple[float, str]]:
             continue
         begin, end = base + first * size // _CELLS, base + ((first + length) * size - 1) // _CELLS
         inside = strip.segments[max(0, bisect_right(begins, begin) - 1) : bisect_right(begins, end)]
-        failing = [segment for segment in inside if segment.answer == answer]
+        failing = [segment for segment in inside if answer_of(segment) == answer]
         low, high = failing[0].first, failing[-1].last
         yield (first + length / 2) * _CELL_PX, str(low) if low == high else f"{low} - {high}"
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.probe.part import installed_config
-from hostrouting.azure.probe.tasks import plan_probe
-from hostrouting.boot.gate import PROBE
-from hostrouting.boot.host import Host
-from hostrouting.boot.parts import Manifest
 from hostrouting.config.routing import Coverage, OverlapMode
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.model.errors import LoadBalancerProbeError, RouteError
-from hostrouting.model.values import Table
+from hostrouting.model.errors import RouteError
+from hostrouting.model.routes import Table
+from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
-from hostrouting.overlap.judge import shortened
-from hostrouting.routes.plan import NextStart
+from hostrouting.routes.plan import plan_now
 from hostrouting.routes.resolve import describe_missing, resolve
-from hostrouting.tasks.configure import plan_now
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -30,7 +24,8 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting.config.routing import Config, StaticRoute
-    from hostrouting.model.values import Route
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import OverlapReport
     from hostrouting.routes.plan import RoutePlan
 
@@ -39,67 +34,53 @@ __all__ = ["as_planned", "propose", "resolve_now", "will_start"]
 _NAMED_FINDINGS = 3
 
 
-def as_planned(plan: RoutePlan, host: Host) -> Host:
-    """The host as it would be once a plan is carried out; it can be asked and not changed."""
+@attrs.frozen
+class NextStart:
+    """Whether the gate would let the consumer start.
+
+    Args:
+        consumer: the unit.
+        is_admitted: whether it would.
+        reason: why, in words.
+    """
+
+    consumer: str
+    is_admitted: bool
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON."""
+        return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
+
+
+def as_planned(plan: RoutePlan, backend: RouteBackend) -> RouteBackend:
+    """The kernel as it would be once a plan is carried out; it can be asked and not changed."""
     if plan.is_empty:
-        return host
-    backend = host.routes
+        return backend
     rules = backend.rules()
     fib = Fib(rules, backend.routes()).with_changes(
         add=(*plan.add, *(item.new for item in plan.replace)),
         remove=(*plan.remove, *(item.old for item in plan.replace)),
     )
-    recorded = Snapshot(backend.links(), backend.addresses(), rules, fib.routes)
-    return Host(SnapshotBackend(recorded), host.units, host.layout)
+    return SnapshotBackend(Snapshot(backend.links(), backend.addresses(), rules, fib.routes))
 
 
-def will_start(
-    config: Config, host: Host, plan: RoutePlan, missing: str | None, *, is_recorded: bool = False
-) -> NextStart:
+def will_start(config: Config, backend: RouteBackend, plan: RoutePlan, missing: str | None) -> NextStart:
     """Whether the gate would let the consumer start if the plan were carried out now.
 
     Args:
         config: what is wanted.
-        host: whose kernel to ask.
+        backend: the kernel to ask.
         plan: of its routes.
         missing: what they wait for.
-        is_recorded: whether nothing is known of the host but its routes.
 
     Returns:
         The answer with its reason.
     """
-    start = _will_start_by_routes(config, host, plan, missing)
-    if not start.is_admitted or is_recorded:
-        return start
-    try:
-        reason = _why_probes_hold(host)
-    except LoadBalancerProbeError as error:
-        if error.is_not_permitted:
-            unseen = "whether the rules for the load balancer's probes, which are required, can be had only root sees"
-            return attrs.evolve(start, reason=f"{start.reason}; {unseen}")
-        reason = str(error)
-    return start if reason is None else NextStart(start.consumer, False, reason)
-
-
-def _why_probes_hold(host: Host) -> str | None:
-    """Why the installed script of the probes would hold the consumer back; None: it would not."""
-    manifest = Manifest.load(host.layout)
-    if not manifest.parts.get(PROBE, False):
-        return None
-    installed = installed_config(host.layout, manifest)
-    if installed is None:
-        return (
-            f"{host.layout.relative(host.layout.script(PROBE))} isn't as hostrouting writes it: see hostrouting doctor"
-        )
-    missing = plan_probe(installed, host, CancelScope()).missing
-    return None if missing is None else f"the load balancer's probes need {missing}"
-
-
-def _will_start_by_routes(config: Config, host: Host, plan: RoutePlan, missing: str | None) -> NextStart:
     consumer = config.consumer
     if missing is not None:
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
-    result = check_overlap(config.without_waits(), as_planned(plan, host), CancelScope())
+    result = check_overlap(config.without_waits(), as_planned(plan, backend), CancelScope())
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
@@ -114,7 +95,7 @@ def _will_start_by_routes(config: Config, host: Host, plan: RoutePlan, missing: 
 
 def propose(
     config: Config,
-    host: Host,
+    backend: RouteBackend,
     scope: CancelScope,
     *,
     keeps_routes: bool = False,
@@ -124,7 +105,7 @@ def propose(
 
     Args:
         config: the expected CIDRs, and the routes that the proposal is to join.
-        host: whose kernel to ask.
+        backend: the kernel to ask.
         scope: ends the wait for a default route.
         keeps_routes: whether our routes that are there stay; else those that the config doesn't name are gone.
         nameservers: that the host asks.
@@ -137,20 +118,19 @@ def propose(
     """
     config = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, coverage=Coverage.EXACT))
     if not keeps_routes:
-        plan, missing = plan_now(config, host.routes)
+        plan, missing = plan_now(config, backend)
         if missing is not None:
             raise RouteError(f"can't propose routes beside those of the config: still missing is {missing}")
-        host = as_planned(plan, host)
-    return check_overlap(config, host, scope, nameservers=nameservers)
+        backend = as_planned(plan, backend)
+    return check_overlap(config, backend, scope, nameservers=nameservers)
 
 
-def resolve_now(entries: Sequence[StaticRoute], host: Host) -> tuple[Route, ...]:
+def resolve_now(entries: Sequence[StaticRoute], backend: RouteBackend) -> tuple[Route, ...]:
     """Static routes as the kernel would get them at this moment.
 
     Raises:
         RouteError: something is missing, or one can't ever be installed.
     """
-    backend = host.routes
     resolution = resolve(entries, backend.links(), backend.addresses(), backend.routes(Table.MAIN))
     if resolution.missing:
         raise RouteError(f"can't fill in the routes: still missing is {describe_missing(resolution.missing)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, TextIO
 
-from hostrouting.cli import styled
+from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from phases import Status
@@ -38,7 +38,7 @@ class ProgressLine:
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         """Draw a message, and how far it is."""
         del path
-        text = styled.clean(message)
+        text = clean(message)
         if self._is_terminal:
             bar = ""
             if fraction is not None:

@@ -1,98 +1,35 @@
-"""Reports as text for people, and as JSON."""
+"""Reports as text for people, with colours and strips; the words of a check are ``overlap.wording``'s."""
 
 from __future__ import annotations
 
-from ipaddress import collapse_addresses
 from typing import TYPE_CHECKING
 
 from hostrouting.cli.drawing import draw
-from hostrouting.cli.styled import bad, cell, clean, dim, good, head
+from hostrouting.cli.strips import runs
+from hostrouting.cli.styled import bad, cell, dim, good, head
+from hostrouting.model.text import clean
 from hostrouting.overlap.findings import Verdict
-from hostrouting.overlap.judge import shortened
-from hostrouting.overlap.strips import runs
+from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
 if TYPE_CHECKING:
     from hostrouting.boot.installation import BootPlan, FileChange
     from hostrouting.cli.drawing import Drawing, Row
-    from hostrouting.model.values import Route
+    from hostrouting.cli.preview import NextStart
+    from hostrouting.cli.strips import Answer
+    from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import OverlapReport
-    from hostrouting.overlap.strips import Answer
-    from hostrouting.routes.plan import NextStart, RoutePlan, RoutesReport
+    from hostrouting.routes.plan import RoutePlan, RoutesReport
 
 __all__ = [
-    "advice",
     "boot_lines",
     "diff_lines",
-    "error_text",
     "overlap_text",
     "plan_text",
     "remedy_lines",
     "routes_text",
-    "summary",
-    "to_json_text",
 ]
 
-# A line is for people; ``hostrouting fix`` prints all of them.
-_SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
 _NEW_FILE_LINES = 40
-
-
-def to_json_text(document: object) -> str:
-    """A JSON document as it is printed and written: indented, with a newline at its end."""
-    import json
-
-    return json.dumps(document, indent=2) + "\n"
-
-
-def summary(report: OverlapReport) -> str:
-    """A line a failure; the reason where nothing could be judged; one line if all is well."""
-    if report.verdict is Verdict.UNKNOWN:
-        return f"the check couldn't judge anything: {report.reason}"
-    if report.findings:
-        return "\n".join(finding.message for finding in report.findings)
-    return f"every expected CIDR leaves by {','.join(report.default_devs)}"
-
-
-_PASTE = "fix: add to hostRouting.staticRoutes.routes:"
-
-
-def advice(report: OverlapReport) -> list[str]:
-    """The mend in at most two lines: the entries to paste, and what no route mends; none if nothing fails."""
-    entries, rest = _entries(report)
-    return ([f"{_PASTE} {', '.join(entries)}{rest}"] if entries else []) + _left(report)
-
-
-def _entries(report: OverlapReport) -> tuple[list[str], str]:
-    """The entries as JSON, as many as a person will read, and what to say of the others."""
-    if not report.remedy.routes:
-        return [], ""
-    import json
-
-    entries = [json.dumps(entry.to_mapping()) for entry in report.remedy.routes]
-    more = len(entries) - _SHOWN_ENTRIES
-    return entries[:_SHOWN_ENTRIES], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
-
-
-def _left(report: OverlapReport) -> list[str]:
-    left = collapse_addresses(network for item in report.remedy.unmendable for network in item.ranges)
-    ranges = [str(network).removesuffix("/32") for network in left]
-    return [f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"] if ranges else []
-
-
-def _reasons(report: OverlapReport) -> list[str]:
-    """What no route mends and why, a line a reason."""
-    return [
-        f"no route mends {shortened([str(part).removesuffix('/32') for part in left.about], ' ', _SHOWN_RANGES)}: "
-        f"{left.reason}"
-        for left in report.remedy.unmendable
-    ]
-
-
-def error_text(report: OverlapReport) -> str:
-    """What an error says of a check: the failures or the reason, the entries to paste, and what no route mends."""
-    entries, rest = _entries(report)
-    fix = [f"{_PASTE} {', '.join(entries)}{rest}"] if entries else []
-    return "\n".join([summary(report), *fix, *_reasons(report)])
 
 
 def remedy_lines(report: OverlapReport) -> list[str]:
@@ -100,7 +37,7 @@ def remedy_lines(report: OverlapReport) -> list[str]:
     if report.verdict is Verdict.UNKNOWN:
         return [bad(clean(summary(report)))]
     remedy = report.remedy
-    lines = [bad(clean(reason)) for reason in _reasons(report)]
+    lines = [bad(clean(reason)) for reason in reasons(report)]
     lines += [f"mind: {clean(line)}" for line in remedy.consequences]
     return lines or [good("nothing fails: there is nothing to mend")] if not remedy.routes else lines
 
@@ -234,11 +171,11 @@ def _row_lines(
 
 def _advice_lines(report: OverlapReport, width: int | None) -> list[str]:
     """The same with an entry a line, so that none is broken."""
-    entries, rest = _entries(report)
-    lines = [good(_PASTE), *(good(f"  {entry},") for entry in entries[:-1])] if entries else []
+    entries, rest = pasted_entries(report)
+    lines = [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1])] if entries else []
     lines += [good(f"  {entry}{rest}") for entry in entries[-1:]]
     lines += [dim(line) for said in report.remedy.consequences for line in _wrapped(f"mind: {said}", width)]
-    return lines + [bad(line) for said in _reasons(report) for line in _wrapped(said, width)]
+    return lines + [bad(line) for said in reasons(report) for line in _wrapped(said, width)]
 
 
 def _wrapped(text: str, room: int | None) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import unicodedata
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ __all__ = [
     "Paint",
     "bad",
     "cell",
-    "clean",
     "columns",
     "complain",
     "dim",
@@ -110,11 +108,6 @@ def cell(role: str, text: str) -> str:
     middle = len(text) // 2
     parts = ((f"{role}-solid", text[:middle]), (role, text[middle]), (f"{role}-solid", text[middle + 1 :]))
     return "".join(_styled(role, part) for role, part in parts if part)
-
-
-def clean(text: str) -> str:
-    """Text from outside, such as an interface's name, without characters that could steer a terminal."""
-    return "".join("?" if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t" else c for c in text)
 
 
 def is_colourful(stream: TextIO) -> bool:

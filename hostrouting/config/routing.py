@@ -18,7 +18,8 @@ from hostrouting.config.values import (
     parse_textfile,
     parse_word,
 )
-from hostrouting.model.netaddr import parse_cidr, parse_device, parse_prefix, parse_unicast_address, shown
+from hostrouting.model.parsing import parse_cidr, parse_device, parse_prefix, parse_unicast_address
+from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
     import os

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.netaddr import shown
+from hostrouting.model.text import shown
 
 __all__ = ["JsonObject", "attempt", "below", "each", "kind", "raise_invalid", "read", "read_section", "write"]
 

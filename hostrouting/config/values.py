@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 from typing import TypeVar
 
-from hostrouting.model.netaddr import shown
+from hostrouting.model.text import shown
 
 __all__ = ["parse_boolean", "parse_consumer", "parse_integer", "parse_pattern", "parse_textfile", "parse_word"]
 

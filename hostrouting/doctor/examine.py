@@ -1,56 +1,25 @@
 """Does the gate hold on this host, and what may break it? Nothing is ever changed.
 
-Each examination is a function of a ``Patient`` that yields what it finds; one that can't be made is a finding too,
+Each examination is a function of an ``ExaminedHost`` that yields what it finds; one that can't be made is a fault too,
 and the others go on. A new one gets a row in ``EXAMINATIONS``.
-
-===============  ====================================================================
-``_patient``     what is looked at: host, config, what is installed; each read once
-``_gate``        the units as systemd has them in memory
-``_files``       what lies on disk for the next boot
-``_routes``      the kernel's routes, and who may take them away
-``_neighbours``  the load balancer's probes, what azure-vnet has left
-``_text``        what was found, for people
-===============  ====================================================================
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
-
-from hostrouting.azure import examinations
-from hostrouting.boot.examination import Ailment, Diagnosis, Examined, Severity
-from hostrouting.cli.doctor_text import diagnosis_text
+from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity
 from hostrouting.doctor import files, gate, routes
-from hostrouting.doctor.patient import Patient
+from hostrouting.doctor.report import DoctorReport, ExaminationResult
 from hostrouting.model.errors import HostRoutingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from hostrouting.azure.config import HostNetworking
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
 
-__all__ = ["EXAMINATIONS", "Examination", "diagnosis_text", "examine"]
-
-
-@attrs.frozen
-class Examination:
-    """Something to look at.
-
-    Args:
-        name: a word.
-        fine: what is the case if nothing is found, a clause.
-        look: finds what is wrong.
-        is_of_the_installed: whether it has nothing to look at where nothing is installed.
-    """
-
-    name: str
-    fine: str
-    look: Callable[[Patient], Iterable[Ailment]]
-    is_of_the_installed: bool = True
+__all__ = ["EXAMINATIONS", "examine"]
 
 
 EXAMINATIONS = (
@@ -70,9 +39,6 @@ EXAMINATIONS = (
     Examination("networkd", "systemd-networkd takes no route away", routes.networkd),
     Examination("networkmanager", "NetworkManager takes no route away", routes.network_manager),
     Examination("cloud-init", "cloud-init takes no route away", routes.cloud_init),
-    Examination("probes", "the load balancer's probes are rewritten as asked", examinations.probes, False),
-    Examination("flushes", "whoever flushes the ruleset gives the probes' rules back", examinations.flushes, False),
-    Examination("azure-vnet", "azure-vnet has left nothing in a pod's way", examinations.azure_vnet, False),
     Examination("python", "the Python that hostrouting's commands name is there", files.python, False),
 )
 
@@ -80,36 +46,36 @@ EXAMINATIONS = (
 def examine(
     host: Host,
     config: Config | None = None,
-    networking: HostNetworking | None = None,
     *,
+    more: Iterable[Examination] = (),
     config_name: str = "CONFIG",
-) -> Diagnosis:
+) -> DoctorReport:
     """Make all examinations of a running host, changing nothing.
 
     Args:
         host: whose kernel, systemd and files to look at.
         config: what is asked for; None: what the installed scripts were rendered from.
-        networking: what is asked for beside host routing; None: what the installed script was rendered from.
+        more: examinations of others who install parts.
         config_name: their file, as the remedies shall name it in commands; empty: the one that needn't be named.
 
     Returns:
         What was found. It never raises because one examination can't be made.
     """
-    patient = Patient(host, config, networking, config_name)
-    return Diagnosis(
+    examined = ExaminedHost(host, config, config_name)
+    return DoctorReport(
         tuple(
-            Examined(each.name, each.fine, _look(each, patient))
-            for each in EXAMINATIONS
-            if patient.has_installation or not each.is_of_the_installed
+            ExaminationResult(each.name, each.fine, _look(each, examined))
+            for each in (*EXAMINATIONS, *more)
+            if examined.has_installation or not each.is_of_the_installed
         )
     )
 
 
-def _look(examination: Examination, patient: Patient) -> tuple[Ailment, ...]:
+def _look(examination: Examination, examined: ExaminedHost) -> tuple[Fault, ...]:
     try:
-        return tuple(examination.look(patient))
+        return tuple(examination.look(examined))
     except (HostRoutingError, OSError) as error:
         can_not = isinstance(error, HostRoutingError) and error.is_not_permitted
         remedy = "run as root" if can_not else "mend that, then: hostrouting doctor"
         message = f"whether {examination.fine} couldn't be examined: {error}"
-        return (Ailment("not-examined", examination.name, message, remedy, Severity.UNKNOWN),)
+        return (Fault("not-examined", examination.name, message, remedy, Severity.UNKNOWN),)

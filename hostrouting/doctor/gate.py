@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
-from hostrouting.boot.examination import Ailment, Severity, find_cycle
+from hostrouting.boot.examination import Fault, Severity, read_folder
 from hostrouting.boot.gate import missing_commands
 from hostrouting.boot.systemd import ANY_INSTANCE
-from hostrouting.doctor.patient import read_folder
+from hostrouting.doctor.cycles import find_cycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.doctor.patient import Patient
+    from hostrouting.boot.examination import ExaminedHost
 
 __all__ = ["break_glass", "gate", "namespaces", "ordering", "restarts"]
 
@@ -26,11 +26,11 @@ _UNIT_FOLDERS = (
 )
 
 
-def gate(patient: Patient) -> Iterator[Ailment]:
+def gate(examined: ExaminedHost) -> Iterator[Fault]:
     """Every instance of the consumer runs the scripts before its process starts."""
-    drop_in = patient.name(patient.layout.gate(patient.consumer))
-    for instance, shown in patient.instances.items():
-        missing = missing_commands(patient.parts, shown["ExecStartPreEx"])
+    drop_in = examined.name(examined.layout.gate(examined.consumer))
+    for instance, shown in examined.instances.items():
+        missing = missing_commands(examined.parts, shown["ExecStartPreEx"])
         if not missing:
             continue
         lacks = " and ".join(map(str, missing))
@@ -40,7 +40,7 @@ def gate(patient: Patient) -> Iterator[Ailment]:
             later = [path for path in shown["DropInPaths"].split() if _basename(path) > _basename(drop_in)]
             culprits = f"remove ExecStartPre= from {' '.join(later)}" if later else f"look at: systemctl cat {instance}"
             remedy = f"{culprits}; then: systemctl daemon-reload"
-        yield Ailment(
+        yield Fault(
             "gate-overridden", instance, f"it starts without being held back: its ExecStartPre= lacks {lacks}", remedy
         )
 
@@ -49,23 +49,23 @@ def _basename(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def ordering(patient: Patient) -> Iterator[Ailment]:
+def ordering(examined: ExaminedHost) -> Iterator[Fault]:
     """The consumer starts after the oneshots; no cycle, and no ordering that means nothing."""
-    units = [f"{name}.service" for name in patient.parts]
-    for instance, shown in patient.instances.items():
+    units = [f"{name}.service" for name in examined.parts]
+    for instance, shown in examined.instances.items():
         early = [unit for unit in units if unit not in shown["After"].split()]
         if early:
-            yield Ailment(
+            yield Fault(
                 "not-ordered",
                 instance,
                 f"it doesn't start after {' '.join(early)}, so at boot nothing waits for the network before the gate",
                 "systemctl daemon-reload, and if that doesn't help: hostrouting apply",
                 Severity.RISK,
             )
-    yield from _void_orderings(patient)
-    cycle = find_cycle(patient.units.orderings(*units, *patient.instances), [*units, *patient.instances])
+    yield from _void_orderings(examined)
+    cycle = find_cycle(examined.units.orderings(*units, *examined.instances), [*units, *examined.instances])
     if cycle:
-        yield Ailment(
+        yield Fault(
             "ordering-cycle",
             cycle[0],
             f"it starts after itself: {' after '.join((*cycle, cycle[0]))}; at each boot systemd drops the start of "
@@ -75,21 +75,21 @@ def ordering(patient: Patient) -> Iterator[Ailment]:
         )
 
 
-def _void_orderings(patient: Patient) -> Iterator[Ailment]:
+def _void_orderings(examined: ExaminedHost) -> Iterator[Fault]:
     """A template's name in a plain unit stands for the instance that is called like that unit."""
-    prefix, at, _ = patient.consumer.partition("@")
+    prefix, at, _ = examined.consumer.partition("@")
     if not at:
         return
     template = f"{prefix}@.service"
     patterns = [f"{folder}/{name}" for folder in _UNIT_FOLDERS for name in ("*.service", "*.service.d/*.conf")]
-    for path, text in read_folder(patient.layout, *patterns).items():
+    for path, text in read_folder(examined.layout, *patterns).items():
         unit = path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name
         void = [] if "@" in unit else [key for key in _ORDERINGS if template in _values(text, key)]
         name = unit.removesuffix(".service")
         for key in void:
-            yield Ailment(
+            yield Fault(
                 "void-ordering",
-                patient.name(path),
+                examined.name(path),
                 f"{key}={template} orders nothing: systemd takes it for {prefix}@{name}.service",
                 f"say it from the other side, in /etc/systemd/system/{template}.d/{name}.conf: [Unit] "
                 f"{'After' if key == 'Before' else 'Before'}={unit}; then: systemctl daemon-reload",
@@ -103,27 +103,27 @@ def _values(text: str, key: str) -> list[str]:
     return [word for name, equals, value in pairs if equals and name.strip() == key for word in value.split()]
 
 
-def restarts(patient: Patient) -> Iterator[Ailment]:
+def restarts(examined: ExaminedHost) -> Iterator[Fault]:
     """After a mend the consumer comes up by itself."""
-    without = [name for name, shown in patient.instances.items() if shown["Restart"] in ("", "no")]
+    without = [name for name, shown in examined.instances.items() if shown["Restart"] in ("", "no")]
     if without:
         is_template = any(f"@{ANY_INSTANCE}." in name for name in without)
-        yield Ailment(
+        yield Fault(
             "no-restart",
-            patient.consumer if is_template else " ".join(without),
+            examined.consumer if is_template else " ".join(without),
             "held back once, it stays down after the mend until somebody starts it: it has no Restart=",
-            f"/etc/systemd/system/{patient.consumer}.d/restart.conf: [Service] Restart=on-failure; then: systemctl "
+            f"/etc/systemd/system/{examined.consumer}.d/restart.conf: [Service] Restart=on-failure; then: systemctl "
             "daemon-reload",
             Severity.RISK,
         )
 
 
-def namespaces(patient: Patient) -> Iterator[Ailment]:
+def namespaces(examined: ExaminedHost) -> Iterator[Fault]:
     """The consumer's gate sees the host's routes."""
-    for instance, shown in patient.instances.items():
+    for instance, shown in examined.instances.items():
         own = [key for key in ("PrivateNetwork", "NetworkNamespacePath") if shown[key] not in ("", "no")]
         if own:
-            yield Ailment(
+            yield Fault(
                 "own-network",
                 instance,
                 f"its gate sees a network namespace of its own, not the host's ({own[0]}={shown[own[0]]}): STRICT "
@@ -132,15 +132,15 @@ def namespaces(patient: Patient) -> Iterator[Ailment]:
             )
 
 
-def break_glass(patient: Patient) -> Iterator[Ailment]:
+def break_glass(examined: ExaminedHost) -> Iterator[Fault]:
     """Nobody has left the gate open."""
-    layout = patient.layout
+    layout = examined.layout
     if layout.gate_off.exists():
-        path = patient.name(layout.gate_off)
-        yield Ailment("gate-off", path, "as long as it is there every start is admitted unchecked", f"rm {path}")
+        path = examined.name(layout.gate_off)
+        yield Fault("gate-off", path, "as long as it is there every start is admitted unchecked", f"rm {path}")
     words = (files.read_text(layout.of("/proc/cmdline")) or "").split()
     if "hostrouting.gate=off" in words:
-        yield Ailment(
+        yield Fault(
             "gate-off",
             "/proc/cmdline",
             "the kernel was started with hostrouting.gate=off: every start is admitted unchecked until the next boot",

@@ -6,21 +6,19 @@ import re
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
-from hostrouting.boot.examination import Ailment, Severity
+from hostrouting.boot.examination import Fault, Severity, read_folder
 from hostrouting.boot.gate import ROUTES
-from hostrouting.doctor.patient import read_folder
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import Protocol
+from hostrouting.model.routes import Protocol
 from hostrouting.routes.formats import as_networkd
-from hostrouting.routes.plan import RoutePlan
+from hostrouting.routes.plan import RoutePlan, plan_now
 from hostrouting.routes.verify import verify_routes
-from hostrouting.tasks.configure import plan_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.doctor.patient import Patient
-    from hostrouting.model.values import Route
+    from hostrouting.boot.examination import ExaminedHost
+    from hostrouting.model.routes import Route
 
 __all__ = ["cloud_init", "network_manager", "networkd", "protocol", "routes"]
 
@@ -33,35 +31,35 @@ _CONFIG_FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/u
 _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
 
-def routes(patient: Patient) -> Iterator[Ailment]:
+def routes(examined: ExaminedHost) -> Iterator[Fault]:
     """Every route is in the kernel as asked, and wins."""
     try:
-        plan, missing = plan_now(patient.config, patient.host.routes)
+        plan, missing = plan_now(examined.config, examined.host.routes)
         if missing is not None:
-            yield Ailment("route-waits", "static routes", f"they wait for {missing}", "bring it up, or change CONFIG")
+            yield Fault("route-waits", "static routes", f"they wait for {missing}", "bring it up, or change CONFIG")
         for route in plan.add:
-            yield Ailment("route-missing", str(route), "it isn't in the kernel", patient.command("apply"))
+            yield Fault("route-missing", str(route), "it isn't in the kernel", examined.command("apply"))
         for change in plan.replace:
-            yield Ailment("route-differs", str(change.new), f"the kernel has: {change.old}", patient.command("apply"))
-        verify_routes((*plan.unchanged, *plan.foreign), patient.host.routes)
+            yield Fault("route-differs", str(change.new), f"the kernel has: {change.old}", examined.command("apply"))
+        verify_routes((*plan.unchanged, *plan.foreign), examined.host.routes)
     except RouteError as error:
         # Asked once more: what the kernel doesn't answer is no finding about routes.
-        patient.host.routes.routes()
-        remedy = f"look at: {patient.command('plan')}; ip -4 rule; ip -4 route show table all"
-        yield Ailment("route-fails", "static routes", str(error), remedy)
+        examined.host.routes.routes()
+        remedy = f"look at: {examined.command('plan')}; ip -4 rule; ip -4 route show table all"
+        yield Fault("route-fails", "static routes", str(error), remedy)
 
 
 _NAMES = ("/etc/iproute2", "/usr/share/iproute2", "/usr/lib/iproute2")
 
 
-def protocol(patient: Patient) -> Iterator[Ailment]:
+def protocol(examined: ExaminedHost) -> Iterator[Fault]:
     """Protocol 217 is ours alone."""
-    there = [route for route in patient.host.routes.routes() if route.protocol == Protocol.HOSTROUTING]
-    wanted = {route.destination for route in patient.config.static_routes.routes}
-    is_known = patient.given is not None or patient.read_back.get(ROUTES, patient.config) is not None
+    there = [route for route in examined.host.routes.routes() if route.protocol == Protocol.HOSTROUTING]
+    wanted = {route.destination for route in examined.config.static_routes.routes}
+    is_known = examined.given is not None or examined.read_back.get(ROUTES, examined.config) is not None
     for route in there:
         if not route.is_ours:
-            yield Ailment(
+            yield Fault(
                 "protocol-taken",
                 str(route),
                 "somebody else uses protocol 217; such routes in table main are removed as ours",
@@ -69,67 +67,67 @@ def protocol(patient: Patient) -> Iterator[Ailment]:
                 Severity.RISK,
             )
         elif is_known and route.destination not in wanted:
-            yield Ailment(
+            yield Fault(
                 "route-stray",
                 str(route),
                 "nothing asks for it: it is left over, or somebody else uses protocol 217; the next apply or boot "
                 "removes it",
-                f"{patient.command('apply')}, or have whoever installs it use another protocol number",
+                f"{examined.command('apply')}, or have whoever installs it use another protocol number",
                 Severity.RISK,
             )
     patterns = [f"{folder}/{name}" for folder in _NAMES for name in ("rt_protos", "rt_protos.d/*.conf")]
-    for path, text in read_folder(patient.layout, *patterns).items():
+    for path, text in read_folder(examined.layout, *patterns).items():
         for name in re.findall(r"^\s*217\s+(\S+)", text, re.MULTILINE):
             if name != "hostrouting":
                 message = (
                     f"it calls protocol 217 {name}: whoever that is, their routes in table main are removed as ours"
                 )
                 remedy = f"have {name} use another protocol number"
-                yield Ailment("protocol-taken", patient.name(path), message, remedy, Severity.RISK)
+                yield Fault("protocol-taken", examined.name(path), message, remedy, Severity.RISK)
 
 
 # --- who may take them away ----------------------------------------------------------------------------------------
 
 
-def networkd(patient: Patient) -> Iterator[Ailment]:
+def networkd(examined: ExaminedHost) -> Iterator[Fault]:
     """systemd-networkd leaves our routes alone."""
-    if not _is_active(patient, "systemd-networkd.service"):
+    if not _is_active(examined, "systemd-networkd.service"):
         return
-    number = re.match(r"\d+", patient.units.show("", "Version")["Version"])
+    number = re.match(r"\d+", examined.units.show("", "Version")["Version"])
     version = int(number[0]) if number else 0
-    for dev, text in _states(patient, "/run/systemd/netif/links").items():
+    for dev, text in _states(examined, "/run/systemd/netif/links").items():
         state = _settings(text)
-        if state.get("ADMIN_STATE", "unmanaged") == "unmanaged" or _is_kept(patient, version, state):
+        if state.get("ADMIN_STATE", "unmanaged") == "unmanaged" or _is_kept(examined, version, state):
             continue
         restart = "at its own restart, " if version >= _KEEPS_SINCE else ""
         message = (
             f"systemd-networkd {version} removes our routes by it {restart}when its .network file has changed and is "
             "reloaded, at networkctl reconfigure, and when the link goes down or loses its carrier"
         )
-        yield Ailment("networkd-flushes", dev, message, _networkd_remedy(patient, version, dev), Severity.RISK)
+        yield Fault("networkd-flushes", dev, message, _networkd_remedy(examined, version, dev), Severity.RISK)
 
 
-def _is_kept(patient: Patient, version: int, state: dict[str, str]) -> bool:
+def _is_kept(examined: ExaminedHost, version: int, state: dict[str, str]) -> bool:
     """Whether networkd is told to leave foreign routes alone, and is one that obeys."""
     if version < _KEEPS_SINCE:
         return False
-    layout, file = patient.layout, state.get("NETWORK_FILE", "")
+    layout, file = examined.layout, state.get("NETWORK_FILE", "")
     name = file.rpartition("/")[2]
     drop_ins = (f"{folder}/network/{name}.d" for folder in _CONFIG_FOLDERS)
     main = (files.read_text(layout.of(file)) or "") if file else ""
-    network = _settings("\n".join([main, *_drop_ins(patient, *drop_ins)]))
+    network = _settings("\n".join([main, *_drop_ins(examined, *drop_ins)]))
     mains = (files.read_text(layout.of(f"{folder}/networkd.conf")) for folder in _CONFIG_FOLDERS)
     first = next((text for text in mains if text is not None), "")
-    config = _settings("\n".join([first, *_drop_ins(patient, *(f"{f}/networkd.conf.d" for f in _CONFIG_FOLDERS))]))
+    config = _settings("\n".join([first, *_drop_ins(examined, *(f"{f}/networkd.conf.d" for f in _CONFIG_FOLDERS))]))
     says_no = config.get("ManageForeignRoutes", "").lower() in ("no", "false", "off", "n", "f", "0")
     return says_no or network.get("KeepConfiguration", "").lower() in ("yes", "true", "on", "y", "t", "1")
 
 
-def _drop_ins(patient: Patient, *folders: str) -> list[str]:
+def _drop_ins(examined: ExaminedHost, *folders: str) -> list[str]:
     """The texts of drop-ins in the order of their names; of one name the first folder's counts."""
     by_name: dict[str, str] = {}
     for folder in folders:
-        for path, text in read_folder(patient.layout, f"{folder}/*.conf").items():
+        for path, text in read_folder(examined.layout, f"{folder}/*.conf").items():
             by_name.setdefault(path.name, text)
     return [by_name[name] for name in sorted(by_name)]
 
@@ -140,14 +138,14 @@ def _settings(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
-def _networkd_remedy(patient: Patient, version: int, dev: str) -> str:
+def _networkd_remedy(examined: ExaminedHost, version: int, dev: str) -> str:
     if version >= _KEEPS_SINCE:
         return (
             "/etc/systemd/networkd.conf.d/hostrouting.conf:\n  [Network]\n  ManageForeignRoutes=no\n"
             f"then: systemctl restart systemd-networkd; a link that goes down still loses them: {_WATCHED}"
         )
     try:
-        text = as_networkd([route for route in _ours(patient) if dev in route.devs])
+        text = as_networkd([route for route in _ours(examined) if dev in route.devs])
     except RouteError:  # there are no words for one of them
         return _WATCHED
     sections = [line for line in text.splitlines() if line and not line.startswith("#")]
@@ -155,20 +153,22 @@ def _networkd_remedy(patient: Patient, version: int, dev: str) -> str:
     return f"{_WATCHED}; or let networkd install them, by a drop-in of {dev}'s .network file:\n{rows}"
 
 
-def network_manager(patient: Patient) -> Iterator[Ailment]:
+def network_manager(examined: ExaminedHost) -> Iterator[Fault]:
     """NetworkManager leaves our routes alone."""
-    if not _is_active(patient, "NetworkManager.service"):
+    if not _is_active(examined, "NetworkManager.service"):
         return
-    for dev, text in _states(patient, "/run/NetworkManager/devices").items():
+    for dev, text in _states(examined, "/run/NetworkManager/devices").items():
         if _settings(text).get("managed", "false").lower() not in ("false", "0", "unmanaged"):
             # What its Reapply() is documented to do, unless it is called with preserve-external-ip.
             message = (
                 "NetworkManager removes our routes by it when its connection is applied again (nmcli device reapply) "
                 "or taken down"
             )
-            rows = [f"nmcli connection modify CONNECTION +ipv4.routes '{_nm_words(route)}'" for route in _ours(patient)]
+            rows = [
+                f"nmcli connection modify CONNECTION +ipv4.routes '{_nm_words(route)}'" for route in _ours(examined)
+            ]
             remedy = "\n".join([f"{_WATCHED}; or let NetworkManager install them:", *(f"  {row}" for row in rows)])
-            yield Ailment("network-manager-flushes", dev, message, remedy, Severity.RISK)
+            yield Fault("network-manager-flushes", dev, message, remedy, Severity.RISK)
 
 
 def _nm_words(route: Route) -> str:
@@ -176,13 +176,13 @@ def _nm_words(route: Route) -> str:
     return f"{route.destination}{gateway}" + (f" {route.metric}" if gateway and route.metric else "")
 
 
-def cloud_init(patient: Patient) -> Iterator[Ailment]:
+def cloud_init(examined: ExaminedHost) -> Iterator[Fault]:
     """cloud-init doesn't configure the network anew while the node runs."""
-    for path in sorted(patient.layout.of("/etc/udev/rules.d").glob("*cloud-init-hook-hotplug.rules")):
-        if _ours(patient) and not path.is_symlink():
-            yield Ailment(
+    for path in sorted(examined.layout.of("/etc/udev/rules.d").glob("*cloud-init-hook-hotplug.rules")):
+        if _ours(examined) and not path.is_symlink():
+            yield Fault(
                 "cloud-init-hotplug",
-                patient.name(path),
+                examined.name(path),
                 "cloud-init writes and applies the network's configuration anew when an interface appears or goes; our "
                 "routes may go with the old one",
                 f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config",
@@ -190,23 +190,23 @@ def cloud_init(patient: Patient) -> Iterator[Ailment]:
             )
 
 
-def _is_active(patient: Patient, unit: str) -> bool:
+def _is_active(examined: ExaminedHost, unit: str) -> bool:
     """Whether a service that might take routes away is running, and nobody would put them back."""
-    return not patient.is_watched and patient.units.is_active(unit)
+    return not examined.is_watched and examined.units.is_active(unit)
 
 
-def _states(patient: Patient, folder: str) -> dict[str, str]:
+def _states(examined: ExaminedHost, folder: str) -> dict[str, str]:
     """What a network service has noted about the interfaces that our routes leave by, by their names."""
-    devs = {dev for route in _ours(patient) for dev in route.devs}
-    links = [link for link in patient.host.routes.links() if link.name in devs]
-    texts = {link.name: files.read_text(patient.layout.of(f"{folder}/{link.index}")) for link in links}
+    devs = {dev for route in _ours(examined) for dev in route.devs}
+    links = [link for link in examined.host.routes.links() if link.name in devs]
+    texts = {link.name: files.read_text(examined.layout.of(f"{folder}/{link.index}")) for link in links}
     return {dev: text for dev, text in texts.items() if text is not None}
 
 
-def _ours(patient: Patient) -> tuple[Route, ...]:
+def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
     """The wanted routes that are or would be ours, not somebody else's; none if that can't be told now."""
     try:
-        plan, _ = plan_now(patient.config, patient.host.routes)
+        plan, _ = plan_now(examined.config, examined.host.routes)
     except RouteError:  # ``routes`` tells of it
         plan = RoutePlan()
     return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))

@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hostrouting.config.schema import below, each, kind
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.netaddr import parse_address, shown
-from hostrouting.model.values import (
+from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.parsing import parse_address
+from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
-    Address,
-    Hardware,
-    Link,
     NextHop,
     NexthopObject,
     Protocol,
     Route,
     RouteType,
-    Rule,
-    RuleAction,
     Scope,
     Table,
 )
+from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
     from enum import IntEnum

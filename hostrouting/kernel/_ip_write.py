@@ -6,12 +6,15 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.model.values import DEFAULT_DESTINATION, RuleAction
+from hostrouting.model.routes import DEFAULT_DESTINATION
+from hostrouting.model.rules import RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostrouting.model.values import Address, Link, NextHop, NexthopObject, Route, Rule
+    from hostrouting.model.links import Address, Link
+    from hostrouting.model.routes import NextHop, NexthopObject, Route
+    from hostrouting.model.rules import Rule
 
 __all__ = ["write_addresses", "write_link", "write_nexthop", "write_route", "write_rule"]
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.model.values import RuleAction
+from hostrouting.model.rules import RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hostrouting.model.values import Rule
+    from hostrouting.model.rules import Rule
 
 
 class Message(Protocol):

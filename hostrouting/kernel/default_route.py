@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.model.values import DEFAULT_DESTINATION, Route, RouteType, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, Route, RouteType, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel.rules import matches
-from hostrouting.model.values import Lookup, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
+from hostrouting.model.routes import Lookup, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -29,13 +29,16 @@ from hostrouting.kernel._memory.requests import delete_route, new_route
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.trie import Insert, fib_tables_dump
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import Hardware, RouteFailure
+from hostrouting.model.links import Hardware
+from hostrouting.model.routes import RouteFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hostrouting.kernel._memory.net import Net
-    from hostrouting.model.values import Address, Link, Lookup, Route, Rule
+    from hostrouting.model.links import Address, Link
+    from hostrouting.model.routes import Lookup, Route
+    from hostrouting.model.rules import Rule
     from phases import CancelScope
 
 __all__ = ["FakeKernel"]

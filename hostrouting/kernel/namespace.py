@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from hostrouting.kernel._pyroute2 import Message
     from hostrouting.kernel.rtnetlink.conversation import Conversation
-    from hostrouting.model.values import Rule
+    from hostrouting.model.rules import Rule
 
 __all__ = ["NamespaceError", "NamespaceKernel", "enter_namespace"]
 

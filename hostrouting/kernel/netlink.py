@@ -14,19 +14,18 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel._networks import Inside
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told, uncollected
-from hostrouting.kernel.rtnetlink.changes import ChangeSocket, Witness
+from hostrouting.kernel.rtnetlink.changes import ChangeMonitor, ChangeSocket
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.deletion import Deletable, SameDestinations
-from hostrouting.kernel.rtnetlink.entries import RouteReader
+from hostrouting.kernel.rtnetlink.entries import Inside, RouteReader
 from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
 from hostrouting.kernel.rtnetlink.nexthops import DUMP_NEXTHOPS, HiddenHops, decode_nexthop
 from hostrouting.kernel.rtnetlink.rules import DUMP_RULES, decode_rule
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import Lookup, RouteFailure, RouteType, Scope, Table
+from hostrouting.model.routes import Lookup, RouteFailure, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -35,7 +34,9 @@ if TYPE_CHECKING:
 
     from hostrouting.kernel.rtnetlink.entries import Destinations
     from hostrouting.kernel.rtnetlink.messages import Run
-    from hostrouting.model.values import Address, Link, NexthopObject, Route, Rule
+    from hostrouting.model.links import Address, Link
+    from hostrouting.model.routes import NexthopObject, Route
+    from hostrouting.model.rules import Rule
     from phases import CancelScope
 
     T = TypeVar("T")
@@ -109,14 +110,14 @@ class NetlinkBackend:
             The entries; none for a table that doesn't exist. One that uses a nexthop object has the hops of that.
         """
         attempt = "list the routes"
-        patience = _CALM_ATTEMPTS
+        attempts_left = _CALM_ATTEMPTS
 
         def read(talk: Conversation) -> tuple[Route, ...]:
-            nonlocal patience
-            with told(attempt), closing(Witness()) as witness:
+            nonlocal attempts_left
+            with told(attempt), closing(ChangeMonitor()) as monitor:
                 runs = list(_dumped_routes(talk, table))
-                if patience and witness.saw_a_change(table):
-                    patience -= 1
+                if attempts_left and monitor.saw_a_change(table):
+                    attempts_left -= 1
                     raise rtnl.AgainError
             with uncollected():
                 return tuple(chain.from_iterable(map(self._reader().read, runs)))
@@ -161,19 +162,19 @@ class NetlinkBackend:
             The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
         """
         attempt, names = "list the routes", frozenset(devs)
-        patience = _CALM_ATTEMPTS
+        attempts_left = _CALM_ATTEMPTS
 
         def is_wanted(route: Route) -> bool:
             is_plain = route.type is RouteType.UNICAST and route.tos == 0 and route.scope < Scope.LINK
             return not (is_plain and route.devs and names.issuperset(route.devs))
 
         def read(talk: Conversation) -> tuple[Route, ...]:
-            nonlocal patience
+            nonlocal attempts_left
             reader = self._reader(is_wanted, Inside(inside) if inside else None)
-            with told(attempt), closing(Witness()) as witness, uncollected():
+            with told(attempt), closing(ChangeMonitor()) as monitor, uncollected():
                 found = tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
-                if patience and witness.saw_a_change(None):
-                    patience -= 1
+                if attempts_left and monitor.saw_a_change(None):
+                    attempts_left -= 1
                     raise rtnl.AgainError
             return found
 
@@ -187,9 +188,9 @@ class NetlinkBackend:
             RouteError: the kernel can't be listened to.
         """
         with told("listen for changes of routes"):
-            witness = Witness()
-        with closing(witness):
-            yield lambda: witness.saw_a_change(None)
+            monitor = ChangeMonitor()
+        with closing(monitor):
+            yield lambda: monitor.saw_a_change(None)
 
     def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).

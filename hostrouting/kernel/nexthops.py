@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model.values import RouteType
+from hostrouting.model.routes import RouteType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hostrouting.model.values import NextHop, NexthopObject, Route
+    from hostrouting.model.routes import NextHop, NexthopObject, Route
 
 __all__ = ["hops_of", "with_hops"]
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from ipaddress import IPv4Address, IPv4Network
 
-    from hostrouting.model.values import Address, Link, Lookup, Route, RouteFailure, Rule
+    from hostrouting.model.links import Address, Link
+    from hostrouting.model.routes import Lookup, Route, RouteFailure
+    from hostrouting.model.rules import Rule
     from phases import CancelScope
 
 __all__ = ["Kernel", "RouteBackend", "SelectiveBackend"]

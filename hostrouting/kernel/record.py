@@ -7,17 +7,17 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hostrouting.boot.resolvers import nameservers
 from hostrouting.config.document import parse_document, read_document
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import ConfigError, FileError
-from hostrouting.overlap.check import rfc_3339
+from hostrouting.model.text import rfc_3339
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from ipaddress import IPv4Address
 
-    from hostrouting.boot.host import Host
+    from hostrouting.kernel.port import RouteBackend
 
 __all__ = ["STDIN", "load_snapshot", "take_snapshot"]
 
@@ -27,11 +27,14 @@ STDIN = "-"
 _SNAPSHOT_BYTES_MAX = 1 << 30
 
 
-def take_snapshot(host: Host, *, now: Callable[[], float] = time.time) -> Snapshot:
+def take_snapshot(
+    backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = (), now: Callable[[], float] = time.time
+) -> Snapshot:
     """Record a host: one question to the kernel after the other, so while nothing changes.
 
     Args:
-        host: that runs.
+        backend: the kernel.
+        nameservers: that the host asks.
         now: the time of day, in seconds since the epoch.
 
     Returns:
@@ -39,17 +42,16 @@ def take_snapshot(host: Host, *, now: Callable[[], float] = time.time) -> Snapsh
 
     Raises:
         RouteError: the kernel can't be asked.
-        FileError: a file that names the nameservers can't be read.
     """
     kernel = os.uname()
     return Snapshot(
-        links=host.routes.links(),
-        addresses=host.routes.addresses(),
-        rules=host.routes.rules(),
-        routes=host.routes.routes(),
+        links=backend.links(),
+        addresses=backend.addresses(),
+        rules=backend.rules(),
+        routes=backend.routes(),
         # Not part of the port: the kernel in memory has none, and judging needs them only where routes show no hops.
-        nexthops=host.routes.nexthops() if isinstance(host.routes, NetlinkBackend) else (),
-        nameservers=nameservers(host.layout),
+        nexthops=backend.nexthops() if isinstance(backend, NetlinkBackend) else (),
+        nameservers=tuple(nameservers),
         time=rfc_3339(now()),
         kernel=f"{kernel.sysname} {kernel.release}",
     )

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hostrouting.model.values import Rule
+    from hostrouting.model.rules import Rule
 
 __all__ = ["is_about_other_packets", "matches"]
 

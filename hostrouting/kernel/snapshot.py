@@ -25,13 +25,16 @@ from hostrouting.config.schema import below, each, kind
 from hostrouting.kernel._ip_read import read_addresses, read_link, read_nexthop, read_route, read_rule
 from hostrouting.kernel._ip_write import write_addresses, write_link, write_nexthop, write_route, write_rule
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.netaddr import parse_address, shown
+from hostrouting.model.parsing import parse_address
+from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from ipaddress import IPv4Address
 
-    from hostrouting.model.values import Address, Link, NexthopObject, Route, Rule
+    from hostrouting.model.links import Address, Link
+    from hostrouting.model.routes import NexthopObject, Route
+    from hostrouting.model.rules import Rule
 
 __all__ = ["SNAPSHOT_SCHEMA", "Snapshot"]
 

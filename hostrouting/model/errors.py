@@ -7,9 +7,9 @@
     ├── RouteError           a route can't be resolved, installed or seen to win; the kernel refused to answer
     ├── UnitError            systemd refused, or an instance doesn't hold what it should
     ├── FileError            a file, the lock or the manifest can't be read or written
-    ├── RouteOverlapError    STRICT: an expected CIDR is shadowed, or nothing could be judged
-    ├── LoadBalancerProbeError   probes can't be rewritten: no nft, no device, the kernel or Azure didn't answer
-    └── AzureVnetError       what azure-vnet left can't be read, is locked, or comes back
+    └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or nothing could be judged (in ``overlap``)
+
+The neighbours in ``azure`` hang theirs on the same root.
 
 Errors of the layers below (pyroute2's ``NetlinkError``, ``OSError``) are translated where that layer is used
 and never leak. ``phases.Cancelled`` and ``phases.TimedOut`` pass through: they belong to the runner.
@@ -24,16 +24,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostrouting.overlap.findings import Finding, Remedy
-
 __all__ = [
-    "AzureVnetError",
     "ConfigError",
     "FileError",
     "HostRoutingError",
-    "LoadBalancerProbeError",
     "RouteError",
-    "RouteOverlapError",
     "UnitError",
 ]
 
@@ -99,35 +94,3 @@ class FileError(HostRoutingError):
         reason = os.strerror(error.errno) if error.errno else str(error)
         hint = "; run as root" if error.errno in (errnos.EPERM, errnos.EACCES) else ""
         return cls(f"can't {attempt}: {reason}{hint}", errno=error.errno)
-
-
-class RouteOverlapError(HostRoutingError):
-    """STRICT mode found traffic that leaves by a wrong interface, or couldn't judge.
-
-    Args:
-        message: a line for each finding, or the reason why nothing could be judged.
-        findings: the failures; empty where the verdict is ``unknown``.
-        reason: why the verdict is ``unknown``; None where there are findings.
-        remedy: what mends all failures together, and what no route mends; None where nothing could be judged.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        findings: tuple[Finding, ...] = (),
-        reason: str | None = None,
-        remedy: Remedy | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.findings = findings
-        self.reason = reason
-        self.remedy = remedy
-
-
-class LoadBalancerProbeError(HostRoutingError):
-    """Health probes of the load balancer can't be rewritten, or whether they have to be can't be told."""
-
-
-class AzureVnetError(HostRoutingError):
-    """What azure-vnet has left can't be read or removed, or it was held by others, or came back."""

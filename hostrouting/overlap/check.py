@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,34 +12,51 @@ from hostrouting.config.routing import Coverage
 from hostrouting.kernel.default_route import default_route, has_default_route, missing_default_route
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import Table
+from hostrouting.model.routes import Table
+from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
-from hostrouting.overlap.judge import judge, pending_devs, sort_answers
-from hostrouting.overlap.read import default_routes, read_scene
-from hostrouting.overlap.strips import strip_of
+from hostrouting.overlap.judge import judge, judged_cidr, pending_devs, sort_answers
+from hostrouting.overlap.read import default_routes, read_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from ipaddress import IPv4Address
 
-    from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config, RouteOverlap
-    from hostrouting.model.values import Route
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import Finding
-    from hostrouting.overlap.judge import Scene
+    from hostrouting.overlap.judge import Reading
     from phases import CancelScope
 
-__all__ = ["check_overlap", "rfc_3339"]
+__all__ = ["check_overlap", "unjudged"]
 
 
-def rfc_3339(seconds: float) -> str:
-    """A time since the epoch as text: UTC, in whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+def unjudged(
+    config: Config, verdict: Verdict, reason: str | None = None, *, now: Callable[[], float] = time.time
+) -> OverlapReport:
+    """A report without findings.
+
+    Args:
+        config: what was to be checked.
+        verdict: the result in a word.
+        reason: why the verdict is ``unknown``.
+        now: the time of day, in seconds since the epoch.
+    """
+    overlap = config.route_overlap
+    return OverlapReport(
+        verdict,
+        overlap.mode,
+        rfc_3339(now()),
+        reason=reason,
+        cidrs=overlap.expected_cidrs,
+        coverage=overlap.coverage,
+    )
 
 
 def check_overlap(
     config: Config,
-    host: Host,
+    backend: RouteBackend,
     scope: CancelScope,
     *,
     nameservers: Sequence[IPv4Address] = (),
@@ -48,7 +66,7 @@ def check_overlap(
 
     Args:
         config: the expected CIDRs and how to judge them.
-        host: whose kernel to ask.
+        backend: the kernel to ask.
         scope: ends the wait for a default route.
         nameservers: that the host asks; the remedy tells of those that change sides.
         now: the time of day, in seconds since the epoch.
@@ -62,53 +80,49 @@ def check_overlap(
 
     def look() -> tuple[None, str | None]:
         waited = scope.clock.monotonic() - start
-        default = default_route(default_routes(host.routes))
+        default = default_route(default_routes(backend))
         if default is None:
             return None, "the default route" if waited < config.wait_seconds else None
-        pending = pending_devs(host.routes.links(), host.routes.addresses(), default.devs)
+        pending = pending_devs(backend.links(), backend.addresses(), default.devs)
         if pending and waited < overlap.settle_seconds:
             return None, f"an address on {', '.join(pending)}"
         return None, None
 
-    def report_of(verdict: Verdict, **fields: object) -> OverlapReport:
-        known = {"cidrs": overlap.expected_cidrs, "coverage": overlap.coverage}
-        return OverlapReport(verdict, overlap.mode, rfc_3339(now()), **known, **fields)  # type: ignore[arg-type]
-
+    report_of = partial(unjudged, config, now=now)
     if not overlap.expected_cidrs:
         return report_of(Verdict.OK)
-    if host.is_image:
-        return report_of(Verdict.UNKNOWN, reason="an image has no kernel to ask; it is checked at its first boot")
     try:
-        look_until(host.routes, scope, max(config.wait_seconds, overlap.settle_seconds), look)
-        scene = read_scene(overlap, host.routes, scope)
-        if scene is None:
-            return report_of(Verdict.UNKNOWN, reason=_no_default_route(host.routes.routes()))
+        look_until(backend, scope, max(config.wait_seconds, overlap.settle_seconds), look)
+        reading = read_host(overlap, backend, scope)
+        if reading is None:
+            return report_of(Verdict.UNKNOWN, reason=_no_default_route(backend.routes()))
     except RouteError as error:
         return report_of(Verdict.UNKNOWN, reason=f"check-failed: {error}")
-    return _judge(report_of(Verdict.OK, default_devs=scene.default.devs), overlap, scene, nameservers, scope)
+    report = attrs.evolve(report_of(Verdict.OK), default_devs=reading.default.devs)
+    return _judge(report, overlap, reading, nameservers, scope)
 
 
 def _judge(
     report: OverlapReport,
     overlap: RouteOverlap,
-    scene: Scene,
+    reading: Reading,
     nameservers: Sequence[IPv4Address],
     scope: CancelScope,
 ) -> OverlapReport:
-    outcomes = sort_answers(overlap, scene)
-    findings, notes = judge(overlap, scene, outcomes)
+    outcomes = sort_answers(overlap, reading)
+    findings, notes = judge(overlap, reading, outcomes)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = attrs.evolve(report, verdict=verdict, findings=findings, notes=notes)
     if overlap.coverage is Coverage.PROBE:
         return report
-    strips = tuple(strip_of(cidr, scene.tiling, outcomes) for cidr in scene.tiling.by_cidr)
-    report = attrs.evolve(report, strips=strips)
+    judged = tuple(judged_cidr(cidr, reading.tiling, outcomes) for cidr in reading.tiling.by_cidr)
+    report = attrs.evolve(report, judged=judged)
     if not findings:
         return report
     from hostrouting.overlap.fix import Remedies
 
     scope.check()
-    remedies = Remedies(scene, outcomes, nameservers)
+    remedies = Remedies(reading, outcomes, nameservers)
     mended: list[Finding] = []
     for finding in findings:
         scope.check()  # thousands of them take seconds

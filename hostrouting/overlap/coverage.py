@@ -23,13 +23,17 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel.rules import matches
-from hostrouting.model.netaddr import RESERVED
-from hostrouting.model.values import RouteType, RuleAction, Table
+from hostrouting.model.parsing import RESERVED
+from hostrouting.model.prefixes import PrefixSet, numbers
+from hostrouting.model.routes import RouteType, Table
+from hostrouting.model.rules import RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
-    from hostrouting.model.values import Route, Rule
+    from hostrouting.model.prefixes import Prefix
+    from hostrouting.model.routes import Route
+    from hostrouting.model.rules import Rule
 
 __all__ = [
     "Piece",
@@ -116,21 +120,21 @@ def exact_tiling(
     Returns:
         The tiles of each CIDR, without 0/8, 127/8, 224/4 and 240/4.
     """
-    spans = _Spans(cidrs)
+    spans = PrefixSet(map(numbers, cidrs))
     devs = frozenset(expected_devs)
     suspects = _beside_routes(rules, foreseen)
-    inner = set(map(_prefix, borders))
+    inner = set(map(numbers, borders))
     for route in routes:
         is_plain = _is_plain(route, devs)
-        if route.tos == 0 and spans.meet(prefix := _prefix(route.destination)):
+        if route.tos == 0 and spans.overlaps(*_ends(prefix := numbers(route.destination))):
             (inner if is_plain else suspects).add(prefix)
         if not is_plain:
             inner |= {(int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address)}
-    shadows = _Spans.of(suspects)
-    cuts = {*map(_prefix, (*cidrs, *RESERVED)), *suspects, *(prefix for prefix in inner if shadows.hold(prefix))}
-    tiles = _lay(sorted(cut for cut in cuts if spans.hold(cut)))
+    shadows = PrefixSet(suspects)
+    cuts = {*map(numbers, (*cidrs, *RESERVED)), *suspects, *(prefix for prefix in inner if shadows.covers(prefix))}
+    tiles = _lay(sorted(cut for cut in cuts if spans.covers(cut)))
     firsts = [tile.first for tile in tiles]
-    places = {cidr: _prefix(cidr) for cidr in cidrs}
+    places = {cidr: numbers(cidr) for cidr in cidrs}
     return Tiling(
         tiles,
         {
@@ -162,71 +166,35 @@ def suspect_networks(
     Returns:
         Networks that are in the CIDRs; they may be nested.
     """
-    spans = _Spans(cidrs)
+    spans = PrefixSet(map(numbers, cidrs))
     devs = frozenset(expected_devs)
     suspects = _beside_routes(rules, foreseen)
-    suspects |= {_prefix(route.destination) for route in routes if route.tos == 0 and not _is_plain(route, devs)}
-    shadows = _Spans.of(suspects)
-    found = {prefix for prefix in suspects if spans.hold(prefix)}
-    found |= {prefix for prefix in map(_prefix, cidrs) if shadows.hold(prefix)}
+    suspects |= {numbers(route.destination) for route in routes if route.tos == 0 and not _is_plain(route, devs)}
+    shadows = PrefixSet(suspects)
+    found = {prefix for prefix in suspects if spans.covers(prefix)}
+    found |= {prefix for prefix in map(numbers, cidrs) if shadows.covers(prefix)}
     return [IPv4Network(prefix) for prefix in sorted(found)]
 
 
 def are_within(networks: Iterable[IPv4Network], others: Iterable[IPv4Network]) -> bool:
     """Whether each of some networks is one of others or lies in one."""
-    spans = _Spans(others)
-    return all(spans.hold(_prefix(network)) for network in networks)
+    spans = PrefixSet(map(numbers, others))
+    return all(spans.covers(numbers(network)) for network in networks)
 
 
-def _beside_routes(rules: Sequence[Rule], foreseen: Iterable[IPv4Network]) -> set[_Prefix]:
+def _beside_routes(rules: Sequence[Rule], foreseen: Iterable[IPv4Network]) -> set[Prefix]:
     """The prefixes that are to be looked into, whatever routes there are."""
-    suspects = {*map(_prefix, foreseen), *(_prefix(rule.destination) for rule in rules if rule.destination is not None)}
+    suspects = {*map(numbers, foreseen), *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
     return suspects if _has_floor(rules) else {*suspects, (0, 0)}
-
-
-# An address as a number, and a prefix length: sorted, a prefix comes right before those inside it.
-_Prefix = tuple[int, int]
-
-
-def _prefix(network: IPv4Network) -> _Prefix:
-    return int(network.network_address), network.prefixlen
 
 
 def _size(length: int) -> int:
     return 1 << (32 - length)
 
 
-class _Spans:
-    """The parts of the address space that some prefixes cover."""
-
-    def __init__(self, networks: Iterable[IPv4Network]) -> None:
-        self._set(map(_prefix, networks))
-
-    @classmethod
-    def of(cls, prefixes: Iterable[_Prefix]) -> _Spans:
-        spans = cls(())
-        spans._set(prefixes)
-        return spans
-
-    def _set(self, prefixes: Iterable[_Prefix]) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-        for first, length in sorted(prefixes):
-            if not self._lasts or first > self._lasts[-1]:
-                self._firsts.append(first)
-                self._lasts.append(first + _size(length) - 1)
-
-    def hold(self, prefix: _Prefix) -> bool:
-        """Whether a prefix lies in one of them."""
-        first, length = prefix
-        position = bisect_right(self._firsts, first) - 1
-        return position >= 0 and first + _size(length) - 1 <= self._lasts[position]
-
-    def meet(self, prefix: _Prefix) -> bool:
-        """Whether a prefix has an address in common with them."""
-        first, length = prefix
-        position = bisect_right(self._firsts, first + _size(length) - 1) - 1
-        return position >= 0 and first <= self._lasts[position]
+def _ends(prefix: Prefix) -> tuple[int, int]:
+    first, length = prefix
+    return first, first + _size(length) - 1
 
 
 def _is_plain(route: Route, expected_devs: frozenset[str]) -> bool:
@@ -252,9 +220,9 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
     return False
 
 
-def _lay(cuts: Sequence[_Prefix]) -> list[Tile]:
+def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
     """Lay the tiles: each address belongs to the innermost prefix around it."""
-    reserved = set(map(_prefix, RESERVED))
+    reserved = set(map(numbers, RESERVED))
     tiles: list[Tile] = []
     # The prefixes around the current address, outermost first: last address, question; and whether it isn't judged.
     open_: list[tuple[int, IPv4Address | None, bool]] = []

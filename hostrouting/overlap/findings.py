@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.config.routing import Coverage
+from hostrouting.model.errors import HostRoutingError
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network
 
     from hostrouting.config.routing import OverlapMode, StaticRoute
-    from hostrouting.model.values import Route
-    from hostrouting.overlap.strips import Strip
+    from hostrouting.model.routes import Route
 
 __all__ = [
     "NO_DEFAULT_ROUTE",
     "Finding",
     "FindingKind",
+    "JudgedCidr",
     "Note",
     "NoteKind",
     "OverlapReport",
     "Remedy",
+    "RouteOverlapError",
+    "Segment",
     "Unmendable",
     "Verdict",
 ]
@@ -132,6 +135,48 @@ class Note:
 
 
 @attrs.frozen
+class Segment:
+    """A part of a CIDR in which every address has the same answer.
+
+    Args:
+        first: its first address.
+        last: its last address.
+        kind: of the finding or note; None: it leaves by the default route's interfaces.
+        is_failure: whether the kind is a finding's.
+        devs: what it leaves by, sorted; none where it doesn't leave.
+    """
+
+    first: IPv4Address
+    last: IPv4Address
+    kind: str | None = None
+    is_failure: bool = False
+    devs: tuple[str, ...] = ()
+
+    @property
+    def num_addresses(self) -> int:
+        """How many addresses it has."""
+        return int(self.last) - int(self.first) + 1
+
+
+@attrs.frozen
+class JudgedCidr:
+    """An expected CIDR, cut where the answer changes.
+
+    Args:
+        cidr: masked.
+        segments: in order; together they are the CIDR but for the parts that aren't judged.
+    """
+
+    cidr: IPv4Network
+    segments: tuple[Segment, ...]
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether every address that is judged leaves by the default route's interfaces."""
+        return all(segment.kind is None for segment in self.segments)
+
+
+@attrs.frozen
 class Unmendable:
     """Failing addresses that no route in table main can mend, or none that we would propose.
 
@@ -180,7 +225,7 @@ class OverlapReport:
         cidrs: what was checked.
         coverage: how much of each CIDR was.
         remedy: what mends all failures together; not part of the JSON, which has each failure's own.
-        strips: the CIDRs, cut where the answer changes, to be drawn; none if one address stood for each.
+        judged: the CIDRs, cut where the answer changes; none if one address stood for each. Not part of the JSON.
     """
 
     verdict: Verdict
@@ -193,7 +238,7 @@ class OverlapReport:
     cidrs: tuple[IPv4Network, ...] = ()
     coverage: Coverage = Coverage.EXACT
     remedy: Remedy = attrs.field(factory=Remedy)
-    strips: tuple[Strip, ...] = ()
+    judged: tuple[JudgedCidr, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report in the one form that every output has."""
@@ -208,3 +253,27 @@ class OverlapReport:
             "reason": self.reason,
             "time": self.time,
         }
+
+
+class RouteOverlapError(HostRoutingError):
+    """STRICT mode found traffic that leaves by a wrong interface, or couldn't judge.
+
+    Args:
+        message: a line for each finding, or the reason why nothing could be judged.
+        findings: the failures; empty where the verdict is ``unknown``.
+        reason: why the verdict is ``unknown``; None where there are findings.
+        remedy: what mends all failures together, and what no route mends; None where nothing could be judged.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        findings: tuple[Finding, ...] = (),
+        reason: str | None = None,
+        remedy: Remedy | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.findings = findings
+        self.reason = reason
+        self.remedy = remedy

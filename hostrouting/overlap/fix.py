@@ -24,21 +24,23 @@ import attrs
 from hostrouting.config.routing import ONLINK, StaticRoute
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.errors import RouteError
-from hostrouting.model.netaddr import parse_device
-from hostrouting.model.values import NextHop, Route, RouteType, RuleAction, Table
+from hostrouting.model.parsing import parse_device
+from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.rules import RuleAction
+from hostrouting.model.text import shortened
 from hostrouting.overlap.coverage import Piece, fewest_prefixes
 from hostrouting.overlap.findings import NoteKind, Remedy, Unmendable
-from hostrouting.overlap.judge import networks_of, own_subnets, shortened
+from hostrouting.overlap.judge import networks_of, own_subnets
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import describe_missing, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hostrouting.model.values import Rule
+    from hostrouting.model.rules import Rule
     from hostrouting.overlap.coverage import Tile
     from hostrouting.overlap.findings import Finding
-    from hostrouting.overlap.judge import Outcome, Scene
+    from hostrouting.overlap.judge import Outcome, Reading
 
 __all__ = ["Remedies"]
 
@@ -78,19 +80,19 @@ class Remedies:
     """What mends the failures of a check.
 
     Args:
-        scene: the host.
+        reading: the host.
         outcomes: of ``sort_answers``, for exact coverage.
         nameservers: of resolv.conf.
     """
 
     def __init__(
-        self, scene: Scene, outcomes: Mapping[IPv4Address, Outcome], nameservers: Iterable[IPv4Address] = ()
+        self, reading: Reading, outcomes: Mapping[IPv4Address, Outcome], nameservers: Iterable[IPv4Address] = ()
     ) -> None:
-        self._scene, self._outcomes, self._nameservers = scene, outcomes, tuple(nameservers)
-        self._fib = Fib(scene.rules, scene.routes)
-        self._own_subnets = sorted(own_subnets(scene.addresses, scene.default.devs).items(), reverse=True)
-        self._gateways = _gateways(scene.routes, scene.default.devs)
-        self._taken = {route.destination for route in scene.routes if _is_in_the_way(route)}
+        self._scene, self._outcomes, self._nameservers = reading, outcomes, tuple(nameservers)
+        self._fib = Fib(reading.rules, reading.routes)
+        self._own_subnets = sorted(own_subnets(reading.addresses, reading.default.devs).items(), reverse=True)
+        self._gateways = _gateways(reading.routes, reading.default.devs)
+        self._taken = {route.destination for route in reading.routes if _is_in_the_way(route)}
         self._stakes = {question: self._stake(question, outcome) for question, outcome in outcomes.items()}
 
     def fix_of(self, finding: Finding) -> tuple[StaticRoute, ...]:
@@ -232,10 +234,10 @@ class Remedies:
 
     def _objection(self, entries: Sequence[StaticRoute]) -> str:
         """Why the entries don't do what they shall, by the planner and the tables as they would be; "" if they do."""
-        scene = self._scene
-        main = [route for route in scene.routes if route.table == Table.MAIN]
+        reading = self._scene
+        main = [route for route in reading.routes if route.table == Table.MAIN]
         try:
-            resolution = resolve(entries, scene.links, scene.addresses, main)
+            resolution = resolve(entries, reading.links, reading.addresses, main)
             # Ours that are there stay: the entries are meant to join them.
             plan = plan_routes(resolution.routes, [route for route in main if not route.is_ours])
         except RouteError as error:
@@ -245,8 +247,8 @@ class Remedies:
         fib = self._fib.with_changes(add=plan.add)
         for address in self._samples(entries):
             answer = fib.lookup(address).route
-            if answer is None or not set(answer.devs) <= set(scene.default.devs):
-                return f"{address} would still not leave by {','.join(scene.default.devs)}"
+            if answer is None or not set(answer.devs) <= set(reading.default.devs):
+                return f"{address} would still not leave by {','.join(reading.default.devs)}"
         return ""
 
     def _samples(self, entries: Sequence[StaticRoute]) -> Iterable[IPv4Address]:
@@ -260,11 +262,11 @@ class Remedies:
 
     def _consequences(self, entries: Sequence[StaticRoute]) -> Iterable[str]:
         """What changes sides besides the expected traffic."""
-        scene = self._scene
-        by = ",".join(scene.default.devs)
+        reading = self._scene
+        by = ",".join(reading.default.devs)
         neighbours: dict[IPv4Network, list[str]] = {}
-        for address in scene.addresses:
-            if address.dev not in scene.default.devs and address.network.prefixlen < 32:
+        for address in reading.addresses:
+            if address.dev not in reading.default.devs and address.network.prefixlen < 32:
                 neighbours.setdefault(address.network, []).append(address.dev)
         for subnet, devs in neighbours.items():
             parts = [str(entry.destination) for entry in entries if entry.destination.overlaps(subnet)]

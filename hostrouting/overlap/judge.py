@@ -15,19 +15,22 @@ import attrs
 
 from hostrouting.config.routing import Coverage
 from hostrouting.kernel.rules import is_about_other_packets
-from hostrouting.model.values import Hardware, Lookup, Protocol, Route, RouteType, Table
+from hostrouting.model.links import Hardware
+from hostrouting.model.routes import Lookup, Protocol, Route, RouteType, Table
+from hostrouting.model.text import shortened
 from hostrouting.overlap.coverage import Piece, fewest_prefixes
-from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
+from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, Note, NoteKind, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.fib import Fib
-    from hostrouting.model.values import Address, Link, Rule
+    from hostrouting.model.links import Address, Link
+    from hostrouting.model.rules import Rule
     from hostrouting.overlap.coverage import Tile, Tiling
 
-__all__ = ["Outcome", "Scene", "judge", "networks_of", "own_subnets", "pending_devs", "shortened", "sort_answers"]
+__all__ = ["Outcome", "Reading", "judge", "judged_cidr", "networks_of", "own_subnets", "pending_devs", "sort_answers"]
 
 # Calico's blackhole of its own block has protocol 80; BIRD's has 12.
 _CNI_PROTOCOLS = (Protocol.BIRD, 80)
@@ -37,7 +40,7 @@ _SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8
 
 
 @attrs.frozen
-class Scene:
+class Reading:
     """Everything that a judgement needs to know of the host.
 
     Args:
@@ -129,24 +132,24 @@ def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
 # --- one answer --------------------------------------------------------------------------------------------------
 
 
-def sort_answers(overlap: RouteOverlap, scene: Scene) -> dict[IPv4Address, Outcome]:
+def sort_answers(overlap: RouteOverlap, reading: Reading) -> dict[IPv4Address, Outcome]:
     """What each of the kernel's answers means.
 
     Args:
         overlap: what may carry expected traffic besides the default interface.
-        scene: the host.
+        reading: the host.
 
     Returns:
         For each question its outcome.
     """
-    sorter = _Sorter(overlap, scene)
-    return {question: sorter.sort(answer) for question, answer in scene.answers.items()}
+    sorter = _Sorter(overlap, reading)
+    return {question: sorter.sort(answer) for question, answer in reading.answers.items()}
 
 
 class _Sorter:
-    def __init__(self, overlap: RouteOverlap, scene: Scene) -> None:
-        self._overlap, self._scene = overlap, scene
-        self._expected = frozenset(scene.default.devs)
+    def __init__(self, overlap: RouteOverlap, reading: Reading) -> None:
+        self._overlap, self._scene = overlap, reading
+        self._expected = frozenset(reading.default.devs)
         self._is_container: dict[str, bool] = {}
 
     @cached_property
@@ -218,13 +221,13 @@ def _is_like(dev: str, patterns: Sequence[str]) -> bool:
 
 
 def judge(
-    overlap: RouteOverlap, scene: Scene, outcomes: Mapping[IPv4Address, Outcome]
+    overlap: RouteOverlap, reading: Reading, outcomes: Mapping[IPv4Address, Outcome]
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     """Tell of the failures and of what is worth a note.
 
     Args:
         overlap: the expected CIDRs.
-        scene: the host.
+        reading: the host.
         outcomes: of ``sort_answers``.
 
     Returns:
@@ -233,16 +236,16 @@ def judge(
     findings: list[Finding] = []
     notes: list[Note] = []
     for cidr in dict.fromkeys(overlap.expected_cidrs):
-        for tiles in _groups(scene.tiling.of(cidr), outcomes):
+        for tiles in _groups(reading.tiling.of(cidr), outcomes):
             outcome = outcomes[tiles[0].question]
             if outcome.is_failure:
                 is_exact = overlap.coverage is Coverage.EXACT
-                part = _about(scene.tiling.of(cidr), outcomes, outcome) if is_exact else [cidr]
-                findings.append(_finding(cidr, tiles, outcomes, scene.default.devs, part))
+                part = _about(reading.tiling.of(cidr), outcomes, outcome) if is_exact else [cidr]
+                findings.append(_finding(cidr, tiles, outcomes, reading.default.devs, part))
             else:
                 notes.append(_note(cidr, tiles, outcomes))
-        notes += _foreseen(cidr, overlap.foreseen, scene, outcomes)
-    return tuple(findings), (*notes, *_notes_on_host(scene))
+        notes += _foreseen(cidr, overlap.foreseen, reading, outcomes)
+    return tuple(findings), (*notes, *_notes_on_host(reading))
 
 
 def _groups(tiles: Iterable[Tile], outcomes: Mapping[IPv4Address, Outcome]) -> Iterable[list[Tile]]:
@@ -334,14 +337,32 @@ def _part(cidr: IPv4Network, ranges: tuple[IPv4Network, ...]) -> str:
     return f"{shortened([str(network).removesuffix('/32') for network in ranges], ' ', _SHOWN_NETWORKS)} of {cidr}"
 
 
-def shortened(words: Sequence[str], separator: str, most: int) -> str:
-    """Some words for a person: no more than that many, and how many there are besides."""
-    rest = len(words) - most
-    return separator.join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
+def judged_cidr(cidr: IPv4Network, tiling: Tiling, outcomes: Mapping[IPv4Address, Outcome]) -> JudgedCidr:
+    """A CIDR with what the kernel's answers for it mean; tiles side by side that mean the same are one segment.
+
+    Args:
+        cidr: one of the tiling's.
+        tiling: of whole CIDRs.
+        outcomes: of ``sort_answers``.
+    """
+    segments: list[Segment] = []
+    first, last, said = 0, -1, None
+    for tile in tiling.of(cidr):
+        outcome = outcomes[tile.question]
+        says = (outcome.kind, outcome.is_failure, outcome.devs)
+        if said is not None and (says != said or tile.first != last + 1):
+            segments.append(Segment(IPv4Address(first), IPv4Address(last), *said))
+            said = None
+        if said is None:
+            first, said = tile.first, says
+        last = tile.last
+    if said is not None:
+        segments.append(Segment(IPv4Address(first), IPv4Address(last), *said))
+    return JudgedCidr(cidr, tuple(segments))
 
 
 def _foreseen(
-    cidr: IPv4Network, foreseen: Sequence[IPv4Network], scene: Scene, outcomes: Mapping[IPv4Address, Outcome]
+    cidr: IPv4Network, foreseen: Sequence[IPv4Network], reading: Reading, outcomes: Mapping[IPv4Address, Outcome]
 ) -> Iterable[Note]:
     """What connected routes to the foreseen prefixes would shadow: all that no longer route of main protects."""
     for prefix in dict.fromkeys(foreseen):
@@ -350,7 +371,7 @@ def _foreseen(
         first, last = int(prefix.network_address), int(prefix.broadcast_address)
         tiles = [
             tile
-            for tile in scene.tiling.of(cidr)
+            for tile in reading.tiling.of(cidr)
             if first <= tile.first and tile.last <= last and _would_lose(outcomes[tile.question], prefix)
         ]
         if tiles:
@@ -366,13 +387,13 @@ def _would_lose(outcome: Outcome, prefix: IPv4Network) -> bool:
     return route.destination.prefixlen <= prefix.prefixlen
 
 
-def _notes_on_host(scene: Scene) -> Iterable[Note]:
-    for dev in pending_devs(scene.links, scene.addresses, scene.default.devs):
+def _notes_on_host(reading: Reading) -> Iterable[Note]:
+    for dev in pending_devs(reading.links, reading.addresses, reading.default.devs):
         text = (
             f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
         )
         yield Note(NoteKind.PENDING, text, devs=(dev,))
-    others = [str(rule.preference) for rule in scene.rules if is_about_other_packets(rule)]
+    others = [str(rule.preference) for rule in reading.rules if is_about_other_packets(rule)]
     if others:
         text = (
             f"policy rules on marks, sources, users, interfaces or ports weren't judged: preference {', '.join(others)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostrouting.boot.files import remove, write_if_changed
-from hostrouting.cli.report import to_json_text
+from hostrouting.model.text import to_json_text
 from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
 
 if TYPE_CHECKING:

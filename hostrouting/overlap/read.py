@@ -10,19 +10,21 @@ from hostrouting.config.routing import Coverage
 from hostrouting.kernel.default_route import default_route
 from hostrouting.kernel.port import SelectiveBackend
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import Protocol, Rule, Table
+from hostrouting.model.routes import Protocol, Table
+from hostrouting.model.rules import Rule
 from hostrouting.overlap.coverage import are_within, exact_tiling, probe_tiling, suspect_networks
-from hostrouting.overlap.judge import Scene, own_subnets
+from hostrouting.overlap.judge import Reading, own_subnets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.values import Address, Route
+    from hostrouting.model.links import Address
+    from hostrouting.model.routes import Route
     from phases import CancelScope
 
-__all__ = ["default_routes", "read_scene"]
+__all__ = ["default_routes", "read_host"]
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
 _ATTEMPTS = 16
@@ -30,7 +32,7 @@ _ATTEMPTS = 16
 # For a first guess: as if no policy rule were there.
 _PLAIN_RULES = (Rule(32766, protocol=Protocol.KERNEL),)
 
-# What a scene is made of: default route, addresses, rules and entries.
+# What a reading is made of: default route, addresses, rules and entries.
 _Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
 
 
@@ -41,7 +43,7 @@ def default_routes(backend: RouteBackend) -> tuple[Route, ...]:
     return tuple(route for route in backend.routes(Table.MAIN) if route.destination.prefixlen == 0)
 
 
-def read_scene(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Scene | None:
+def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Reading | None:
     """Read tables and the kernel's answers that belong to them.
 
     Args:
@@ -50,7 +52,7 @@ def read_scene(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope)
         scope: ends it between two looks.
 
     Returns:
-        The scene; None without a default route.
+        The reading; None without a default route.
 
     Raises:
         RouteError: the kernel can't be asked, or what matters of the tables changed each time that it was read.
@@ -59,10 +61,10 @@ def read_scene(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope)
         scope.check()
         with _noticing_changes(backend) as may_have_changed:
             tables = _read_tables(overlap, backend)
-            scene = None if tables is None else _ask(overlap, tables, backend)
+            reading = None if tables is None else _ask(overlap, tables, backend)
             # Most changes are of routes that don't matter here.
             if not may_have_changed() or tables == _read_tables(overlap, backend):
-                return scene
+                return reading
     raise RouteError(f"the routes changed while they were read, {_ATTEMPTS} times over; try again later")
 
 
@@ -116,7 +118,7 @@ def _foretold(overlap: RouteOverlap, default: Route, addresses: Sequence[Address
     )
 
 
-def _ask(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Scene:
+def _ask(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
     default, addresses, rules, routes = tables
     cidrs = tuple(dict.fromkeys(overlap.expected_cidrs))
     if overlap.coverage is Coverage.PROBE:
@@ -130,7 +132,7 @@ def _ask(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Scene
             foreseen=overlap.foreseen,
             borders=own_subnets(addresses, default.devs),
         )
-    return Scene(
+    return Reading(
         default=default,
         links=backend.links(),
         addresses=addresses,

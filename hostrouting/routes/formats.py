@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.netaddr import parse_device
-from hostrouting.model.values import Protocol
+from hostrouting.model.parsing import parse_device
+from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostrouting.model.values import NextHop, Route
+    from hostrouting.model.routes import NextHop, Route
 
 __all__ = ["as_ip", "as_netplan", "as_networkd"]
 

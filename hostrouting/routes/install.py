@@ -1,27 +1,26 @@
-"""A plan -> the host, all of it or nothing; and back."""
+"""A plan -> the kernel's routes, with the way back."""
 
 from __future__ import annotations
 
 import errno as errnos
 import os
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import NextHop, Table
+from hostrouting.model.routes import NextHop, Table
 from hostrouting.routes.plan import RoutePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.values import Route, RouteFailure
-    from phases import CancelScope
+    from hostrouting.model.routes import Route, RouteFailure
+    from phases import CancelScope, Undo
 
     _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
 
-__all__ = ["Undo", "all_or_nothing", "apply_routes", "apply_what_goes"]
+__all__ = ["apply_routes", "apply_what_goes"]
 
 T = TypeVar("T")
 
@@ -42,62 +41,6 @@ _REASONS = {
     errnos.EINVAL: ("the kernel takes it to be invalid", "check its gateway and source"),
     errnos.ENOMEM: ("the kernel has no memory for it", "free some and run again"),
 }
-
-
-class Undo:
-    """The way back: what was changed, last first.
-
-    Each step is pushed *before* the change that it takes back, so it must do no harm if that never happened.
-    """
-
-    def __init__(self) -> None:
-        self._steps: list[Callable[[], None]] = []
-
-    def push(self, step: Callable[[], None]) -> None:
-        """Remember a step."""
-        self._steps.append(step)
-
-    def roll_back(self) -> list[str]:
-        """Take every step, also after one has failed or was interrupted.
-
-        Returns:
-            What couldn't be put back, in words.
-        """
-        problems: list[str] = []
-        while self._steps:
-            step = self._steps.pop()
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps must be taken
-                problems.append(str(error) or repr(error))
-            except BaseException as error:  # noqa: BLE001 - an interrupt: once more, then on
-                problems.append(f"interrupted by {error!r}, tried again")
-                self._again(step, problems)
-        return problems
-
-    @staticmethod
-    def _again(step: Callable[[], None], problems: list[str]) -> None:
-        try:
-            step()
-        except BaseException as error:  # noqa: BLE001 - the second interrupt of one step means it
-            problems.append(str(error) or repr(error))
-
-
-@contextmanager
-def all_or_nothing(scope: CancelScope) -> Iterator[Undo]:
-    """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error."""
-    undo = Undo()
-    try:
-        yield undo
-    except BaseException as error:
-        with scope.shield():
-            problems = undo.roll_back()
-        for problem in problems:
-            error.add_note(f"while putting things back: {problem}")
-        raise
-
-
-# --- routes ------------------------------------------------------------------------------------------------------
 
 
 def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo) -> None:

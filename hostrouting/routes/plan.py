@@ -1,4 +1,4 @@
-"""Pure: the wanted routes and the table as it is -> what has to change, and what must not."""
+"""The wanted routes and the table as it is -> what has to change, and what must not."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.netaddr import halves
-from hostrouting.model.values import Scope
+from hostrouting.model.prefixes import halves
+from hostrouting.model.routes import Scope, Table
+from hostrouting.routes.resolve import describe_missing, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hostrouting.model.values import Route
+    from hostrouting.config.routing import Config
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.routes import Route
 
-__all__ = ["NextStart", "Replacement", "RoutePlan", "RoutesReport", "plan_routes"]
+__all__ = ["Replacement", "RoutePlan", "RoutesReport", "plan_now", "plan_routes"]
 
 
 @attrs.frozen
@@ -112,25 +115,6 @@ class RoutesReport:
         }
 
 
-@attrs.frozen
-class NextStart:
-    """Whether the gate would let the consumer start.
-
-    Args:
-        consumer: the unit.
-        is_admitted: whether it would.
-        reason: why, in words.
-    """
-
-    consumer: str
-    is_admitted: bool
-    reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer as JSON."""
-        return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
-
-
 def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
     """Compare wanted routes with table main.
 
@@ -204,3 +188,26 @@ def _refuse_foreign(route: Route, there: Route) -> str:
         f"can't install {route}: somebody else's route has its destination and metric ({there}); "
         "choose another metric or destination, or have its owner remove it"
     )
+
+
+def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | None]:
+    """Plan for the host as it is at this moment, changing nothing.
+
+    Args:
+        config: what is wanted.
+        backend: the kernel.
+
+    Returns:
+        The plan, and what is still missing in words; then the plan is empty.
+
+    Raises:
+        RouteError: a route can't ever be installed like that, or the kernel can't be asked.
+    """
+    main = backend.routes(Table.MAIN)
+    wanted = config.static_routes.routes
+    if not wanted:
+        return plan_routes((), main), None
+    resolution = resolve(wanted, backend.links(), backend.addresses(), main)
+    if resolution.missing:
+        return RoutePlan(), describe_missing(resolution.missing)
+    return plan_routes(resolution.routes, main), None

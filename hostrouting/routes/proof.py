@@ -7,18 +7,18 @@ around the address, a dead hop, a second metric) isn't decided here: the kernel 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
-from hostrouting.model.netaddr import numbers, own_addresses
-from hostrouting.model.values import Protocol, RouteType, Rule, Table
+from hostrouting.model.prefixes import PrefixSet, numbers, own_addresses
+from hostrouting.model.routes import Protocol, RouteType, Table
+from hostrouting.model.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hostrouting.model.netaddr import Numbers
-    from hostrouting.model.values import NextHop, Route
+    from hostrouting.model.prefixes import Prefix
+    from hostrouting.model.routes import NextHop, Route
 
 __all__ = ["unproven"]
 
@@ -55,20 +55,20 @@ def unproven(
     asked = [there for entry, there in zip(main, entries, strict=True) if entry.tos == 0]
     own = own_addresses((*asked, *places, *locals_, _THIS_HOST))
     winners = _winners(main, entries) if tuple(rules) == _RULES_OF_THE_KERNEL else {}
-    around, judge = _Around(locals_), _Judge()
+    locals_set, comparison = PrefixSet(locals_), _Comparison()
     left: list[tuple[Route, IPv4Address | None]] = []
     for route, place in zip(wanted, places, strict=True):
         address, winner = own[place], winners.get(place)
         if address is None:
             left.append((route, None))
-        elif winner is None or not judge.is_as_wanted(winner, route) or around.hold(address):
+        elif winner is None or not comparison.is_as_wanted(winner, route) or locals_set.holds(address):
             left.append((route, IPv4Address(address)))
     return left
 
 
-def _winners(main: Sequence[Route], places: Sequence[Numbers]) -> dict[Numbers, Route]:
+def _winners(main: Sequence[Route], places: Sequence[Prefix]) -> dict[Prefix, Route]:
     """Of the entries for any tos of each destination the first with the lowest metric."""
-    winners: dict[Numbers, Route] = {}
+    winners: dict[Prefix, Route] = {}
     for entry, place in zip(main, places, strict=True):
         if entry.tos == 0:
             there = winners.setdefault(place, entry)
@@ -77,7 +77,7 @@ def _winners(main: Sequence[Route], places: Sequence[Numbers]) -> dict[Numbers, 
     return winners
 
 
-class _Judge:
+class _Comparison:
     """Says whether an entry of a destination is the wanted route, and such that the kernel doesn't pass it over."""
 
     def __init__(self) -> None:
@@ -100,20 +100,3 @@ class _Judge:
             # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
             self._is_hop_as_wanted[pair] = there == wanted and not there.is_dead and not there.is_linkdown
         return self._is_hop_as_wanted[pair]
-
-
-class _Around:
-    """Prefixes, to be asked whether one of them holds an address."""
-
-    def __init__(self, prefixes: Iterable[Numbers]) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-        for first, length in sorted(prefixes):
-            # Prefixes are nested or apart.
-            if not self._lasts or first > self._lasts[-1]:
-                self._firsts.append(first)
-                self._lasts.append(first + (1 << (32 - length)) - 1)
-
-    def hold(self, address: int) -> bool:
-        position = bisect_right(self._firsts, address) - 1
-        return position >= 0 and address <= self._lasts[position]

@@ -10,14 +10,14 @@ import attrs
 from hostrouting.config.routing import ONLINK, StaticRoute
 from hostrouting.kernel.default_route import default_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import NextHop, Route, RouteType, Scope
+from hostrouting.model.routes import NextHop, Route, RouteType, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from ipaddress import IPv4Network
 
     from hostrouting.config.routing import Gateway
-    from hostrouting.model.values import Address, Link
+    from hostrouting.model.links import Address, Link
 
 __all__ = ["Missing", "Resolution", "describe_missing", "resolve"]
 

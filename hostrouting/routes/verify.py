@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink.attempts import uncollected
 from hostrouting.model.errors import RouteError
-from hostrouting.model.netaddr import numbers, own_addresses
-from hostrouting.model.values import Table
+from hostrouting.model.prefixes import numbers, own_addresses
+from hostrouting.model.routes import Table
 from hostrouting.routes.proof import unproven
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.values import Lookup, Route
+    from hostrouting.model.routes import Lookup, Route
 
 __all__ = ["verify_routes"]
 

@@ -3,7 +3,7 @@
 ``FakeKernel`` answers as Linux does, ``FakeSystemd`` stands in for systemd, ``FakeProbeNode`` for nft and IPv6,
 ``FakeBridgeNode`` for a node on which azure-vnet has been. ``RecordingBackend`` and ``FailingBackend`` go around any
 backend: the one notes what is written, the other refuses some of it. ``hostrouting.testing.conformance`` holds a kernel
-of your own to Linux's answers.
+of your own to Linux's answers; ``Kernel`` is what it asks of one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,24 @@ from hostrouting.azure.probe.memory import FakeProbeNode
 from hostrouting.azure.vnet.memory import FakeBridgeNode
 from hostrouting.boot.fake_systemd import FakeSystemd
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.model.values import RouteFailure
+from hostrouting.kernel.port import Kernel
+from hostrouting.model.routes import RouteFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
 
-__all__ = ["FailingBackend", "FakeBridgeNode", "FakeKernel", "FakeProbeNode", "FakeSystemd", "RecordingBackend"]
+__all__ = [
+    "FailingBackend",
+    "FakeBridgeNode",
+    "FakeKernel",
+    "FakeProbeNode",
+    "FakeSystemd",
+    "Kernel",
+    "RecordingBackend",
+]
 
 
 class _Wrapper:

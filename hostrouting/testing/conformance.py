@@ -47,7 +47,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import Table
+from hostrouting.model.routes import Table
 from hostrouting.testing.strategies import (
     DESTINATIONS,
     DEVICES,
@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from unittest import TestCase
 
     from hostrouting.kernel.port import Kernel, RouteBackend
-    from hostrouting.model.values import Route, RouteFailure, Rule
+    from hostrouting.model.routes import Route, RouteFailure
+    from hostrouting.model.rules import Rule
 
 __all__ = ["ConformanceMachine", "DisagreementError", "Pair", "conformance_test"]
 

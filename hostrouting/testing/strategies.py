@@ -12,7 +12,8 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from hostrouting.model.values import NextHop, Route, RouteType, Rule, RuleAction, Scope, Table
+from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
+from hostrouting.model.rules import Rule, RuleAction
 
 __all__ = [
     "DESTINATIONS",

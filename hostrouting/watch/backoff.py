@@ -13,9 +13,9 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
 
-__all__ = ["CONTESTED_LOSSES", "Losses", "Patience", "Repair"]
+__all__ = ["CONTESTED_LOSSES", "Backoff", "Losses", "Repair"]
 
 # From the third loss on it is no accident.
 CONTESTED_LOSSES = 3
@@ -57,12 +57,12 @@ class Losses:
 
 
 @attrs.frozen
-class Patience:
+class Backoff:
     """The losses of all routes, by their keys."""
 
     losses: dict[Key, Losses] = attrs.field(factory=dict)
 
-    def after(self, lost: Iterable[Route], now: float) -> Patience:
+    def after(self, lost: Iterable[Route], now: float) -> Backoff:
         """With some more losses, and without those of long ago.
 
         Args:
@@ -73,7 +73,7 @@ class Patience:
         for route in lost:
             before = losses.get(route.key)
             losses[route.key] = Losses(before.count + 1 if before else 1, now)
-        return Patience(losses)
+        return Backoff(losses)
 
     def of(self, route: Route) -> Losses | None:
         """The losses of a route; None if it wasn't lost lately."""
@@ -102,7 +102,7 @@ class Repair:
         lost: those that were there after the last look and were gone at this one.
         waiting: those that are lost, and are put back later since somebody takes them again and again.
         problem: why not all is as wanted, in words; None if it is.
-        patience: the losses so far.
+        backoff: the losses so far.
         refused: how often the kernel has refused each route, and so when it is asked again.
         refusals: why, in words, by the keys of the routes that aren't there for it.
         failures: attempts of a repair that failed as a whole, one after the other; None if the last went well.
@@ -115,20 +115,20 @@ class Repair:
     lost: tuple[Route, ...] = ()
     waiting: tuple[Route, ...] = ()
     problem: str | None = None
-    patience: Patience = attrs.field(factory=Patience)
-    refused: Patience = attrs.field(factory=Patience)
+    backoff: Backoff = attrs.field(factory=Backoff)
+    refused: Backoff = attrs.field(factory=Backoff)
     refusals: dict[Key, str] = attrs.field(factory=dict)
     failures: Losses | None = None
 
     @property
     def contested(self) -> tuple[Route, ...]:
         """Those that somebody has just taken once more, on purpose."""
-        found = ((route, self.patience.of(route)) for route in self.lost)
+        found = ((route, self.backoff.of(route)) for route in self.lost)
         return tuple(route for route, losses in found if losses is not None and losses.is_contested)
 
     def next_due(self, now: float) -> float | None:
         """The seconds until something may be tried again; None if nothing waits for it."""
-        waits = [self.patience.next_due(now) if self.waiting else None]
+        waits = [self.backoff.next_due(now) if self.waiting else None]
         waits.append(self.refused.next_due(now) if self.refusals else None)
         if self.failures is not None:
             waits.append(max(0.0, self.failures.due - now))

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Verdict
-from hostrouting.overlap.judge import shortened
 from hostrouting.watch.backoff import Repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hostrouting.config.routing import StaticRoute
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import Finding, OverlapReport
     from hostrouting.watch.backoff import Losses
 
-__all__ = ["HOW_TO_STOP", "Event", "EventKind", "Look", "Priority", "news", "status"]
+__all__ = ["HOW_TO_STOP", "Event", "EventKind", "Look", "Priority", "events_between", "status"]
 
 HOW_TO_STOP = (
     "to stop us: systemctl stop hostrouting-watch (until the next boot), watch.enabled false in the config and "
@@ -89,14 +89,14 @@ class Look:
     Args:
         report: of the check.
         repair: of our routes.
-        foes: by the route, who manages its interface and which setting stops that one from taking the route.
+        managers: by the route, who manages its interface and which setting stops that one from taking the route.
         troubles: what else doesn't work, in words: a file that can't be written, a config that can't be read.
         failing: the failures; while nothing can be judged, those that were known before.
     """
 
     report: OverlapReport
     repair: Repair = attrs.field(factory=Repair)
-    foes: dict[Route, str] = attrs.field(factory=dict)
+    managers: dict[Route, str] = attrs.field(factory=dict)
     troubles: tuple[str, ...] = ()
     failing: tuple[Finding, ...] = attrs.field(
         default=attrs.Factory(lambda look: look.report.findings, takes_self=True), kw_only=True
@@ -114,7 +114,7 @@ class Look:
         return (*((self.repair.problem,) if self.repair.problem else ()), *self.troubles)
 
 
-def news(before: Look | None, now: Look) -> tuple[Event, ...]:
+def events_between(before: Look | None, now: Look) -> tuple[Event, ...]:
     """What to say after a look.
 
     Args:
@@ -124,7 +124,7 @@ def news(before: Look | None, now: Look) -> tuple[Event, ...]:
     Returns:
         The events: a failure, a trouble and an unknown verdict once as they come, and once as they go.
     """
-    return (*_of_routes(now.repair, now.foes), *_of_troubles(before, now), *_of_failures(before, now))
+    return (*_of_routes(now.repair, now.managers), *_of_troubles(before, now), *_of_failures(before, now))
 
 
 def status(look: Look) -> str:
@@ -148,7 +148,7 @@ def status(look: Look) -> str:
 # --- routes --------------------------------------------------------------------------------------------------------
 
 
-def _of_routes(repair: Repair, foes: dict[Route, str]) -> Iterator[Event]:
+def _of_routes(repair: Repair, managers: dict[Route, str]) -> Iterator[Event]:
     contested = dict.fromkeys(repair.contested)
     if calm := [route for route in repair.restored if route not in contested]:
         yield _event(EventKind.ROUTES_RESTORED, Priority.WARNING, "put back, as it was lost", calm)
@@ -160,11 +160,11 @@ def _of_routes(repair: Repair, foes: dict[Route, str]) -> Iterator[Event]:
     alike: dict[tuple[Losses, bool, str], list[Route]] = {}
     waiting = set(repair.waiting)
     for route in contested:
-        losses = repair.patience.of(route)
+        losses = repair.backoff.of(route)
         assert losses is not None
-        foe = foes.get(route, "who, the kernel does not tell")
-        alike.setdefault((losses, route in waiting, foe), []).append(route)
-    for (losses, is_waiting, foe), routes in alike.items():
+        manager = managers.get(route, "who, the kernel does not tell")
+        alike.setdefault((losses, route in waiting, manager), []).append(route)
+    for (losses, is_waiting, manager), routes in alike.items():
         event = _event(EventKind.ROUTES_CONTESTED, Priority.ERROR, "", routes)
         those, them = ("this route", "it") if len(routes) == 1 else ("these routes", "them")
         yield attrs.evolve(
@@ -173,7 +173,7 @@ def _of_routes(repair: Repair, foes: dict[Route, str]) -> Iterator[Event]:
                 f"somebody keeps removing {_listed(routes)}: {losses.count} times lately; hostrouting keeps {those}, "
                 "and "
                 + (f"puts {them} back in {losses.wait_seconds:g} s" if is_waiting else f"has put {them} back again")
-                + f"; {foe}; {HOW_TO_STOP}"
+                + f"; {manager}; {HOW_TO_STOP}"
             ),
         )
 

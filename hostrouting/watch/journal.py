@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.cli.styled import clean
+from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,8 +16,8 @@ from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.markers import write_markers
 from hostrouting.watch.backoff import Losses
-from hostrouting.watch.events import HOW_TO_STOP, Event, EventKind, Look, Priority, news, status
-from hostrouting.watch.managers import foes_of
+from hostrouting.watch.events import HOW_TO_STOP, Event, EventKind, Look, Priority, events_between, status
+from hostrouting.watch.managers import managers_of
 from hostrouting.watch.metrics import Counters, metrics_text
 from hostrouting.watch.repair import repair
 from phases import Cancelled, TimedOut
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import OverlapReport
     from hostrouting.watch.backoff import Repair
     from hostrouting.watch.notify import Supervisor
@@ -148,12 +148,12 @@ class WatchHostRouting:
         before, config = state.look, _LastGood(self.read, state.config)
         repaired = repair(config.reread, self.host, scope, before.repair if before else None)
         self.supervisor.ping()
-        report = check_overlap(config.last.without_waits(), self.host, scope, now=self.now)
+        report = check_overlap(config.last.without_waits(), self.host.routes, scope, now=self.now)
         self.supervisor.ping()
         counters = state.counters.after(repaired)
         troubles = [*state.troubles, *config.troubles, *self._write(config.last, report, repaired, counters)]
-        look = Look(report, repaired, self._foes(repaired), tuple(troubles)).after(before)
-        for event in news(before, look):
+        look = Look(report, repaired, self._managers(repaired), tuple(troubles)).after(before)
+        for event in events_between(before, look):
             self.say(event)
         self.supervisor.status(status(look))
         writes = None
@@ -179,12 +179,12 @@ class WatchHostRouting:
         name = config.watch.textfile
         return None if name is None else self.host.layout.root / name.lstrip("/")
 
-    def _foes(self, repaired: Repair) -> dict[Route, str]:
+    def _managers(self, repaired: Repair) -> dict[Route, str]:
         routes = repaired.contested
         if not routes:
             return {}
         try:
-            return foes_of(routes, self.host.routes.links(), self.host.layout)
+            return managers_of(routes, self.host.routes.links(), self.host.layout)
         except RouteError:
             return {}
 

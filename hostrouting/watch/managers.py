@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hostrouting.boot.layout import Layout
-    from hostrouting.model.values import Link, Route
+    from hostrouting.model.links import Link
+    from hostrouting.model.routes import Route
 
-__all__ = ["foes_of"]
+__all__ = ["managers_of"]
 
 _NETWORKD = (
     "{dev} is managed by systemd-networkd, which drops routes that aren't its own when it configures an interface "
@@ -31,7 +32,7 @@ _NETWORK_MANAGER = (
 _NOBODY = "no network manager claims {dev}: a person, a script or another daemon does it; ip monitor route shows when"
 
 
-def foes_of(routes: Iterable[Route], links: Sequence[Link], layout: Layout) -> dict[Route, str]:
+def managers_of(routes: Iterable[Route], links: Sequence[Link], layout: Layout) -> dict[Route, str]:
     """For each route, who manages its interface and what stops that one.
 
     Args:
@@ -41,12 +42,13 @@ def foes_of(routes: Iterable[Route], links: Sequence[Link], layout: Layout) -> d
     """
     indexes = {link.name: link.index for link in links}
     return {
-        route: "; ".join(_foe_on(dev, indexes.get(dev, 0), layout) for dev in route.devs) or _NOBODY.format(dev="it")
+        route: "; ".join(_manager_of(dev, indexes.get(dev, 0), layout) for dev in route.devs)
+        or _NOBODY.format(dev="it")
         for route in routes
     }
 
 
-def _foe_on(dev: str, index: int, layout: Layout) -> str:
+def _manager_of(dev: str, index: int, layout: Layout) -> str:
     # networkd's is private, but has been like that since 2014; NetworkManager's is documented in its source only.
     if re.search(r"^ADMIN_STATE=(?!unmanaged)", _read(layout, f"run/systemd/netif/links/{index}"), re.MULTILINE):
         return _NETWORKD.format(dev=dev)

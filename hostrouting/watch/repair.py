@@ -8,12 +8,13 @@ import attrs
 
 from hostrouting.boot.files import locked
 from hostrouting.model.errors import HostRoutingError, RouteError
-from hostrouting.model.values import Table
-from hostrouting.routes.install import all_or_nothing, apply_what_goes
+from hostrouting.model.routes import Table
+from hostrouting.routes.install import apply_what_goes
 from hostrouting.routes.plan import RoutePlan, plan_routes
 from hostrouting.routes.resolve import describe_missing, resolve
 from hostrouting.routes.verify import verify_routes
-from hostrouting.watch.backoff import Losses, Patience, Repair
+from hostrouting.watch.backoff import Backoff, Losses, Repair
+from phases import all_or_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
     from phases import CancelScope
 
 __all__ = ["plan_repair", "repair"]
@@ -40,7 +41,7 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
         What became of them; what couldn't be done is its ``problem``.
     """
     now = scope.clock.monotonic()
-    patience, refused = (before.patience, before.refused) if before else (Patience(), Patience())
+    backoff, refused = (before.backoff, before.refused) if before else (Backoff(), Backoff())
     refusals = before.refusals if before else {}
     failures = before.failures if before else None
     kept: tuple[Route, ...] = before.kept if before else ()
@@ -57,9 +58,9 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
                 plan, problem = plan_repair(config(), host.routes)
                 kept = plan.unchanged
                 lost = _lost(before, plan)
-                patience = patience.after(lost, now)
+                backoff = backoff.after(lost, now)
                 with all_or_nothing(scope) as undo:
-                    done, fresh = apply_what_goes(_due(plan, (patience, refused), now), host.routes, scope, undo)
+                    done, fresh = apply_what_goes(_due(plan, (backoff, refused), now), host.routes, scope, undo)
             refused = refused.after(fresh, now)
             refusals = {**refusals, **{route.key: reason for route, reason in fresh.items()}}
             failures = None
@@ -69,7 +70,7 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
             kept,
             lost=lost,
             problem=str(error),
-            patience=patience,
+            backoff=backoff,
             refused=refused,
             refusals=refusals,
             failures=failed,
@@ -86,7 +87,7 @@ def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before:
         lost=lost,
         waiting=tuple(route for route in missed if route.key not in refusals),
         problem=_lines(problem, *refusals.values()),
-        patience=patience,
+        backoff=backoff,
         refused=refused,
         refusals=refusals,
         failures=failures,
@@ -177,9 +178,9 @@ def _follows(old: Route, kept: dict[object, Route]) -> bool:
     return left is not None and left.has_same_next_hops(old)
 
 
-def _due(plan: RoutePlan, waits: Sequence[Patience], now: float) -> RoutePlan:
+def _due(plan: RoutePlan, waits: Sequence[Backoff], now: float) -> RoutePlan:
     def is_due(route: Route) -> bool:
-        return all(patience.is_due(route, now) for patience in waits)
+        return all(backoff.is_due(route, now) for backoff in waits)
 
     return attrs.evolve(
         plan,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from hostrouting.model.values import NextHop, Protocol, Route
+from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.routes.formats import as_netplan, as_networkd
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from programs import attempt, tool
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
+from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.vnet import linux
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.model import HostRoute, Neighbour, NeighbourState
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel._namespaces import Namespace
-from hostrouting.model.errors import AzureVnetError
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def live_pod(node: LinuxBridgeNode) -> Namespace:
 
 @pytest.fixture
 def host(node: LinuxBridgeNode, tmp_path: Path) -> Host:
-    return Host(FakeKernel(), FakeSystemd(), Layout(tmp_path), bridge_node=node)
+    return Host(FakeKernel(), FakeSystemd(), Layout(tmp_path))
 
 
 def leave_stale() -> None:
@@ -127,8 +127,8 @@ def leave_stale() -> None:
     ip(f"-6 route add {GONE6} dev azure0")
 
 
-def clean(host: Host) -> AzureVnetReport:
-    return phases.run(RemoveStaleAzureVnet(CONFIG, host=host))
+def clean(host: Host, node: LinuxBridgeNode | None = None) -> AzureVnetReport:
+    return phases.run(RemoveStaleAzureVnet(CONFIG, host=host, node=node or LinuxBridgeNode()))
 
 
 def all_else() -> tuple[list[str], str, str, str]:
@@ -210,10 +210,6 @@ class Interrupted(LinuxBridgeNode):
         return super().remove_rules(rules)  # type: ignore[arg-type]
 
 
-def interrupted(host: Host, meanwhile: Callable[[], object]) -> Host:
-    return Host(FakeKernel(), FakeSystemd(), host.layout, bridge_node=Interrupted(meanwhile))
-
-
 def test_a_rule_that_changed_since_the_plan_means_planning_again(host: Host, live_pod: Namespace) -> None:
     before = all_else()
     leave_stale()
@@ -222,7 +218,7 @@ def test_a_rule_that_changed_since_the_plan_means_planning_again(host: Host, liv
         nat("-D", dnat(GONE, GONE_MAC))
         nat("-A", dnat(GONE, "a2:00:00:00:00:09"))
 
-    report = clean(interrupted(host, change))
+    report = clean(host, Interrupted(change))
     assert report.rounds == 2
     assert [str(item.what) for item in report.already_gone] == [f"-A {dnat(GONE, GONE_MAC)}"]
     assert all_else() == before
@@ -373,8 +369,8 @@ def test_routes_with_a_gateway_several_hops_or_a_nexthop_object_are_told_apart(n
     ip("-6 route add fd00::61 nexthop via fd00::1 dev azure0 nexthop via fd00::2 dev azure0")
     ip("nexthop add id 7 dev azure0")
     ip("route add 10.1.0.62 nhid 7")
-    scene = node.look("azure0")
-    found = {str(route.destination): (route.has_gateway, route.is_plain) for route in scene.routes}
+    state = node.look("azure0")
+    found = {str(route.destination): (route.has_gateway, route.is_plain) for route in state.routes}
     assert found == {
         "168.63.129.16": (True, True),
         "10.1.0.60": (True, True),
@@ -383,8 +379,8 @@ def test_routes_with_a_gateway_several_hops_or_a_nexthop_object_are_told_apart(n
         "fd00::60": (True, True),
         "fd00::61": (True, False),
     }
-    assert set(map(str, scene.gateways)) == {GATEWAY, "fd00::1", "fd00::2"}
-    assert {OWN, "fd00::4", "127.0.0.1", "::1"} <= set(map(str, scene.addresses))
+    assert set(map(str, state.gateways)) == {GATEWAY, "fd00::1", "fd00::2"}
+    assert {OWN, "fd00::4", "127.0.0.1", "::1"} <= set(map(str, state.addresses))
 
 
 def test_interfaces_are_seen_with_their_far_ends_in_whichever_namespace(node: LinuxBridgeNode) -> None:
@@ -439,9 +435,9 @@ def test_without_leave_no_neighbour_or_route_is_removed_and_it_says_so(
 ) -> None:
     ip(f"route add {GONE} dev azure0")
     ip(f"-6 route add {GONE6} dev azure0")
-    before, scene = all_else(), node.look("azure0")
-    attempts: list[Callable[[], object]] = [partial(node.remove_neighbours, scene.neighbours[:1])]
-    attempts += [partial(node.remove_routes, [route]) for route in scene.routes if not route.has_gateway]
+    before, state = all_else(), node.look("azure0")
+    attempts: list[Callable[[], object]] = [partial(node.remove_neighbours, state.neighbours[:1])]
+    attempts += [partial(node.remove_routes, [route]) for route in state.routes if not route.has_gateway]
     assert len(attempts) == 3
     for refused in attempts:
         with as_ordinary_user(), pytest.raises(AzureVnetError, match="run as root") as caught:
@@ -478,17 +474,17 @@ def test_no_ebtables_is_an_error_that_names_the_package_unless_there_is_no_bridg
             node.look("azure0")
         with pytest.raises(AzureVnetError, match="there is no ebtables; install the package"):
             node.remove_rules(["-A PREROUTING -j ACCEPT"])
-        scene = node.look("azure1")
-    assert (scene.rules, scene.neighbours) == ((), ())
-    assert "there is no bridge azure1" in scene.notes[0]
-    assert "rules weren't looked at: can't read ebtables' rules: there is no ebtables" in scene.notes[1]
+        state = node.look("azure1")
+    assert (state.rules, state.neighbours) == ((), ())
+    assert "there is no bridge azure1" in state.notes[0]
+    assert "rules weren't looked at: can't read ebtables' rules: there is no ebtables" in state.notes[1]
 
 
 def test_a_bridge_that_is_not_there_is_noted_as_its_name_may_be_wrong(node: LinuxBridgeNode) -> None:
     nat("-A", dnat(GONE, GONE_MAC))
-    scene = node.look("azure1")
-    assert f"-A {dnat(GONE, GONE_MAC)}" in scene.rules
-    assert scene.notes == ("there is no bridge azure1; if azure-vnet's has another name, give it as its `bridge`",)
+    state = node.look("azure1")
+    assert f"-A {dnat(GONE, GONE_MAC)}" in state.rules
+    assert state.notes == ("there is no bridge azure1; if azure-vnet's has another name, give it as its `bridge`",)
 
 
 def test_the_legacy_ebtables_alone_is_an_error(node: LinuxBridgeNode, tmp_path: Path) -> None:
@@ -525,9 +521,9 @@ def test_a_batch_that_fails_though_the_rules_are_there_is_an_error(node: LinuxBr
 
 def test_the_legacy_table_is_named_and_left_alone(node: LinuxBridgeNode, tmp_path: Path) -> None:
     (tmp_path / "module/ebtable_nat").mkdir(parents=True)
-    scene = LinuxBridgeNode(sys=tmp_path).look("azure0")
-    assert "legacy ebtables, whose rules aren't looked at" in scene.notes[0]
-    assert scene.rules
+    state = LinuxBridgeNode(sys=tmp_path).look("azure0")
+    assert "legacy ebtables, whose rules aren't looked at" in state.notes[0]
+    assert state.rules
     assert node.look("azure0").notes == ()
 
 

@@ -34,16 +34,16 @@ from programs import attempt, tool
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
+from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
-from hostrouting.model.errors import AzureVnetError
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from hostrouting.azure.vnet.model import Scene
+    from hostrouting.azure.vnet.model import NodeState
     from hostrouting.azure.vnet.plan import AzureVnetReport
     from hostrouting.azure.vnet.port import BridgeNode
     from hostrouting.kernel.namespace import NamespaceKernel
@@ -68,15 +68,16 @@ def config_of(**stale: Any) -> HostNetworking:
     return HostNetworking(stale_azure_vnet=StaleAzureVnet(**{"cidrs": [CIDR], **stale}))
 
 
-def host_of(world: AzureWorld, node: BridgeNode | None = None) -> Host:
+def host_of(world: AzureWorld) -> Host:
     units = FakeSystemd(world.layout)
-    return Host(routes=world.kernel, units=units, layout=world.layout, bridge_node=node or LinuxBridgeNode())
+    return Host(routes=world.kernel, units=units, layout=world.layout)
 
 
 def clean(
     world: AzureWorld, *, node: BridgeNode | None = None, observer: Observer | None = None, **stale: Any
 ) -> AzureVnetReport:
-    return phases.run(RemoveStaleAzureVnet(config_of(**stale), host=host_of(world, node)), observer=observer)
+    task = RemoveStaleAzureVnet(config_of(**stale), host=host_of(world), node=node or LinuxBridgeNode())
+    return phases.run(task, observer=observer)
 
 
 def changes_nothing(world: AzureWorld, **stale: Any) -> bool:
@@ -179,7 +180,7 @@ def test_the_live_pod_is_served_throughout_and_every_other_rule_stays_as_it_was(
 def test_a_dry_run_tells_what_a_run_then_removes_and_changes_nothing(world: AzureWorld) -> None:
     world.leave(*EACH)
     before = world.everything()
-    plan = plan_stale(config_of(), host_of(world))
+    plan = plan_stale(config_of(), host_of(world), node=LinuxBridgeNode())
     assert world.everything() == before
     assert len(plan.remove) == len(EACH)
     assert set(clean(world).removed) == set(plan.remove)
@@ -335,7 +336,7 @@ class Watched(LinuxBridgeNode):
         super().__init__()
         self._looking, self._before, self._after = looking, before, after
 
-    def look(self, bridge: str) -> Scene:
+    def look(self, bridge: str) -> NodeState:
         self._looking()
         return super().look(bridge)
 

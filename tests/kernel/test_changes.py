@@ -18,8 +18,9 @@ import pytest
 from scenario import play
 
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.rtnetlink.changes import ChangeSocket, Witness
-from hostrouting.model.values import NextHop, Route, Rule
+from hostrouting.kernel.rtnetlink.changes import ChangeMonitor, ChangeSocket
+from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.rules import Rule
 from phases import Cancelled, CancelScope, TimedOut
 
 if TYPE_CHECKING:
@@ -273,9 +274,9 @@ def test_both_ways_to_wait_collect_by_themselves(node: NamespaceKernel) -> None:
 def test_a_reader_notices_routes_that_go_in_silence(node: NamespaceKernel, loss: str) -> None:
     play(node, "addr add 10.9.0.1/32 dev spare\nroute add 172.17.0.0/16 dev spare")
     lost = IPv4Network("172.17.0.0/16")
-    with closing(Witness()) as witness:
+    with closing(ChangeMonitor()) as monitor:
         assert lost in [route.destination for route in node.routes(254)]
-        assert not witness.saw_a_change(254)
+        assert not monitor.saw_a_change(254)
         play(node, loss)
         assert lost not in [route.destination for route in node.routes(254)]
-        assert witness.saw_a_change(254)
+        assert monitor.saw_a_change(254)

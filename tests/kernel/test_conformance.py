@@ -16,7 +16,7 @@ from hypothesis import settings
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import Route
+from hostrouting.model.routes import Route
 from hostrouting.testing.conformance import (
     ConformanceMachine,
     DisagreementError,
@@ -28,7 +28,7 @@ from hostrouting.testing.conformance import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hostrouting.model.values import RouteFailure
+    from hostrouting.model.routes import RouteFailure
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(stateful_step_count=40 if _IS_NIGHTLY else 15)

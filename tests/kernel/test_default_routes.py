@@ -23,7 +23,7 @@ from node import (
 
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout
-from hostrouting.model.values import NextHop, Route, Table
+from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def checked(kernel: Kernel, question: Question, **more: Any) -> tuple[Config, Ov
     }
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap | more, "waitSeconds": 0}})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
-    return config, check_overlap(config, host, phases.CancelScope())
+    return config, check_overlap(config, host.routes, phases.CancelScope())
 
 
 def compare(kernel: Kernel, question: Question, coverage: str = "EXACT") -> None:

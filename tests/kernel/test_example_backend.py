@@ -17,7 +17,7 @@ from node import GATEWAY, build_node
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, RouteError
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.model.values import NextHop, Route, Table
+from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import Pair, conformance_test
 

@@ -15,7 +15,7 @@ import phases
 from hostrouting import Config, Configure, Host, Layout, RouteOverlapError, cli
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.model.values import Table
+from hostrouting.model.routes import Table
 from hostrouting.testing import FakeSystemd
 
 sys.path.append(str(Path(__file__).parents[2] / "docs"))

@@ -50,11 +50,11 @@ def world(kernel: NamespaceKernel) -> World:
 @pytest.fixture
 def host(world: World, kernel: NamespaceKernel, tmp_path: Path) -> Host:
     layout = Layout(tmp_path)
-    return Host(routes=kernel, units=FakeSystemd(layout), layout=layout, probe_node=LinuxProbeNode())
+    return Host(routes=kernel, units=FakeSystemd(layout), layout=layout)
 
 
 def configure(host: Host) -> bool:
-    return ConfigureLoadBalancerProbe(CONFIG, host=host).do(phases.CancelScope()).changed
+    return ConfigureLoadBalancerProbe(CONFIG, host=host, node=LinuxProbeNode()).do(phases.CancelScope()).changed
 
 
 def advertise_default_route(world: World) -> None:
@@ -111,7 +111,7 @@ def test_after_the_removal_nothing_is_rewritten_and_nothing_is_left(world: World
     ip(f"route add default via {PROBE_SOURCE} dev eth0")
     before = routes("show")
     configure(host)
-    assert RemoveLoadBalancerProbe(host=host).do(phases.CancelScope()).changed
+    assert RemoveLoadBalancerProbe(host=host, node=LinuxProbeNode()).do(phases.CancelScope()).changed
     with serving(SERVICE_PORT, world.pod) as service, serving(HOST_PORT) as own:
         assert world.is_lost()
         assert world.probe(NODE, HOST_PORT) == ANSWER

@@ -18,6 +18,7 @@ from scripts import Sandbox
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
+from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.ipv6 import Ipv6Backend
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.port import Pin
@@ -28,8 +29,8 @@ from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel._namespaces import Namespace
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.model.errors import LoadBalancerProbeError, RouteError
-from hostrouting.model.values import NextHop
+from hostrouting.model.errors import RouteError
+from hostrouting.model.routes import NextHop
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope
 
@@ -65,14 +66,14 @@ class Node:
         self.there = LinuxProbeNode()
         layout = Layout(root)
         layout.units.mkdir(parents=True)
-        self.host = Host(kernel, FakeSystemd(layout), layout, probe_node=self.there)
+        self.host = Host(kernel, FakeSystemd(layout), layout)
 
     def configure(self, **more: Any) -> ProbeReport:
         asked = LoadBalancerProbe(enabled=True, **({"wait_seconds": 0, "required": True} | more))
-        return phases.run(ConfigureLoadBalancerProbe(HostNetworking(asked), host=self.host))
+        return phases.run(ConfigureLoadBalancerProbe(HostNetworking(asked), host=self.host, node=self.there))
 
     def remove(self) -> ProbeReport:
-        return phases.run(RemoveLoadBalancerProbe(host=self.host))
+        return phases.run(RemoveLoadBalancerProbe(host=self.host, node=self.there))
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_a_table_of_an_older_shape_is_replaced_whole(node: Node) -> None:
         " chain stale {\n }\n}\n"
     )
     node.configure()
-    assert node.there.listing(TABLE) == node.there.rehearse(render_ruleset(["eth0"]), TABLE)
+    assert node.there.listing(TABLE) == node.there.dry_run(render_ruleset(["eth0"]), TABLE)
 
 
 def test_the_tables_of_others_stay_as_they_are_handles_and_all(node: Node) -> None:
@@ -176,14 +177,14 @@ def test_the_tables_of_others_stay_as_they_are_handles_and_all(node: Node) -> No
 
 def test_a_listing_can_be_loaded_again(node: Node) -> None:
     for devices in (["eth0"], ["eth0", "azure0", "a-b.c_d"]):
-        listing = node.there.rehearse(render_ruleset(devices), TABLE)
+        listing = node.there.dry_run(render_ruleset(devices), TABLE)
         node.there.load(REMOVAL + listing)
         assert node.there.listing(TABLE) == listing
 
 
 def test_a_rehearsal_changes_nothing_and_needs_none_of_the_devices(node: Node) -> None:
     before = run("nft list ruleset")
-    listing = node.there.rehearse(render_ruleset(["ghost0"]), TABLE)
+    listing = node.there.dry_run(render_ruleset(["ghost0"]), TABLE)
     assert '"ghost0"' in listing
     assert run("nft list ruleset") == before
 
@@ -225,7 +226,7 @@ def test_without_privileges_it_is_said_so(
     calls: list[Callable[[], object]] = [
         lambda: there.listing(TABLE),
         lambda: there.load(REMOVAL),
-        lambda: there.rehearse(render_ruleset(["eth0"]), TABLE),
+        lambda: there.dry_run(render_ruleset(["eth0"]), TABLE),
     ]
     for call in calls:
         with pytest.raises(LoadBalancerProbeError, match="run as root") as caught:
@@ -410,7 +411,8 @@ def test_a_cancel_while_an_address_is_waited_for_changes_nothing(node: Node) -> 
     before = run("ip -6 route", "nft list ruleset")
     scope = CancelScope()
     scope.cancel("enough")
-    task = ConfigureLoadBalancerProbe(HostNetworking(LoadBalancerProbe(enabled=True, devices=["eth1"])), host=node.host)
+    asked = HostNetworking(LoadBalancerProbe(enabled=True, devices=["eth1"]))
+    task = ConfigureLoadBalancerProbe(asked, host=node.host, node=node.there)
     with pytest.raises(phases.Cancelled):
         task.do(scope)
     assert run("ip -6 route", "nft list ruleset") == before
@@ -431,10 +433,10 @@ def test_the_node_in_memory_answers_as_this_one_does(node: Node) -> None:
         lambda there: there.listing(TABLE) is None,
         lambda there: there.load(REMOVAL),
         lambda there: there.load(render_ruleset(["eth0"])),
-        lambda there: there.listing(TABLE) == there.rehearse(render_ruleset(["eth0"]), TABLE),
-        lambda there: there.listing(TABLE) == there.rehearse(render_ruleset(["eth1"]), TABLE),
+        lambda there: there.listing(TABLE) == there.dry_run(render_ruleset(["eth0"]), TABLE),
+        lambda there: there.listing(TABLE) == there.dry_run(render_ruleset(["eth1"]), TABLE),
         lambda there: there.load(REMOVAL + (there.listing(TABLE) or "")),
-        lambda there: there.listing(TABLE) == there.rehearse(render_ruleset(["eth0"]), TABLE),
+        lambda there: there.listing(TABLE) == there.dry_run(render_ruleset(["eth0"]), TABLE),
         lambda there: there.load(REMOVAL),
         lambda there: there.listing(TABLE) is None,
         lambda there: there.listing("other") is None,

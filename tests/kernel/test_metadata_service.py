@@ -13,11 +13,11 @@ import pytest
 
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
+from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.metadata import ANSWER_BYTES_MAX, TRIES
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe
-from hostrouting.model.errors import LoadBalancerProbeError
 from hostrouting.testing import FakeSystemd
 from phases import Cancelled, CancelScope, TimedOut
 from phases.testing import FakeClock
@@ -288,12 +288,14 @@ def host(kernel: NamespaceKernel, nft: None, tmp_path: Path) -> Host:
     """A node without an address of IPv6 but of link-local scope."""
     kernel.add_link("eth0")
     layout = Layout(tmp_path)
-    return Host(routes=kernel, units=FakeSystemd(layout), layout=layout, probe_node=LinuxProbeNode())
+    return Host(routes=kernel, units=FakeSystemd(layout), layout=layout)
 
 
 def configure(host: Host, *, required: bool) -> ProbeReport:
     probe = LoadBalancerProbe(True, ["eth0"], "METADATA", required, wait_seconds=0)
-    return ConfigureLoadBalancerProbe(HostNetworking(probe), host=host).do(CancelScope(timeout=TIMEOUT_SECONDS))
+    return ConfigureLoadBalancerProbe(HostNetworking(probe), host=host, node=LinuxProbeNode()).do(
+        CancelScope(timeout=TIMEOUT_SECONDS)
+    )
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ def test_by_what_it_has_assigned_a_node_is_configured_or_not(
         report = configure(host, required=True)
     assert report.skipped_because == skipped_because
     assert report.rules_changed == (skipped_because is None)
-    assert (host.probe_node.listing(TABLE) is None) == (skipped_because is not None)
+    assert (LinuxProbeNode().listing(TABLE) is None) == (skipped_because is not None)
 
 
 @pytest.mark.parametrize("answer", [said(""), said("", "500 Oops"), said("[]", "302 Found")])
@@ -318,4 +320,4 @@ def test_while_it_is_unavailable_no_node_is_taken_to_have_ipv6_or_not(serve: Ser
         report = configure(host, required=False)
     assert "unavailable" in (report.problem or "")
     assert report.skipped_because is None
-    assert host.probe_node.listing(TABLE) is None
+    assert LinuxProbeNode().listing(TABLE) is None

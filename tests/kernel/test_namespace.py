@@ -19,7 +19,8 @@ from hostrouting.kernel._namespaces import in_thread, this_namespace
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
-from hostrouting.model.values import NextHop, Route, Rule
+from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,8 @@ from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attributes
 from hostrouting.kernel.rtnetlink.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import NextHop, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.rules import Rule, RuleAction
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -761,7 +762,7 @@ def test_too_many_open_files_are_an_error_that_says_so_and_leaves_none_behind() 
     assert set(done.stdout.splitlines()) == {
         f"{errno.EMFILE} can't list the routes: no netlink socket: Too many open files"
     }
-    assert len(done.stdout.splitlines()) == 2  # a conversation, and a witness of what changes meanwhile
+    assert len(done.stdout.splitlines()) == 2  # a conversation, and a monitor of what changes meanwhile
 
 
 QUIET = """
@@ -769,7 +770,7 @@ import sys
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel._namespaces import make_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.model.values import Route
+from hostrouting.model.routes import Route
 from ipaddress import IPv4Address, IPv4Network
 GATEWAY = IPv4Address("10.1.0.1")
 NetlinkBackend()

@@ -14,7 +14,7 @@ from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_
 
 import phases
 from hostrouting import CheckRouteOverlap, Config, ConfigureStaticRoutes, Host, Layout, RouteOverlapError
-from hostrouting.model.values import NextHop, Protocol, Route, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.formats import as_ip
 from hostrouting.routes.resolve import resolve

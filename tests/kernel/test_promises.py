@@ -29,17 +29,9 @@ from hostrouting.boot.files import locked
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.errors import FileError
-from hostrouting.model.values import (
-    DEFAULT_DESTINATION,
-    NextHop,
-    Protocol,
-    Route,
-    RouteFailure,
-    RouteType,
-    Rule,
-    Table,
-)
-from hostrouting.tasks.configure import InstallRoutes
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Table
+from hostrouting.model.rules import Rule
+from hostrouting.tasks.static_routes import InstallRoutes
 from hostrouting.testing import FailingBackend, FakeSystemd, RecordingBackend
 
 if TYPE_CHECKING:

@@ -31,9 +31,10 @@ import phases
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.model.values import NextHop, Route, RouteType, Rule, Table
+from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.overlap.findings import Remedy
-from hostrouting.tasks.configure import InstallRoutes
+from hostrouting.tasks.static_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hostrouting import Config, Host, Layout
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.overlap.check import check_overlap
-from hostrouting.tasks.configure import InstallRoutes
+from hostrouting.tasks.static_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _check(kernel: Kernel, root: Path, cidrs: list[str], **overlap: Any) -> tupl
     section = {"routeOverlap": {"expectedCidrs": cidrs, **overlap}, "waitSeconds": 0}
     config = Config.from_mapping({"hostRouting": section})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-    return config, check_overlap(config, host, phases.CancelScope())
+    return config, check_overlap(config, host.routes, phases.CancelScope())
 
 
 def told(report: OverlapReport) -> list[str]:

@@ -13,7 +13,8 @@ from node import build_links, build_node
 from scripts import AWKS, Sandbox, awk_or_skip
 
 from hostrouting.boot.render import render_check_route_overlap_script
-from hostrouting.model.values import NextHop, Protocol, Route, RouteType, Rule
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType
+from hostrouting.model.rules import Rule
 
 if TYPE_CHECKING:
     from hostrouting.kernel.namespace import NamespaceKernel

@@ -21,7 +21,8 @@ from scripts import AWKS, Sandbox, awk_or_skip
 
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
 from hostrouting.kernel.rtnetlink.changes import ChangeSocket
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -21,14 +21,16 @@ from scripts import AWKS, Sandbox, awk_or_skip
 import phases
 from hostrouting import Config, Host, Layout, RouteError
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
-from hostrouting.cli.report import advice, routes_text, summary
+from hostrouting.cli.report import routes_text
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Rule, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.markers import write_markers
-from hostrouting.tasks.configure import InstallRoutes
+from hostrouting.overlap.wording import advice, summary
+from hostrouting.tasks.static_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import NewAddress, new_addresses, policy_rules, routes, variants
 
@@ -277,7 +279,7 @@ def checks() -> st.SearchStrategy[Config]:
 
 def _check(config: Config, kernel: Kernel, root: Path) -> Outcome:
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-    report = check_overlap(config, host, phases.CancelScope())
+    report = check_overlap(config, host.routes, phases.CancelScope())
     write_markers(host.layout, report)
     notes = [f"{note.kind}: {note.message}" for note in report.notes]
     return Outcome(

@@ -23,7 +23,8 @@ from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.record import load_snapshot, take_snapshot
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.model.values import Hardware, Rule, RuleAction
+from hostrouting.model.links import Hardware
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeSystemd
 
@@ -45,7 +46,7 @@ def on(backend: RouteBackend, root: Path) -> Host:
 
 def recorded(kernel: NamespaceKernel) -> Snapshot:
     with TemporaryDirectory() as root:
-        snapshot = take_snapshot(on(kernel, Path(root)))
+        snapshot = take_snapshot(kernel)
         path = Path(root) / "node.json"
         path.write_text(snapshot.to_text())
         assert load_snapshot(path) == snapshot
@@ -71,8 +72,8 @@ def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
 
 
 def report(config: Config, backend: RouteBackend) -> dict[str, Any]:
-    with TemporaryDirectory() as root:
-        document = check_overlap(config, on(backend, Path(root)), phases.CancelScope()).to_json()
+    with TemporaryDirectory():
+        document = check_overlap(config, backend, phases.CancelScope()).to_json()
     del document["time"]
     return document
 
@@ -221,7 +222,7 @@ def test_the_kernel_in_memory_is_recorded_and_judged_like_the_live_one(tmp_path:
     kernel = FakeKernel()
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
-    snapshot = Snapshot.from_document(json.loads(take_snapshot(on(kernel, tmp_path)).to_text()))
+    snapshot = Snapshot.from_document(json.loads(take_snapshot(kernel).to_text()))
     recorded = SnapshotBackend(snapshot)
     assert (recorded.links(), recorded.addresses()) == (kernel.links(), kernel.addresses())
     assert (recorded.rules(), recorded.routes()) == (kernel.rules(), kernel.routes())

@@ -21,16 +21,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scenario import play
 
-from hostrouting.kernel._networks import Inside
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.kernel.rtnetlink.entries import RouteReader
+from hostrouting.kernel.rtnetlink.entries import Inside, RouteReader
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, attributes, number, runs
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import NextHop, Route, RouteType, Scope, Table
+from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, policy_rules, routes
 
 if TYPE_CHECKING:

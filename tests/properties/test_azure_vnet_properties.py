@@ -12,12 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hostrouting.azure.config import StaleAzureVnet
-from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
+from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, NodeState
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, parse_pod_rule
 from hostrouting.azure.vnet.plan import AzureVnetPlan, plan_cleaning
 
 T = TypeVar("T")
-Node: TypeAlias = tuple[Scene, list[Endpoint]]
+Node: TypeAlias = tuple[NodeState, list[Endpoint]]
 
 # A small world, so that things meet.
 ADDRESSES = [IPv4Address(f"10.1.0.{n}") for n in (1, 2, 3, 4, 200)] + [IPv6Address("fd00::2"), IPv6Address("fd00:1::2")]
@@ -134,7 +134,7 @@ def nodes(draw: st.DrawFn) -> Node:
         Neighbour("azure0", pod.address, pod.mac, NeighbourState.PERMANENT) for pod in them if "neighbour" in pod.parts
     ]
     others = draw(st.lists(neighbours, max_size=3))
-    scene = Scene(
+    state = NodeState(
         rules=(*(rule for pod in them for rule in pod.rules()), *draw(st.lists(rules(), max_size=3))),
         interfaces=(*own, *(Interface(9, name, far_mac=far_mac) for name, far_mac in sorted(pairs.items()))),
         addresses=tuple(draw(st.lists(addresses, max_size=1))),
@@ -146,7 +146,7 @@ def nodes(draw: st.DrawFn) -> Node:
         ),
     )
     listed = [Endpoint(pod.veth, pod.mac, (pod.address,)) for pod in them if pod.is_listed]
-    return scene, [*listed, *draw(st.lists(endpoints, max_size=2))]
+    return state, [*listed, *draw(st.lists(endpoints, max_size=2))]
 
 
 # Made once: a config parses what it is given.
@@ -170,15 +170,15 @@ def is_inside(config: StaleAzureVnet, address: IPv4Address | IPv6Address) -> boo
 
 @given(configs, nodes())
 def test_nothing_outside_of_the_cidrs_of_the_host_or_to_be_kept_ever_goes(config: StaleAzureVnet, node: Node) -> None:
-    scene, listed = node
-    for item in plan_cleaning(config, scene, listed).remove:
+    state, listed = node
+    for item in plan_cleaning(config, state, listed).remove:
         assert item.address is not None
         assert is_inside(config, item.address)
-        assert item.address not in (*config.keep, *scene.addresses, *scene.gateways)
+        assert item.address not in (*config.keep, *state.addresses, *state.gateways)
 
 
 # The state gives the address to a live pod, and a rule of the one before it is left.
-TWO_PODS = Scene(
+TWO_PODS = NodeState(
     rules=(f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.3 -j arpreply --arpreply-mac {MACS[1]}",),
     interfaces=(Interface(9, "azv2", far_mac=MACS[0]),),
     neighbours=(Neighbour("azure0", ADDRESSES[2], None, NeighbourState.FAILED),),
@@ -187,14 +187,14 @@ TWO_PODS = Scene(
 
 
 # The state alone gives a rule's MAC to a live pod, and to two of them.
-TWO_PAIRS = Scene(
+TWO_PAIRS = NodeState(
     rules=(dnat(ADDRESSES[2], MACS[1]),),
     interfaces=(Interface(8, "azv1", far_mac=MACS[2]), Interface(9, "azv2", far_mac=MACS[3])),
 )
 TWO_LISTED = [Endpoint(name, MACS[1], (ADDRESSES[2],)) for name in ("azv1", "azv2")]
 
 # azure-vnet has just made the pair and ARP's rule, in tunnel mode.
-HALF_DONE = Scene(
+HALF_DONE = NodeState(
     rules=(arpreply(ADDRESSES[2], TUNNEL_MAC), dnat(ADDRESSES[2], MACS[1])),
     interfaces=(Interface(9, "azv2", far_mac=MACS[2]),),
 )
@@ -205,17 +205,17 @@ HALF_DONE = Scene(
 @example(StaleAzureVnet(["10.1.0.0/25"]), (HALF_DONE, []))
 @example(StaleAzureVnet(["10.1.0.0/25"]), (TWO_PODS, [Endpoint("azv2", MACS[0], (ADDRESSES[2],))]))
 def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, node: Node) -> None:
-    scene, listed = node
-    names = {one.name for one in scene.interfaces}
-    pod_ends = {one.far_mac for one in scene.interfaces if one.name in VETHS}
+    state, listed = node
+    names = {one.name for one in state.interfaces}
+    pod_ends = {one.far_mac for one in state.interfaces if one.name in VETHS}
     is_unreadable = None in pod_ends
-    known = [rule for line in scene.rules if (rule := parse_pod_rule(line)) is not None and not rule.is_tunnel]
+    known = [rule for line in state.rules if (rule := parse_pod_rule(line)) is not None and not rule.is_tunnel]
     begun = {rule.mac for rule in known if rule.kind == "dnat"}
     saved = {endpoint.interface for endpoint in listed}
     is_half_done = any(
-        one.name in VETHS and one.far_mac not in begun and one.name not in saved for one in scene.interfaces
+        one.name in VETHS and one.far_mac not in begun and one.name not in saved for one in state.interfaces
     )
-    for item in plan_cleaning(config, scene, listed).remove:
+    for item in plan_cleaning(config, state, listed).remove:
         rule = parse_pod_rule(item.what) if isinstance(item.what, str) else None
         if rule is not None and rule.is_tunnel:
             assert not is_half_done
@@ -242,7 +242,7 @@ def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, node: Node) -> 
 
 
 # All but azure-vnet's: by a nexthop object, beside another that stays, and to the fabric.
-ODD = Scene(
+ODD = NodeState(
     neighbours=(Neighbour("azure0", ADDRESSES[2], TUNNEL_MAC, NeighbourState.PERMANENT),),
     routes=(
         HostRoute(ADDRESSES[2], "azure0", 3, is_plain=False),
@@ -255,15 +255,15 @@ ODD = Scene(
 @given(configs, nodes())
 @example(StaleAzureVnet(["10.1.0.0/25"]), (ODD, [Endpoint("azvgone", TUNNEL_MAC, (ADDRESSES[2],))]))
 def test_no_rule_of_another_shape_or_uplink_ever_goes(config: StaleAzureVnet, node: Node) -> None:
-    scene, listed = node
-    plan = plan_cleaning(config, scene, listed)
+    state, listed = node
+    plan = plan_cleaning(config, state, listed)
     for item in plan.remove:
         if isinstance(item.what, str):
             rule = parse_pod_rule(item.what)
             assert rule is not None
             assert item.what in (arpreply(rule.address, rule.mac), dnat(rule.address, rule.mac))
             assert rule.uplink in (None, "eth0")
-            assert rule.mac not in {one.mac for one in scene.interfaces}
+            assert rule.mac not in {one.mac for one in state.interfaces}
         elif isinstance(item.what, Neighbour):
             assert not item.what.is_foreign
             assert item.what.is_unresolved or item.what.mac != TUNNEL_MAC
@@ -273,49 +273,49 @@ def test_no_rule_of_another_shape_or_uplink_ever_goes(config: StaleAzureVnet, no
             assert not item.what.has_gateway
             assert item.what.protocol != 2
             # The kernel might take one that stays for it.
-            staying = [one for one in scene.routes if one not in {other.what for other in plan.remove}]
+            staying = [one for one in state.routes if one not in {other.what for other in plan.remove}]
             assert not any(item.what.requests & one.requests for one in staying)
 
 
 @given(configs, nodes())
 def test_every_object_goes_or_stays_or_is_counted_once(config: StaleAzureVnet, node: Node) -> None:
-    scene, listed = node
-    plan = plan_cleaning(config, scene, listed)
+    state, listed = node
+    plan = plan_cleaning(config, state, listed)
     named = Counter[object](item.what for item in (*plan.remove, *plan.keep))
-    there = Counter[object]([*scene.rules, *scene.neighbours, *scene.routes])
+    there = Counter[object]([*state.rules, *state.neighbours, *state.routes])
     assert not named - there
     assert sum(there.values()) == sum(named.values()) + plan.other_rules + plan.other_routes
     assert not {item.what for item in plan.remove} & {item.what for item in plan.keep}
     assert all(item.reason for item in (*plan.remove, *plan.keep))
 
 
-def what_is_left(scene: Scene, plan: AzureVnetPlan) -> Scene:
+def what_is_left(state: NodeState, plan: AzureVnetPlan) -> NodeState:
     gone = {item.what for item in plan.remove}
     return attrs.evolve(
-        scene,
-        rules=tuple(one for one in scene.rules if one not in gone),
-        neighbours=tuple(one for one in scene.neighbours if one not in gone),
-        routes=tuple(one for one in scene.routes if one not in gone),
+        state,
+        rules=tuple(one for one in state.rules if one not in gone),
+        neighbours=tuple(one for one in state.neighbours if one not in gone),
+        routes=tuple(one for one in state.routes if one not in gone),
     )
 
 
 @given(configs, nodes())
 def test_over_what_a_plan_leaves_the_plan_is_empty_and_keeps_the_same(config: StaleAzureVnet, node: Node) -> None:
-    scene, listed = node
-    plan = plan_cleaning(config, scene, listed)
-    again = plan_cleaning(config, what_is_left(scene, plan), listed)
+    state, listed = node
+    plan = plan_cleaning(config, state, listed)
+    again = plan_cleaning(config, what_is_left(state, plan), listed)
     assert again.is_empty
     assert [item.what for item in again.keep] == [item.what for item in plan.keep]
 
 
 # A bridge has the MAC of its NIC as a rule.
-ONE_MAC = Scene(
+ONE_MAC = NodeState(
     interfaces=(Interface(2, "eth0", MACS[0]), Interface(3, "azure0", MACS[0])),
     neighbours=(Neighbour("azure0", ADDRESSES[0], MACS[0], NeighbourState.PERMANENT),),
 )
 
 # In words they are the same.
-SAME_WORDS = Scene(
+SAME_WORDS = NodeState(
     routes=(HostRoute(ADDRESSES[4], "azure0", 4), HostRoute(ADDRESSES[4], "azure0", 4, has_gateway=True))
 )
 
@@ -327,34 +327,34 @@ SAME_WORDS = Scene(
 @example(StaleAzureVnet(["10.1.0.0/25"]), (TWO_PAIRS, TWO_LISTED), 0)
 @example(StaleAzureVnet(["10.1.0.0/25"]), (TWO_PAIRS, TWO_LISTED), 1)
 def test_the_order_of_what_is_there_doesnt_matter(config: StaleAzureVnet, node: Node, seed: int) -> None:
-    scene, listed = node
+    state, listed = node
     shuffle = random.Random(seed)
 
     def shuffled(items: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(shuffle.sample(items, len(items)))
 
     other = attrs.evolve(
-        scene,
-        rules=shuffled(scene.rules),
-        interfaces=shuffled(scene.interfaces),
-        neighbours=shuffled(scene.neighbours),
-        routes=shuffled(scene.routes),
+        state,
+        rules=shuffled(state.rules),
+        interfaces=shuffled(state.interfaces),
+        neighbours=shuffled(state.neighbours),
+        routes=shuffled(state.routes),
     )
-    assert plan_cleaning(config, other, shuffled(tuple(listed))) == plan_cleaning(config, scene, listed)
+    assert plan_cleaning(config, other, shuffled(tuple(listed))) == plan_cleaning(config, state, listed)
 
 
 @given(configs, nodes())
 def test_after_a_crash_at_any_step_the_rest_still_goes(config: StaleAzureVnet, node: Node) -> None:
     """Neighbours and routes first, the rules in one batch last: as the task does it."""
-    scene, listed = node
-    plan = plan_cleaning(config, scene, listed)
+    state, listed = node
+    plan = plan_cleaning(config, state, listed)
     steps = [item.what for item in plan.remove if item.kind != "rule"]
     for done in range(len(steps) + 1):
         gone = set(steps[:done])
         crashed = attrs.evolve(
-            scene,
-            neighbours=tuple(one for one in scene.neighbours if one not in gone),
-            routes=tuple(one for one in scene.routes if one not in gone),
+            state,
+            neighbours=tuple(one for one in state.neighbours if one not in gone),
+            routes=tuple(one for one in state.routes if one not in gone),
         )
         rest = {item.what for item in plan_cleaning(config, crashed, listed).remove}
         assert rest == {item.what for item in plan.remove} - gone

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostrouting import Config, ConfigError, RouteOverlap
-from hostrouting.model.netaddr import parse_device, parse_prefix
+from hostrouting.model.parsing import parse_device, parse_prefix
 
 KEYS = ["hostRouting", "staticRoutes", "routeOverlap", "enabled", "routes", "destination", "gateway", "dev", "metric",
         "expectedCidrs", "mode", "containerDevs", "allowedDevs", "settleSeconds", "waitSeconds", "coverage",

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import NextHop, Route, Rule, RuleAction
+from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, NewAddress, new_addresses, policy_rules, routes
 
 if TYPE_CHECKING:
-    from hostrouting.model.values import Lookup
+    from hostrouting.model.routes import Lookup
 
 LOOPBACK = 127
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hostrouting import RouteError
-from hostrouting.model.values import NextHop, Protocol, Route
+from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
 
 if TYPE_CHECKING:

@@ -23,14 +23,15 @@ from hostrouting import (
     StaticRoute,
     StaticRoutes,
 )
+from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.boot.gate import CHECK, PROBE, ROUTES, drop_in_text
 from hostrouting.boot.installation import install_part, plan_boot, plan_part, remove_part
 from hostrouting.boot.parts import WATCH, Manifest
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
-from hostrouting.routes.install import all_or_nothing
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.testing import FailingBackend, FakeProbeNode, FakeSystemd, RecordingBackend
+from phases import all_or_nothing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,7 +175,7 @@ def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)
         layout.units.mkdir(parents=True)
-        host = Host(routes=node([]), units=FakeSystemd(layout), layout=layout, probe_node=FakeProbeNode())
+        host = Host(routes=node([]), units=FakeSystemd(layout), layout=layout)
         before = all_below(layout)
         parts: dict[str, bool] = {}
         consumer = ""
@@ -188,6 +189,7 @@ def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_
             if manifest.has_gate:
                 assert manifest.consumer == consumer
                 assert layout.gate(consumer).read_text() == drop_in_text(parts)
+        phases.run(RemoveLoadBalancerProbe(host=host, node=FakeProbeNode()))
         phases.run(RemoveHostRouting(host=host))
         assert all_below(layout) == before
 

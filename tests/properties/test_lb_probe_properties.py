@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.plan import PinPlan, choose_pin_device, judge_addresses, plan_pins
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
-from hostrouting.model.errors import LoadBalancerProbeError
-from hostrouting.model.values import Link
+from hostrouting.model.links import Link
 
 DEVICES = ["eth0", "eth1", "azure0"]
 OURS = 217

@@ -8,7 +8,8 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.model.values import NextHop, Protocol, Route, RouteType, Rule, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.routes.proof import unproven
 
 PREFIXES = [

@@ -20,7 +20,7 @@ from hostrouting import ConfigError, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.boot.readback import read_check_route_overlap_script, read_static_routes_script
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
 from hostrouting.config.routing import METRIC_MAX
-from hostrouting.model.netaddr import reserved_block
+from hostrouting.model.parsing import reserved_block
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.values import Address, Link, NextHop, NexthopObject, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.model.links import Address, Link
+from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, Table
+from hostrouting.model.rules import Rule, RuleAction
 
 uint32s = st.integers(0, 2**32 - 1)
 bytes_ = st.integers(0, 255)

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.config.routing import OverlapMode
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd, RecordingBackend
-from hostrouting.watch.backoff import CONTESTED_LOSSES, Patience, Repair
-from hostrouting.watch.events import Event, EventKind, Look, news, status
+from hostrouting.watch.backoff import CONTESTED_LOSSES, Backoff, Repair
+from hostrouting.watch.events import Event, EventKind, Look, events_between, status
 from hostrouting.watch.loop import WatchHostRouting
 from hostrouting.watch.metrics import Counters, Metric, exposition, metrics_text
 from hostrouting.watch.notify import Supervisor
@@ -66,14 +66,14 @@ def test_what_was_said_and_not_taken_back_is_what_fails(seen: list[Look]) -> Non
     said: list[str] = []
     for look in seen:
         now = look.after(before)
-        events = news(before, now)
+        events = events_between(before, now)
         for event in events:
             if event.kind is EventKind.FAILURE:
                 said.append(event.message.partition(";")[0])
             elif event.kind is EventKind.FAILURE_GONE:
                 said.remove(event.message.removeprefix("no longer so: "))
         assert sorted(said) == sorted(map(key, now.failing))
-        assert news(now, now.after(now)) == ()
+        assert events_between(now, now.after(now)) == ()
         assert "\n" not in status(now)
         before = now
 
@@ -85,21 +85,21 @@ routes = st.builds(
 
 @given(st.lists(st.tuples(st.floats(0, 1000), routes)))
 def test_a_wait_never_shrinks_while_somebody_goes_on_and_ends_in_time(losses: list[tuple[float, Route]]) -> None:
-    now, patience = 0.0, Patience()
+    now, backoff = 0.0, Backoff()
     for seconds, route in losses:
         now += seconds
-        before = patience.of(route)
-        patience = patience.after([route], now)
-        item = patience.of(route)
+        before = backoff.of(route)
+        backoff = backoff.after([route], now)
+        item = backoff.of(route)
         assert item is not None
         assert item.is_contested == (item.count >= CONTESTED_LOSSES)
-        assert patience.is_due(route, item.due)
+        assert backoff.is_due(route, item.due)
         assert item.wait_seconds <= 300
         if before is not None and item.count > before.count:
             assert item.wait_seconds >= before.wait_seconds
-        due = patience.next_due(now)
+        due = backoff.next_due(now)
         assert due is None or 0 < due <= 300
-    assert patience.after([], now + 10_000) == Patience()
+    assert backoff.after([], now + 10_000) == Backoff()
 
 
 # --- the whole of it -----------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_loo
         host = Host(routes=backend, units=FakeSystemd(), layout=Layout(root))
         with suppress(Cancelled):
             WatchHostRouting(lambda: CONFIG, host, said.append, Supervisor()).do(scope)
-        report = check_overlap(attrs.evolve(CONFIG, wait_seconds=0), host, CancelScope())
+        report = check_overlap(attrs.evolve(CONFIG, wait_seconds=0), host.routes, CancelScope())
         assert json.loads(host.layout.report.read_text()) | {"time": ""} == report.to_json() | {"time": ""}
         assert host.layout.marker_ok.exists() == (report.verdict is Verdict.OK)
     assert plan_repair(CONFIG, kernel)[0].is_empty

@@ -10,14 +10,15 @@ from hypothesis import settings
 from hypothesis.stateful import invariant
 
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.model.values import RouteType, Scope, Table
+from hostrouting.model.routes import RouteType, Scope, Table
 from hostrouting.testing.conformance import ConformanceMachine
 from hostrouting.testing.strategies import DESTINATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hostrouting.model.values import Lookup, Route, Rule
+    from hostrouting.model.routes import Lookup, Route
+    from hostrouting.model.rules import Rule
 
 # The kernel shows entries for these with another type, or none.
 _ODD = {IPv4Address(0), IPv4Address("224.0.0.1"), IPv4Address("255.255.255.255")}

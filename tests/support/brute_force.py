@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.model.values import DEFAULT_DESTINATION, Lookup, Protocol, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, Protocol, Route, RouteType, Table
+from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

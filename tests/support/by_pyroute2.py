@@ -9,7 +9,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import TYPE_CHECKING, Any
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.model.values import Address, Link, Lookup, NextHop, Route, RouteType, Rule, RuleAction, Table
+from hostrouting.model.links import Address, Link
+from hostrouting.model.routes import Lookup, NextHop, Route, RouteType, Table
+from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -24,8 +24,8 @@ from hostrouting import Config, Configure, Host, HostRoutingError, Layout
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.boot.gate import PROBE
 from hostrouting.boot.installation import install_part, remove_part
-from hostrouting.routes.install import all_or_nothing
 from hostrouting.testing import FakeSystemd
+from phases import all_or_nothing
 
 MACHINE = "systemd-nspawn@kube1.service"
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink"}

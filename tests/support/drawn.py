@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
 from hostrouting import Finding, Note, OverlapMode
-from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
-from hostrouting.overlap.strips import Segment, Strip
+from hostrouting.cli.strips import answer_of
+from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, OverlapReport, Segment, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +17,7 @@ def segment(first: str, last: str, kind: FindingKind | NoteKind | None = None, *
     return Segment(IPv4Address(first), IPv4Address(last), kind, isinstance(kind, FindingKind), devs)
 
 
-def strip(cidr: str, *special: Segment) -> Strip:
+def strip(cidr: str, *special: Segment) -> JudgedCidr:
     """The given segments, in order, and eth0 in between."""
     network = IPv4Network(cidr)
     segments: list[Segment] = []
@@ -29,20 +29,20 @@ def strip(cidr: str, *special: Segment) -> Strip:
         at = int(part.last) + 1
     if at <= int(network.broadcast_address):
         segments.append(Segment(IPv4Address(at), network.broadcast_address, devs=("eth0",)))
-    return Strip(network, tuple(segments))
+    return JudgedCidr(network, tuple(segments))
 
 
-def finding(of: Strip, part: Segment) -> Finding:
+def finding(of: JudgedCidr, part: Segment) -> Finding:
     devs = part.devs
     message = f"{part.kind}: expected CIDR {of.cidr} (probe {part.first}) routes via {','.join(devs)}, expected eth0"
     return Finding(FindingKind(part.kind or ""), of.cidr, part.first, devs, ("eth0",), (), None, message)
 
 
-def report(*strips: Strip, notes: Iterable[Note] = ()) -> OverlapReport:
+def report(*strips: JudgedCidr, notes: Iterable[Note] = ()) -> OverlapReport:
     """A finding for each failing answer of each strip."""
     findings = []
     for of in strips:
-        failing = {part.answer: part for part in reversed(of.segments) if part.is_failure}
+        failing = {answer_of(part): part for part in reversed(of.segments) if part.is_failure}
         findings += [finding(of, part) for part in reversed(failing.values())]
     return OverlapReport(
         Verdict.OVERLAP if findings else Verdict.OK,
@@ -52,5 +52,5 @@ def report(*strips: Strip, notes: Iterable[Note] = ()) -> OverlapReport:
         tuple(findings),
         tuple(notes),
         cidrs=tuple(of.cidr for of in strips),
-        strips=strips,
+        judged=strips,
     )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

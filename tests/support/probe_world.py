@@ -30,7 +30,7 @@ from programs import refuse_host, tool
 
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.kernel._namespaces import Namespace
-from hostrouting.model.values import Protocol
+from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

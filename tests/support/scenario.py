@@ -24,7 +24,8 @@ import attrs
 import pytest
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import NextHop, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
-from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
+from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, NodeState
 
 NIC_MAC, GONE_MAC, LIVE_MAC, TUNNEL_MAC = (
     "00:0d:3a:01:02:03",
@@ -54,7 +54,7 @@ LIVE_RULES = (arp_reply(LIVE, LIVE_MAC), dnat(LIVE, LIVE_MAC))
 GONE_RULES = (arp_reply(GONE), dnat(GONE), dnat(GONE6))
 
 
-def scene(**fields: Any) -> Scene:
+def node_state(**fields: Any) -> NodeState:
     """The node; what is given takes the place of what it holds."""
     given: dict[str, Any] = {
         "rules": (*NODE_RULES, *LIVE_RULES, *GONE_RULES),
@@ -64,7 +64,7 @@ def scene(**fields: Any) -> Scene:
         "neighbours": (neighbour(LIVE, LIVE_MAC), neighbour(GONE)),
         "routes": (route(GONE),),
     }
-    return Scene(**(given | fields))
+    return NodeState(**(given | fields))
 
 
 def state(*endpoints: tuple[str, str | None, str], **more: Any) -> str:

@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import (
-    DEFAULT_DESTINATION,
-    NextHop,
-    Protocol,
-    Route,
-    RouteType,
-    Rule,
-    RuleAction,
-    Scope,
-    Table,
-)
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing.strategies import NewAddress
 
 if TYPE_CHECKING:

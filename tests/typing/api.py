@@ -8,33 +8,35 @@ from typing import assert_type
 
 import phases
 from hostrouting import (
-    AzureVnetReport,
-    BridgeNode,
     CheckRouteOverlap,
     Config,
     Configure,
-    ConfigureLoadBalancerProbe,
     ConfigureStaticRoutes,
     Finding,
     Host,
-    HostNetworking,
     Layout,
-    LoadBalancerProbe,
     NetlinkBackend,
     OverlapMode,
     OverlapReport,
-    ProbeNode,
-    ProbeReport,
     RemoveHostRouting,
-    RemoveLoadBalancerProbe,
-    RemoveStaleAzureVnet,
     RouteBackend,
     RouteOverlap,
     RoutesReport,
-    StaleAzureVnet,
     StaticRoute,
     StaticRoutes,
     UnitManager,
+)
+from hostrouting.azure import (
+    AzureVnetReport,
+    BridgeNode,
+    ConfigureLoadBalancerProbe,
+    HostNetworking,
+    LoadBalancerProbe,
+    ProbeNode,
+    ProbeReport,
+    RemoveLoadBalancerProbe,
+    RemoveStaleAzureVnet,
+    StaleAzureVnet,
 )
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
@@ -58,16 +60,16 @@ namespace: Kernel = NamespaceKernel()
 units: UnitManager = FakeSystemd()
 probe_node: ProbeNode = FakeProbeNode()
 bridge_node: BridgeNode = FakeBridgeNode()
-host = Host(routes=routes, units=units, layout=Layout("/tmp/x"), probe_node=probe_node, bridge_node=bridge_node)
-Host(probe_node=LinuxProbeNode(), bridge_node=LinuxBridgeNode())
+host = Host(routes=routes, units=units, layout=Layout("/tmp/x"))
 
 networking = HostNetworking(
     LoadBalancerProbe(True, ["eth0"], "metadata", required=True), StaleAzureVnet(["10.241.0.0/16"], keep=["10.241.0.9"])
 )
 HostNetworking(stale_azure_vnet={"cidrs": ["fd00:1::/64"]}, consumer="kubelet.service")
-assert_type(phases.run(ConfigureLoadBalancerProbe(networking, host=host)), ProbeReport)
-assert_type(phases.run(RemoveLoadBalancerProbe(host=host)), ProbeReport)
-assert_type(phases.run(RemoveStaleAzureVnet(networking, host=host)), AzureVnetReport)
+assert_type(phases.run(ConfigureLoadBalancerProbe(networking, host=host, node=probe_node)), ProbeReport)
+assert_type(phases.run(RemoveLoadBalancerProbe(host=host, node=LinuxProbeNode())), ProbeReport)
+assert_type(phases.run(RemoveStaleAzureVnet(networking, host=host, node=bridge_node)), AzureVnetReport)
+RemoveStaleAzureVnet(networking, node=LinuxBridgeNode())
 
 assert_type(phases.run(ConfigureStaticRoutes(config, host=host)), RoutesReport)
 assert_type(phases.run(CheckRouteOverlap(config)), OverlapReport)

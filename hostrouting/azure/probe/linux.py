@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from ipaddress import IPv6Network
 from typing import TYPE_CHECKING
 
+from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.ipv6 import Ipv6Backend, Ipv6Route
 from hostrouting.azure.probe.metadata import MetadataService
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.default_route import unicast_defaults
-from hostrouting.model.errors import LoadBalancerProbeError, RouteError
-from hostrouting.model.values import NextHop, Protocol, RouteType, Table
+from hostrouting.model.errors import RouteError
+from hostrouting.model.routes import NextHop, Protocol, RouteType, Table
 from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from ipaddress import IPv6Address
 
-    from hostrouting.model.values import Link, Route
+    from hostrouting.model.links import Link
+    from hostrouting.model.routes import Route
 
 __all__ = ["LinuxProbeNode"]
 
@@ -88,7 +90,7 @@ class LinuxProbeNode:
             return None
         raise _refused(attempt, done)
 
-    def rehearse(self, text: str, table: str) -> str:
+    def dry_run(self, text: str, table: str) -> str:
         """The listing that a table would have if a text were loaded, tried in a network namespace of its own."""
         attempt = f"try out the nftables rules of table ip6 {table}"
         commands = f"nft -f - && nft -s list table ip6 {table}"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno as errnos
 from typing import TYPE_CHECKING
 
-from hostrouting.model.errors import LoadBalancerProbeError
-from hostrouting.model.values import NextHop, Protocol
+from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.model.routes import NextHop, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from ipaddress import IPv6Address
 
     from hostrouting.azure.probe.port import NodeAddress, Pin
-    from hostrouting.model.values import Link
+    from hostrouting.model.links import Link
     from phases import CancelScope
 
 __all__ = ["FakeProbeNode"]
@@ -82,7 +82,7 @@ class FakeProbeNode:
         self._need_nft()
         return self.tables.get(table)
 
-    def rehearse(self, text: str, table: str) -> str:
+    def dry_run(self, text: str, table: str) -> str:
         """The listing that a table would have if a text were loaded."""
         self._need_nft()
         return _read(text)[1] or f"table ip6 {table} {{\n}}\n"

@@ -17,7 +17,7 @@ from http.client import HTTPException, HTTPResponse
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.model.errors import LoadBalancerProbeError
+from hostrouting.azure.errors import LoadBalancerProbeError
 from phases import TimedOut
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.boot.parts import BootFile, Part, unit_text
 from hostrouting.boot.readback import values_of
 from hostrouting.boot.render import fill
-from hostrouting.model.netaddr import parse_device
+from hostrouting.model.parsing import parse_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

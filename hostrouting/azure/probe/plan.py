@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.azure.config import Ipv6Detection
+from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.port import Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
-from hostrouting.model.errors import LoadBalancerProbeError
-from hostrouting.model.netaddr import parse_device
-from hostrouting.model.values import Protocol
+from hostrouting.model.parsing import parse_device
+from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from ipaddress import IPv6Address
 
     from hostrouting.azure.probe.port import NodeAddress
-    from hostrouting.model.values import Link
+    from hostrouting.model.links import Link
 
 __all__ = [
     "Evidence",

@@ -28,7 +28,8 @@ import attrs
 if TYPE_CHECKING:
     from ipaddress import IPv6Address
 
-    from hostrouting.model.values import Link, NextHop
+    from hostrouting.model.links import Link
+    from hostrouting.model.routes import NextHop
     from phases import CancelScope
 
 __all__ = ["NodeAddress", "Pin", "ProbeNode"]
@@ -104,7 +105,7 @@ class ProbeNode(Protocol):
         """What is in force of a table of family ip6; None if there is none."""
         ...
 
-    def rehearse(self, text: str, table: str) -> str:
+    def dry_run(self, text: str, table: str) -> str:
         """The listing that a table would have if a text were loaded; what is in force isn't touched."""
         ...
 

@@ -9,7 +9,7 @@ from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
 from hostrouting.boot.render import fill
-from hostrouting.model.netaddr import parse_device
+from hostrouting.model.parsing import parse_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

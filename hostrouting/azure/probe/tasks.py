@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
+from hostrouting.azure import nodes
 from hostrouting.azure.config import Ipv6Detection
+from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.plan import (
     ALWAYS,
@@ -30,8 +32,8 @@ from hostrouting.boot.gate import PROBE
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import BootPlan, exclusive, install_part, is_installed, plan_part, remove_part
 from hostrouting.kernel.waiting import look_until
-from hostrouting.model.errors import ConfigError, LoadBalancerProbeError
-from hostrouting.routes.install import all_or_nothing
+from hostrouting.model.errors import ConfigError
+from phases import all_or_nothing
 
 if TYPE_CHECKING:
     from ipaddress import IPv6Address
@@ -39,8 +41,7 @@ if TYPE_CHECKING:
     from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
     from hostrouting.azure.probe.port import Pin, ProbeNode
     from hostrouting.boot.parts import Part
-    from hostrouting.routes.install import Undo
-    from phases import CancelScope
+    from phases import CancelScope, Undo
 
 __all__ = ["ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "plan_next_boot", "plan_probe"]
 
@@ -51,13 +52,14 @@ NOT_INSTALLED = "nothing of it is installed"
 # --- the plan ----------------------------------------------------------------------------------------------------
 
 
-def plan_probe(config: HostNetworking, host: Host, scope: CancelScope) -> ProbePlan:
+def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: ProbeNode | None = None) -> ProbePlan:
     """Plan for the node as it is at this moment, changing nothing and waiting for nothing but Azure's answer.
 
     Args:
         config: what is wanted.
         host: where.
         scope: ends the wait for the metadata service, where that is to be asked.
+        node: its IPv6 side; None: this kernel's.
 
     Returns:
         The plan; for an image an empty one, as it has neither rules nor routes.
@@ -69,10 +71,11 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope) -> ProbeP
     """
     probe = config.load_balancer_probe
     if not probe.enabled:
-        return _plan_removal(host, is_asked_for=False)
+        return _plan_removal(host, node, is_asked_for=False)
     if host.is_image:
         return ProbePlan(devices=_devices_of_image(probe))
-    return _plan_now(probe, host, _assigned(probe, host.probe_node, scope))
+    node = nodes.probe_node(host, node)
+    return _plan_now(probe, host, node, _assigned(probe, node, scope))
 
 
 def plan_next_boot(config: HostNetworking, host: Host, plan: ProbePlan) -> BootPlan:
@@ -103,8 +106,9 @@ def _assigned(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> 
     return node.assigned_addresses(scope) if probe.ipv6_detection is Ipv6Detection.METADATA else None
 
 
-def _plan_now(probe: LoadBalancerProbe, host: Host, assigned: tuple[IPv6Address, ...] | None) -> ProbePlan:
-    node = host.probe_node
+def _plan_now(
+    probe: LoadBalancerProbe, host: Host, node: ProbeNode, assigned: tuple[IPv6Address, ...] | None
+) -> ProbePlan:
     devices = probe.devices or check_devices(node.default_devices())
     if not devices:
         return ProbePlan(missing="a default route, whose device probes come in by")
@@ -122,7 +126,7 @@ def _plan_now(probe: LoadBalancerProbe, host: Host, assigned: tuple[IPv6Address,
     if missing is not None:
         return ProbePlan(devices, evidence.sentence, missing=missing)
     text = render_ruleset(devices)
-    after = node.rehearse(text, TABLE)
+    after = node.dry_run(text, TABLE)
     return ProbePlan(
         devices,
         evidence.sentence,
@@ -169,12 +173,14 @@ class ConfigureLoadBalancerProbe:
     Args:
         config: what is wanted.
         host: where; None: this host.
+        node: its IPv6 side; None: this kernel's, by nft and netlink.
     """
 
     name: ClassVar[str] = "configure-load-balancer-probe"
 
     config: HostNetworking
     host: Host | None = attrs.field(default=None, kw_only=True)
+    node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
         """Do it.
@@ -191,31 +197,32 @@ class ConfigureLoadBalancerProbe:
         """
         host, probe = self.host or Host(), self.config.load_balancer_probe
         if not probe.enabled:
-            return _remove(host, scope, is_asked_for=False)
+            return _remove(host, self.node, scope, is_asked_for=False)
         if host.is_image:
             return self._install(host, scope, ProbeReport(devices=_devices_of_image(probe)))
+        node = nodes.probe_node(host, self.node)
         try:
-            return self._carry_out(host, scope)
+            return self._carry_out(host, node, scope)
         except LoadBalancerProbeError as error:
             if probe.required:
                 raise
             # With what couldn't be put back, if anything.
             problem = "\n".join([str(error), *getattr(error, "__notes__", ())])
-            return self._install(host, scope, ProbeReport(devices=_known_devices(probe, host), problem=problem))
+            return self._install(host, scope, ProbeReport(devices=_known_devices(probe, node), problem=problem))
 
-    def _carry_out(self, host: Host, scope: CancelScope) -> ProbeReport:
+    def _carry_out(self, host: Host, node: ProbeNode, scope: CancelScope) -> ProbeReport:
         probe = self.config.load_balancer_probe
-        assigned = _assigned(probe, host.probe_node, scope)
+        assigned = _assigned(probe, node, scope)
 
         def look() -> tuple[ProbeReport, str | None]:
             with locked(host.layout.lock, scope):
-                plan = _plan_now(probe, host, assigned)
+                plan = _plan_now(probe, host, node, assigned)
                 is_new = False
                 if plan.missing is None and plan.skipped_because is None:
                     with all_or_nothing(scope) as undo:
                         is_new = install_part(host, self.config.consumer, self._part(host, plan.devices), undo)
-                        _apply(plan, host.probe_node, scope, undo)
-                        _see_way(host.probe_node, (*plan.pins.add, *plan.pins.unchanged)[0])
+                        _apply(plan, node, scope, undo)
+                        _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
                 report = ProbeReport(
                     plan.devices,
                     plan.evidence,
@@ -246,11 +253,11 @@ class ConfigureLoadBalancerProbe:
         return probe_part(devices, host.layout, required=self.config.load_balancer_probe.required)
 
 
-def _known_devices(probe: LoadBalancerProbe, host: Host) -> tuple[str, ...]:
+def _known_devices(probe: LoadBalancerProbe, node: ProbeNode) -> tuple[str, ...]:
     if probe.devices:
         return probe.devices
     try:
-        return check_devices(host.probe_node.default_devices())
+        return check_devices(node.default_devices())
     except LoadBalancerProbeError:
         return ()  # the problem that is reported already
 
@@ -309,11 +316,13 @@ class RemoveLoadBalancerProbe:
 
     Args:
         host: where; None: this host.
+        node: its IPv6 side; None: this kernel's, by nft and netlink.
     """
 
     name: ClassVar[str] = "remove-load-balancer-probe"
 
     host: Host | None = attrs.field(default=None, kw_only=True)
+    node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
         """Do it.
@@ -326,20 +335,21 @@ class RemoveLoadBalancerProbe:
             FileError: a file can't be removed; a later run goes on from there.
             UnitError: systemd refuses; likewise.
         """
-        return _remove(self.host or Host(), scope, is_asked_for=True)
+        return _remove(self.host or Host(), self.node, scope, is_asked_for=True)
 
 
-def _plan_removal(host: Host, *, is_asked_for: bool) -> ProbePlan:
+def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> ProbePlan:
     """What to take back.
 
     Args:
         host: where.
+        node: its IPv6 side; None: this kernel's.
         is_asked_for: not because a config doesn't enable it; else a node on which nothing was installed isn't asked.
     """
     skipped = NOT_INSTALLED if is_asked_for else NOT_ENABLED
     if host.is_image or not (is_asked_for or is_installed(host, PROBE)):
         return ProbePlan(skipped_because=skipped)
-    node = host.probe_node
+    node = nodes.probe_node(host, node)
     pins = plan_pins(None, node.pins(REWRITTEN_SOURCE))
     before = _listing_if_any(node)
     return ProbePlan(skipped_because=skipped, ruleset="" if before is None else REMOVAL, rules_before=before, pins=pins)
@@ -363,20 +373,21 @@ def _why_rules_may_stay(node: ProbeNode) -> str | None:
     return None
 
 
-def _remove(host: Host, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
-    if _plan_removal(host, is_asked_for=is_asked_for).is_empty and not is_installed(host, PROBE):
+def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
+    if _plan_removal(host, node, is_asked_for=is_asked_for).is_empty and not is_installed(host, PROBE):
         return ProbeReport(skipped_because=NOT_INSTALLED if is_asked_for else NOT_ENABLED)
     with exclusive(host, scope):
-        plan = _plan_removal(host, is_asked_for=is_asked_for)
+        plan = _plan_removal(host, node, is_asked_for=is_asked_for)
         might_stay = plan.rules_before is None and not host.is_image and is_installed(host, PROBE)
-        problem = _why_rules_may_stay(host.probe_node) if might_stay else None
+        problem = _why_rules_may_stay(nodes.probe_node(host, node)) if might_stay else None
         if not plan.is_empty:
             with all_or_nothing(scope) as undo:
-                _apply(plan, host.probe_node, scope, undo)
+                _apply(plan, nodes.probe_node(host, node), scope, undo)
         is_new = bool(remove_part(host, PROBE))
         # Who flushes the ruleset gives the rules back, if need be without the lock; now nobody does it any more.
-        again = _plan_removal(host, is_asked_for=True)
+        again = _plan_removal(host, node, is_asked_for=True)
         if again.has_new_rules:
-            host.probe_node.load(again.ruleset)
-            _see_rules(host.probe_node, again)
+            there = nodes.probe_node(host, node)
+            there.load(again.ruleset)
+            _see_rules(there, again)
     return ProbeReport(problem=problem, rules_changed=plan.has_new_rules, pins=plan.pins, files_changed=is_new)

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hostrouting.azure.vnet.model import Scene
+from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.vnet.model import NodeState
 from hostrouting.azure.vnet.neighbourhood import Neighbourhood
 from hostrouting.azure.vnet.parse import parse_rules
 from hostrouting.boot.layout import SEARCH_PATH
-from hostrouting.model.errors import AzureVnetError, RouteError
+from hostrouting.model.errors import RouteError
 from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class LinuxBridgeNode:
         self._sys = sys
         self._around = Neighbourhood()
 
-    def look(self, bridge: str) -> Scene:
+    def look(self, bridge: str) -> NodeState:
         """All that a plan is made of, but for files."""
         around = self._around
         with _as_azure_vnet_error():
@@ -61,7 +62,7 @@ class LinuxBridgeNode:
             interfaces = around.interfaces()
         if not any(interface.name == bridge for interface in interfaces):
             notes = (f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`", *notes)
-        return Scene(
+        return NodeState(
             rules=rules,
             interfaces=interfaces,
             addresses=addresses,

@@ -11,7 +11,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from hostrouting.model.errors import AzureVnetError
+from hostrouting.azure.errors import AzureVnetError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

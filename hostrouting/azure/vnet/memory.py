@@ -2,7 +2,7 @@
 
 ::
 
-    node = FakeBridgeNode(Scene(rules=(line,), interfaces=(Interface(2, "azure0"),)))
+    node = FakeBridgeNode(NodeState(rules=(line,), interfaces=(Interface(2, "azure0"),)))
     node.before("remove_rules", lambda: node.change(rules=()))       # somebody else was faster
     assert not node.remove_rules([line])
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.vnet.model import Scene
+from hostrouting.azure.vnet.model import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,15 +28,15 @@ class FakeBridgeNode:
     """A ``BridgeNode`` that holds what it is told, of one bridge.
 
     Args:
-        scene: what it holds.
+        state: what it holds.
 
     Attributes:
-        scene: what it holds now.
+        state: what it holds now.
         calls: the names of the calls so far, in order.
     """
 
-    def __init__(self, scene: Scene | None = None) -> None:
-        self.scene = Scene() if scene is None else scene
+    def __init__(self, state: NodeState | None = None) -> None:
+        self.state = NodeState() if state is None else state
         self.calls: list[str] = []
         self._before: list[tuple[str, Callable[[], object]]] = []
 
@@ -50,22 +50,22 @@ class FakeBridgeNode:
         self._before.append((call, act))
 
     def change(self, **fields: Any) -> None:
-        """Have another scene, which differs in some of its fields."""
-        self.scene = attrs.evolve(self.scene, **fields)
+        """Have another state, which differs in some of its fields."""
+        self.state = attrs.evolve(self.state, **fields)
 
-    def look(self, bridge: str) -> Scene:
+    def look(self, bridge: str) -> NodeState:
         """All of it, but for neighbours that are on another interface."""
         self._come("look")
-        return attrs.evolve(self.scene, neighbours=tuple(one for one in self.scene.neighbours if one.dev == bridge))
+        return attrs.evolve(self.state, neighbours=tuple(one for one in self.state.neighbours if one.dev == bridge))
 
     def remove_rules(self, rules: Sequence[str]) -> bool:
         """Remove rules, all or none."""
         self._come("remove_rules")
-        if Counter(rules) - Counter(self.scene.rules):
+        if Counter(rules) - Counter(self.state.rules):
             return False
         left = Counter(rules)
         kept = []
-        for rule in self.scene.rules:
+        for rule in self.state.rules:
             if left[rule]:
                 left[rule] -= 1
             else:
@@ -76,14 +76,14 @@ class FakeBridgeNode:
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
         """Remove neighbours; give those that weren't there."""
         self._come("remove_neighbours")
-        before = self.scene.neighbours
+        before = self.state.neighbours
         self.change(neighbours=tuple(one for one in before if one not in neighbours))
         return tuple(one for one in neighbours if one not in before)
 
     def remove_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
         """Remove routes; give those that weren't there."""
         self._come("remove_routes")
-        before = self.scene.routes
+        before = self.state.routes
         self.change(routes=tuple(one for one in before if one not in routes))
         return tuple(one for one in routes if one not in before)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model.values import Protocol
+from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
-    from hostrouting.model.netaddr import IpAddress
+    from hostrouting.model.parsing import IpAddress
 
-__all__ = ["HostRoute", "Interface", "Neighbour", "NeighbourState", "Scene"]
+__all__ = ["HostRoute", "Interface", "Neighbour", "NeighbourState", "NodeState"]
 
 _IPV4 = 4
 
@@ -133,7 +133,7 @@ class HostRoute:
 
 
 @attrs.frozen
-class Scene:
+class NodeState:
     """A node at one moment.
 
     Args:

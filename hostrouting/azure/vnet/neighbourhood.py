@@ -34,13 +34,13 @@ from hostrouting.kernel.rtnetlink.messages import (
     to_number,
 )
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import NextHop, Route, RouteType, Table
+from hostrouting.model.routes import NextHop, Route, RouteType, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from hostrouting.kernel.rtnetlink.conversation import Conversation
-    from hostrouting.model.netaddr import IpAddress
+    from hostrouting.model.parsing import IpAddress
 
 __all__ = ["Neighbourhood"]
 

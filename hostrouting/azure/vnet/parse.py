@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model.errors import AzureVnetError
-from hostrouting.model.netaddr import shown
+from hostrouting.azure.errors import AzureVnetError
+from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.model.netaddr import IpAddress
+    from hostrouting.model.parsing import IpAddress
 
 __all__ = ["TUNNEL_MAC", "Endpoint", "PodRule", "RuleKind", "parse_endpoints", "parse_pod_rule", "parse_rules"]
 

@@ -12,15 +12,15 @@ import attrs
 
 from hostrouting.azure.vnet.model import HostRoute, Neighbour
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, PodRule, RuleKind, parse_pod_rule
-from hostrouting.model.values import Protocol
+from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hostrouting.azure.config import StaleAzureVnet
-    from hostrouting.azure.vnet.model import Scene
+    from hostrouting.azure.vnet.model import NodeState
     from hostrouting.azure.vnet.parse import Endpoint
-    from hostrouting.model.netaddr import IpAddress
+    from hostrouting.model.parsing import IpAddress
 
 __all__ = ["AzureVnetPlan", "AzureVnetReport", "Item", "plan_cleaning"]
 
@@ -133,45 +133,45 @@ class AzureVnetReport:
         }
 
 
-def plan_cleaning(config: StaleAzureVnet, scene: Scene, endpoints: Iterable[Endpoint]) -> AzureVnetPlan:
+def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetPlan:
     """Tell what azure-vnet has left for pods that it no longer serves.
 
     The order of what is given doesn't matter. A plan over what is left by this plan is empty.
 
     Args:
         config: where to look, and what to leave alone.
-        scene: the node.
+        state: the node.
         endpoints: the pods that azure-vnet's state lists, dead ones too.
 
     Returns:
         The plan.
     """
-    return _Planner(config, scene, tuple(endpoints)).plan()
+    return _Planner(config, state, tuple(endpoints)).plan()
 
 
 class _Planner:
     """A node as the decisions look at it."""
 
-    def __init__(self, config: StaleAzureVnet, scene: Scene, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, config: StaleAzureVnet, state: NodeState, endpoints: Sequence[Endpoint]) -> None:
         self._config = config
-        self._scene = scene
-        self._rules = [(line, rule) for line in scene.rules if (rule := parse_pod_rule(line)) is not None]
-        self._own = dict.fromkeys(scene.addresses, "it is an address of this host")
-        self._gateways = set(scene.gateways)
+        self._scene = state
+        self._rules = [(line, rule) for line in state.rules if (rule := parse_pod_rule(line)) is not None]
+        self._own = dict.fromkeys(state.addresses, "it is an address of this host")
+        self._gateways = set(state.gateways)
         self._own_macs = {
             interface.mac: f"its MAC is that of {interface.name}"
-            for interface in sorted(scene.interfaces, key=lambda one: one.name, reverse=True)
+            for interface in sorted(state.interfaces, key=lambda one: one.name, reverse=True)
             if interface.name in (config.uplink, config.bridge) and interface.mac
         }
-        names = {interface.name for interface in scene.interfaces}
+        names = {interface.name for interface in state.interfaces}
         self._has_bridge = config.bridge in names
         self._alive = [endpoint for endpoint in endpoints if endpoint.interface in names]
         # One without an interface may be anywhere.
         dead = [endpoint for endpoint in endpoints if endpoint.interface and endpoint.interface not in names]
         self._alive_at, self._dead_at = _by_address(self._alive), _by_address(dead)
-        veths = sorted((one for one in scene.interfaces if one.name.startswith(_VETH_PREFIX)), key=lambda one: one.name)
+        veths = sorted((one for one in state.interfaces if one.name.startswith(_VETH_PREFIX)), key=lambda one: one.name)
         # A pair that somebody has renamed still serves its pod, as long as it is a port of the bridge.
-        pairs = [one for one in scene.interfaces if one in veths or one.master == config.bridge]
+        pairs = [one for one in state.interfaces if one in veths or one.master == config.bridge]
         self._pod_ends = {
             pair.far_mac: pair.name
             for pair in sorted(pairs, key=lambda one: one.name, reverse=True)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hostrouting.azure.vnet.model import HostRoute, Neighbour, Scene
+    from hostrouting.azure.vnet.model import HostRoute, Neighbour, NodeState
 
 __all__ = ["BridgeNode"]
 
@@ -33,7 +33,7 @@ __all__ = ["BridgeNode"]
 class BridgeNode(Protocol):
     """A node on which azure-vnet may have been. Every call raises ``AzureVnetError`` if it can't be done."""
 
-    def look(self, bridge: str) -> Scene:
+    def look(self, bridge: str) -> NodeState:
         """All that a plan is made of, but for files.
 
         The interfaces are read last: azure-vnet makes a pod's veth pair before anything else, so whatever else is

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
+from hostrouting.azure import nodes
+from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.vnet.lock import azure_vnet_locked
 from hostrouting.azure.vnet.model import HostRoute, Neighbour
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, plan_cleaning
 from hostrouting.boot.files import locked, read_text
 from hostrouting.boot.host import Host
-from hostrouting.model.errors import AzureVnetError, FileError
+from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
     from hostrouting.azure.config import HostNetworking, StaleAzureVnet
-    from hostrouting.azure.vnet.model import Scene
+    from hostrouting.azure.vnet.model import NodeState
     from hostrouting.azure.vnet.plan import Item
+    from hostrouting.azure.vnet.port import BridgeNode
     from phases import CancelScope
 
 __all__ = ["RemoveStaleAzureVnet", "plan_stale"]
@@ -30,12 +33,13 @@ __all__ = ["RemoveStaleAzureVnet", "plan_stale"]
 ROUNDS_MAX = 3
 
 
-def plan_stale(config: HostNetworking, host: Host) -> AzureVnetPlan:
+def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetPlan:
     """Plan for the host as it is at this moment, changing nothing and waiting for nobody.
 
     Args:
         config: where to look.
         host: where; not an image.
+        node: its bridge's side; None: this kernel's.
 
     Returns:
         The plan; an empty one if the config asks for none.
@@ -46,7 +50,7 @@ def plan_stale(config: HostNetworking, host: Host) -> AzureVnetPlan:
     if config.stale_azure_vnet is None:
         return AzureVnetPlan()
     _refuse_image(host)
-    return _look(config.stale_azure_vnet, host)[1]
+    return _look(config.stale_azure_vnet, host, nodes.bridge_node(host, node))[1]
 
 
 def _refuse_image(host: Host) -> None:
@@ -57,14 +61,14 @@ def _refuse_image(host: Host) -> None:
         )
 
 
-def _look(config: StaleAzureVnet, host: Host) -> tuple[Scene, AzureVnetPlan]:
-    scene = host.bridge_node.look(config.bridge)
+def _look(config: StaleAzureVnet, host: Host, node: BridgeNode) -> tuple[NodeState, AzureVnetPlan]:
+    state = node.look(config.bridge)
     path = host.layout.azure_vnet_state
     try:
         text = read_text(path) or ""
     except FileError as error:
         raise AzureVnetError(f"can't tell which pods azure-vnet still serves: {error}", errno=error.errno) from error
-    return scene, plan_cleaning(config, scene, parse_endpoints(text, str(path)))
+    return state, plan_cleaning(config, state, parse_endpoints(text, str(path)))
 
 
 @attrs.frozen
@@ -74,12 +78,14 @@ class RemoveStaleAzureVnet:
     Args:
         config: where to look; without ``staleAzureVnet`` nothing is done.
         host: where; None: this host.
+        node: its bridge's side; None: this kernel's, by ebtables and netlink.
     """
 
     name: ClassVar[str] = "remove-stale-azure-vnet"
 
     config: HostNetworking
     host: Host | None = attrs.field(default=None, kw_only=True)
+    node: BridgeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> AzureVnetReport:
         """Do it.
@@ -97,7 +103,7 @@ class RemoveStaleAzureVnet:
             return AzureVnetReport()
         host = self.host or Host()
         _refuse_image(host)
-        run = _Run(stale, host, scope)
+        run = _Run(stale, host, nodes.bridge_node(host, self.node), scope)
         with locked(host.layout.lock, scope):
             with azure_vnet_locked(host.layout, stale.lock_wait_seconds, scope):
                 run.remove_all()
@@ -108,9 +114,10 @@ class RemoveStaleAzureVnet:
 class _Run:
     """One run, and what it has done so far."""
 
-    def __init__(self, config: StaleAzureVnet, host: Host, scope: CancelScope) -> None:
+    def __init__(self, config: StaleAzureVnet, host: Host, node: BridgeNode, scope: CancelScope) -> None:
         self._config = config
         self._host = host
+        self._node = node
         self._scope = scope
         self._removed: list[Item] = []
         self._gone: list[Item] = []
@@ -137,7 +144,7 @@ class _Run:
         """Look once more, and say what became of it."""
         more: tuple[str, ...] = ()
         try:
-            _, plan = _look(self._config, self._host)
+            _, plan = _look(self._config, self._host, self._node)
         except AzureVnetError as error:
             # azure-vnet may run again by now, and be at its state: what was removed is told all the same.
             plan, more = self._last, (f"whether anything has come back since isn't known: {error}",)
@@ -160,10 +167,10 @@ class _Run:
         # As long as somebody sends to a dead address, the kernel keeps asking for its MAC.
         return any(not (self._rounds and _is_unresolved(item)) for item in plan.remove)
 
-    def _look(self) -> tuple[Scene, AzureVnetPlan]:
-        scene, plan = _look(self._config, self._host)
+    def _look(self) -> tuple[NodeState, AzureVnetPlan]:
+        state, plan = _look(self._config, self._host, self._node)
         self._refuse_back(plan)
-        return scene, plan
+        return state, plan
 
     def _refuse_back(self, plan: AzureVnetPlan) -> None:
         removed = {item.what for item in self._removed if item.kind == "rule"}
@@ -177,7 +184,7 @@ class _Run:
 
     def _remove(self, plan: AzureVnetPlan) -> AzureVnetPlan:
         """Remove what is planned; give the plan for what is there then."""
-        node = self._host.bridge_node
+        node = self._node
         # The rules last: they tell whose the others are, should this be the end of us.
         neighbours = [item.what for item in plan.remove if isinstance(item.what, Neighbour)]
         routes = [item.what for item in plan.remove if isinstance(item.what, HostRoute)]
@@ -192,8 +199,8 @@ class _Run:
         if not rules or node.remove_rules([str(item.what) for item in rules]):
             self._removed += rules
             return self._look()[1]
-        scene, again = self._look()
-        left = Counter(scene.rules)
+        state, again = self._look()
+        left = Counter(state.rules)
         for item in rules:
             if left[str(item.what)]:
                 left[str(item.what)] -= 1

@@ -6,7 +6,8 @@ from ipaddress import IPv4Address
 
 import attrs
 
-from hostrouting.model.values import Address, Hardware, Link, Scope
+from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.routes import Scope
 
 __all__ = ["LOOPBACK", "MASKS", "Device", "InAddress", "RefusedError"]
 

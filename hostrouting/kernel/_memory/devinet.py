@@ -15,7 +15,8 @@ from hostrouting.kernel._memory.frontend import (
 )
 from hostrouting.kernel._memory.net import Net
 from hostrouting.kernel._memory.semantics import Event, fib_sync_down_dev, fib_sync_up
-from hostrouting.model.values import Hardware, Scope
+from hostrouting.model.links import Hardware
+from hostrouting.model.routes import Scope
 
 __all__ = [
     "add_device",

@@ -16,7 +16,7 @@ from hostrouting.kernel._memory.semantics import (
     inet_addr_type,
 )
 from hostrouting.kernel._memory.trie import Insert, fib_flush, fib_table_delete, fib_table_insert
-from hostrouting.model.values import NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

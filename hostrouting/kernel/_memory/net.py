@@ -9,7 +9,8 @@ from typing import TypeAlias
 import attrs
 
 from hostrouting.kernel._memory.device import Device, RefusedError
-from hostrouting.model.values import NextHop, Protocol, Route, RouteType, Rule, Scope, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.rules import Rule
 
 __all__ = [
     "Alias",

@@ -10,7 +10,7 @@ import attrs
 
 from hostrouting.kernel._memory.net import Flow, Found, Net
 from hostrouting.kernel._memory.rules import fib_lookup
-from hostrouting.model.values import Lookup, RouteType, Scope
+from hostrouting.model.routes import Lookup, RouteType, Scope
 
 if TYPE_CHECKING:
     from hostrouting.kernel._memory.device import Device

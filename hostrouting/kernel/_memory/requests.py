@@ -10,11 +10,11 @@ import attrs
 from hostrouting.kernel._memory.device import RefusedError
 from hostrouting.kernel._memory.frontend import fib_new_route
 from hostrouting.kernel._memory.trie import Insert, fib_table_delete
-from hostrouting.model.values import Scope
+from hostrouting.model.routes import Scope
 
 if TYPE_CHECKING:
     from hostrouting.kernel._memory.net import Net
-    from hostrouting.model.values import NextHop, Route
+    from hostrouting.model.routes import NextHop, Route
 
 __all__ = ["delete_route", "new_route"]
 

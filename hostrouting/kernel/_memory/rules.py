@@ -10,7 +10,8 @@ import attrs
 from hostrouting.kernel._memory.device import LOOPBACK, MASKS, RefusedError
 from hostrouting.kernel._memory.net import Answer, Flow, Found, Net
 from hostrouting.kernel._memory.trie import fib_table_lookup
-from hostrouting.model.values import Rule, RuleAction, Table
+from hostrouting.model.routes import Table
+from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network

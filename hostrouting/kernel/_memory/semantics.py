@@ -11,7 +11,7 @@ from hostrouting.kernel._memory.device import Device, RefusedError
 from hostrouting.kernel._memory.net import FibInfo, Flow, Found, Gateway, Hop, Net
 from hostrouting.kernel._memory.rules import fib_lookup
 from hostrouting.kernel._memory.trie import fib_table_lookup
-from hostrouting.model.values import NextHop, Route, RouteType, Scope, Table
+from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from hostrouting.kernel._memory.net import Answer

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from hostrouting.kernel._memory.device import MASKS, RefusedError
 from hostrouting.kernel._memory.net import Alias, Answer, FibInfo, FibTable, Flow, Found, Hop, Net
-from hostrouting.model.values import Scope
+from hostrouting.model.routes import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
 
 __all__ = [
     "Insert",

@@ -15,9 +15,9 @@ import struct
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, runs, to_number
-from hostrouting.model.values import Scope
+from hostrouting.model.routes import Scope
 
-__all__ = ["ChangeSocket", "Witness"]
+__all__ = ["ChangeMonitor", "ChangeSocket"]
 
 # linux/rtnetlink.h: RTMGRP_*. Never the default groups of a library: those bring IPv6, neighbours and traffic control.
 _LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE = 0x1, 0x10, 0x40, 0x80
@@ -116,7 +116,7 @@ class ChangeSocket(_Listener):
                     raise
 
 
-class Witness(_Listener):
+class ChangeMonitor(_Listener):
     """Sees whether routes changed while they were read: a dump of IPv4 routes itself never tells (NLM_F_DUMP_INTR).
 
     Raises:

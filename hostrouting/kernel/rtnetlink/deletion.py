@@ -16,13 +16,13 @@ from hostrouting.kernel.rtnetlink.constants import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hostrouting.model.values import Route
+    from hostrouting.model.routes import Route
 
 __all__ = ["Deletable", "SameDestinations"]
 
 
 class SameDestinations:
-    """The destinations of some routes, as a choice (``_entries.Destinations``)."""
+    """The destinations of some routes, as a choice (``entries.Destinations``)."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._prefixes = {(route.destination.prefixlen, int(route.destination.network_address)) for route in routes}

@@ -19,14 +19,15 @@ import attrs
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import CUT_OFF, HEADER_BYTES, NO_SENSE, attributes, to_number
-from hostrouting.model.values import NextHop, Route, RouteType
+from hostrouting.model.prefixes import PrefixSet, numbers
+from hostrouting.model.routes import NextHop, Route, RouteType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.kernel.rtnetlink.messages import Run
 
-__all__ = ["Destinations", "RouteReader", "decode_hops"]
+__all__ = ["Destinations", "Inside", "RouteReader", "decode_hops"]
 
 T = TypeVar("T")
 
@@ -52,6 +53,26 @@ class Destinations(Protocol):
     def are_between(self, first: int, last: int, /) -> bool:
         """Whether any may start with an address from the first to the last."""
         ...
+
+
+class Inside:
+    """The prefixes that are one of some networks or lie in one.
+
+    Args:
+        networks: in any order; they may lie in each other.
+    """
+
+    def __init__(self, networks: Iterable[IPv4Network]) -> None:
+        self._networks = PrefixSet(map(numbers, networks))
+
+    def among(self, prefixes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those that lie inside."""
+        covers = self._networks.covers
+        return [(length, address) for length, address in prefixes if covers((address, length))]
+
+    def are_between(self, first: int, last: int, /) -> bool:
+        """Whether a network holds an address from the first to the last, so that a prefix there may lie inside."""
+        return self._networks.overlaps(first, last)
 
 
 class _Way(NamedTuple):

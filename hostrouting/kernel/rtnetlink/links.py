@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, number, to_number
-from hostrouting.model.values import Address, Link
+from hostrouting.model.links import Address, Link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hostrouting.kernel.nexthops import hops_of
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, to_number
-from hostrouting.model.values import NextHop, NexthopObject
+from hostrouting.model.routes import NextHop, NexthopObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,7 +16,8 @@ from ipaddress import IPv4Network
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, to_number
-from hostrouting.model.values import Rule, RuleAction, Table
+from hostrouting.model.routes import Table
+from hostrouting.model.rules import Rule, RuleAction
 
 __all__ = ["DUMP_RULES", "decode_rule"]
 

@@ -46,10 +46,10 @@ from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.messages import attribute, number
-from hostrouting.model.values import Scope
+from hostrouting.model.routes import Scope
 
 if TYPE_CHECKING:
-    from hostrouting.model.values import NextHop, Route
+    from hostrouting.model.routes import NextHop, Route
 
 __all__ = ["Ways", "delete_route", "dump_routes", "look_up", "new_route"]
 

@@ -11,7 +11,7 @@ import pytest
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.netaddr import parse_any_address, parse_any_prefix
+from hostrouting.model.parsing import parse_any_address, parse_any_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path

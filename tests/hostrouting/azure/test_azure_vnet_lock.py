@@ -10,8 +10,8 @@ import pytest
 
 import phases
 from hostrouting import Layout
+from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.vnet.lock import azure_vnet_locked
-from hostrouting.model.errors import AzureVnetError
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock, RecordingObserver
 

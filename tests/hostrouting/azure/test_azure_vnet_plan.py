@@ -29,22 +29,22 @@ from stale import (
     config,
     dnat,
     neighbour,
+    node_state,
     route,
-    scene,
     state,
 )
 
-from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, Scene
+from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, NodeState
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetPlan, Item, plan_cleaning
-from hostrouting.cli.vnet_text import plan_text
-from hostrouting.model.values import Protocol
+from hostrouting.cli.azure.vnet_text import plan_text
+from hostrouting.model.routes import Protocol
 
 UNREADABLE = (*INTERFACES, Interface(9, "azvdark", "aa:aa:aa:aa:aa:09", master="azure0"))
 DEAD = ("azvgone", GONE_MAC, str(GONE))
 
 
-def plan(node: Scene, *endpoints: tuple[str, str | None, str], **fields: Any) -> AzureVnetPlan:
+def plan(node: NodeState, *endpoints: tuple[str, str | None, str], **fields: Any) -> AzureVnetPlan:
     return plan_cleaning(config(**fields), node, parse_endpoints(state(*endpoints)))
 
 
@@ -54,15 +54,15 @@ def why(items: tuple[Item, ...], what: str | Neighbour | HostRoute) -> str:
     return reason
 
 
-def only(**fields: Any) -> Scene:
-    return scene(**({"rules": (), "neighbours": (), "routes": ()} | fields))
+def only(**fields: Any) -> NodeState:
+    return node_state(**({"rules": (), "neighbours": (), "routes": ()} | fields))
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
 
 
 def test_the_rules_the_neighbour_and_the_route_of_a_gone_pod_go_and_nothing_else() -> None:
-    found = plan(scene())
+    found = plan(node_state())
     assert {item.what for item in found.remove} == {*GONE_RULES, neighbour(GONE), route(GONE)}
     assert {item.what for item in found.keep} == {*LIVE_RULES, NODE_RULES[2], neighbour(LIVE, LIVE_MAC)}
     assert (found.other_rules, found.other_routes) == (2, 0)
@@ -71,11 +71,11 @@ def test_the_rules_the_neighbour_and_the_route_of_a_gone_pod_go_and_nothing_else
 
 
 def test_to_be_listed_in_the_state_is_no_sign_of_life() -> None:
-    assert "still lists it, behind an interface that is gone" in why(plan(scene(), DEAD).remove, dnat(GONE))
+    assert "still lists it, behind an interface that is gone" in why(plan(node_state(), DEAD).remove, dnat(GONE))
 
 
 def test_an_endpoint_whose_interface_is_there_has_its_address_and_mac() -> None:
-    node = scene(interfaces=(*INTERFACES, Interface(9, "veth9")))
+    node = node_state(interfaces=(*INTERFACES, Interface(9, "veth9")))
     assert why(plan(node, ("veth9", GONE_MAC, str(GONE))).keep, dnat(GONE)) == "azure-vnet serves it: veth9 is there"
     assert dnat(GONE) in {item.what for item in plan(node, ("veth9", LIVE_MAC, str(GONE))).remove}
     assert dnat(GONE) in {item.what for item in plan(node, ("veth9", GONE_MAC, str(LIVE))).remove}
@@ -121,17 +121,17 @@ def test_a_half_done_add_is_protected_by_the_pod_end_of_its_pair() -> None:
         Interface(8, "azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC),
         Interface(9, "azvnew2", GONE_MAC, far_mac="aa:aa:aa:aa:aa:08"),
     )
-    assert plan(scene(interfaces=(*INTERFACES, *pair), routes=())).is_empty
+    assert plan(node_state(interfaces=(*INTERFACES, *pair), routes=())).is_empty
 
 
 def test_a_pod_whose_pair_has_been_renamed_is_told_by_the_bridge_that_it_is_a_port_of() -> None:
     renamed = Interface(8, "pod8", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC)
-    found = plan(scene(interfaces=(*INTERFACES, renamed), routes=()), DEAD)
+    found = plan(node_state(interfaces=(*INTERFACES, renamed), routes=()), DEAD)
     assert found.is_empty
     assert why(found.keep, dnat(GONE)) == "the pod behind pod8 has this MAC"
     # Routed, by another CNI: what is in the bridge is none of its own.
     routed = attrs.evolve(renamed, master=None)
-    assert dnat(GONE) in {item.what for item in plan(scene(interfaces=(*INTERFACES, routed)), DEAD).remove}
+    assert dnat(GONE) in {item.what for item in plan(node_state(interfaces=(*INTERFACES, routed)), DEAD).remove}
 
 
 # --- tunnel mode -------------------------------------------------------------------------------------------------
@@ -182,14 +182,14 @@ def test_an_arp_reply_in_tunnel_mode_stays_with_the_nics_own_rule() -> None:
 
 
 def test_a_pod_end_that_cant_be_read_keeps_all_that_may_be_its_pods() -> None:
-    found = plan(scene(interfaces=UNREADABLE))
+    found = plan(node_state(interfaces=UNREADABLE))
     assert found.is_empty
     for what in (*GONE_RULES, neighbour(GONE), route(GONE)):
         assert why(found.keep, what) == "it can't be told what is behind azvdark: it may be its pod's"
 
 
 def test_what_the_state_knows_to_be_a_gone_pods_goes_all_the_same() -> None:
-    found = plan(scene(interfaces=UNREADABLE), DEAD)
+    found = plan(node_state(interfaces=UNREADABLE), DEAD)
     assert {item.what for item in found.remove} == {*GONE_RULES[:2], neighbour(GONE), route(GONE)}
     # A pod with the same address and another MAC isn't known to be gone.
     second = dnat(GONE, "a2:06:00:20:0b:01")
@@ -317,19 +317,19 @@ def test_routes_that_are_neither_inside_nor_on_the_bridge_are_counted() -> None:
 
 
 def test_without_anything_there_is_nothing_to_do() -> None:
-    assert plan(Scene(notes=("no ebtables",))) == AzureVnetPlan(notes=("no ebtables",))
+    assert plan(NodeState(notes=("no ebtables",))) == AzureVnetPlan(notes=("no ebtables",))
 
 
 def test_nothing_is_called_left_only_if_all_was_looked_at() -> None:
     nothing = "azure-vnet has left nothing here"
-    assert nothing in plan_text(plan(Scene()))
-    text = plan_text(plan(Scene(notes=("no ebtables",))))
+    assert nothing in plan_text(plan(NodeState()))
+    text = plan_text(plan(NodeState(notes=("no ebtables",))))
     assert nothing not in text
     assert "nothing of what was looked at is to be removed\nnote: no ebtables" in text
 
 
 def test_a_plan_is_json() -> None:
-    document = plan(scene(notes=("legacy",))).to_json()
+    document = plan(node_state(notes=("legacy",))).to_json()
     assert json.loads(json.dumps(document)) == document
     assert document["schema"] == 1
     assert document["notes"] == ["legacy"]
@@ -349,7 +349,7 @@ def plain(text: str) -> str:
 
 
 def test_a_plan_is_lines_for_people_below_their_reasons() -> None:
-    lines = plain(plan_text(plan(scene(notes=("legacy rules aren't looked at",))))).splitlines()
+    lines = plain(plan_text(plan(node_state(notes=("legacy rules aren't looked at",))))).splitlines()
     assert lines[:4] == [
         "would go, because no pod here has this MAC any more:",
         f"  - rule       {GONE}  arpreply {GONE_MAC}",
@@ -369,7 +369,7 @@ def test_a_plan_is_lines_for_people_below_their_reasons() -> None:
 def test_a_reason_is_said_once_and_no_object_of_ipv4_is_wider_than_80_columns() -> None:
     many = [IPv4Address("10.1.0.100") + number for number in range(100)]
     stale = tuple(rule for address in many for rule in (arp_reply(address), dnat(address)))
-    text = plain(plan_text(plan(scene(rules=stale, neighbours=tuple(map(neighbour, many))))))
+    text = plain(plan_text(plan(node_state(rules=stale, neighbours=tuple(map(neighbour, many))))))
     assert text.count("no pod here has this MAC any more") == 1
     assert max(len(line) for line in text.splitlines() if line.startswith("  ")) <= 80
     assert "would remove 200 rules, 100 neighbours, 1 route" in text

@@ -18,20 +18,21 @@ from stale import (
     dnat,
     neighbour,
     networking,
+    node_state,
     route,
-    scene,
     state,
 )
 
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking
-from hostrouting.azure.vnet.model import NeighbourState, Scene
+from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.vnet.model import NeighbourState, NodeState
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.boot.files import locked
-from hostrouting.cli.vnet_text import report_text
-from hostrouting.model.errors import AzureVnetError, FileError
+from hostrouting.cli.azure.vnet_text import report_text
+from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeSystemd
 from phases import CancelScope
 from phases.testing import FakeClock
@@ -39,21 +40,23 @@ from phases.testing import FakeClock
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hostrouting.azure import BridgeNode
+
 LEFT = (*NODE_RULES, *LIVE_RULES)
 
 
 @pytest.fixture
 def node() -> FakeBridgeNode:
-    return FakeBridgeNode(scene())
+    return FakeBridgeNode(node_state())
 
 
 @pytest.fixture
 def host(tmp_path: Path, node: FakeBridgeNode) -> Host:
-    return Host(FakeKernel(), FakeSystemd(), Layout(tmp_path), bridge_node=node)
+    return Host(FakeKernel(), FakeSystemd(), Layout(tmp_path))
 
 
-def clean(host: Host, config: HostNetworking | None = None) -> AzureVnetReport:
-    return phases.run(RemoveStaleAzureVnet(networking() if config is None else config, host=host))
+def clean(host: Host, node: BridgeNode, config: HostNetworking | None = None) -> AzureVnetReport:
+    return phases.run(RemoveStaleAzureVnet(config or networking(), host=host, node=node))
 
 
 def write_state(host: Host, text: str) -> None:
@@ -62,20 +65,20 @@ def write_state(host: Host, text: str) -> None:
 
 
 def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: Host, node: FakeBridgeNode) -> None:
-    before = node.scene
-    report = clean(host)
-    assert node.scene == attrs.evolve(before, rules=LEFT, neighbours=before.neighbours[:1], routes=())
+    before = node.state
+    report = clean(host, node)
+    assert node.state == attrs.evolve(before, rules=LEFT, neighbours=before.neighbours[:1], routes=())
     assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE), route(GONE)}
     assert (report.already_gone, report.rounds, report.notes) == ((), 1, ())
     assert {item.what for item in report.kept} == {*LIVE_RULES, NODE_RULES[2], before.neighbours[0]}
     calls = len(node.calls)
-    again = clean(host)
+    again = clean(host, node)
     assert (again.removed, again.already_gone, again.rounds, again.kept) == ((), (), 0, report.kept)
     assert set(node.calls[calls:]) == {"look"}
 
 
 def test_rules_go_in_one_batch_and_last_as_they_tell_whose_the_rest_is(host: Host, node: FakeBridgeNode) -> None:
-    clean(host)
+    clean(host, node)
     assert node.calls == ["look", "remove_neighbours", "remove_routes", "remove_rules", "look", "look"]
 
 
@@ -89,36 +92,36 @@ def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: Fak
     else:
         node.before(call, crash)
     with pytest.raises(KeyboardInterrupt):
-        clean(host)
-    clean(host)
-    assert (node.scene.rules, len(node.scene.neighbours), node.scene.routes) == (LEFT, 1, ())
+        clean(host, node)
+    clean(host, node)
+    assert (node.state.rules, len(node.state.neighbours), node.state.routes) == (LEFT, 1, ())
 
 
 def test_a_plan_changes_nothing_and_waits_for_nobody(host: Host, node: FakeBridgeNode) -> None:
-    before = node.scene
+    before = node.state
     with locked(host.layout.lock, CancelScope()):
         host.layout.azure_vnet_lock_files[0].parent.mkdir(parents=True)
         host.layout.azure_vnet_lock_files[0].touch()
-        plan = plan_stale(networking(), host)
+        plan = plan_stale(networking(), host, node=node)
     assert len(plan.remove) == 5
-    assert node.scene == before
+    assert node.state == before
     assert node.calls == ["look"]
 
 
 def test_nothing_asked_nothing_done(host: Host, node: FakeBridgeNode) -> None:
-    assert clean(host, HostNetworking()) == AzureVnetReport()
+    assert clean(host, node, HostNetworking()) == AzureVnetReport()
     assert plan_stale(HostNetworking(), host) == AzureVnetPlan()
     assert node.calls == []
     assert list(host.layout.root.iterdir()) == []
 
 
-def test_an_image_has_no_kernel_to_clean(tmp_path: Path) -> None:
+def test_an_image_has_no_kernel_to_clean(tmp_path: Path, node: FakeBridgeNode) -> None:
     image = Host.image(tmp_path)
     with pytest.raises(AzureVnetError, match="has no kernel that holds any of it"):
-        clean(image)
+        clean(image, node)
     with pytest.raises(AzureVnetError, match="has no kernel that holds any of it"):
         plan_stale(networking(), image)
-    assert clean(image, HostNetworking()) == AzureVnetReport()
+    assert clean(image, node, HostNetworking()) == AzureVnetReport()
 
 
 # --- what others do meanwhile ------------------------------------------------------------------------------------
@@ -126,11 +129,11 @@ def test_an_image_has_no_kernel_to_clean(tmp_path: Path) -> None:
 
 def test_a_rule_that_is_gone_before_the_batch_means_planning_again(host: Host, node: FakeBridgeNode) -> None:
     gone = dnat(GONE)
-    node.before("remove_rules", lambda: node.change(rules=tuple(rule for rule in node.scene.rules if rule != gone)))
-    report = clean(host)
+    node.before("remove_rules", lambda: node.change(rules=tuple(rule for rule in node.state.rules if rule != gone)))
+    report = clean(host, node)
     assert report.rounds == 2
     assert [item.what for item in report.already_gone] == [gone]
-    assert node.scene.rules == LEFT
+    assert node.state.rules == LEFT
     assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE), route(GONE)} - {gone}
     assert "it took 2 rounds" in report_text(report)
 
@@ -138,13 +141,13 @@ def test_a_rule_that_is_gone_before_the_batch_means_planning_again(host: Host, n
 def test_what_has_come_alive_since_the_plan_is_never_forced(host: Host, node: FakeBridgeNode) -> None:
     def start_pod() -> None:
         """azure-vnet of old, without a lock that could keep it out, writes the rule of a new pod for the address."""
-        new = attrs.evolve(node.scene.interfaces[-1], index=9, name="azvnew", far_mac="a2:06:00:20:0b:99")
+        new = attrs.evolve(node.state.interfaces[-1], index=9, name="azvnew", far_mac="a2:06:00:20:0b:99")
         rules = (*LEFT, *GONE_RULES[1:], dnat(GONE, "a2:06:00:20:0b:99"))
-        node.change(rules=rules, interfaces=(*node.scene.interfaces, new))
+        node.change(rules=rules, interfaces=(*node.state.interfaces, new))
 
     node.before("remove_rules", start_pod)
-    report = clean(host)
-    assert node.scene.rules == (*LEFT, dnat(GONE, "a2:06:00:20:0b:99"))
+    report = clean(host, node)
+    assert node.state.rules == (*LEFT, dnat(GONE, "a2:06:00:20:0b:99"))
     assert report.rounds == 2
 
 
@@ -156,14 +159,14 @@ def test_a_world_that_never_stands_still_is_given_up_after_three_rounds(host: Ho
 
     node.before("remove_rules", change)
     with pytest.raises(AzureVnetError, match="3 times over; see to it that neither azure-vnet nor azure-cnms"):
-        clean(host)
+        clean(host, node)
     assert node.calls.count("remove_rules") == 3
-    assert set(LEFT) < set(node.scene.rules)
+    assert set(LEFT) < set(node.state.rules)
 
 
 def test_neighbours_and_routes_that_go_by_themselves_are_already_gone(host: Host, node: FakeBridgeNode) -> None:
     node.before("remove_neighbours", lambda: node.change(neighbours=(), routes=()))
-    report = clean(host)
+    report = clean(host, node)
     assert {item.what for item in report.already_gone} == {neighbour(GONE), route(GONE)}
     assert report.rounds == 1
 
@@ -176,7 +179,7 @@ def test_an_address_that_something_still_sends_to_isnt_chased(host: Host, node: 
         node.change(neighbours=(attrs.evolve(unresolved, state=NeighbourState.INCOMPLETE),))
 
     node.before("remove_rules", ask_again)
-    report = clean(host)
+    report = clean(host, node)
     assert report.rounds == 1
     assert "1 more to go have come since" in report.notes[0]
 
@@ -186,7 +189,7 @@ def test_what_was_removed_is_told_though_azure_vnet_is_at_its_state_again(host: 
         write_state(host, '{"Network": {')
 
     node.before("remove_rules", lambda: node.before("look", lambda: node.before("look", begin_to_write)))
-    report = clean(host)
+    report = clean(host, node)
     assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE), route(GONE)}
     assert report.kept
     (note,) = report.notes
@@ -197,14 +200,14 @@ def test_what_was_removed_is_told_though_azure_vnet_is_at_its_state_again(host: 
 @pytest.mark.parametrize("looks", [1, 2], ids=["at once", "after the lock was let go"])
 def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: FakeBridgeNode, looks: int) -> None:
     def put_back() -> None:
-        node.change(rules=(*node.scene.rules, dnat(GONE)))
+        node.change(rules=(*node.state.rules, dnat(GONE)))
 
     def arm() -> None:
         node.before("look", put_back if looks == 1 else lambda: node.before("look", put_back))
 
     node.before("remove_rules", arm)
     with pytest.raises(AzureVnetError, match="are back") as caught:
-        clean(host)
+        clean(host, node)
     for word in ("CNI CHECK", "azure-cnms", dnat(GONE), str(host.layout.azure_vnet_state)):
         assert word in str(caught.value)
 
@@ -215,9 +218,9 @@ def test_a_refusal_is_raised_as_it_is(host: Host, node: FakeBridgeNode) -> None:
 
     node.before("remove_rules", refuse)
     with pytest.raises(AzureVnetError, match="not permitted") as caught:
-        clean(host)
+        clean(host, node)
     assert caught.value.is_not_permitted
-    assert set(GONE_RULES) < set(node.scene.rules)
+    assert set(GONE_RULES) < set(node.state.rules)
 
 
 # --- locks and the state -----------------------------------------------------------------------------------------
@@ -229,39 +232,41 @@ def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host
     path.touch()
     clock = FakeClock()
     with pytest.raises(AzureVnetError, match="for 5 s"):
-        phases.run(RemoveStaleAzureVnet(networking(), host=host), scope=CancelScope(clock=clock))
+        phases.run(RemoveStaleAzureVnet(networking(), host=host, node=node), scope=CancelScope(clock=clock))
     assert node.calls == []
     with pytest.raises(AzureVnetError, match="for 0 s"):
-        clean(host, networking(lock_wait_seconds=0))
+        clean(host, node, networking(lock_wait_seconds=0))
 
 
 def test_another_run_of_ours_is_waited_for(host: Host, node: FakeBridgeNode) -> None:
     with locked(host.layout.lock, CancelScope()), pytest.raises(FileError, match="another run has held it"):
-        phases.run(RemoveStaleAzureVnet(networking(), host=host), scope=CancelScope(clock=FakeClock()))
+        phases.run(RemoveStaleAzureVnet(networking(), host=host, node=node), scope=CancelScope(clock=FakeClock()))
     assert node.calls == []
 
 
 def test_a_state_that_cant_be_understood_removes_nothing(host: Host, node: FakeBridgeNode) -> None:
     write_state(host, '{"Network": {')
     with pytest.raises(AzureVnetError, match="it isn't JSON") as caught:
-        clean(host)
+        clean(host, node)
     assert str(host.layout.azure_vnet_state) in str(caught.value)
     with pytest.raises(AzureVnetError, match="it isn't JSON"):
-        plan_stale(networking(), host)
+        plan_stale(networking(), host, node=node)
     assert set(node.calls) == {"look"}
 
 
 def test_a_state_that_cant_be_read_removes_nothing(host: Host, node: FakeBridgeNode) -> None:
     host.layout.azure_vnet_state.mkdir(parents=True)
     with pytest.raises(AzureVnetError, match="can't tell which pods azure-vnet still serves: can't read .*: Is a dir"):
-        clean(host)
+        clean(host, node)
     assert set(node.calls) == {"look"}
 
 
 @pytest.mark.parametrize("text", ["", state(), state(("azvgone", GONE_MAC, str(GONE)))])
-def test_an_empty_state_and_one_that_lists_dead_pods_are_fine_and_never_written(host: Host, text: str) -> None:
+def test_an_empty_state_and_one_that_lists_dead_pods_are_fine_and_never_written(
+    host: Host, node: FakeBridgeNode, text: str
+) -> None:
     write_state(host, text)
-    assert len(clean(host).removed) == 5
+    assert len(clean(host, node).removed) == 5
     assert host.layout.azure_vnet_state.read_text() == text
 
 
@@ -270,7 +275,7 @@ def test_an_empty_state_and_one_that_lists_dead_pods_are_fine_and_never_written(
 
 def test_a_report_is_json_and_text(host: Host, node: FakeBridgeNode) -> None:
     node.change(notes=("legacy",))
-    report = clean(host)
+    report = clean(host, node)
     document = report.to_json()
     assert json.loads(json.dumps(document)) == document
     assert set(document) == {
@@ -282,9 +287,9 @@ def test_a_report_is_json_and_text(host: Host, node: FakeBridgeNode) -> None:
     assert text.count("  = ") == 4
     assert "removed 3 rules, 1 neighbour, 1 route" in text
     assert text.endswith("note: legacy")
-    assert "nothing of what was looked at is to be removed" in report_text(clean(host))
+    assert "nothing of what was looked at is to be removed" in report_text(clean(host, node))
     node.change(notes=())
-    assert "azure-vnet has left nothing here" in report_text(clean(host))
+    assert "azure-vnet has left nothing here" in report_text(clean(host, node))
 
 
 def test_config_defaults_are_the_facts() -> None:
@@ -292,5 +297,5 @@ def test_config_defaults_are_the_facts() -> None:
 
 
 def test_a_node_without_anything_is_fine(host: Host, node: FakeBridgeNode) -> None:
-    node.scene = Scene()
-    assert clean(host) == AzureVnetReport()
+    node.state = NodeState()
+    assert clean(host, node) == AzureVnetReport()

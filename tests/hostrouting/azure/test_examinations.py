@@ -9,18 +9,23 @@ import attrs
 import pytest
 
 import phases
-from hostrouting import ConfigureLoadBalancerProbe, Host, HostNetworking, Layout, LoadBalancerProbeError
+from hostrouting import Host, Layout
+from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking, LoadBalancerProbeError
+from hostrouting.azure.examinations import examinations
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE, TABLE
-from hostrouting.azure.vnet.model import Interface, Neighbour, Scene
+from hostrouting.azure.vnet.model import Interface, Neighbour, NodeState
 from hostrouting.boot.examination import Severity
 from hostrouting.doctor.examine import examine
-from hostrouting.model.values import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
+from hostrouting.model.links import Link
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from hostrouting.doctor.report import DoctorReport
 
 MACHINE = "systemd-nspawn@kube1.service"
 SCRIPT = "etc/aks-flex-node/load-balancer-probe.sh"
@@ -62,12 +67,15 @@ class Node:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
+    def examined(self, wanted: HostNetworking | None = None) -> DoctorReport:
+        more = examinations(wanted, probe_node=self.probe, bridge_node=self.bridge)
+        return examine(self.host, None, more=more)
+
     def found(self, wanted: HostNetworking | None = None) -> dict[str, tuple[str, Severity]]:
         """Each finding of the examinations that matter here, by its kind: its subject and how grave it is."""
-        diagnosis = examine(self.host, None, wanted)
-        ailments = [one for each in diagnosis.examined if each.name in EXAMINATIONS for one in each.ailments]
-        assert all(ailment.message and ailment.remedy for ailment in ailments)
-        return {ailment.kind: (ailment.subject, ailment.severity) for ailment in ailments}
+        faults = [one for each in self.examined(wanted).results if each.name in EXAMINATIONS for one in each.faults]
+        assert all(fault.message and fault.remedy for fault in faults)
+        return {fault.kind: (fault.subject, fault.severity) for fault in faults}
 
 
 @pytest.fixture
@@ -91,14 +99,14 @@ def bare(tmp_path: Path) -> Node:
         addresses=[NodeAddress("eth0", IPv6Address("fd00:1::4"))],
     )
     bridge = FakeBridgeNode()
-    host = Host(routes=kernel, units=units, layout=layout, probe_node=probe, bridge_node=bridge)
+    host = Host(routes=kernel, units=units, layout=layout)
     return Node(layout, units, probe, bridge, host)
 
 
 @pytest.fixture
 def node(bare: Node) -> Node:
     """A healthy node whose probes are rewritten."""
-    phases.run(ConfigureLoadBalancerProbe(networking(), host=bare.host))
+    phases.run(ConfigureLoadBalancerProbe(networking(), host=bare.host, node=bare.probe))
     return bare
 
 
@@ -108,10 +116,11 @@ def test_a_healthy_node_has_no_finding(node: Node, wanted: HostNetworking | None
 
 
 def test_where_nothing_is_asked_for_nothing_is_asked_of_the_node(bare: Node) -> None:
-    host = Host(routes=bare.host.routes, units=bare.units, layout=bare.layout)  # no probe_node to ask
     names = {"probes", "flushes", "azure-vnet"}
-    found = [each for each in examine(host, None, HostNetworking()).examined if each.name in names]
-    assert [each.ailments for each in found] == [(), (), ()]
+    found = [
+        each for each in examine(bare.host, None, more=examinations(HostNetworking())).results if each.name in names
+    ]
+    assert [each.faults for each in found] == [(), (), ()]
 
 
 def flush(node: Node) -> None:
@@ -225,16 +234,16 @@ def test_rules_that_nobody_looked_at_arent_called_fine_while_there_is_a_bridge(
     node: Node, bridges: tuple[str, ...]
 ) -> None:
     interfaces = tuple(Interface(3, name) for name in bridges)
-    node.bridge.scene = Scene(interfaces=interfaces, notes=("the legacy ebtables has rules too",))
-    unseen = [one for one in examine(node.host, None, networking()).ailments if one.kind == "azure-vnet-unseen"]
+    node.bridge.state = NodeState(interfaces=interfaces, notes=("the legacy ebtables has rules too",))
+    unseen = [one for one in node.examined(networking()).faults if one.kind == "azure-vnet-unseen"]
     assert [(one.subject, one.severity) for one in unseen] == [(name, Severity.UNKNOWN) for name in bridges]
     assert all("the legacy ebtables has rules too" in one.message for one in unseen)
 
 
 def test_what_azure_vnet_left_is_one_finding_with_the_command_that_removes_it(node: Node) -> None:
     stay = Neighbour("azure0", IPv4Address("10.9.0.1"), "0a:00:00:00:00:01", 0x80)
-    node.bridge.scene = Scene(rules=STALE, neighbours=(stay,))
-    (left,) = [one for one in examine(node.host, None, networking()).ailments if one.kind == "azure-vnet-left"]
+    node.bridge.state = NodeState(rules=STALE, neighbours=(stay,))
+    (left,) = [one for one in node.examined(networking()).faults if one.kind == "azure-vnet-left"]
     assert left.subject.startswith("rule ")
     assert left.subject.endswith("(and 1 more)")
     assert "hostrouting azure-vnet clean CONFIG" in left.remedy

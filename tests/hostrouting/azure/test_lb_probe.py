@@ -12,6 +12,7 @@ import pytest
 import phases
 from hostrouting import ConfigError, Host, Layout, UnitError
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe
+from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.plan import ProbePlan, ProbeReport
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
@@ -24,8 +25,9 @@ from hostrouting.azure.probe.tasks import (
 from hostrouting.boot.files import locked
 from hostrouting.boot.gate import PROBE
 from hostrouting.boot.parts import Manifest
-from hostrouting.model.errors import FileError, LoadBalancerProbeError
-from hostrouting.model.values import Link, NextHop
+from hostrouting.model.errors import FileError
+from hostrouting.model.links import Link
+from hostrouting.model.routes import NextHop
 from hostrouting.testing import FakeKernel, FakeProbeNode, FakeSystemd
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock, RecordingObserver
@@ -47,7 +49,7 @@ UNAVAILABLE = LoadBalancerProbeError("Azure's metadata service is unavailable")
 
 # What is in force of the rules for some devices, as the node in memory lists it.
 def rules(*devices: str) -> str:
-    return FakeProbeNode().rehearse(render_ruleset(devices), TABLE)
+    return FakeProbeNode().dry_run(render_ruleset(devices), TABLE)
 
 
 def config(*, enabled: bool = True, **more: Any) -> HostNetworking:
@@ -77,18 +79,18 @@ class World:
         self.node = there
         self.clock = FakeClock()
         self.units = FakeSystemd(self.layout, running=["systemd-nspawn@kube1.service"])
-        self.host = Host(FakeKernel(), self.units, self.layout, probe_node=there)
+        self.host = Host(FakeKernel(), self.units, self.layout)
         self.observer = RecordingObserver()
 
     def configure(self, asked: HostNetworking | None = None) -> ProbeReport:
-        task = ConfigureLoadBalancerProbe(asked or config(), host=self.host)
+        task = ConfigureLoadBalancerProbe(asked or config(), host=self.host, node=self.node)
         return phases.run(task, scope=CancelScope(clock=self.clock), observer=self.observer)
 
     def remove(self) -> ProbeReport:
-        return phases.run(RemoveLoadBalancerProbe(host=self.host), scope=CancelScope(clock=self.clock))
+        return phases.run(RemoveLoadBalancerProbe(host=self.host, node=self.node), scope=CancelScope(clock=self.clock))
 
     def plan(self, asked: HostNetworking | None = None) -> ProbePlan:
-        return plan_probe(asked or config(), self.host, CancelScope(clock=self.clock))
+        return plan_probe(asked or config(), self.host, CancelScope(clock=self.clock), node=self.node)
 
     @property
     def is_installed(self) -> bool:
@@ -393,7 +395,7 @@ def test_a_cancel_between_two_steps_puts_all_back(tmp_path: Path, at: int) -> No
     scope = CancelScope(clock=world.clock)
     Trouble(world.node, at, lambda: scope.cancel("enough"))
     with pytest.raises(Cancelled):
-        ConfigureLoadBalancerProbe(config(), host=world.host).do(scope)
+        ConfigureLoadBalancerProbe(config(), host=world.host, node=world.node).do(scope)
     assert world.state() == before
 
 
@@ -536,7 +538,7 @@ def test_an_image_gets_files_and_its_kernel_is_not_asked(tmp_path: Path) -> None
 
 def _image(world: World) -> Host:
     image = Host.__new__(Host)
-    image.__attrs_init__(backend=None, units=world.units, layout=world.layout, probe_node=None, bridge_node=None)
+    image.__attrs_init__(backend=None, units=world.units, layout=world.layout)
     return image
 
 

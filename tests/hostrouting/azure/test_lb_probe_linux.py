@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.linux import LinuxProbeNode
-from hostrouting.model.errors import LoadBalancerProbeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_without_nft_the_package_is_named(folder: Path) -> None:
     calls: list[Callable[[], object]] = [
         lambda: without.listing("t"),
         lambda: without.load("x"),
-        lambda: without.rehearse("x", "t"),
+        lambda: without.dry_run("x", "t"),
     ]
     for call in calls:
         with pytest.raises(LoadBalancerProbeError, match="nft isn't installed; install the package nftables") as caught:
@@ -71,7 +71,7 @@ def test_without_nft_the_package_is_named(folder: Path) -> None:
 
 def test_without_unshare_the_package_is_named(folder: Path) -> None:
     with pytest.raises(LoadBalancerProbeError, match="unshare isn't installed; install the package util-linux"):
-        node(folder, nft="exit 0").rehearse("x", "t")
+        node(folder, nft="exit 0").dry_run("x", "t")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_without_unshare_the_package_is_named(folder: Path) -> None:
 )
 def test_a_refusal_for_want_of_privileges_is_known_as_such(folder: Path, said: str) -> None:
     with pytest.raises(LoadBalancerProbeError, match="not permitted") as caught:
-        node(folder, unshare=fails(said)).rehearse("x", "t")
+        node(folder, unshare=fails(said)).dry_run("x", "t")
     assert caught.value.is_not_permitted
     with pytest.raises(LoadBalancerProbeError) as caught:
         node(folder, nft=fails(said)).load("x")
@@ -100,7 +100,7 @@ def test_a_program_that_may_not_be_run_is_a_refusal(folder: Path) -> None:
 
 def test_a_namespace_that_cannot_be_made_is_told(folder: Path) -> None:
     with pytest.raises(LoadBalancerProbeError, match="no network namespace can be made .*No space left"):
-        node(folder, unshare=fails("unshare: unshare failed: No space left on device\n")).rehearse("x", "t")
+        node(folder, unshare=fails("unshare: unshare failed: No space left on device\n")).dry_run("x", "t")
 
 
 def test_what_nft_says_of_a_rejected_text_is_kept(folder: Path) -> None:

@@ -10,13 +10,13 @@ from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError
+from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.boot.gate import CHECK, FLUSHERS, PROBE, ROUTES
 from hostrouting.boot.installation import FileChange, install_part, plan_boot, plan_part, remove_part
 from hostrouting.boot.parts import Manifest, Part, part_paths
-from hostrouting.routes.install import all_or_nothing
 from hostrouting.testing import FakeProbeNode, FakeSystemd
-from phases import CancelScope
+from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def units(layout: Layout) -> FakeSystemd:
 
 @pytest.fixture
 def host(units: FakeSystemd, layout: Layout) -> Host:
-    return Host(routes=shadowed_kernel(), units=units, layout=layout, probe_node=FakeProbeNode())
+    return Host(routes=shadowed_kernel(), units=units, layout=layout)
 
 
 @pytest.fixture
@@ -185,6 +185,7 @@ def test_what_takes_back_everything_takes_it_too(host: Host, layout: Layout, par
     before = tree(layout)
     install(host, part)
     apply(host)
+    phases.run(RemoveLoadBalancerProbe(host=host, node=FakeProbeNode()))
     phases.run(RemoveHostRouting(host=host))
     assert tree(layout) == before
 

@@ -17,7 +17,7 @@ import pytest
 from shadowed import shadowed_kernel
 
 from hostrouting import Host, Layout, __version__, cli
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

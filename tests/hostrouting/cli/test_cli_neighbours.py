@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostrouting import AzureVnetError, Host, Layout, cli
+from hostrouting import Host, Layout, cli
+from hostrouting.azure import AzureVnetError, nodes
 from hostrouting.azure.probe.port import NodeAddress
 from hostrouting.azure.probe.ruleset import TABLE
-from hostrouting.azure.vnet.model import Scene
-from hostrouting.model.values import DEFAULT_DESTINATION, Link, NextHop, Protocol, Route
+from hostrouting.azure.vnet.model import NodeState
+from hostrouting.model.links import Link
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
 if TYPE_CHECKING:
@@ -33,11 +35,13 @@ def probe() -> FakeProbeNode:
 
 @pytest.fixture
 def bridge() -> FakeBridgeNode:
-    return FakeBridgeNode(Scene(rules=(DNAT,)))
+    return FakeBridgeNode(NodeState(rules=(DNAT,)))
 
 
 @pytest.fixture
-def host(tmp_path: Path, probe: FakeProbeNode, bridge: FakeBridgeNode) -> Host:
+def host(tmp_path: Path, probe: FakeProbeNode, bridge: FakeBridgeNode, monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setattr(nodes, "probe_node", lambda _, given: given or probe)
+    monkeypatch.setattr(nodes, "bridge_node", lambda _, given: given or bridge)
     layout = Layout(tmp_path / "root")
     layout.units.mkdir(parents=True)
     kernel = FakeKernel()
@@ -45,7 +49,7 @@ def host(tmp_path: Path, probe: FakeProbeNode, bridge: FakeBridgeNode) -> Host:
     kernel.add_address("eth0", "10.1.0.4/24")
     default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
     assert kernel.add([default]) == ()
-    return Host(routes=kernel, units=FakeSystemd(layout), layout=layout, probe_node=probe, bridge_node=bridge)
+    return Host(routes=kernel, units=FakeSystemd(layout), layout=layout)
 
 
 @pytest.fixture
@@ -176,14 +180,14 @@ def test_a_dry_run_lists_each_object_with_its_reason(run: Any, bridge: FakeBridg
     assert code == 2
     assert "10.241.0.32" in out
     assert "no pod here has this MAC any more" in out
-    assert bridge.scene.rules == (DNAT,)
+    assert bridge.state.rules == (DNAT,)
 
 
 def test_clean_removes_it_and_a_second_run_finds_nothing(run: Any, bridge: FakeBridgeNode) -> None:
     code, out, _ = run("azure-vnet clean CONFIG")
     assert code == 0
     assert "removed" in out
-    assert bridge.scene.rules == ()
+    assert bridge.state.rules == ()
     assert run("azure-vnet plan CONFIG")[0] == 0
     assert "azure-vnet has left nothing here" in run("azure-vnet clean CONFIG")[1]
 
@@ -201,7 +205,7 @@ def test_without_bounds_nothing_is_looked_at(run: Any, bridge: FakeBridgeNode, w
     code, _, err = run(f"azure-vnet {word} CONFIG", {"loadBalancerProbe": {}})
     assert code == 78
     assert "hostNetworking.staleAzureVnet: is missing; name the CIDRs of the pods" in err
-    assert bridge.scene.rules == (DNAT,)
+    assert bridge.state.rules == (DNAT,)
 
 
 # --- both ----------------------------------------------------------------------------------------------------------
@@ -251,7 +255,7 @@ def test_apply_of_host_routing_says_that_the_neighbours_are_not_part_of_it(run: 
 
 
 def test_not_permitted_is_77(run: Any, bridge: FakeBridgeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> Scene:
+    def refuse(*_: object) -> NodeState:
         raise AzureVnetError("can't read the rules: not permitted; run as root", errno=1)
 
     monkeypatch.setattr(bridge, "look", refuse)

@@ -11,7 +11,7 @@ import pytest
 from shadowed import shadowed_kernel
 
 from hostrouting import Host, Layout, cli
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

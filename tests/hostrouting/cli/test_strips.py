@@ -26,12 +26,12 @@ from hostrouting.cli.drawing import (
     legend,
 )
 from hostrouting.cli.report import overlap_text
+from hostrouting.cli.strips import Answer, answer_of, cells, runs
 from hostrouting.cli.styled import PALETTE, columns, to_svg, to_terminal
 from hostrouting.config.routing import Coverage
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.findings import FindingKind, NoteKind
-from hostrouting.overlap.strips import Answer, Segment, Strip, cells, runs
+from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, Segment
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def test_a_thousand_cidrs_as_they_should_be_are_few_lines() -> None:
 
 
 def test_what_one_address_stood_for_has_no_strip() -> None:
-    without = attrs.evolve(report(H200), strips=())
+    without = attrs.evolve(report(H200), judged=())
     lines = printed(overlap_text(without))
     assert lines[:2] == [
         "expected interface: eth0",
@@ -127,11 +127,11 @@ def test_what_one_address_stood_for_has_no_strip() -> None:
 def test_among_failures_the_rarest_is_seen() -> None:
     part = segment("172.16.7.9", "172.16.7.9", FindingKind.BLACKHOLE)
     drawn = cells(strip("172.16.0.0/16", part), 64)
-    assert runs(drawn) == ((0, 1, Answer()), (1, 1, part.answer), (2, 62, Answer()))
+    assert runs(drawn) == ((0, 1, Answer()), (1, 1, answer_of(part)), (2, 62, Answer()))
 
 
 def test_what_is_not_judged_is_blank() -> None:
-    half = Strip(IPv4Network("112.0.0.0/4"), (Segment(IPv4Address("112.0.0.0"), IPv4Address("126.255.255.255")),))
+    half = JudgedCidr(IPv4Network("112.0.0.0/4"), (Segment(IPv4Address("112.0.0.0"), IPv4Address("126.255.255.255")),))
     assert runs(cells(half, 16)) == ((0, 15, Answer()), (15, 1, None))
 
 
@@ -141,9 +141,9 @@ def test_a_cidr_smaller_than_a_strip_has_cells_of_one_size() -> None:
 
 
 def test_own_addresses_and_containers_are_one_colour_whatever_their_interface() -> None:
-    assert len({part.answer for part in OWN}) == 1
+    assert len({answer_of(part) for part in OWN}) == 1
     pods = [segment("10.0.0.1", "10.0.0.1", NoteKind.CONTAINER, f"cali{n}") for n in range(500)]
-    assert len({part.answer for part in pods}) == 1
+    assert len({answer_of(part) for part in pods}) == 1
 
 
 def test_every_symbol_means_one_thing() -> None:
@@ -179,11 +179,11 @@ def h200(kernel: FakeKernel, tmp_path: Path) -> Host:
 def test_a_check_cuts_whole_cidrs_where_the_answer_changes(coverage: Coverage, tmp_path: Path) -> None:
     overlap = RouteOverlap(["172.16.0.0/12", "10.96.0.0/12", "112.0.0.0/4"], coverage=coverage)
     config = Config(route_overlap=overlap)
-    checked = check_overlap(config, h200(FakeKernel(), tmp_path), phases.CancelScope())
+    checked = check_overlap(config, h200(FakeKernel(), tmp_path).routes, phases.CancelScope())
     if coverage is Coverage.PROBE:
-        assert checked.strips == ()
+        assert checked.judged == ()
         return
-    shadowed, fine, partly = checked.strips
+    shadowed, fine, partly = checked.judged
     assert shadowed.cidr == H200.cidr
     said = {(str(part.first), str(part.last)): part.kind for part in shadowed.segments}
     assert said["172.16.0.18", "172.16.255.254"] is FindingKind.OVERLAP
@@ -192,7 +192,7 @@ def test_a_check_cuts_whole_cidrs_where_the_answer_changes(coverage: Coverage, t
     assert fine.is_fine
     assert len(fine.segments) == 1
     assert runs(cells(partly, 16)) == ((0, 15, Answer()), (15, 1, None))
-    for cut in checked.strips:
+    for cut in checked.judged:
         for one, other in pairwise(cut.segments):
             assert one.last < other.first
             assert one.last + 1 < other.first or (one.kind, one.devs) != (other.kind, other.devs)

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from hostrouting.cli.drawing import draw
 from hostrouting.cli.pictures import overlap_svg
 from hostrouting.cli.report import overlap_text
+from hostrouting.cli.strips import answer_of, cells, runs
 from hostrouting.cli.styled import PALETTE, to_terminal
-from hostrouting.overlap.findings import FindingKind, NoteKind
-from hostrouting.overlap.strips import Segment, Strip, cells, runs
+from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, Segment
 
 COUNTS = st.sampled_from([1, 7, 8, 64, 100, 256])
 DEVS = st.lists(st.sampled_from(["ib0", "ib1", "docker0", "<&\"'>", "]]>", "\x1b[31m", "é\udcff\ufffe"]), max_size=3)
 
 
 @st.composite
-def strips(draw: st.DrawFn) -> Strip:
+def strips(draw: st.DrawFn) -> JudgedCidr:
     length = draw(st.integers(0, 32))
     cidr = IPv4Network((draw(st.integers(0, 2**32 - 1)) >> (32 - length) << (32 - length), length))
     begin, end = int(cidr.network_address), int(cidr.broadcast_address) + 1
@@ -35,11 +35,11 @@ def strips(draw: st.DrawFn) -> Strip:
             devs = () if kind is None else tuple(sorted(set(draw(DEVS))))
             is_failure = isinstance(kind, FindingKind)
             segments.append(Segment(IPv4Address(first), IPv4Address(after - 1), kind, is_failure, devs))
-    return Strip(cidr, tuple(segments))
+    return JudgedCidr(cidr, tuple(segments))
 
 
 @given(strips(), COUNTS)
-def test_every_failing_address_is_in_a_cell_that_shows_a_failure(strip: Strip, count: int) -> None:
+def test_every_failing_address_is_in_a_cell_that_shows_a_failure(strip: JudgedCidr, count: int) -> None:
     drawn = cells(strip, count)
     base, size = int(strip.cidr.network_address), strip.cidr.num_addresses
     assert len(drawn) == count
@@ -48,20 +48,20 @@ def test_every_failing_address_is_in_a_cell_that_shows_a_failure(strip: Strip, c
             shown = drawn[(address - base) * count // size]
             assert shown is not None
             assert shown.is_failure >= segment.is_failure
-            assert shown.is_fine <= segment.answer.is_fine
+            assert shown.is_fine <= answer_of(segment).is_fine
 
 
 @given(strips(), COUNTS)
-def test_a_cell_shows_an_answer_of_its_own_addresses(strip: Strip, count: int) -> None:
+def test_a_cell_shows_an_answer_of_its_own_addresses(strip: JudgedCidr, count: int) -> None:
     base, size = int(strip.cidr.network_address), strip.cidr.num_addresses
     for number, shown in enumerate(cells(strip, count)):
         begin, end = base + number * size // count, base + -(-(number + 1) * size // count)
-        inside = {s.answer for s in strip.segments if int(s.first) < end and int(s.last) >= begin}
+        inside = {answer_of(s) for s in strip.segments if int(s.first) < end and int(s.last) >= begin}
         assert shown in inside or (shown is None and not inside)
 
 
 @given(strips(), COUNTS)
-def test_runs_are_the_cells(strip: Strip, count: int) -> None:
+def test_runs_are_the_cells(strip: JudgedCidr, count: int) -> None:
     drawn = cells(strip, count)
     found = runs(drawn)
     assert tuple(answer for _, length, answer in found for _ in range(length)) == drawn
@@ -69,21 +69,23 @@ def test_runs_are_the_cells(strip: Strip, count: int) -> None:
 
 
 @given(st.lists(strips(), max_size=4, unique_by=lambda strip: strip.cidr), COUNTS)
-def test_a_strip_of_one_answer_is_uniform_and_the_legend_names_what_is_drawn(found: list[Strip], count: int) -> None:
+def test_a_strip_of_one_answer_is_uniform_and_the_legend_names_what_is_drawn(
+    found: list[JudgedCidr], count: int
+) -> None:
     drawing = draw(report(*found), count)
     assert set(drawing.legend) == {answer for row in drawing.rows for answer in row.cells}
     for row in drawing.rows:
-        if row.strip is not None and {s.answer for s in row.strip.segments} == {row.strip.segments[0].answer}:
-            assert set(row.cells) <= {row.strip.segments[0].answer, None}
+        if row.strip is not None and {answer_of(s) for s in row.strip.segments} == {answer_of(row.strip.segments[0])}:
+            assert set(row.cells) <= {answer_of(row.strip.segments[0]), None}
 
 
 @given(st.lists(strips(), max_size=4, unique_by=lambda strip: strip.cidr), st.none() | st.integers(1, 200))
-def test_no_interface_steers_the_terminal(found: list[Strip], width: int | None) -> None:
+def test_no_interface_steers_the_terminal(found: list[JudgedCidr], width: int | None) -> None:
     assert "\x1b" not in to_terminal(overlap_text(report(*found), width=width), io.StringIO())
 
 
 @given(st.lists(strips(), max_size=4, unique_by=lambda strip: strip.cidr))
-def test_a_picture_is_xml_and_stays_within_its_bounds(found: list[Strip]) -> None:
+def test_a_picture_is_xml_and_stays_within_its_bounds(found: list[JudgedCidr]) -> None:
     drawing = draw(report(*found), 256)
     picture = overlap_svg(report(*found))
     root = ElementTree.fromstring(picture)

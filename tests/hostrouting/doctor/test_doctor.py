@@ -14,15 +14,19 @@ from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
-from hostrouting.boot.examination import Diagnosis, Severity, find_cycle
-from hostrouting.doctor.examine import EXAMINATIONS, diagnosis_text, examine
-from hostrouting.model.netaddr import parse_cidr
-from hostrouting.model.values import NextHop, Route, Table
+from hostrouting.boot.examination import Severity
+from hostrouting.cli.doctor_text import doctor_text
+from hostrouting.doctor.cycles import find_cycle
+from hostrouting.doctor.examine import EXAMINATIONS, examine
+from hostrouting.model.parsing import parse_cidr
+from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from hostrouting.doctor.report import DoctorReport
 
 TEMPLATE, MACHINE = "systemd-nspawn@.service", "systemd-nspawn@kube1.service"
 UNITS, CONFIG_DIR = "etc/systemd/system", "etc/aks-flex-node"
@@ -100,8 +104,8 @@ def node(tmp_path: Path) -> Node:
     return node
 
 
-def kinds(diagnosis: Diagnosis) -> list[str]:
-    return [ailment.kind for ailment in diagnosis.ailments]
+def kinds(report: DoctorReport) -> list[str]:
+    return [fault.kind for fault in report.faults]
 
 
 def everything(node: Node) -> object:
@@ -113,10 +117,10 @@ def everything(node: Node) -> object:
 @pytest.mark.parametrize("given", [None, config()], ids=["installed", "config"])
 def test_a_healthy_host_has_no_finding_and_nothing_is_changed(node: Node, given: Config | None) -> None:
     before = everything(node)
-    diagnosis = examine(node.host, given)
-    assert diagnosis.ailments == ()
-    assert [each.name for each in diagnosis.examined] == [each.name for each in EXAMINATIONS]
-    assert diagnosis_text(diagnosis).splitlines()[-1].endswith("nothing was found: the gate holds\x1b[0m")
+    report = examine(node.host, given)
+    assert report.faults == ()
+    assert [each.name for each in report.results] == [each.name for each in EXAMINATIONS]
+    assert doctor_text(report).splitlines()[-1].endswith("nothing was found: the gate holds\x1b[0m")
     assert everything(node) == before
 
 
@@ -362,20 +366,20 @@ def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node
     plant, kind, subject, remedy = FAULTS[fault]
     plant(node)
     before = everything(node)
-    diagnosis = examine(node.host)
-    found = [each for each in diagnosis.ailments if each.kind == kind and subject in each.subject]
-    assert found, diagnosis.ailments
+    report = examine(node.host)
+    found = [each for each in report.faults if each.kind == kind and subject in each.subject]
+    assert found, report.faults
     assert remedy in found[0].remedy
     assert everything(node) == before
-    assert found[0].subject in diagnosis_text(diagnosis)
-    json.dumps(diagnosis.to_json())
+    assert found[0].subject in doctor_text(report)
+    json.dumps(report.to_json())
 
 
 def test_with_the_config_a_script_of_another_config_is_told_from_an_edited_one(node: Node) -> None:
-    other = [each for each in examine(node.host, config("172.16.2.0/24")).ailments if each.kind == "file-differs"]
+    other = [each for each in examine(node.host, config("172.16.2.0/24")).faults if each.kind == "file-differs"]
     assert [(each.subject, each.message) for each in other] == [(f"/{ROUTES}", "it was rendered from another config")]
     edit_a_script(node)
-    (edited,) = [each for each in examine(node.host, config()).ailments if each.kind == "file-differs"]
+    (edited,) = [each for each in examine(node.host, config()).faults if each.kind == "file-differs"]
     assert "edited" in edited.message
 
 
@@ -391,9 +395,9 @@ def test_a_config_that_asks_for_more_or_for_another_consumer_is_a_finding(node: 
 
 def test_nothing_installed_is_a_finding_and_only_what_can_be_is_examined(node: Node) -> None:
     phases.run(RemoveHostRouting(host=node.host))
-    diagnosis = examine(node.host)
-    assert kinds(diagnosis) == ["not-installed"]
-    assert "gate" not in [each.name for each in diagnosis.examined]
+    report = examine(node.host)
+    assert kinds(report) == ["not-installed"]
+    assert "gate" not in [each.name for each in report.results]
     assert kinds(examine(node.host, Config())) == []
 
 
@@ -401,7 +405,7 @@ def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
     watched = attrs.evolve(config(), watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
     node.layout.manifest.unlink()
-    found = {each.subject: each.remedy for each in examine(node.host, config()).ailments if each.kind == "stale-file"}
+    found = {each.subject: each.remedy for each in examine(node.host, config()).faults if each.kind == "stale-file"}
     for path in (f"/{UNITS}/hostrouting-watch.service", "/etc/aks-flex-node/hostrouting-watch.json"):
         assert found[path].startswith("systemctl disable --now hostrouting-watch.service; rm ")
     assert found[f"/{UNITS}/static-routes.service"].startswith("systemctl disable static-routes.service; rm ")
@@ -456,7 +460,7 @@ def test_a_network_service_that_manages_other_interfaces_or_does_not_run_is_fine
 
 def test_python_gone_says_that_boot_does_not_need_it(node: Node) -> None:
     node.write(f"{UNITS}/hostrouting-watch.service", WATCH)
-    (gone,) = [each for each in examine(node.host).ailments if each.kind == "python-gone"]
+    (gone,) = [each for each in examine(node.host).faults if each.kind == "python-gone"]
     assert gone.severity is Severity.RISK
     assert "boot and the gate don't need it" in gone.message
     node.link("/opt/venv/bin/python", "/usr/bin/python3")
@@ -487,12 +491,12 @@ class Refusing(FakeSystemd):
 
 def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(node: Node) -> None:
     host = Host(routes=node.kernel, units=Refusing(node.layout, running=[MACHINE]), layout=node.layout)
-    diagnosis = examine(host)
-    assert diagnosis.worst is Severity.UNKNOWN
-    assert {each.kind for each in diagnosis.ailments} == {"not-examined"}
-    assert all("Connection timed out" in each.message for each in diagnosis.ailments)
-    assert [each.name for each in diagnosis.examined if not each.ailments][:2] == ["installed", "files"]
-    assert "couldn't be examined" in diagnosis_text(diagnosis).splitlines()[-1]
+    report = examine(host)
+    assert report.worst is Severity.UNKNOWN
+    assert {each.kind for each in report.faults} == {"not-examined"}
+    assert all("Connection timed out" in each.message for each in report.faults)
+    assert [each.name for each in report.results if not each.faults][:2] == ["installed", "files"]
+    assert "couldn't be examined" in doctor_text(report).splitlines()[-1]
 
 
 # --- the command ---------------------------------------------------------------------------------------------------
@@ -539,8 +543,8 @@ def test_a_template_without_restart_is_named_itself_and_no_instance_that_nobody_
     bare = FakeSystemd(node.layout, running=[f"{prefix}@hostrouting-probe{suffix}", MACHINE])
     node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
     bare.reload()
-    diagnosis = examine(Host(routes=node.kernel, units=bare, layout=node.layout))
-    assert [ailment.subject for ailment in diagnosis.ailments if ailment.kind == "no-restart"] == [TEMPLATE]
+    report = examine(Host(routes=node.kernel, units=bare, layout=node.layout))
+    assert [fault.subject for fault in report.faults if fault.kind == "no-restart"] == [TEMPLATE]
 
 
 # --- cycles --------------------------------------------------------------------------------------------------------

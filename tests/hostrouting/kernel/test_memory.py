@@ -13,7 +13,9 @@ import pytest
 import phases
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import Hardware, NextHop, Protocol, Route, RouteType, Rule, RuleAction, Scope, Table
+from hostrouting.model.links import Hardware
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FailingBackend, RecordingBackend
 
 if TYPE_CHECKING:

@@ -10,26 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import phases
-from hostrouting import Host, Layout
+from hostrouting import Layout
 from hostrouting.boot.resolvers import nameservers
 from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.record import load_snapshot, take_snapshot
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
-from hostrouting.model.values import (
-    Address,
-    Link,
-    NextHop,
-    NexthopObject,
-    Protocol,
-    Route,
-    RouteType,
-    Rule,
-    RuleAction,
-    Table,
-)
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.model.links import Address, Link
+from hostrouting.model.routes import NextHop, NexthopObject, Protocol, Route, RouteType, Table
+from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.testing import FakeKernel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -310,7 +301,7 @@ def test_a_recording_names_its_time_its_kernel_and_its_nameservers(tmp_path: Pat
     layout = Layout(tmp_path)
     layout.resolv_conf.parent.mkdir()
     layout.resolv_conf.write_text("nameserver 10.0.0.10\n")
-    snapshot = take_snapshot(Host(routes=FakeKernel(), units=FakeSystemd(), layout=layout))
+    snapshot = take_snapshot(FakeKernel(), nameservers=nameservers(layout))
     assert snapshot.nameservers == (IPv4Address("10.0.0.10"),)
     assert snapshot.kernel == f"Linux {os.uname().release}"
     assert snapshot.time is not None

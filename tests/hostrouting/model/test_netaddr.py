@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.model.netaddr import halves, numbers, own_addresses, reserved_block
+from hostrouting.model.parsing import reserved_block
+from hostrouting.model.prefixes import halves, numbers, own_addresses
 
 SMALL = st.builds(
     lambda number, length: IPv4Network((0xAC100000 + (number & ~((1 << (32 - length)) - 1)), length)),

@@ -10,7 +10,7 @@ import pytest
 
 import phases
 from hostrouting import Config, Host, Layout
-from hostrouting.model.values import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -51,7 +51,7 @@ def checked(kernel: FakeKernel) -> OverlapReport:
     overlap = {"expectedCidrs": ["172.20.0.0/16"]}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
-    return check_overlap(config, host, phases.CancelScope())
+    return check_overlap(config, host.routes, phases.CancelScope())
 
 
 def test_a_route_that_comes_between_the_tables_and_the_answers_is_seen() -> None:
@@ -99,4 +99,4 @@ def test_a_cancel_ends_the_looking() -> None:
     host = Host(routes=RestlessKernel(), units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
     config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.20.0.0/16"]}}})
     with pytest.raises(phases.Cancelled):
-        check_overlap(config, host, scope)
+        check_overlap(config, host.routes, scope)

@@ -10,24 +10,12 @@ import attrs
 import pytest
 
 from hostrouting import Finding, Note, RouteOverlap
-from hostrouting.model.values import (
-    DEFAULT_DESTINATION,
-    Address,
-    Hardware,
-    Link,
-    Lookup,
-    NextHop,
-    Protocol,
-    Route,
-    RouteType,
-    Rule,
-    RuleAction,
-    Scope,
-    Table,
-)
+from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.coverage import exact_tiling, probe, probe_tiling
 from hostrouting.overlap.findings import FindingKind, NoteKind
-from hostrouting.overlap.judge import Scene, judge, pending_devs, sort_answers
+from hostrouting.overlap.judge import Reading, judge, pending_devs, sort_answers
 
 CIDR = IPv4Network("172.16.0.0/16")
 PROBE = IPv4Address("172.16.0.1")
@@ -41,9 +29,9 @@ RULES = (
 SHADOW = Route(CIDR, (NextHop("ib0"),), protocol=Protocol.KERNEL, source=IPv4Address("172.16.0.10"))
 
 
-def scene(answer: Route | int, **changes: Any) -> Scene:
+def reading(answer: Route | int, **changes: Any) -> Reading:
     lookup = Lookup(PROBE, None, answer) if isinstance(answer, int) else Lookup(PROBE, answer)
-    base = Scene(
+    base = Reading(
         DEFAULT,
         links=(),
         addresses=(),
@@ -58,7 +46,7 @@ def scene(answer: Route | int, **changes: Any) -> Scene:
 def judged(
     answer: Route | int, overlap: RouteOverlap | None = None, **changes: Any
 ) -> tuple[list[Finding], list[Note]]:
-    host = scene(answer, **changes)
+    host = reading(answer, **changes)
     overlap = attrs.evolve(overlap or RouteOverlap([CIDR]), coverage="PROBE")
     findings, notes = judge(overlap, host, sort_answers(overlap, host))
     return list(findings), list(notes)

@@ -15,7 +15,9 @@ from jsonschema import Draft202012Validator
 import phases
 from hostrouting import Config, Host, Layout, Note, OverlapMode, OverlapReport, StaticRoute
 from hostrouting.config.routing import Coverage
-from hostrouting.model.values import DEFAULT_DESTINATION, Hardware, NextHop, Protocol, Route, RouteType, Rule
+from hostrouting.model.links import Hardware
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType
+from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -67,7 +69,7 @@ def checked(kernel: FakeKernel, root: Path, cidrs: list[str], **more: Any) -> Ov
     overlap = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"], "foreseen": ["100.64.0.0/16"], **more}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-    return check_overlap(config, host, phases.CancelScope())
+    return check_overlap(config, host.routes, phases.CancelScope())
 
 
 def problems(document: object) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostrouting import RouteError
-from hostrouting.model.values import NextHop, Route
+from hostrouting.model.routes import NextHop, Route
 from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from hostrouting import RouteError
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope
 from hostrouting.routes.plan import Replacement, RoutePlan, plan_routes
 
 GATEWAY = IPv4Address("10.1.0.1")

@@ -10,17 +10,8 @@ import pytest
 
 from hostrouting import RouteError, StaticRoute
 from hostrouting.kernel.default_route import default_route
-from hostrouting.model.values import (
-    DEFAULT_DESTINATION,
-    Address,
-    Link,
-    NextHop,
-    Protocol,
-    Route,
-    RouteType,
-    Scope,
-    Table,
-)
+from hostrouting.model.links import Address, Link
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.routes.resolve import Resolution, describe_missing, resolve
 
 if TYPE_CHECKING:

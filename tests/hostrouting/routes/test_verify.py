@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.routes.verify import verify_routes
 from hostrouting.testing import FakeKernel
 

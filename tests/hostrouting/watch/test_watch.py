@@ -13,7 +13,7 @@ import pytest
 
 from hostrouting import Config, ConfigError, Host, Layout
 from hostrouting.model.errors import RouteError
-from hostrouting.model.values import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
 from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd, RecordingBackend
 from hostrouting.watch.events import Event, EventKind
 from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting

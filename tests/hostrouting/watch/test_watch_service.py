@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hostrouting.model.values import Route, RouteFailure
+    from hostrouting.model.routes import Route, RouteFailure
 
 UNIT = "hostrouting-watch.service"
 

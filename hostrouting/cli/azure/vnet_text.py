@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from hostrouting.azure.vnet.model import HostRoute, Neighbour
 from hostrouting.azure.vnet.parse import parse_pod_rule
-from hostrouting.cli.styled import bad, clean, dim, good
+from hostrouting.cli.styled import bad, dim, good
+from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

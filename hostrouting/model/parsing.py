@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from hostrouting.model.text import shown
 
 __all__ = [
     "RESERVED",
     "IpAddress",
     "IpNetwork",
-    "Numbers",
-    "halves",
-    "numbers",
-    "own_addresses",
     "parse_address",
     "parse_any_address",
     "parse_any_prefix",
@@ -30,7 +24,6 @@ __all__ = [
     "parse_prefix",
     "parse_unicast_address",
     "reserved_block",
-    "shown",
 ]
 
 # RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4): the kernel accepts routes for all of
@@ -45,9 +38,6 @@ RESERVED = {
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
 
-# A prefix as its first address and its length.
-Numbers = tuple[int, int]
-
 _EVERYTHING, _EVERYTHING_IPV6 = IPv4Network("0.0.0.0/0"), IPv6Network("::/0")
 _ABOVE_UNICAST = IPv4Network("224.0.0.0/3")
 
@@ -56,15 +46,7 @@ _ADDRESS = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
 _PREFIX = re.compile(rf"({_OCTET}(?:\.{_OCTET}){{3}})/(0|[1-9][0-9]?)")
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 
-_SHOWN_CHARACTERS = 80
-
 _IPV4_ONLY = "these tasks are IPv4-only"
-
-
-def shown(value: object) -> str:
-    """A value from outside as part of a message: on one line, and no longer than a person will read."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
 
 
 def _text(value: object, kind: str) -> str:
@@ -245,47 +227,3 @@ def parse_device(value: object) -> str:
     if text in (".", "..") or not _DEVICE.fullmatch(text):
         raise ValueError(f"{shown(text)} is not an interface name; expected 1 to 15 characters of A-Z a-z 0-9 _ . -")
     return text
-
-
-def halves(network: IPv4Network) -> tuple[IPv4Network, ...]:
-    """The two prefixes that are together the network and each longer than it; none for a /32."""
-    return tuple(network.subnets()) if network.prefixlen < 32 else ()
-
-
-def numbers(network: IPv4Network) -> Numbers:
-    """A prefix as its first address and its length: what sorts and hashes in a tenth of the time."""
-    return int(network.network_address), network.prefixlen
-
-
-def own_addresses(prefixes: Iterable[Numbers]) -> dict[Numbers, int | None]:
-    """For each prefix its first address that no longer prefix of the same set covers; None if they cover it all.
-
-    Longest-prefix match gives such an address to that prefix alone, so one look-up of it shows whether the prefix
-    wins. One pass over the sorted prefixes, O(n log n).
-
-    Args:
-        prefixes: any; duplicates count once.
-
-    Returns:
-        An address or None for each of them.
-    """
-    own: dict[Numbers, int | None] = {}
-    # The prefixes that contain the current one, outermost first, each with its last address and its first address
-    # not yet covered.
-    open_: list[tuple[Numbers, int, int]] = []
-
-    for prefix in sorted(set(prefixes)):
-        first, length = prefix
-        last = first + (1 << (32 - length)) - 1
-        while open_ and open_[-1][1] < first:
-            outer, end, free = open_.pop()
-            own.setdefault(outer, free if free <= end else None)
-        if open_:
-            outer, end, free = open_[-1]
-            if free < first:
-                own.setdefault(outer, free)
-            open_[-1] = (outer, end, max(free, last + 1))
-        open_.append((prefix, last, first))
-    for outer, end, free in open_:
-        own.setdefault(outer, free if free <= end else None)
-    return own

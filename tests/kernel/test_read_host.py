@@ -12,16 +12,17 @@ from node import build_node
 import phases
 from hostrouting import Config, Host, Layout, NetlinkBackend, OverlapReport, RouteBackend
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.model.values import NextHop, Route, Rule, RuleAction
+from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.read import read_scene
+from hostrouting.overlap.read import read_host
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hostrouting.kernel.namespace import NamespaceKernel
-    from hostrouting.model.values import Lookup
+    from hostrouting.model.routes import Lookup
 
 GATEWAY = IPv4Address("10.1.0.1")
 
@@ -29,7 +30,7 @@ GATEWAY = IPv4Address("10.1.0.1")
 def check(backend: RouteBackend, *cidrs: str) -> OverlapReport:
     section = {"routeOverlap": {"expectedCidrs": list(cidrs)}, "waitSeconds": 0}
     host = Host(routes=backend, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
-    return check_overlap(Config.from_mapping({"hostRouting": section}), host, phases.CancelScope())
+    return check_overlap(Config.from_mapping({"hostRouting": section}), host.routes, phases.CancelScope())
 
 
 def by_eth0(network: str) -> Route:
@@ -92,9 +93,9 @@ def test_of_a_large_table_only_what_may_decide_is_read(kernel: NamespaceKernel) 
     kernel.add([by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(256)])
     kernel.add([by_eth0("172.16.5.0/24"), by_ib0("20.1.0.0/25")])
     config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "20.0.0.0/8"]}}})
-    scene = read_scene(config.route_overlap, kernel, phases.CancelScope())
-    assert scene is not None
-    plain = [route for route in scene.routes if route.devs == ("eth0",) and route.hops[0].gateway is not None]
+    reading = read_host(config.route_overlap, kernel, phases.CancelScope())
+    assert reading is not None
+    plain = [route for route in reading.routes if route.devs == ("eth0",) and route.hops[0].gateway is not None]
     plain = [route for route in plain if route.destination.prefixlen]
     assert [str(route.destination) for route in plain] == ["172.16.5.0/24"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostrouting.cli import styled
-from hostrouting.cli.arguments import Parser, Word, add_config, add_output
-from hostrouting.cli.commands import EXIT_PLAN_CHANGES, run_task, say_as_asked
-from hostrouting.cli.options import load_networking
+from hostrouting.cli.azure.neighbours import load_networking
+from hostrouting.cli.parser import Parser, Word, add_config, add_output
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +20,7 @@ __all__ = ["WORDS"]
 def _apply(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe
     from hostrouting.boot.host import Host
-    from hostrouting.cli.probe_text import report_text
+    from hostrouting.cli.azure.probe_text import report_text
 
     config = load_networking(options, host)
     if options.root is not None:
@@ -34,7 +34,7 @@ def _plan(options: argparse.Namespace, host: Host | None) -> int:
     import phases
     from hostrouting.azure.probe.tasks import plan_next_boot, plan_probe
     from hostrouting.boot.host import Host
-    from hostrouting.cli.probe_text import plan_text
+    from hostrouting.cli.azure.probe_text import plan_text
 
     config, on = load_networking(options, host), host or Host()
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, on, scope)))
@@ -48,7 +48,7 @@ def _plan(options: argparse.Namespace, host: Host | None) -> int:
 def _remove(options: argparse.Namespace, host: Host | None) -> int:
     del options
     from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
-    from hostrouting.cli.probe_text import report_text
+    from hostrouting.cli.azure.probe_text import report_text
 
     styled.say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))
     return 0

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.boot.installation import FileChange
 from hostrouting.cli.report import boot_lines, diff_lines
-from hostrouting.cli.styled import bad, clean, dim, good
+from hostrouting.cli.styled import bad, dim, good
+from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport

@@ -1,8 +1,4 @@
-"""What a kernel holds: links, addresses, rules, routes, and its answer to a look-up.
-
-All are frozen values in the words of ip-route(8). Interfaces are named, never numbered: an index is looked up
-right before a write, since a re-created link gets a new one.
-"""
+"""Routes and the kernel's answer to a look-up, in the words of ip-route(8)."""
 
 from __future__ import annotations
 
@@ -12,12 +8,10 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 import attrs
 
+from hostrouting.model.links import Family
+
 __all__ = [
     "DEFAULT_DESTINATION",
-    "Address",
-    "Family",
-    "Hardware",
-    "Link",
     "Lookup",
     "NextHop",
     "NexthopObject",
@@ -25,19 +19,11 @@ __all__ = [
     "Route",
     "RouteFailure",
     "RouteType",
-    "Rule",
-    "RuleAction",
     "Scope",
     "Table",
 ]
 
 DEFAULT_DESTINATION = IPv4Network("0.0.0.0/0")
-
-
-class Family(IntEnum):
-    """Address families; every value carries one, though only IPv4 has behaviour."""
-
-    IPV4 = 2
 
 
 class RouteType(IntEnum):
@@ -95,83 +81,11 @@ class Protocol(IntEnum):
     HOSTROUTING = 217
 
 
-class Hardware(IntEnum):
-    """ARPHRD_* of linux/if_arp.h, as far as they matter here."""
-
-    ETHER = 1
-    INFINIBAND = 32
-    LOOPBACK = 772
-
-
-class RuleAction(IntEnum):
-    """FR_ACT_* of linux/fib_rules.h."""
-
-    TO_TABLE = 1
-    GOTO = 2
-    NOP = 3
-    BLACKHOLE = 6
-    UNREACHABLE = 7
-    PROHIBIT = 8
-
-
 def _word(number: int, known: type[IntEnum]) -> str:
     try:
         return known(number).name.lower()
     except ValueError:
         return str(number)
-
-
-@attrs.frozen
-class Link:
-    """A network interface.
-
-    Args:
-        index: the kernel's number for it, as long as it exists.
-        name: its name.
-        is_up: the administrative state (IFF_UP).
-        has_carrier: whether the other end is there (IFF_LOWER_UP).
-        kind: ``veth``, ``bridge``, ``bond``…; None for hardware.
-        hardware: the ARPHRD number (see ``Hardware``).
-        master: the bridge, bond or other interface that it is a port of.
-    """
-
-    index: int
-    name: str
-    is_up: bool = True
-    has_carrier: bool = True
-    kind: str | None = None
-    hardware: int = Hardware.ETHER
-    master: str | None = None
-
-
-@attrs.frozen
-class Address:
-    """An IPv4 address of this host.
-
-    Args:
-        dev: the interface that carries it.
-        local: the address.
-        prefix_length: 0-32, of the connected network.
-        peer: the other end of a point-to-point link, if it isn't ``local`` itself.
-        metric: of the connected route; 0 is the kernel's default.
-        is_secondary: a later address of the same subnet on the same interface.
-        has_prefix_route: whether the kernel adds a connected route for it.
-        family: always IPv4 so far.
-    """
-
-    dev: str
-    local: IPv4Address
-    prefix_length: int
-    peer: IPv4Address | None = None
-    metric: int = 0
-    is_secondary: bool = False
-    has_prefix_route: bool = True
-    family: Family = Family.IPV4
-
-    @property
-    def network(self) -> IPv4Network:
-        """The connected network: the peer's, where there is one."""
-        return IPv4Network((self.peer or self.local, self.prefix_length), strict=False)
 
 
 @attrs.frozen
@@ -336,55 +250,6 @@ def _destination(network: IPv4Network) -> str:
     if network == DEFAULT_DESTINATION:
         return "default"
     return str(network.network_address) if network.prefixlen == 32 else str(network)
-
-
-@attrs.frozen
-class Rule:
-    """A policy rule, ip-rule(8): packets that match its selectors are looked up in its table.
-
-    Args:
-        preference: 0-4294967295, the lowest is asked first.
-        action: what happens on a match.
-        table: for ``TO_TABLE``.
-        goto: the preference to go on at, for ``GOTO``.
-        source: prefix of the packet's source; None: any.
-        destination: prefix of the packet's destination; None: any.
-        tos: 0: any.
-        mark: the firewall mark asked for; None: any. (``fwmark 0`` is a selector too.)
-        mark_mask: which bits of the mark count.
-        iif: the incoming interface asked for; ``lo`` means packets of this host.
-        oif: the interface that the socket is bound to.
-        uid_range: first and last user id.
-        ip_protocol: 6 for TCP…; 0: any.
-        has_ports: whether it selects by source or destination port.
-        suppress_prefix_length: results this short or shorter are passed over; None: none are.
-        suppress_group: results over interfaces of this group are passed over; None: none are.
-        is_inverted: it matches what its selectors do *not* match.
-        is_l3mdev: the table is the one of the packet's VRF.
-        protocol: who installed it.
-        family: always IPv4 so far.
-    """
-
-    preference: int
-    action: RuleAction = RuleAction.TO_TABLE
-    table: int = Table.MAIN
-    goto: int | None = None
-    source: IPv4Network | None = None
-    destination: IPv4Network | None = None
-    tos: int = 0
-    mark: int | None = None
-    mark_mask: int = 0xFFFFFFFF
-    iif: str | None = None
-    oif: str | None = None
-    uid_range: tuple[int, int] | None = None
-    ip_protocol: int = 0
-    has_ports: bool = False
-    suppress_prefix_length: int | None = None
-    suppress_group: int | None = None
-    is_inverted: bool = False
-    is_l3mdev: bool = False
-    protocol: int = Protocol.BOOT
-    family: Family = Family.IPV4
 
 
 # fib_props in net/ipv4/fib_semantics.c, and fib4_rule_action for the rules.

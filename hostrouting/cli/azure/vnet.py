@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.cli.arguments import Parser, Word, add_config, add_output
-from hostrouting.cli.commands import EXIT_PLAN_CHANGES, run_task, say_as_asked
-from hostrouting.cli.options import load_networking
+from hostrouting.cli.azure.neighbours import load_networking
+from hostrouting.cli.parser import Parser, Word, add_config, add_output
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,7 @@ def _load(options: argparse.Namespace, host: Host | None) -> HostNetworking:
 def _plan(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.azure.vnet.tasks import plan_stale
     from hostrouting.boot.host import Host
-    from hostrouting.cli.vnet_text import plan_text
+    from hostrouting.cli.azure.vnet_text import plan_text
 
     plan = plan_stale(_load(options, host), host or Host())
     say_as_asked(options, plan.to_json(), plan_text(plan))
@@ -41,7 +41,7 @@ def _plan(options: argparse.Namespace, host: Host | None) -> int:
 
 def _clean(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet
-    from hostrouting.cli.vnet_text import report_text
+    from hostrouting.cli.azure.vnet_text import report_text
 
     result = run_task(RemoveStaleAzureVnet(_load(options, host), host=host))
     say_as_asked(options, result.to_json(), report_text(result))

@@ -1,0 +1,37 @@
+"""Names that are looked up when they are first used (PEP 562), so that naming a config class loads no netlink."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["lazily"]
+
+
+def lazily(
+    package: str, homes: Mapping[str, str], *own: str
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Offer names that live in modules below a package.
+
+    Args:
+        package: its name.
+        homes: each module, relative to the package, with the names that it gives, separated by blanks.
+        own: names that the package defines itself.
+
+    Returns:
+        ``__all__``, ``__getattr__`` and ``__dir__`` of the package.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+    namespace = vars(sys.modules[package])
+
+    def get(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = namespace[name] = getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)
+        return value
+
+    return sorted((*home_of, *own)), get, lambda: sorted({*namespace, *home_of})

@@ -1,0 +1,91 @@
+"""What the commands of host routing get from its neighbours; the only door between the two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.cli import styled
+from hostrouting.cli.options import read_section
+
+if TYPE_CHECKING:
+    import argparse
+
+    from hostrouting.azure.config import HostNetworking
+    from hostrouting.boot.examination import Examination
+    from hostrouting.boot.host import Host
+    from hostrouting.cli.preview import NextStart
+
+__all__ = ["as_probes_allow", "examinations", "load_networking", "remove", "say_what_is_asked_for"]
+
+
+def load_networking(options: argparse.Namespace, host: Host | None, *, quietly: bool = False) -> HostNetworking:
+    """What CONFIG says of the neighbours of host routing; quietly: it needn't say anything."""
+    from hostrouting.azure import config
+
+    section = None if quietly else config.SECTION
+    return read_section(options, host, section, config.HostNetworking.from_mapping)[1]
+
+
+def say_what_is_asked_for(document: dict[str, Any]) -> None:
+    """Name what else a config asks for, and who does it: other components' keys aren't ours to judge."""
+    section = document.get("hostNetworking")
+    words = {"loadBalancerProbe": "lb-probe apply", "staleAzureVnet": "azure-vnet clean"}
+    asked = [f"hostrouting {word}" for key, word in words.items() if isinstance(section, dict) and section.get(key)]
+    if asked:
+        styled.complain(f"hostNetworking isn't part of this: {' and '.join(asked)}")
+
+
+def as_probes_allow(start: NextStart, host: Host) -> NextStart:
+    """The next start, held back also where the rules for probes are required and can't be had."""
+    from hostrouting.azure.errors import LoadBalancerProbeError
+
+    if not start.is_admitted:
+        return start
+    try:
+        reason = _why_probes_hold(host)
+    except LoadBalancerProbeError as error:
+        if error.is_not_permitted:
+            unseen = "whether the rules for the load balancer's probes, which are required, can be had only root sees"
+            return attrs.evolve(start, reason=f"{start.reason}; {unseen}")
+        reason = str(error)
+    return start if reason is None else attrs.evolve(start, is_admitted=False, reason=reason)
+
+
+def _why_probes_hold(host: Host) -> str | None:
+    """Why the installed script of the probes would hold the consumer back; None: it would not."""
+    from hostrouting.azure.probe.part import installed_config
+    from hostrouting.azure.probe.tasks import plan_probe
+    from hostrouting.boot.gate import PROBE
+    from hostrouting.boot.parts import Manifest
+    from phases import CancelScope
+
+    manifest = Manifest.load(host.layout)
+    if not manifest.parts.get(PROBE, False):
+        return None
+    installed = installed_config(host.layout, manifest)
+    if installed is None:
+        script = host.layout.relative(host.layout.script(PROBE))
+        return f"{script} isn't as hostrouting writes it: see hostrouting doctor"
+    missing = plan_probe(installed, host, CancelScope()).missing
+    return None if missing is None else f"the load balancer's probes need {missing}"
+
+
+def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[Examination, ...]:
+    """What the doctor looks at besides."""
+    from hostrouting.azure.examinations import examinations
+
+    return examinations(load_networking(options, host, quietly=True) if has_config else None)
+
+
+def remove(host: Host) -> None:
+    """Take back what was installed for probes, if anything, and say so."""
+    from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
+    from hostrouting.boot.gate import PROBE
+    from hostrouting.boot.installation import is_installed
+    from hostrouting.cli.azure.probe_text import report_text
+    from hostrouting.cli.running import run_task
+
+    if is_installed(host, PROBE):
+        styled.say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))

@@ -1,0 +1,76 @@
+"""Policy rules, in the words of ip-rule(8)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.model.links import Family
+from hostrouting.model.routes import Protocol, Table
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network
+
+__all__ = ["Rule", "RuleAction"]
+
+
+class RuleAction(IntEnum):
+    """FR_ACT_* of linux/fib_rules.h."""
+
+    TO_TABLE = 1
+    GOTO = 2
+    NOP = 3
+    BLACKHOLE = 6
+    UNREACHABLE = 7
+    PROHIBIT = 8
+
+
+@attrs.frozen
+class Rule:
+    """A policy rule, ip-rule(8): packets that match its selectors are looked up in its table.
+
+    Args:
+        preference: 0-4294967295, the lowest is asked first.
+        action: what happens on a match.
+        table: for ``TO_TABLE``.
+        goto: the preference to go on at, for ``GOTO``.
+        source: prefix of the packet's source; None: any.
+        destination: prefix of the packet's destination; None: any.
+        tos: 0: any.
+        mark: the firewall mark asked for; None: any. (``fwmark 0`` is a selector too.)
+        mark_mask: which bits of the mark count.
+        iif: the incoming interface asked for; ``lo`` means packets of this host.
+        oif: the interface that the socket is bound to.
+        uid_range: first and last user id.
+        ip_protocol: 6 for TCP…; 0: any.
+        has_ports: whether it selects by source or destination port.
+        suppress_prefix_length: results this short or shorter are passed over; None: none are.
+        suppress_group: results over interfaces of this group are passed over; None: none are.
+        is_inverted: it matches what its selectors do *not* match.
+        is_l3mdev: the table is the one of the packet's VRF.
+        protocol: who installed it.
+        family: always IPv4 so far.
+    """
+
+    preference: int
+    action: RuleAction = RuleAction.TO_TABLE
+    table: int = Table.MAIN
+    goto: int | None = None
+    source: IPv4Network | None = None
+    destination: IPv4Network | None = None
+    tos: int = 0
+    mark: int | None = None
+    mark_mask: int = 0xFFFFFFFF
+    iif: str | None = None
+    oif: str | None = None
+    uid_range: tuple[int, int] | None = None
+    ip_protocol: int = 0
+    has_ports: bool = False
+    suppress_prefix_length: int | None = None
+    suppress_group: int | None = None
+    is_inverted: bool = False
+    is_l3mdev: bool = False
+    protocol: int = Protocol.BOOT
+    family: Family = Family.IPV4

@@ -1,0 +1,46 @@
+"""Words from outside, made fit for a message to a person."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["clean", "rfc_3339", "shortened", "shown", "to_json_text"]
+
+_SHOWN_CHARACTERS = 80
+
+
+def shown(value: object) -> str:
+    """A value from outside as part of a message: on one line, and no longer than a person will read."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+
+
+def shortened(words: Sequence[str], separator: str, most: int) -> str:
+    """Some words for a person: no more than that many, and how many there are besides."""
+    rest = len(words) - most
+    return separator.join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def clean(text: str) -> str:
+    """Text from outside, such as an interface's name, without characters that could steer a terminal."""
+    if text.isascii() and text.isprintable():
+        return text
+    import unicodedata
+
+    return "".join("?" if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t" else c for c in text)
+
+
+def rfc_3339(seconds: float) -> str:
+    """A time since the epoch as text: UTC, in whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def to_json_text(document: object) -> str:
+    """A JSON document as it is printed and written: indented, with a newline at its end."""
+    import json
+
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,97 @@
+"""CheckRouteOverlap: install the part, ask the kernel, leave a marker, and raise where the mode is STRICT."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from hostrouting.boot.files import remove
+from hostrouting.boot.gate import CHECK
+from hostrouting.boot.host import Host
+from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
+from hostrouting.boot.parts import WATCH, check_part, is_watched
+from hostrouting.config.routing import OverlapMode
+from hostrouting.overlap.check import check_overlap, unjudged
+from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
+from hostrouting.overlap.markers import write_markers
+from hostrouting.overlap.wording import error_text
+from hostrouting.tasks._watch import install_watch, remove_watch, start_watch
+from phases import CancelScope, all_or_nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostrouting.config.routing import Config
+
+__all__ = ["CheckRouteOverlap", "is_held_back", "remove_check"]
+
+
+@attrs.frozen
+class CheckRouteOverlap:
+    """Prove that every expected CIDR leaves by the default route's interface, and leave a marker that says so.
+
+    Args:
+        config: the expected CIDRs, and what a failure means.
+        host: where; None: this host.
+        now: the time of day, in seconds since the epoch; for the report.
+    """
+
+    name: ClassVar[str] = "check-route-overlap"
+
+    config: Config
+    host: Host | None = attrs.field(default=None, kw_only=True)
+    now: Callable[[], float] = attrs.field(default=time.time, kw_only=True, repr=False)
+
+    def do(self, scope: CancelScope) -> OverlapReport:
+        """Do it.
+
+        Returns:
+            The report; in WARN mode also where something fails.
+
+        Raises:
+            RouteOverlapError: in STRICT mode, if something fails or nothing could be judged. The markers are written
+                first, and nothing is undone.
+            FileError: a marker can't be written.
+        """
+        host = self.host or Host()
+        if not is_watched(self.config):
+            remove_watch(host, scope)
+        if not self.config.route_overlap.expected_cidrs:
+            remove_check(host, scope, self.config)
+            return unjudged(self.config, Verdict.OK, now=self.now)
+        with exclusive(host, scope), all_or_nothing(scope) as undo:
+            install_part(host, self.config.consumer, check_part(self.config, host.layout), undo)
+            is_watch_new = install_watch(self.config, host, undo)
+        start_watch(self.config, host, is_new=is_watch_new)
+        if host.is_image:
+            reason = "an image has no kernel to ask; it is checked at its first boot"
+            return unjudged(self.config, Verdict.UNKNOWN, reason, now=self.now)
+        result = check_overlap(self.config, host.routes, scope, now=self.now)
+        write_markers(host.layout, result)
+        if is_held_back(result.mode, result.verdict):
+            remedy = None if result.verdict is Verdict.UNKNOWN else result.remedy
+            raise RouteOverlapError(error_text(result), findings=result.findings, reason=result.reason, remedy=remedy)
+        return result
+
+
+def is_held_back(mode: OverlapMode, verdict: Verdict) -> bool:
+    """Whether a node must not start on this verdict."""
+    return mode is OverlapMode.STRICT and verdict is not Verdict.OK
+
+
+def remove_check(host: Host, scope: CancelScope, config: Config) -> None:
+    """Take back what an earlier run installed, and the markers."""
+    is_watch_new = False
+    if is_installed(host, CHECK):
+        with exclusive(host, scope):
+            if is_installed(host, WATCH):
+                with all_or_nothing(scope) as undo:
+                    is_watch_new = install_watch(config, host, undo)
+            remove_part(host, CHECK)
+    if is_watch_new:
+        # Before the markers go, or the one that still runs would write them again.
+        start_watch(config, host, is_new=True)
+    for path in (host.layout.marker_ok, host.layout.marker_detected, host.layout.report):
+        remove(path)
