@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 from hostrouting._lazy import lazily
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host as Host
     from hostrouting.boot.layout import Layout as Layout
@@ -76,30 +78,28 @@ if TYPE_CHECKING:
     from hostrouting.tasks.route_overlap import CheckRouteOverlap as CheckRouteOverlap
     from hostrouting.tasks.static_routes import ConfigureStaticRoutes as ConfigureStaticRoutes
     from hostrouting.tasks.static_routes import InstallRoutes as InstallRoutes
-
-__version__ = "0.1.0"
-
-__all__, __getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "boot.host": "Host",
-        "boot.layout": "Layout",
-        "boot.render": "render_check_route_overlap_script render_static_routes_script",
-        "boot.systemctl": "Systemctl",
-        "boot.systemd": "UnitManager",
-        "config.routing": "Config OverlapMode RouteOverlap StaticRoute StaticRoutes Watch",
-        "kernel.netlink": "NetlinkBackend",
-        "kernel.port": "RouteBackend",
-        "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
-        "model.links": "Address Family Hardware Link",
-        "model.routes": "DEFAULT_DESTINATION Lookup NextHop Protocol Route RouteFailure RouteType Scope Table",
-        "model.rules": "Rule RuleAction",
-        "overlap.findings": "Finding FindingKind Note NoteKind "
-        "OverlapReport Remedy RouteOverlapError Unmendable Verdict",
-        "routes.plan": "Replacement RoutePlan RoutesReport",
-        "tasks.configure": "Configure RemoveHostRouting",
-        "tasks.route_overlap": "CheckRouteOverlap",
-        "tasks.static_routes": "ConfigureStaticRoutes InstallRoutes",
-    },
-    "__version__",
-)
+else:
+    __all__, __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "boot.host": "Host",
+            "boot.layout": "Layout",
+            "boot.render": "render_check_route_overlap_script render_static_routes_script",
+            "boot.systemctl": "Systemctl",
+            "boot.systemd": "UnitManager",
+            "config.routing": "Config OverlapMode RouteOverlap StaticRoute StaticRoutes Watch",
+            "kernel.netlink": "NetlinkBackend",
+            "kernel.port": "RouteBackend",
+            "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
+            "model.links": "Address Family Hardware Link",
+            "model.routes": "DEFAULT_DESTINATION Lookup NextHop Protocol Route RouteFailure RouteType Scope Table",
+            "model.rules": "Rule RuleAction",
+            "overlap.findings": "Finding FindingKind Note NoteKind "
+            "OverlapReport Remedy RouteOverlapError Unmendable Verdict",
+            "routes.plan": "Replacement RoutePlan RoutesReport",
+            "tasks.configure": "Configure RemoveHostRouting",
+            "tasks.route_overlap": "CheckRouteOverlap",
+            "tasks.static_routes": "ConfigureStaticRoutes InstallRoutes",
+        },
+        "__version__",
+    )

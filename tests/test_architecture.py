@@ -1,106 +1,88 @@
-"""The floors: a module imports only lower ones; the pure ones touch nothing; pyroute2 stays in one place."""
+"""The house: a room imports only rooms below it, by their open doors, and nothing goes in circles.
+
+Every import counts: those inside functions, and those that only type checkers read.
+"""
 
 from __future__ import annotations
 
 import ast
-import functools
-import re
 import subprocess
 import sys
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# From the ground up; a module may import its own floor's and all lower ones'.
-FLOORS = [
-    {"errors", "netaddr", "model"},
-    {"_schema", "_values", "_document", "config", "networking", "layout", "backends", "systemd"}
-    | {"lb_probe", "azure_vnet", "azure_vnet.model"},
-    {
-        "rules",
-        "fib",
-        "default_route",
-        "nexthops",
-        "resolve",
-        "plan",
-        "proof",
-        "coverage",
-        "findings",
-        "overlap",
-        "remedy",
-        "strips",
-        "drawing",
-        "gate",
-        "render",
-        "readback",
-        "diagnosis",
-        "formats",
-        "_ip_read",
-        "_ip_write",
-        "snapshot",
-        "patience",
-        "news",
-        "metrics",
-        "lb_probe.ruleset",
-        "lb_probe.plan",
-        "azure_vnet.parse",
-        "azure_vnet.plan",
-    },
-    {"backends.*", "systemd.*", "files", "resolvers", "host", "notify", "foes"}
-    | {"lb_probe.linux", "lb_probe.metadata", "lb_probe.memory"}
-    | {"azure_vnet.linux", "azure_vnet.lock", "azure_vnet.memory"},
-    {"parts", "install", "boot", "verify", "wait", "scene", "check", "record", "repair", "lb_probe.part"},
-    {"styled", "report", "markers", "nagios", "pictures", "tasks", "foresee", "journal", "doctor", "doctor.*"}
-    | {"lb_probe.tasks", "lb_probe.wording", "azure_vnet.tasks", "azure_vnet.wording"},
-    {
-        "progress",
-        "options",
-        "verbose",
-        "signals",
-        "watch",
-        "commands",
-        "arguments",
-        "cli",
-        "demo",
-        "lb_probe.commands",
-        "azure_vnet.commands",
-        "__main__",
-        "testing",
-        "testing.*",
-    },
-]
-PURE = {"errors", "netaddr", "model", *FLOORS[2]}
+# What each room may import; what it imports itself must be among it too.
+BELOW = {
+    "model": set[str](),
+    "config": {"model"},
+    "kernel": {"model", "config"},
+    "boot": {"model", "config", "kernel"},
+    "routes": {"model", "config", "kernel"},
+    "overlap": {"model", "config", "kernel", "boot", "routes"},
+    "azure": {"model", "config", "kernel", "boot"},
+    "tasks": {"model", "config", "kernel", "boot", "routes", "overlap"},
+    "watch": {"model", "config", "kernel", "boot", "routes", "overlap"},
+    "testing": {"model", "config", "kernel", "boot", "azure"},
+    "doctor": {"model", "config", "kernel", "boot", "routes"},
+    "cli": {"model", "config", "kernel", "boot", "routes", "overlap", "tasks", "watch", "doctor"},
+}
+# The neighbours' own commands, and the fakes, are all that knows them.
+KNOW_AZURE = ("hostrouting.azure", "hostrouting.cli.azure", "hostrouting.testing")
+
+PURE = (
+    "hostrouting.config.schema",
+    "hostrouting.config.routing",
+    "hostrouting.config.values",
+    "hostrouting.kernel.default_route",
+    "hostrouting.kernel.fib",
+    "hostrouting.kernel.nexthops",
+    "hostrouting.kernel.rules",
+    "hostrouting.kernel.snapshot",
+    "hostrouting.boot.gate",
+    "hostrouting.boot.readback",
+    "hostrouting.boot.render",
+    "hostrouting.routes.formats",
+    "hostrouting.routes.proof",
+    "hostrouting.routes.resolve",
+    "hostrouting.overlap.coverage",
+    "hostrouting.overlap.findings",
+    "hostrouting.overlap.fix",
+    "hostrouting.overlap.judge",
+    "hostrouting.overlap.outcomes",
+    "hostrouting.overlap.reading",
+    "hostrouting.overlap.wording",
+    "hostrouting.azure.config",
+    "hostrouting.azure.probe.plan",
+    "hostrouting.azure.probe.ruleset",
+    "hostrouting.azure.vnet.parse",
+    "hostrouting.azure.vnet.plan",
+    "hostrouting.watch.backoff",
+    "hostrouting.watch.events",
+    "hostrouting.watch.metrics",
+    "hostrouting.doctor.cycles",
+    "hostrouting.doctor.report",
+)
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}
-# errors puts errno into words with os.strerror: no state, no call into the system.
-ALLOWED = {("errors", "os")}
 
 
-@functools.cache
-def modules() -> dict[str, ast.Module]:
-    package = ROOT / "hostrouting"
-    found = {}
-    for path in package.rglob("*.py"):
-        name = ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = ast.parse(path.read_text())
-    return found
+def room_of(module: str) -> str:
+    """The room that a module of ours is in; empty: it stands before the rooms."""
+    name = module.split(".")[1] if "." in module else ""
+    return name if name in BELOW else ""
 
 
-def floor_of(name: str) -> int:
-    parent = name.rpartition(".")[0]
-    for number, names in enumerate(FLOORS):
-        if name in names or any(n.endswith(".*") and (parent + ".").startswith(n[:-1]) for n in names):
-            return number
-    raise AssertionError(f"hostrouting.{name} has no floor: give it one in FLOORS")
-
-
-def imports(tree: ast.Module) -> set[str]:
-    """Every module that is imported when a program runs; what only type checkers read doesn't count."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = []
+def imports(source: str, *, for_types: bool = True) -> set[str]:
+    """Every name that a module imports anywhere, as ``package.module`` and ``package.module.name``."""
     names: set[str] = set()
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -111,37 +93,119 @@ def imports(tree: ast.Module) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("name", sorted(set(modules()) - {"__init__"}))
-def test_a_module_imports_only_lower_floors(name: str) -> None:
-    known = set(modules())
-    own = floor_of(name)
-    for imported in imports(modules()[name]):
-        target = imported.removeprefix("hostrouting.")
-        if imported.startswith("hostrouting.") and target in known:
-            assert floor_of(target) <= own, f"hostrouting.{name} (floor {own}) imports hostrouting.{target} above it"
+@cache
+def sources() -> dict[str, str]:
+    """Every module of ours by its name, with its text."""
+    paths = [path for package in ("hostrouting", "phases") for path in (ROOT / package).rglob("*.py")]
+    return {module_name(path): path.read_text() for path in paths}
 
 
-def test_the_design_names_every_module_on_its_floor() -> None:
-    rows = re.findall(r"^\| (\d) \| (.*?) \|", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
-    told = {int(number) - 1: set(re.findall(r"`([\w.]+)`", words)) for number, words in rows}
-    for number, names in enumerate(FLOORS):
-        assert told[number] >= {name for name in names if not name.endswith("*")}
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("name", sorted(PURE))
-def test_a_pure_module_touches_nothing(name: str) -> None:
-    touched = {imported.partition(".")[0] for imported in imports(modules()[name])} & IMPURE_MODULES
-    assert {module for module in touched if (name, module) not in ALLOWED} == set()
+@cache
+def doors() -> dict[str, set[str]]:
+    """For each room that opens some of its modules to others, which."""
+    opened = {}
+    for room in BELOW:
+        for node in ast.parse(sources()[f"hostrouting.{room}"]).body:
+            if ast.unparse(node).startswith("__all__ = [") and isinstance(node, ast.Assign):
+                opened[room] = set(ast.literal_eval(node.value))
+    return {room: names for room, names in opened.items() if f"hostrouting.{room}.{min(names)}" in sources()}
+
+
+def objections(module: str, source: str) -> list[str]:
+    """What is wrong with the imports of a module."""
+    room, found = room_of(module), []
+    for name in sorted(imports(source)):
+        other = room_of(name)
+        if module.startswith("phases") and name.startswith("hostrouting"):
+            found.append(f"{module} imports {name}: the runner knows nothing of routes")
+        if not name.startswith("hostrouting.") or not room or not other or other == room:
+            continue
+        if other == "azure" and module.startswith(KNOW_AZURE):
+            continue
+        if other not in BELOW[room]:
+            found.append(f"{module} imports {name}: {room} may import {' '.join(sorted(BELOW[room])) or 'no room'}")
+        elif other in doors() and name.split(".")[2:3] and name.split(".")[2] not in doors()[other]:
+            found.append(f"{module} imports {name}, which {other} doesn't open to others")
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(sources()))
+def test_a_module_imports_only_what_is_below_it_and_open(module: str) -> None:
+    assert objections(module, sources()[module]) == []
+
+
+@pytest.mark.parametrize("room", BELOW)
+@pytest.mark.parametrize(
+    "plant",
+    ["{}", "def later():\n    {}", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {}"],
+    ids=["at the top", "in a function", "for types"],
+)
+def test_an_upward_import_planted_in_any_room_is_seen(room: str, plant: str) -> None:
+    above = next((name for name in reversed(BELOW) if room in BELOW[name]), "")
+    targets = [f"from hostrouting.{above} import x"] if above else ["import phases"]
+    if room not in ("azure", "testing"):
+        targets.append("from hostrouting.azure import HostNetworking")
+    for statement in targets:
+        assert bool(objections(f"hostrouting.{room}.planted", plant.format(statement))) is (
+            statement != "import phases"
+        )
+
+
+def test_an_import_of_a_closed_module_is_seen() -> None:
+    assert objections("hostrouting.tasks.planted", "from hostrouting.overlap.fix import Remedies")
+    assert objections("phases.planted", "import hostrouting")
+    assert objections("hostrouting.cli.commands", "from hostrouting.azure import nodes")
+    assert not objections("hostrouting.cli.azure.planted", "from hostrouting.azure import nodes")
+
+
+def test_rooms_and_modules_go_in_no_circles() -> None:
+    modules: dict[str, set[str]] = {}
+    for module, source in sources().items():
+        found = imports(source)
+        # "from package import module" imports the module, and the package only for a name of its own.
+        inner = {name for name in found if name in sources()}
+        modules[module] = {
+            name for name in inner - {module} if not any(other.startswith(f"{name}.") for other in inner)
+        }
+    for lazy in ("hostrouting", "hostrouting.azure"):
+        modules.pop(lazy)  # what they offer is looked up when it is first used
+    for graph in (BELOW, modules):
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_every_room_says_what_it_is_for_and_opens_nothing_that_nobody_uses() -> None:
+    for room, names in doors().items():
+        docstring = ast.get_docstring(ast.parse(sources()[f"hostrouting.{room}"]))
+        assert docstring
+        users = [source for module, source in sources().items() if room_of(module) != room]
+        unused = {name for name in names if not any(f"hostrouting.{room}.{name}" in imports(text) for text in users)}
+        offered = {name for name in unused if f'"{room}.{name}": "' in sources()["hostrouting"]}
+        assert unused <= offered
+    assert len(doors()) == 9
+
+
+def test_who_opens_the_folder_sees_the_rooms() -> None:
+    entries = {path.name for path in (ROOT / "hostrouting").iterdir() if path.name != "__pycache__"}
+    assert entries == {*BELOW, "__init__.py", "__main__.py", "_lazy.py", "py.typed"}
+    assert len(entries) <= 16
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_a_pure_module_touches_nothing(module: str) -> None:
+    loaded = {name.partition(".")[0] for name in imports(sources()[module], for_types=False)}
+    assert loaded & IMPURE_MODULES == set()
 
 
 def test_only_one_module_imports_pyroute2() -> None:
-    users = {name for name, tree in modules().items() if any(i.partition(".")[0] == "pyroute2" for i in imports(tree))}
-    assert users == {"backends._pyroute2"}
-
-
-def test_phases_knows_nothing_of_hostrouting() -> None:
-    for path in (ROOT / "phases").rglob("*.py"):
-        assert not any(i.partition(".")[0] == "hostrouting" for i in imports(ast.parse(path.read_text()))), path
+    users = {name for name, text in sources().items() if any(i.partition(".")[0] == "pyroute2" for i in imports(text))}
+    assert users == {"hostrouting.kernel._pyroute2"}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +217,7 @@ def test_phases_knows_nothing_of_hostrouting() -> None:
         ("from hostrouting.testing import FakeKernel, FakeSystemd", ["pyroute2", "asyncio", "hypothesis"]),
         (
             "import hostrouting.cli",
-            ["pyroute2", "asyncio", "hostrouting.demo", "logging", "subprocess", "pathlib", "json"],
+            ["pyroute2", "asyncio", "hostrouting.cli.demo", "logging", "subprocess", "pathlib", "json"],
         ),
         ("import phases; phases.run", ["asyncio", "logging", "subprocess", "phases._compose"]),
     ],
@@ -165,12 +229,5 @@ def test_a_name_loads_no_more_than_it_needs(statement: str, unloaded: list[str])
 
 
 def test_no_module_is_without_a_look_at_its_size() -> None:
-    """Over 400 lines a module holds two subjects, as a rule; name it here once you have looked."""
-    looked_at = {"hostrouting/model.py"}
-    large = {
-        str(path.relative_to(ROOT))
-        for package in ("hostrouting", "phases")
-        for path in (ROOT / package).rglob("*.py")
-        if len(path.read_text().splitlines()) > 400
-    }
-    assert large <= looked_at
+    """Over 400 lines a module holds two subjects, as a rule."""
+    assert {name for name, text in sources().items() if len(text.splitlines()) > 400} == set()

@@ -2,45 +2,82 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import pydoc
+from typing import TYPE_CHECKING
+
+import pytest
+
 import hostrouting
+import hostrouting.azure
 import hostrouting.testing
 import phases
 import phases.testing
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
 PHASES = {
     "CancelScope", "Cancelled", "Clock", "Observer", "Parallel", "ParallelError", "Serial", "Status", "Task",
-    "TimedOut", "Timeout", "describe", "run", "run_child", "task",
+    "TimedOut", "Timeout", "Undo", "all_or_nothing", "describe", "run", "run_child", "task",
 }  # fmt: skip
 HOSTROUTING = {
-    "AzureVnetError", "AzureVnetReport", "BridgeNode", "CheckRouteOverlap", "Config", "ConfigError",
-    "Configure", "ConfigureLoadBalancerProbe", "ConfigureStaticRoutes", "Finding", "Host", "HostNetworking",
-    "HostRoutingError", "Ipv6Detection", "Layout", "LoadBalancerProbe", "LoadBalancerProbeError",
-    "NetlinkBackend", "Note", "OverlapMode", "OverlapReport", "ProbeNode", "ProbeReport", "RemoveHostRouting",
-    "RemoveLoadBalancerProbe", "RemoveStaleAzureVnet", "RouteBackend", "RouteError", "RouteOverlap",
-    "RouteOverlapError", "RoutesReport", "StaleAzureVnet", "StaticRoute", "StaticRoutes", "Systemctl",
-    "UnitError", "UnitManager", "__version__",
+    # what an agent's author touches
+    "Config", "StaticRoutes", "StaticRoute", "RouteOverlap", "OverlapMode", "Watch",
+    "ConfigureStaticRoutes", "InstallRoutes", "CheckRouteOverlap", "Configure", "RemoveHostRouting",
+    "Host", "Layout", "NetlinkBackend", "UnitManager", "Systemctl",
+    "HostRoutingError", "ConfigError", "FileError", "RouteError", "UnitError", "RouteOverlapError",
+    "render_static_routes_script", "render_check_route_overlap_script", "__version__",
+    # a report's reader
+    "RoutesReport", "RoutePlan", "Replacement", "OverlapReport", "Verdict", "Finding", "FindingKind", "Note",
+    "NoteKind", "Remedy", "Unmendable",
+    # a backend's author
+    "RouteBackend", "Link", "Address", "Hardware", "Family", "Rule", "RuleAction", "Route", "NextHop", "RouteType",
+    "Scope", "Table", "Protocol", "Lookup", "RouteFailure", "DEFAULT_DESTINATION",
+}  # fmt: skip
+AZURE = {
+    "HostNetworking", "Ipv6Detection", "LoadBalancerProbe", "StaleAzureVnet",
+    "ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "ProbeReport", "LoadBalancerProbeError",
+    "RemoveStaleAzureVnet", "AzureVnetReport", "AzureVnetError",
+    "ProbeNode", "LinuxProbeNode", "NodeAddress", "Pin",
+    "BridgeNode", "LinuxBridgeNode", "NodeState", "Interface", "Neighbour", "HostRoute",
+}  # fmt: skip
+TESTING = {
+    "FailingBackend", "FakeBridgeNode", "FakeKernel", "FakeProbeNode", "FakeSystemd", "Kernel", "RecordingBackend",
 }  # fmt: skip
 
-
-def test_phases_offers_exactly_this() -> None:
-    assert set(phases.__all__) == PHASES
+OFFERED = [(phases, PHASES), (hostrouting, HOSTROUTING), (hostrouting.azure, AZURE), (hostrouting.testing, TESTING)]
 
 
-def test_hostrouting_offers_exactly_this() -> None:
-    assert set(hostrouting.__all__) == HOSTROUTING
+@pytest.mark.parametrize(("module", "names"), OFFERED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_package_offers_exactly_this(module: ModuleType, names: set[str]) -> None:
+    assert sorted(module.__all__) == sorted(names)
+    assert names <= set(dir(module))
+    assert all(getattr(module, name) is not None for name in names)
 
 
-def test_every_offered_name_is_there_and_listed() -> None:
-    for name in hostrouting.__all__:
-        assert getattr(hostrouting, name) is not None
-        assert name in dir(hostrouting)
-    for name in phases.__all__:
-        assert getattr(phases, name) is not None
+@pytest.mark.parametrize("module", [hostrouting, hostrouting.azure], ids=lambda module: module.__name__)
+def test_type_checkers_are_told_of_the_same_names_at_the_same_homes(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module))
+    told = {
+        alias.asname: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname is not None
+    }
+    assert set(told) == set(module.__all__) - {"__version__"}
+    for name, home in told.items():
+        assert getattr(module, name) is pydoc.locate(home)
+
+
+def test_help_tells_of_every_name() -> None:
+    text = pydoc.plain(pydoc.render_doc(hostrouting))
+    assert all(name in text for name in HOSTROUTING - {"__version__"})
 
 
 def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
     assert not hasattr(hostrouting, "FakeKernel")
-
-
-def test_the_fakes_are_offered_without_hypothesis_and_netlink() -> None:
-    assert {"FakeBridgeNode", "FakeKernel", "FakeProbeNode", "FakeSystemd"} <= set(hostrouting.testing.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Remedies'"):
+        hostrouting.Remedies  # type: ignore[attr-defined]  # noqa: B018

@@ -13,6 +13,7 @@ import pytest
 
 from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoute, StaticRoutes, cli
 from hostrouting.azure import HostNetworking, LoadBalancerProbe, StaleAzureVnet
+from hostrouting.azure.examinations import examinations
 from hostrouting.cli.demo import CONFIG
 from hostrouting.config.routing import Watch
 from hostrouting.doctor.examine import EXAMINATIONS
@@ -103,7 +104,9 @@ def test_its_links_lead_somewhere(document: str) -> None:
 
 def test_the_doctors_page_names_every_examination() -> None:
     page = (ROOT / "docs/doctor.md").read_text()
-    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [each.name for each in EXAMINATIONS]
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [
+        each.name for each in (*EXAMINATIONS, *examinations(None))
+    ]
 
 
 def test_the_demos_config_is_one_that_the_readme_tells_of() -> None:

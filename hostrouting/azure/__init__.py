@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from hostrouting.azure.vnet.plan import AzureVnetReport as AzureVnetReport
     from hostrouting.azure.vnet.port import BridgeNode as BridgeNode
     from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet as RemoveStaleAzureVnet
-
-__all__, __getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "config": "HostNetworking Ipv6Detection LoadBalancerProbe StaleAzureVnet",
-        "errors": "AzureVnetError LoadBalancerProbeError",
-        "probe.linux": "LinuxProbeNode",
-        "probe.plan": "ProbeReport",
-        "probe.port": "NodeAddress Pin ProbeNode",
-        "probe.tasks": "ConfigureLoadBalancerProbe RemoveLoadBalancerProbe",
-        "vnet.linux": "LinuxBridgeNode",
-        "vnet.model": "HostRoute Interface Neighbour NodeState",
-        "vnet.plan": "AzureVnetReport",
-        "vnet.port": "BridgeNode",
-        "vnet.tasks": "RemoveStaleAzureVnet",
-    },
-)
+else:
+    __all__, __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "config": "HostNetworking Ipv6Detection LoadBalancerProbe StaleAzureVnet",
+            "errors": "AzureVnetError LoadBalancerProbeError",
+            "probe.linux": "LinuxProbeNode",
+            "probe.plan": "ProbeReport",
+            "probe.port": "NodeAddress Pin ProbeNode",
+            "probe.tasks": "ConfigureLoadBalancerProbe RemoveLoadBalancerProbe",
+            "vnet.linux": "LinuxBridgeNode",
+            "vnet.model": "HostRoute Interface Neighbour NodeState",
+            "vnet.plan": "AzureVnetReport",
+            "vnet.port": "BridgeNode",
+            "vnet.tasks": "RemoveStaleAzureVnet",
+        },
+    )

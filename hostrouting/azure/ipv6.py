@@ -1,6 +1,6 @@
 """What is asked of the kernel's IPv6 side: addresses, routes of every table, and single routes of our own.
 
-Links and addresses are drawn in _link_messages.py, routes in wire.py.
+Links and addresses are drawn in _linkmessages.py, routes in wire.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import attrs
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.attempts import uncollected
 from hostrouting.kernel.rtnetlink.entries import decode_hops
 from hostrouting.kernel.rtnetlink.links import ADDRESS, IFA_ADDRESS, IFA_FLAGS, IFA_LOCAL
 from hostrouting.kernel.rtnetlink.messages import (
@@ -30,6 +29,7 @@ from hostrouting.kernel.rtnetlink.messages import (
 )
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, RouteType, Table
+from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
 """The systemd port: what hostrouting asks of a service manager.
 
-``Systemctl`` (systemctl.py) is the real one, of the running system or of an image; ``FakeSystemd`` (memory.py)
+``Systemctl`` (systemctl.py) is the real one, of the running system or of an image; ``FakeSystemd`` (fake_systemd.py)
 the one in memory.
 """
 

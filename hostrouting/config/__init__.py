@@ -1,1 +1,7 @@
-"""."""
+"""From JSON to typed values, with all problems at once.
+
+``routing`` is the ``hostRouting`` section; ``schema`` makes a strict reader of any attrs class.
+Other rooms import the modules named here, and no others.
+"""
+
+__all__ = ["document", "routing", "schema", "values"]

@@ -1,4 +1,4 @@
-"""The ``hostRouting`` section of AKSFlexNode's config as typed values, read strictly (see ``_schema``)."""
+"""The ``hostRouting`` section of AKSFlexNode's config as typed values, read strictly (see ``schema``)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Coverage(StrEnum):
     PROBE = "PROBE"
 
 
-# --- rules that name our own classes; the others are in _values ------------------------------------------------------
+# --- rules that name our own classes; the others are in values -------------------------------------------------------
 
 
 def _parse_gateway(value: object) -> Gateway:

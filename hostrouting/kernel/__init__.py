@@ -1,1 +1,21 @@
-"""."""
+"""The routes port, what hostrouting asks of a kernel, and who meets it.
+
+Netlink, a kernel in memory, one in a throw-away namespace, a recorded host; ``fib`` and ``rules`` are the pure model by
+which a recording answers.
+Other rooms import the modules named here, and no others.
+"""
+
+__all__ = [
+    "default_route",
+    "fib",
+    "memory",
+    "namespace",
+    "netlink",
+    "port",
+    "record",
+    "recording",
+    "rtnetlink",
+    "rules",
+    "snapshot",
+    "waiting",
+]

@@ -1,8 +1,8 @@
 """The routes port on the kernel itself, over netlink sockets of our own.
 
 Requests never share a socket with notifications (on a bound socket another process's message is taken for the
-answer): each call holds a conversation of its own in its own thread (_conversation.py), and closes it. Changes arrive
-on other sockets (_changes.py).
+answer): each call holds a conversation of its own in its own thread (rtnetlink/conversation.py), and closes it. Changes arrive
+on other sockets (rtnetlink/changes.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told, uncollected
+from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told
 from hostrouting.kernel.rtnetlink.changes import ChangeMonitor, ChangeSocket
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.deletion import Deletable, SameDestinations
@@ -26,6 +26,7 @@ from hostrouting.kernel.rtnetlink.nexthops import DUMP_NEXTHOPS, HiddenHops, dec
 from hostrouting.kernel.rtnetlink.rules import DUMP_RULES, decode_rule
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Lookup, RouteFailure, RouteType, Scope, Table
+from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -47,7 +48,6 @@ __all__ = ["NetlinkBackend"]
 
 # Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
 _ATTEMPTS = 32
-
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
 _CALM_ATTEMPTS = 4
 

@@ -15,8 +15,10 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
 from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
-from hostrouting.overlap.judge import judge, judged_cidr, pending_devs, sort_answers
+from hostrouting.overlap.judge import judge, judged_cidr
+from hostrouting.overlap.outcomes import sort_answers
 from hostrouting.overlap.read import default_routes, read_host
+from hostrouting.overlap.reading import pending_devs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import Finding
-    from hostrouting.overlap.judge import Reading
+    from hostrouting.overlap.reading import Reading
     from phases import CancelScope
 
 __all__ = ["check_overlap", "unjudged"]

@@ -17,7 +17,7 @@ and cut nothing.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from typing import TYPE_CHECKING
 
 import attrs
@@ -42,6 +42,7 @@ __all__ = [
     "are_within",
     "exact_tiling",
     "fewest_prefixes",
+    "networks_of",
     "probe",
     "probe_tiling",
     "suspect_networks",
@@ -253,6 +254,20 @@ def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
         lay(open_[-1][0])
         open_.pop()
     return tiles
+
+
+def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
+    """The fewest CIDRs that are together some tiles, which come in the order of their addresses."""
+    networks: list[IPv4Network] = []
+    first = last = -1
+    for tile in tiles:
+        if tile.first != last + 1 and first >= 0:
+            networks += summarize_address_range(IPv4Address(first), IPv4Address(last))
+            first = -1
+        first, last = tile.first if first < 0 else first, tile.last
+    if first >= 0:
+        networks += summarize_address_range(IPv4Address(first), IPv4Address(last))
+    return tuple(networks)
 
 
 @attrs.frozen(slots=True)

@@ -28,9 +28,9 @@ from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import RuleAction
 from hostrouting.model.text import shortened
-from hostrouting.overlap.coverage import Piece, fewest_prefixes
+from hostrouting.overlap.coverage import Piece, fewest_prefixes, networks_of
 from hostrouting.overlap.findings import NoteKind, Remedy, Unmendable
-from hostrouting.overlap.judge import networks_of, own_subnets
+from hostrouting.overlap.reading import own_subnets
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import describe_missing, resolve
 
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
     from hostrouting.overlap.coverage import Tile
     from hostrouting.overlap.findings import Finding
-    from hostrouting.overlap.judge import Outcome, Reading
+    from hostrouting.overlap.outcomes import Outcome
+    from hostrouting.overlap.reading import Reading
 
 __all__ = ["Remedies"]
 
@@ -88,7 +89,7 @@ class Remedies:
     def __init__(
         self, reading: Reading, outcomes: Mapping[IPv4Address, Outcome], nameservers: Iterable[IPv4Address] = ()
     ) -> None:
-        self._scene, self._outcomes, self._nameservers = reading, outcomes, tuple(nameservers)
+        self._reading, self._outcomes, self._nameservers = reading, outcomes, tuple(nameservers)
         self._fib = Fib(reading.rules, reading.routes)
         self._own_subnets = sorted(own_subnets(reading.addresses, reading.default.devs).items(), reverse=True)
         self._gateways = _gateways(reading.routes, reading.default.devs)
@@ -103,11 +104,11 @@ class Remedies:
             is_other = (outcome.kind, outcome.devs) != (finding.kind, finding.devs)
             return _UNTOUCHABLE if stake.is_target and is_other else stake
 
-        return self._entries(self._scene.tiling.of(finding.cidr), stake_of)
+        return self._entries(self._reading.tiling.of(finding.cidr), stake_of)
 
     def of_all(self) -> Remedy:
         """What mends all failures together: proven, on the tables as they would be, before it is told."""
-        tiles = self._scene.tiling.tiles
+        tiles = self._reading.tiling.tiles
         entries = self._entries(tiles, self._stakes.__getitem__)
         left: dict[tuple[tuple[str, ...], str], list[Tile]] = {}
         for tile in tiles:
@@ -127,7 +128,7 @@ class Remedies:
     def _around(self, group: Sequence[Tile]) -> tuple[IPv4Network, ...]:
         """Some tiles in a few prefixes, with the own and broadcast addresses among them."""
         noted = (NoteKind.LOCAL, NoteKind.BROADCAST)
-        free = [tile for tile in self._scene.tiling.tiles if self._outcomes[tile.question].kind in noted]
+        free = [tile for tile in self._reading.tiling.tiles if self._outcomes[tile.question].kind in noted]
         pieces = [Piece(tile.first, tile.last, is_target=True) for tile in group]
         pieces += [Piece(tile.first, tile.last, is_target=False) for tile in free]
         return tuple(fewest_prefixes(sorted(pieces, key=lambda piece: piece.first)))
@@ -161,7 +162,7 @@ class Remedies:
             if (route := self._gateways.get((address, dev))) is not None:
                 return _Stake(most=-1, reason=f"it is the gateway of {route}: move that gateway, or remove the route")
         subnet, dev = self._subnet_of(IPv4Network(address))
-        if len(self._scene.default.devs) > 1 and dev and not _is_nameable(dev):
+        if len(self._reading.default.devs) > 1 and dev and not _is_nameable(dev):
             return _Stake(most=-1, reason=f"it is on the link of {dev}, a name that no config takes: rename it")
         if subnet is not None:
             return _Stake(above=max(beaten, subnet.prefixlen - 1), is_target=True)
@@ -190,7 +191,7 @@ class Remedies:
     @cached_property
     def _lost_gateway(self) -> str:
         """Why the kernel would refuse entries by the default route's gateways; "" if it wouldn't."""
-        default = self._scene.default
+        default = self._reading.default
         for hop in default.hops:
             gateway, dev = hop.gateway, hop.dev
             if hop.is_dead or hop.onlink or dev is None or not isinstance(gateway, IPv4Address):
@@ -209,7 +210,7 @@ class Remedies:
     def _owner(self, devs: Iterable[str]) -> str:
         for dev in devs:
             for patterns, advice in _OWNERS:
-                if dev not in self._scene.default.devs and any(fnmatchcase(dev, pattern) for pattern in patterns):
+                if dev not in self._reading.default.devs and any(fnmatchcase(dev, pattern) for pattern in patterns):
                     return f"{dev} belongs to {advice}"
         return ""
 
@@ -230,11 +231,11 @@ class Remedies:
         subnet, dev = self._subnet_of(network)
         if subnet is None:
             return StaticRoute(network)
-        return StaticRoute(network, ONLINK, dev if len(self._scene.default.devs) > 1 else None)
+        return StaticRoute(network, ONLINK, dev if len(self._reading.default.devs) > 1 else None)
 
     def _objection(self, entries: Sequence[StaticRoute]) -> str:
         """Why the entries don't do what they shall, by the planner and the tables as they would be; "" if they do."""
-        reading = self._scene
+        reading = self._reading
         main = [route for route in reading.routes if route.table == Table.MAIN]
         try:
             resolution = resolve(entries, reading.links, reading.addresses, main)
@@ -253,16 +254,18 @@ class Remedies:
 
     def _samples(self, entries: Sequence[StaticRoute]) -> Iterable[IPv4Address]:
         """An address of each piece that a tile to be mended has in an entry."""
-        firsts = [tile.first for tile in self._scene.tiling.tiles]
+        firsts = [tile.first for tile in self._reading.tiling.tiles]
         for entry in entries:
             first, last = int(entry.destination.network_address), int(entry.destination.broadcast_address)
-            for tile in self._scene.tiling.tiles[max(bisect_right(firsts, first) - 1, 0) : bisect_right(firsts, last)]:
+            for tile in self._reading.tiling.tiles[
+                max(bisect_right(firsts, first) - 1, 0) : bisect_right(firsts, last)
+            ]:
                 if self._stakes[tile.question].is_target:
                     yield IPv4Address(max(first, tile.first))
 
     def _consequences(self, entries: Sequence[StaticRoute]) -> Iterable[str]:
         """What changes sides besides the expected traffic."""
-        reading = self._scene
+        reading = self._reading
         by = ",".join(reading.default.devs)
         neighbours: dict[IPv4Network, list[str]] = {}
         for address in reading.addresses:

@@ -13,7 +13,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Protocol, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.coverage import are_within, exact_tiling, probe_tiling, suspect_networks
-from hostrouting.overlap.judge import Reading, own_subnets
+from hostrouting.overlap.reading import Reading, own_subnets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel.rtnetlink.attempts import uncollected
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import numbers, own_addresses
 from hostrouting.model.routes import Table
+from hostrouting.model.uncollected import uncollected
 from hostrouting.routes.proof import unproven
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Does a kernel answer as Linux does? A state machine that asks it and ``FakeKernel`` the same, and compares.
 
-A kernel that can be changed (``hostrouting.backends.Kernel``) is given by a context manager that makes a fresh
+A kernel that can be changed (``hostrouting.testing.Kernel``) is given by a context manager that makes a fresh
 world for each example::
 
     from contextlib import contextmanager

@@ -106,7 +106,7 @@ def _lines(*problems: str | None) -> str | None:
 def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | None]:
     """Plan what can be put right at this moment, and say what can't.
 
-    Unlike ``tasks.plan_now`` it doesn't wait for all: a route whose device is gone keeps no other one lost. Where
+    Unlike ``routes.plan.plan_now`` it doesn't wait for all: a route whose device is gone keeps no other one lost. Where
     something is missing nothing is removed, and without wanted routes nothing is touched at all.
 
     Args:

@@ -1,23 +1,4 @@
-"""Health probes of Azure's load balancer on nodes that have IPv6: a room of its own.
-
-The balancer probes IPv6 services from ``fe80::1234:5678:9abc``. A node must not forward a packet with a link-local
-source (RFC 4291, 2.5.6), so a probe that a pod elsewhere should answer dies. Stateless nftables rules give probes
-that come in another source, and answers that go out their destination back.
-
-This module is the port, what the tasks ask of a node beyond routes and systemd: ``LinuxProbeNode`` (linux.py) is the
-real one, ``hostrouting.testing.FakeProbeNode`` the one in memory.
-
-=============  ======================================================================
-``ruleset``    pure: the constants of Azure, and the rules as nft(8) reads them
-``plan``       pure: which devices, whether the node has IPv6, what has to change
-``linux``      nft(8) and the kernel's IPv6 side
-``metadata``   Azure's metadata service
-``part``       what is installed for the next boot
-``tasks``      ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
-``wording``    plan and report as text
-``commands``   ``hostrouting lb-probe apply|plan|remove``
-=============  ======================================================================
-"""
+"""The port of the load balancer's probes: a node's IPv6 side."""
 
 from __future__ import annotations
 

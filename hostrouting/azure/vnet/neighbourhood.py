@@ -1,13 +1,13 @@
 """What is around a bridge, of both families: interfaces with the far ends of their pairs, neighbours, host routes.
 
-Bodies of the messages (_messages.py)::
+Bodies of the messages (messages.py)::
 
      16       17    20      24      26      27     28
     +--------+-----+-------+-------+-------+------+------------
     | family | pad | index | state | flags | type | attributes               struct ndmsg
     +--------+-----+-------+-------+-------+------+------------
 
-Links and addresses are drawn in _link_messages.py, routes in wire.py.
+Links and addresses are drawn in _linkmessages.py, routes in wire.py.
 """
 
 from __future__ import annotations

@@ -1,22 +1,4 @@
-"""What azure-vnet has left for pods that it no longer serves: a room of its own.
-
-The CNI of that name gives each pod ebtables rules, a permanent neighbour and, at times, a route. Where pods move to
-another CNI and no DEL is called, they stay, and packets to a pod that gets such an address again are lost.
-
-This module is the port, what the task asks of a node: ``LinuxBridgeNode`` (linux.py) is the real one,
-``hostrouting.testing.FakeBridgeNode`` the one in memory.
-
-============  ======================================================================
-``model``     what a node holds: rules, neighbours, host routes, interfaces
-``parse``     pure: the output of ebtables-save, azure-vnet's state
-``plan``      pure: what goes, what stays, and why
-``linux``     ebtables, the kernel's neighbours and routes
-``lock``      azure-vnet's own lock
-``tasks``     RemoveStaleAzureVnet
-``wording``   plan and report as text
-``commands``  ``hostrouting azure-vnet plan|clean``
-============  ======================================================================
-"""
+"""The port of the clean-up after azure-vnet: a node's bridge."""
 
 from __future__ import annotations
 

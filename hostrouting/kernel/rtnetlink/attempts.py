@@ -1,8 +1,7 @@
-"""What every attempt of the backend goes through: where it may run, how its failure is told, how values are made."""
+"""What every attempt of the backend goes through: where it may run, and how its failure is told."""
 
 from __future__ import annotations
 
-import gc
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from hostrouting.model.errors import RouteError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["refuse_running_loop", "told", "uncollected"]
+__all__ = ["refuse_running_loop", "told"]
 
 
 def refuse_running_loop(attempt: str) -> None:
@@ -42,19 +41,3 @@ def told(attempt: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Make values without the garbage collector.
-
-    They hold no cycles, but with every few hundred of them it would start to look for some among all there are, which
-    takes as long as making them.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

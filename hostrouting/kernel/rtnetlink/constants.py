@@ -1,6 +1,6 @@
 """The words of rtnetlink(7): its numbers, what the kernel may answer instead of data, names for indexes.
 
-Spoken twice: by hand for all that is read and for routes (_messages.py, wire.py, _conversation.py), and by pyroute2
+Spoken twice: by hand for all that is read and for routes (messages.py, wire.py, conversation.py), and by pyroute2
 for the rest (_pyroute2.py).
 """
 

@@ -1,6 +1,6 @@
 """Links and addresses of rtnetlink(7) as values of ``hostrouting.model``.
 
-Bodies of the messages (_messages.py)::
+Bodies of the messages (messages.py)::
 
      16       17    18     20      24      28       32
     +--------+-----+------+-------+-------+--------+------------

@@ -1,6 +1,6 @@
 """Nexthop objects of rtnetlink(7) as values of ``hostrouting.model``.
 
-The body of the message (_messages.py), struct nhmsg::
+The body of the message (messages.py), struct nhmsg::
 
      16       17      18         19  20      24
     +--------+-------+----------+---+-------+------------

@@ -1,6 +1,6 @@
 """Policy rules of rtnetlink(7) as values of ``hostrouting.model``.
 
-The body of the message (_messages.py), struct fib_rule_hdr::
+The body of the message (messages.py), struct fib_rule_hdr::
 
      16       17        18        19    20      21  22  23       24      28
     +--------+---------+---------+-----+-------+-------+--------+-------+------------

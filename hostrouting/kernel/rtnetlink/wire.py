@@ -1,6 +1,6 @@
-"""Routes as bytes of rtnetlink(7): the layouts, and requests packed by hand. Entries are read in _entries.py.
+"""Routes as bytes of rtnetlink(7): the layouts, and requests packed by hand. Entries are read in entries.py.
 
-A route is a message of _messages.py with this body, struct rtmsg::
+A route is a message of messages.py with this body, struct rtmsg::
 
      16       17        18       19    20      21         22      23     24      28
     +--------+---------+--------+-----+-------+----------+-------+------+-------+------------

@@ -15,7 +15,9 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Proto
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.coverage import exact_tiling, probe, probe_tiling
 from hostrouting.overlap.findings import FindingKind, NoteKind
-from hostrouting.overlap.judge import Reading, judge, pending_devs, sort_answers
+from hostrouting.overlap.judge import judge
+from hostrouting.overlap.outcomes import sort_answers
+from hostrouting.overlap.reading import Reading, pending_devs
 
 CIDR = IPv4Network("172.16.0.0/16")
 PROBE = IPv4Address("172.16.0.1")
