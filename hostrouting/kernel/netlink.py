@@ -1,8 +1,8 @@
 """The routes port on the kernel itself, over netlink sockets of our own.
 
 Requests never share a socket with notifications (on a bound socket another process's message is taken for the
-answer): each call holds a conversation of its own in its own thread (rtnetlink/conversation.py), and closes it. Changes arrive
-on other sockets (rtnetlink/changes.py).
+answer): each call holds a conversation of its own in its own thread, and closes it (rtnetlink/conversation.py). Changes
+arrive on other sockets (rtnetlink/changes.py).
 """
 
 from __future__ import annotations
