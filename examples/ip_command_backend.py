@@ -40,6 +40,7 @@ from hostrouting import (
     Rule,
     RuleAction,
     Scope,
+    WholeTables,
 )
 
 _READ = ("-4", "-details", "-json", "-Numeric")
@@ -55,7 +56,7 @@ _FRA = {
 }  # fmt: skip
 
 
-class IpCommandBackend:
+class IpCommandBackend(WholeTables):
     """A ``RouteBackend`` of the network namespace that the calling thread is in; threads may share it."""
 
     def __init__(self) -> None:
@@ -79,9 +80,10 @@ class IpCommandBackend:
             return ()
         return tuple(_route(item, table) for item in _show("route", "table", "all" if table is None else str(table)))
 
-    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host."""
-        batch = "".join(f"route get fibmatch {address} uid 0\n" for address in addresses)
+        chosen = "" if source is None else f" from {source}"
+        batch = "".join(f"route get fibmatch {address}{chosen} uid 0\n" for address in addresses)
         done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
         found, reasons = done.stdout.splitlines(), done.stderr.decode()
         refused = {int(line): _errno(text) for text, line in re.findall(r"(.*)\nCommand failed -:(\d+)", reasons)}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import Watch as Watch
     from hostrouting.kernel.netlink import NetlinkBackend as NetlinkBackend
     from hostrouting.kernel.port import RouteBackend as RouteBackend
+    from hostrouting.kernel.whole_tables import WholeTables as WholeTables
     from hostrouting.model.errors import ConfigError as ConfigError
     from hostrouting.model.errors import FileError as FileError
     from hostrouting.model.errors import HostRoutingError as HostRoutingError
@@ -90,6 +91,7 @@ else:
             "config.routing": "Config OverlapMode RouteOverlap StaticRoute StaticRoutes Watch",
             "kernel.netlink": "NetlinkBackend",
             "kernel.port": "RouteBackend",
+            "kernel.whole_tables": "WholeTables",
             "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
             "model.links": "Address Family Hardware Link",
             "model.routes": "DEFAULT_DESTINATION Lookup NextHop Protocol Route RouteFailure RouteType Scope Table",

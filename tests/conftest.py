@@ -22,8 +22,9 @@ from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel._namespaces import this_namespace
-from hostrouting.kernel._pyroute2 import Channel, Message, Request
+from hostrouting.kernel.channel import Channel, Message, Request
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
+from hostrouting.kernel.rtnetlink.constants import is_read
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import runs
 
@@ -126,8 +127,7 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
     send, ask = Conversation._send, Channel.ask
 
     def guard(kinds: set[int], what: object) -> None:
-        is_read = all(kind % 4 == 2 for kind in kinds)  # RTM_NEW*, RTM_DEL*, RTM_GET* follow each other (rtnetlink.h)
-        if not is_read and repr(this_namespace()) == os.environ[_HOST]:
+        if not all(map(is_read, kinds)) and repr(this_namespace()) == os.environ[_HOST]:
             raise AssertionError(f"a test was about to change the host's network: {what!r}")
 
     def guarded_send(self: Conversation, messages: bytes) -> None:

@@ -33,7 +33,7 @@ HOSTROUTING = {
     "RoutesReport", "RoutePlan", "Replacement", "OverlapReport", "Verdict", "Finding", "FindingKind", "Note",
     "NoteKind", "Remedy", "Unmendable",
     # a backend's author
-    "RouteBackend", "Link", "Address", "Hardware", "Family", "Rule", "RuleAction", "Route", "NextHop", "RouteType",
+    "RouteBackend", "WholeTables", "Link", "Address", "Hardware", "Family", "Rule", "RuleAction", "Route", "NextHop", "RouteType",
     "Scope", "Table", "Protocol", "Lookup", "RouteFailure", "DEFAULT_DESTINATION",
 }  # fmt: skip
 AZURE = {

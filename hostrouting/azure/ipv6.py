@@ -1,43 +1,24 @@
-"""What is asked of the kernel's IPv6 side: addresses, routes of every table, and single routes of our own.
-
-Links and addresses are drawn in _linkmessages.py, routes in wire.py.
-"""
+"""What is asked of the kernel's IPv6 side: addresses, routes, and single routes of our own."""
 
 from __future__ import annotations
 
 import errno as errnos
 import socket
-import struct
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.kernel.channel import Channel, Message, Request, channel, read, rtnl
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.entries import decode_hops
-from hostrouting.kernel.rtnetlink.links import ADDRESS, IFA_ADDRESS, IFA_FLAGS, IFA_LOCAL
-from hostrouting.kernel.rtnetlink.messages import (
-    HEADER_BYTES,
-    NO_SENSE,
-    attribute,
-    attributes,
-    number,
-    request,
-    to_number,
-)
+from hostrouting.kernel.nexthops import hops_of
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, RouteType, Table
-from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable
 
-    from hostrouting.kernel.rtnetlink.conversation import Conversation
-    from hostrouting.kernel.rtnetlink.nexthops import HiddenHops
-
-__all__ = ["Ipv6Address", "Ipv6Backend", "Ipv6Route", "pack_ipv6_route"]
+__all__ = ["Ipv6Address", "Ipv6Kernel", "Ipv6Route", "route_request"]
 
 # linux/if_addr.h
 _IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE = 0x04, 0x08, 0x40
@@ -91,37 +72,35 @@ class Ipv6Route:
     has_source: bool = False
 
 
-class Ipv6Backend(NetlinkBackend):
-    """The kernel of the network namespace that the calling thread is in: a ``RouteBackend``, with IPv6 besides.
+class Ipv6Kernel:
+    """The IPv6 side of the network namespace that the calling thread is in.
 
     A kernel without IPv6 has no addresses and no routes of it. All calls raise ``RouteError``.
     """
 
-    def ipv6_addresses(self) -> tuple[Ipv6Address, ...]:
+    def addresses(self) -> tuple[Ipv6Address, ...]:
         """All IPv6 addresses of this host."""
-        body = ADDRESS.pack(socket.AF_INET6, 0, 0, 0, 0)
 
-        def read(talk: Conversation) -> tuple[Ipv6Address, ...]:
+        def ask(opened: Channel) -> tuple[Ipv6Address, ...]:
             names = rtnl.Names()
-            return tuple(_decode_address(message, names) for message in _dumped(talk, rtnl.RTM_GETADDR, body))
+            messages = opened.dump(rtnl.RTM_GETADDR, {"family": socket.AF_INET6})
+            return tuple(_to_address(message, names) for message in _of_ipv6(messages))
 
-        return self._read("list the IPv6 addresses", read)
+        return read("list the IPv6 addresses", ask)
 
-    def ipv6_routes(self, table: int | None = None) -> tuple[Ipv6Route, ...]:
+    def routes(self, table: int | None = None) -> tuple[Ipv6Route, ...]:
         """The entries of a table, in the kernel's order; of every table, if none is named."""
-        body = wire.BODY.pack(socket.AF_INET6, 0, 0, 0, 0, 0, 0, 0, 0)
-        body += b"" if table is None else number(wire.RTA_TABLE, table)
+        named = () if table is None else (("RTA_TABLE", table),)
 
-        def read(talk: Conversation) -> tuple[Ipv6Route, ...]:
-            names, hidden_hops = rtnl.Names(), self._hidden_hops()
-            messages = _dumped(talk, rtnl.RTM_GETROUTE, body)
-            found = (_decode_route(message, names, hidden_hops) for message in messages)
-            with uncollected():
-                return tuple(route for route in found if table in (None, route.table))
+        def ask(opened: Channel) -> tuple[Ipv6Route, ...]:
+            names = rtnl.Names()
+            messages = opened.dump(rtnl.RTM_GETROUTE, {"family": socket.AF_INET6}, *named)
+            return tuple(_to_route(message, names) for message in _of_ipv6(messages))
 
-        return self._read("list the IPv6 routes", read)
+        found = _with_hidden_hops(read("list the IPv6 routes", ask))
+        return tuple(route for route in found if table in (None, route.table))
 
-    def add_ipv6_route(self, route: Ipv6Route) -> None:
+    def add_route(self, route: Ipv6Route) -> None:
         """Add a route with one next hop to table main.
 
         Raises:
@@ -129,7 +108,7 @@ class Ipv6Backend(NetlinkBackend):
         """
         self._change("add", rtnl.RTM_NEWROUTE, rtnl.ADD, route)
 
-    def replace_ipv6_route(self, route: Ipv6Route) -> None:
+    def replace_route(self, route: Ipv6Route) -> None:
         """Add a route with one next hop to table main, in the place of whatever has its destination and metric.
 
         Raises:
@@ -137,7 +116,7 @@ class Ipv6Backend(NetlinkBackend):
         """
         self._change("replace", rtnl.RTM_NEWROUTE, rtnl.REPLACE, route)
 
-    def delete_ipv6_route(self, route: Ipv6Route) -> None:
+    def delete_route(self, route: Ipv6Route) -> None:
         """Delete just this route, which has one next hop, from table main.
 
         Raises:
@@ -145,87 +124,115 @@ class Ipv6Backend(NetlinkBackend):
         """
         self._change("delete", rtnl.RTM_DELROUTE, rtnl.DELETE, route)
 
-    def ipv6_next_hop(self, destination: IPv6Address) -> NextHop | None:
+    def next_hop(self, destination: IPv6Address) -> NextHop | None:
         """Where an unmarked packet of this host to an address goes; None: nowhere, whatever the reason."""
 
-        def read(talk: Conversation) -> NextHop | None:
-            ((_, (answer,)),) = talk.ask(rtnl.RTM_GETROUTE, (destination,), _look_up)
-            if isinstance(answer, rtnl.RefusedError):
-                if answer.errno in _NO_WAY:
+        def ask(opened: Channel) -> Ipv6Route | None:
+            fields = {"family": socket.AF_INET6, "dst_len": _BITS}
+            try:
+                (answer,) = opened.ask(Request(rtnl.RTM_GETROUTE, rtnl.GET, fields, (("RTA_DST", str(destination)),)))
+            except rtnl.RefusedError as refusal:
+                if refusal.errno in _NO_WAY:
                     return None
-                raise answer
-            route = _decode_route(answer, rtnl.Names(), self._hidden_hops())
-            return next(iter(route.hops), None) if route.type is RouteType.UNICAST else None
+                raise
+            return _to_route(answer, rtnl.Names())
 
-        return self._read(f"look up {destination}", read)
+        found = read(f"look up {destination}", ask)
+        if found is None or found.type is not RouteType.UNICAST:
+            return None
+        return next(iter(_with_hidden_hops((found,))[0].hops), None)
 
     def _change(self, verb: str, kind: int, flags: int, route: Ipv6Route) -> None:
-        attempt = f"{verb} the IPv6 route to {route.destination}"
-
-        def prepare() -> Callable[[Ipv6Route, int], bytes]:
-            indexes = rtnl.Indexes()
-            return lambda wanted, sequence: request(kind, flags, sequence, pack_ipv6_route(wanted, indexes))
-
-        refusals = self._ask_to_change(attempt, (route,), prepare, lambda *_: False)
-        for refused in refusals.values():
-            raise RouteError(f"can't {attempt}: {refused.message}", errno=refused.errno) from refused
+        with channel(f"{verb} the IPv6 route to {route.destination}") as opened:
+            opened.ask(route_request(kind, flags, route))
 
 
-def pack_ipv6_route(route: Ipv6Route, indexes: rtnl.Indexes) -> bytes:
-    """The body that names a route of table main with one next hop, and its attributes.
+def route_request(kind: int, flags: int, route: Ipv6Route) -> Request:
+    """What names a route of table main with one next hop.
 
     Raises:
         RefusedError: its interface doesn't exist.
     """
     (hop,) = route.hops
-    length, protocol = route.destination.prefixlen, route.protocol
-    body = wire.BODY.pack(socket.AF_INET6, length, 0, 0, Table.MAIN, protocol, 0, route.type, 0)
-    body += attribute(wire.RTA_DST, route.destination.network_address.packed)
-    body += b"" if hop.gateway is None else attribute(wire.RTA_GATEWAY, hop.gateway.packed)
-    body += b"" if hop.dev is None else number(wire.RTA_OIF, indexes[hop.dev])
-    return body + number(wire.RTA_PRIORITY, route.metric)
+    fields = {
+        "family": socket.AF_INET6,
+        "dst_len": route.destination.prefixlen,
+        "table": Table.MAIN,
+        "proto": route.protocol,
+        "type": route.type,
+    }
+    values = (
+        ("RTA_DST", str(route.destination.network_address)),
+        ("RTA_GATEWAY", None if hop.gateway is None else str(hop.gateway)),
+        ("RTA_OIF", None if hop.dev is None else rtnl.Indexes()[hop.dev]),
+        ("RTA_PRIORITY", route.metric),
+    )
+    return Request(kind, flags, fields, tuple((name, value) for name, value in values if value is not None))
 
 
-def _look_up(destination: IPv6Address, sequence: int) -> bytes:
-    body = wire.BODY.pack(socket.AF_INET6, _BITS, 0, 0, 0, 0, 0, 0, 0) + attribute(wire.RTA_DST, destination.packed)
-    return request(rtnl.RTM_GETROUTE, rtnl.GET, sequence, body)
+def _of_ipv6(messages: Iterable[Message]) -> Iterable[Message]:
+    """A kernel without IPv6 gives the messages of all families (rtnl_dump_all)."""
+    return (message for message in messages if message["family"] == socket.AF_INET6)
 
 
-def _dumped(talk: Conversation, kind: int, body: bytes) -> Iterator[bytes]:
-    """The IPv6 messages of a dump; a kernel without IPv6 gives those of all families (rtnl_dump_all)."""
-    return (message for message in talk.messages(kind, body) if message[HEADER_BYTES] == socket.AF_INET6)
-
-
-def _decode_address(message: bytes, names: rtnl.Names) -> Ipv6Address:
-    try:
-        _, _, short_flags, scope, index = ADDRESS.unpack_from(message, HEADER_BYTES)
-        found = attributes(message, HEADER_BYTES + ADDRESS.size)
-        # Of a point-to-point address IFA_ADDRESS is the far end.
-        local = IPv6Address(found[IFA_LOCAL] if IFA_LOCAL in found else found[IFA_ADDRESS])
-    except (struct.error, KeyError, ValueError) as error:
-        raise rtnl.AgainError(NO_SENSE) from error
-    flags = to_number(found.get(IFA_FLAGS, b"")) or short_flags
+def _to_address(message: Message, names: rtnl.Names) -> Ipv6Address:
+    # Of a point-to-point address IFA_ADDRESS is the far end.
+    local = IPv6Address(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
+    flags = message.get_attr("IFA_FLAGS") or message["flags"]
     is_tried_out = bool(flags & _IFA_F_TENTATIVE) and not flags & _IFA_F_OPTIMISTIC
-    return Ipv6Address(names[index], local, scope, is_usable=not is_tried_out and not flags & _IFA_F_DADFAILED)
+    is_usable = not is_tried_out and not flags & _IFA_F_DADFAILED
+    return Ipv6Address(names[message["index"]], local, message["scope"], is_usable)
 
 
-def _decode_route(message: bytes, names: rtnl.Names, hidden_hops: HiddenHops) -> Ipv6Route:
+def _to_route(message: Message, names: rtnl.Names) -> Ipv6Route:
     try:
-        _, length, source_length, _, table, protocol, _, kind, flags = wire.BODY.unpack_from(message, HEADER_BYTES)
-        found = attributes(message, HEADER_BYTES + wire.BODY.size)
-        hops = decode_hops(flags, found, names)
-        nexthop_id = to_number(found[wire.RTA_NH_ID]) if wire.RTA_NH_ID in found else None
-        if not hops and nexthop_id is not None and kind == RouteType.UNICAST:
-            hops = hidden_hops[nexthop_id]
-        return Ipv6Route(
-            destination=IPv6Network((found.get(wire.RTA_DST, bytes(16)), length)),
-            hops=hops,
-            metric=to_number(found.get(wire.RTA_PRIORITY, b"")),
-            protocol=protocol,
-            type=RouteType(kind),
-            table=to_number(found.get(wire.RTA_TABLE, b"")) or table,
-            nexthop_id=nexthop_id,
-            has_source=bool(source_length),
-        )
-    except (struct.error, ValueError) as error:
-        raise rtnl.AgainError(NO_SENSE) from error
+        kind = RouteType(message["type"])
+    except ValueError as error:
+        raise RouteError(f"can't read an IPv6 route of type {message['type']}") from error
+    return Ipv6Route(
+        destination=IPv6Network((message.get_attr("RTA_DST") or "::", message["dst_len"])),
+        hops=_to_hops(message, names),
+        metric=message.get_attr("RTA_PRIORITY") or 0,
+        protocol=message["proto"],
+        type=kind,
+        table=message.get_attr("RTA_TABLE") or message["table"],
+        nexthop_id=message.get_attr("RTA_NH_ID"),
+        has_source=bool(message["src_len"]),
+    )
+
+
+def _to_hops(message: Message, names: rtnl.Names) -> tuple[NextHop, ...]:
+    several = message.get_attr("RTA_MULTIPATH")
+    if several is not None:
+        return tuple(_to_hop(hop, hop["oif"], hop["hops"] + 1, names) for hop in several)
+    oif, gateway = message.get_attr("RTA_OIF"), message.get_attr("RTA_GATEWAY")
+    return () if oif is None and gateway is None else (_to_hop(message, oif or 0, 1, names),)
+
+
+def _to_hop(message: Message, oif: int, weight: int, names: rtnl.Names) -> NextHop:
+    gateway, flags = message.get_attr("RTA_GATEWAY"), message["flags"]
+    return NextHop(
+        dev=names[oif] if oif else None,
+        gateway=None if gateway is None else ip_address(gateway),
+        onlink=bool(flags & rtnl.RTNH_F_ONLINK),
+        weight=weight,
+        is_dead=bool(flags & rtnl.RTNH_F_DEAD),
+        is_linkdown=bool(flags & rtnl.RTNH_F_LINKDOWN),
+    )
+
+
+def _with_hidden_hops(routes: tuple[Ipv6Route, ...]) -> tuple[Ipv6Route, ...]:
+    """With the hops of nexthop objects, which the kernel doesn't show where nexthop_compat_mode is 0."""
+    if not any(_hides_hops(route) for route in routes):
+        return routes
+    by_id = {nexthop.id: nexthop for nexthop in NetlinkBackend().nexthops()}
+    return tuple(
+        attrs.evolve(route, hops=hops_of(by_id[route.nexthop_id], by_id))
+        if _hides_hops(route) and route.nexthop_id in by_id
+        else route
+        for route in routes
+    )
+
+
+def _hides_hops(route: Ipv6Route) -> bool:
+    return route.nexthop_id is not None and not route.hops and route.type is RouteType.UNICAST

@@ -12,7 +12,7 @@ import attrs
 import phases
 from hostrouting.cli import styled
 from hostrouting.cli.azure import neighbours
-from hostrouting.cli.options import UsageError, asked_host, load, merged, nameservers_of, read, read_with_cidrs
+from hostrouting.cli.options import Asked, UsageError, load, merged, read, read_with_cidrs
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.cli.signals import cancelled_by_signals
 from hostrouting.config.routing import Config
@@ -82,7 +82,7 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.routes.plan import plan_now
 
     config = load(options, host)
-    on = asked_host(options, host)
+    on = Asked.of(options, host).host
     plan, missing = plan_now(config, on.routes)
     boot = None if options.snapshot is not None else plan_boot(config, on)
     next_start = will_start(config, on.routes, plan, missing)
@@ -144,7 +144,7 @@ def _judge(
     if options.coverage is not None:
         overlap = attrs.evolve(config.route_overlap, coverage=options.coverage)
         config = attrs.evolve(config, route_overlap=overlap)
-    on = asked_host(options, host)
+    on = Asked.of(options, host).host
     if options.snapshot is not None or not is_waiting:
         config = config.without_waits()
     result: OverlapReport = run_task(phases.task("check")(lambda scope: check_overlap(config, on.routes, scope)))
@@ -189,15 +189,15 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.routes import formats
 
     document, config = read_with_cidrs(options, host)
-    on = asked_host(options, host)
+    asked = Asked.of(options, host)
+    on = asked.host
     config = config if options.snapshot is None else config.without_waits()
-    servers = nameservers_of(on)
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
     is_alone = document is None
-    asked = phases.task("fix")(
-        lambda scope: propose(config, on.routes, scope, keeps_routes=is_alone, nameservers=servers)
+    task = phases.task("fix")(
+        lambda scope: propose(config, on.routes, scope, keeps_routes=is_alone, nameservers=asked.nameservers)
     )
-    result = run_task(asked)
+    result = run_task(task)
     for line in report.remedy_lines(result):
         styled.complain(line)
     if result.verdict is Verdict.UNKNOWN:
@@ -220,7 +220,7 @@ def snapshot(options: argparse.Namespace, host: Host | None) -> int:
     del options
     from hostrouting.boot.host import Host
     from hostrouting.boot.resolvers import nameservers
-    from hostrouting.kernel.record import take_snapshot
+    from hostrouting.kernel.recording import take_snapshot
 
     on = host or Host()
     styled.say(take_snapshot(on.routes, nameservers=nameservers(on.layout)).to_text().rstrip())

@@ -95,16 +95,17 @@ def story() -> Iterator[str]:
         HostRoutingError: something went otherwise than it should.
     """
     kernel: Kernel
+    api_server = None
     try:
         enter_namespace()
-        kernel = NamespaceKernel()
+        kernel = namespace = NamespaceKernel()
+        api_server = _ApiServer(namespace)
         yield head(f"kernel: Linux {'.'.join(os.uname().release.split('.')[:2])} (network namespace)")
     except NamespaceError as error:
         kernel = FakeKernel()
         yield head(f"kernel: in memory ({error})")
     with ExitStack() as stack:
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="hostrouting-demo-"))
-        api_server = _ApiServer(kernel) if isinstance(kernel, NamespaceKernel) else None
         if api_server is not None:
             stack.callback(api_server.close)
         yield from _tell(kernel, Host(routes=kernel, units=FakeSystemd(), layout=Layout(root)), api_server)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import StaticRoute
+    from hostrouting.kernel.snapshot import Snapshot
 
-__all__ = ["UsageError", "asked_host", "load", "merged", "nameservers_of", "read", "read_section", "read_with_cidrs"]
+__all__ = ["Asked", "UsageError", "load", "merged", "read", "read_section", "read_with_cidrs"]
 
 T = TypeVar("T")
 
@@ -29,29 +30,54 @@ class UsageError(Exception):
     """The arguments can't be meant like that; the message says what is wrong."""
 
 
-def asked_host(options: argparse.Namespace, host: Host | None) -> Host:
-    """The host that a command asks: the recorded one of --snapshot, the given one, or this one."""
-    from hostrouting.boot.host import Host
+@attrs.frozen
+class Asked:
+    """Whom a command asks: the recorded host of --snapshot, the given one, or this one.
 
-    if options.snapshot is None:
-        return host or Host()
-    from hostrouting.boot.fake_systemd import FakeSystemd
-    from hostrouting.boot.layout import Layout
-    from hostrouting.kernel.record import STDIN, load_snapshot
-    from hostrouting.kernel.recording import SnapshotBackend
+    Args:
+        host: of a recorded one nothing is known but its routes.
+        recorded: what was recorded; None: the host can be asked anew.
+    """
 
-    path = options.snapshot
+    host: Host
+    recorded: Snapshot | None = None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, host: Host | None) -> Asked:
+        """The one that the options name."""
+        from hostrouting.boot.host import Host
+
+        if options.snapshot is None:
+            return cls(host or Host())
+        from hostrouting.boot.fake_systemd import FakeSystemd
+        from hostrouting.boot.layout import Layout
+        from hostrouting.kernel.recording import SnapshotBackend
+
+        recorded = _load_snapshot(options.snapshot)
+        # Of units and files nothing is recorded, and nothing is asked.
+        layout = Layout() if host is None else host.layout
+        return cls(Host(routes=SnapshotBackend(recorded), units=FakeSystemd(), layout=layout), recorded)
+
+    @property
+    def nameservers(self) -> Sequence[IPv4Address]:
+        """The nameservers that the host asks, or asked when it was recorded."""
+        from hostrouting.boot.resolvers import nameservers
+
+        return nameservers(self.host.layout) if self.recorded is None else self.recorded.nameservers
+
+
+def _load_snapshot(path: str) -> Snapshot:
+    from hostrouting.kernel.recording import STDIN, load_snapshot
+
     if path == "":
         raise UsageError("hostrouting: --snapshot is empty; is a shell variable unset?")
     try:
-        recorded = load_snapshot(path)
+        return load_snapshot(path)
     except ConfigError as error:
         name = "standard input" if path == STDIN else path
         if not any(where == name for where, _ in error.problems):
             styled.complain(f"{styled.bad('hostrouting:')} {clean(name)} is no snapshot:")
         raise
-    # Of units and files nothing is recorded, and nothing is asked.
-    return Host(routes=SnapshotBackend(recorded), units=FakeSystemd(), layout=Layout() if host is None else host.layout)
 
 
 def read(options: argparse.Namespace, host: Host | None) -> tuple[dict[str, Any], Config]:
@@ -106,15 +132,6 @@ def merged(document: dict[str, Any] | None, entries: Sequence[StaticRoute]) -> d
     routes = section.get("staticRoutes") or {}
     more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
     return document | {SECTION: section | {"staticRoutes": routes | more}}
-
-
-def nameservers_of(on: Host) -> Sequence[IPv4Address]:
-    """The nameservers that a host asks, or asked when it was recorded."""
-    from hostrouting.boot.resolvers import nameservers
-    from hostrouting.kernel.recording import SnapshotBackend
-
-    recorded = on.routes.snapshot if isinstance(on.routes, SnapshotBackend) else None
-    return nameservers(on.layout) if recorded is None else recorded.nameservers
 
 
 def _cidrs(texts: Sequence[str]) -> tuple[IPv4Network, ...]:

@@ -6,16 +6,17 @@ Other rooms import the modules named here, and no others.
 """
 
 __all__ = [
+    "channel",
     "default_route",
     "fib",
     "memory",
     "namespace",
     "netlink",
+    "nexthops",
     "port",
-    "record",
     "recording",
-    "rtnetlink",
     "rules",
     "snapshot",
     "waiting",
+    "whole_tables",
 ]

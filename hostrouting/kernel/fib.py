@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel.rules import matches
+from hostrouting.kernel.rules import NO_SOURCE, matches
 from hostrouting.model.routes import Lookup, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
@@ -96,11 +96,14 @@ class Fib:
                 return found
         return None
 
-    def asked(self, address: IPv4Address, *, has_own: bool = False) -> Iterator[tuple[Rule, Route | None]]:
+    def asked(
+        self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, has_own: bool = False
+    ) -> Iterator[tuple[Rule, Route | None]]:
         """The rules that a packet of this host to an address meets, up to the one that decides.
 
         Args:
             address: the packet's destination.
+            source: its source, if one is chosen.
             has_own: go on behind what table main discards, where a rule would pass over a unicast route in its
                 place, whatever its length: as if main had one to this address alone.
 
@@ -111,7 +114,7 @@ class Fib:
         while position < len(self.rules):
             rule = self.rules[position]
             position += 1
-            if rule.action is RuleAction.NOP or not matches(rule, address, self._gateway_dev):
+            if rule.action is RuleAction.NOP or not matches(rule, address, source, gateway_dev=self._gateway_dev):
                 continue
             if rule.action is RuleAction.GOTO:
                 # The target may be gone; then the rule does nothing. The kernel refuses one that lies behind
@@ -136,18 +139,20 @@ class Fib:
         # Of equals the one of table local comes first.
         return main if main.destination.prefixlen > local.destination.prefixlen else local
 
-    def decide(self, address: IPv4Address) -> Decision:
+    def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE) -> Decision:
         """The rule and the entry that a packet of this host to an address is left to."""
         rule, route = None, None
-        for rule, route in self.asked(address):  # noqa: B007 the last one counts
+        for rule, route in self.asked(address, source):  # noqa: B007 the last one counts
             pass
         if rule is None or (rule.action is RuleAction.TO_TABLE and (route is None or not _is_final(rule, route))):
             return Decision()
         return Decision(rule, route)
 
-    def lookup(self, address: IPv4Address) -> Lookup:
+    def lookup(self, address: IPv4Address, source: IPv4Address | None = None) -> Lookup:
         """The answer that the kernel would give, as ``RouteBackend.lookup`` has it."""
-        decision = self.decide(address)
+        if source is not None and not self._is_own(source):
+            return Lookup(address, None, errnos.ENETUNREACH)
+        decision = self.decide(address, source or NO_SOURCE)
         if decision.route is not None:
             errno = _ERRNO_OF_TYPE.get(decision.route.type)
             route = decision.route
@@ -157,6 +162,10 @@ class Fib:
             return Lookup(address, None if errno else route, errno)
         errno = errnos.ENETUNREACH if decision.rule is None else _ERRNO_OF_ACTION[decision.rule.action]
         return Lookup(address, None, errno)
+
+    def _is_own(self, address: IPv4Address) -> bool:
+        found = self.longest_match(Table.LOCAL, address)
+        return found is not None and found.type is RouteType.LOCAL
 
     def finds_gateway(self, gateway: IPv4Address, dev: str) -> bool:
         """Whether the kernel would take a gateway of a route of table main (fib_check_nh_v4_gw).

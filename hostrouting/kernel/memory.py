@@ -28,6 +28,7 @@ from hostrouting.kernel._memory.output import get_route
 from hostrouting.kernel._memory.requests import delete_route, new_route
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.trie import Insert, fib_tables_dump
+from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import RouteFailure
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeKernel"]
 
 
-class FakeKernel:
+class FakeKernel(WholeTables):
     """A ``Kernel`` in memory that starts like a fresh network namespace with ``lo`` up; threads may share it.
 
     Args:
@@ -91,10 +92,16 @@ class FakeKernel:
         with self._lock:
             return fib_tables_dump(self._net, table)
 
-    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+    @contextmanager
+    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
+        """While it is open, tell whether anything has changed since it was opened."""
+        before = self._net.changes
+        yield lambda: self._net.changes != before
+
+    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound)."""
         with self._lock:
-            return tuple(get_route(self._net, address) for address in addresses)
+            return tuple(get_route(self._net, address, source) for address in addresses)
 
     # --- writing -----------------------------------------------------------------------------------------------
 

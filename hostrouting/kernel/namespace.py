@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import time
-from contextlib import closing
 from ipaddress import IPv4Interface
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,17 +26,17 @@ from hostrouting.kernel._namespaces import (
     refusal,
     this_namespace,
 )
-from hostrouting.kernel._pyroute2 import Channel, Request, encode_rule, get_link
+from hostrouting.kernel.channel import Request, channel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.attempts import told
-from hostrouting.kernel.rtnetlink.changes import ChangeSocket
+from hostrouting.kernel.rtnetlink.changes import Listener
 from hostrouting.model.errors import RouteError
+from hostrouting.model.rules import RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostrouting.kernel._pyroute2 import Message
+    from hostrouting.kernel.channel import Message
     from hostrouting.kernel.rtnetlink.conversation import Conversation
     from hostrouting.model.rules import Rule
 
@@ -118,14 +118,14 @@ class NamespaceKernel(NetlinkBackend):
         Raises:
             RouteError: the kernel refused; ENODEV if there is none of that name.
         """
-        with ChangeSocket() as changes:
+        with Listener() as changes:
             if up is not None:
                 self._set_up(name, up)
             if carrier is not None:
                 self.in_fabric(lambda: self._set_up(name, carrier))
             self._await_carrier(name, changes)
 
-    def _await_carrier(self, name: str, changes: ChangeSocket) -> None:
+    def _await_carrier(self, name: str, changes: Listener) -> None:
         deadline = time.monotonic() + _CARRIER_SECONDS
         while not self._is_settled(name):
             select.select([changes], [], [], max(0.0, deadline - time.monotonic()))
@@ -134,7 +134,8 @@ class NamespaceKernel(NetlinkBackend):
                 raise RouteError(f"the carrier of {name} didn't settle within {_CARRIER_SECONDS:g} s")
 
     def _is_settled(self, name: str) -> bool:
-        link = self._ask(f"look at the link {name}", get_link(self._index(name)))[0]
+        request = Request(rtnl.RTM_GETLINK, rtnl.GET, {"index": self._index(name)})
+        (link,) = self._ask(f"look at the link {name}", request)
         is_up = link["flags"] & rtnl.IFF_UP
         # linkwatch_do_dev sets the operational state and tells the routes under one lock.
         return not is_up or bool(link["flags"] & rtnl.IFF_LOWER_UP) == (
@@ -220,7 +221,7 @@ class NamespaceKernel(NetlinkBackend):
         Raises:
             RouteError: the kernel refused; EEXIST if the same rule is there.
         """
-        self._ask(f"add the rule {rule.preference}", encode_rule(rtnl.RTM_NEWRULE, rtnl.ADD, rule))
+        self._ask(f"add the rule {rule.preference}", _encode_rule(rtnl.RTM_NEWRULE, rtnl.ADD, rule))
 
     def del_rule(self, rule: Rule) -> None:
         """Delete a policy rule.
@@ -228,7 +229,7 @@ class NamespaceKernel(NetlinkBackend):
         Raises:
             RouteError: the kernel refused; ENOENT if there is no such rule.
         """
-        self._ask(f"delete the rule {rule.preference}", encode_rule(rtnl.RTM_DELRULE, rtnl.DELETE, rule))
+        self._ask(f"delete the rule {rule.preference}", _encode_rule(rtnl.RTM_DELRULE, rtnl.DELETE, rule))
 
     # --- the other end of the cables -----------------------------------------------------------------------------
 
@@ -276,10 +277,41 @@ class NamespaceKernel(NetlinkBackend):
 
     def _ask(self, attempt: str, request: Request) -> tuple[Message, ...]:
         self._refuse_elsewhere()
-        with told(attempt):
-            channel = Channel()
-        with closing(channel):
-            try:
-                return channel.ask(request)
-            except rtnl.RefusedError as refused:
-                raise RouteError(f"can't {attempt}: {refused.message}", errno=refused.errno) from refused
+        with channel(attempt) as opened:
+            return opened.ask(request)
+
+
+def _encode_rule(kind: int, flags: int, rule: Rule) -> Request:
+    """A request that names all of a rule.
+
+    ``has_ports`` doesn't tell which ports; it stands for every destination port here.
+    """
+    has_table = rule.action is RuleAction.TO_TABLE and not rule.is_l3mdev
+    fields = {
+        "family": socket.AF_INET,
+        "src_len": rule.source.prefixlen if rule.source is not None else 0,
+        "dst_len": rule.destination.prefixlen if rule.destination is not None else 0,
+        "tos": rule.tos,
+        "table": 0 if not has_table else rule.table if rule.table <= 0xFF else rtnl.RT_TABLE_COMPAT,
+        "action": rule.action,
+        "flags": rtnl.FIB_RULE_INVERT if rule.is_inverted else 0,
+    }
+    values: tuple[tuple[str, object], ...] = (
+        ("FRA_PRIORITY", rule.preference),
+        ("FRA_TABLE", rule.table if has_table else None),
+        ("FRA_GOTO", rule.goto),
+        ("FRA_SRC", str(rule.source.network_address) if rule.source is not None else None),
+        ("FRA_DST", str(rule.destination.network_address) if rule.destination is not None else None),
+        ("FRA_FWMARK", rule.mark),
+        ("FRA_FWMASK", rule.mark_mask if rule.mark is not None else None),
+        ("FRA_IIFNAME", os.fsencode(rule.iif) if rule.iif is not None else None),
+        ("FRA_OIFNAME", os.fsencode(rule.oif) if rule.oif is not None else None),
+        ("FRA_UID_RANGE", f"{rule.uid_range[0]}:{rule.uid_range[1]}" if rule.uid_range is not None else None),
+        ("FRA_IP_PROTO", rule.ip_protocol or None),
+        ("FRA_DPORT_RANGE", "1:65534" if rule.has_ports else None),
+        ("FRA_SUPPRESS_PREFIXLEN", rule.suppress_prefix_length),
+        ("FRA_SUPPRESS_IFGROUP", rule.suppress_group),
+        ("FRA_L3MDEV", 1 if rule.is_l3mdev else None),
+        ("FRA_PROTOCOL", rule.protocol),
+    )
+    return Request(kind, flags, fields, tuple((name, value) for name, value in values if value is not None))

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told
-from hostrouting.kernel.rtnetlink.changes import ChangeMonitor, ChangeSocket
+from hostrouting.kernel.rtnetlink.changes import Listener
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.deletion import Deletable, SameDestinations
 from hostrouting.kernel.rtnetlink.entries import Inside, RouteReader
 from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
 from hostrouting.kernel.rtnetlink.nexthops import DUMP_NEXTHOPS, HiddenHops, decode_nexthop
 from hostrouting.kernel.rtnetlink.rules import DUMP_RULES, decode_rule
+from hostrouting.kernel.whole_tables import is_plain_by
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import Lookup, RouteFailure, RouteType, Scope, Table
+from hostrouting.model.routes import Lookup, RouteFailure, Table
 from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
@@ -114,9 +115,9 @@ class NetlinkBackend:
 
         def read(talk: Conversation) -> tuple[Route, ...]:
             nonlocal attempts_left
-            with told(attempt), closing(ChangeMonitor()) as monitor:
+            with told(attempt), closing(Listener()) as listener:
                 runs = list(_dumped_routes(talk, table))
-                if attempts_left and monitor.saw_a_change(table):
+                if attempts_left and listener.saw_a_change(table):
                     attempts_left -= 1
                     raise rtnl.AgainError
             with uncollected():
@@ -165,15 +166,14 @@ class NetlinkBackend:
         attempts_left = _CALM_ATTEMPTS
 
         def is_wanted(route: Route) -> bool:
-            is_plain = route.type is RouteType.UNICAST and route.tos == 0 and route.scope < Scope.LINK
-            return not (is_plain and route.devs and names.issuperset(route.devs))
+            return not is_plain_by(route, names)
 
         def read(talk: Conversation) -> tuple[Route, ...]:
             nonlocal attempts_left
             reader = self._reader(is_wanted, Inside(inside) if inside else None)
-            with told(attempt), closing(ChangeMonitor()) as monitor, uncollected():
+            with told(attempt), closing(Listener()) as listener, uncollected():
                 found = tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
-                if attempts_left and monitor.saw_a_change(None):
+                if attempts_left and listener.saw_a_change(None):
                     attempts_left -= 1
                     raise rtnl.AgainError
             return found
@@ -188,11 +188,11 @@ class NetlinkBackend:
             RouteError: the kernel can't be listened to.
         """
         with told("listen for changes of routes"):
-            monitor = ChangeMonitor()
-        with closing(monitor):
-            yield lambda: monitor.saw_a_change(None)
+            listener = Listener()
+        with closing(listener):
+            yield lambda: listener.saw_a_change(None)
 
-    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
 
         Never with an output interface: the kernel would then call nearly every destination reachable.
@@ -203,11 +203,14 @@ class NetlinkBackend:
         if not addresses:
             return ()
         with uncollected():
-            return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses)))
+            return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses, source)))
 
-    def _answers(self, talk: Conversation, addresses: Sequence[IPv4Address]) -> Iterator[Lookup]:
+    def _answers(
+        self, talk: Conversation, addresses: Sequence[IPv4Address], source: IPv4Address | None
+    ) -> Iterator[Lookup]:
         reader = self._reader()
-        for asked, answers in talk.ask(rtnl.RTM_GETROUTE, addresses, wire.look_up):
+        pack = wire.look_up if source is None else partial(wire.look_up_from, source)
+        for asked, answers in talk.ask(rtnl.RTM_GETROUTE, addresses, pack):
             entries = [answer for answer in answers if not isinstance(answer, rtnl.RefusedError)]
             try:
                 routes = iter(reader.answers(entries) if entries else ())
@@ -217,7 +220,7 @@ class NetlinkBackend:
                 if len(addresses) == 1:
                     raise
                 for address in asked:
-                    yield from self.lookup((address,))
+                    yield from self.lookup((address,), source=source)
                 continue
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, rtnl.RefusedError):
@@ -260,7 +263,12 @@ class NetlinkBackend:
     ) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
-        refusals = self._ask_to_change("change routes", routes, prepare, has_worked)
+        attempt = "change routes"
+        refuse_running_loop(attempt)
+        with told(attempt):
+            talk = self._connect()
+        with closing(talk):
+            refusals = talk.change(routes, prepare(), has_worked)
         return tuple(
             RouteFailure(routes[number], refusals[number].errno, refusals[number].message)
             for number in sorted(refusals)
@@ -311,11 +319,11 @@ class NetlinkBackend:
         """
         attempt = "listen for changes of routes"
         refuse_running_loop(attempt)
-        sockets: dict[bool, ChangeSocket] = vars(self._local).setdefault("changes", {})
+        sockets: dict[bool, Listener] = vars(self._local).setdefault("changes", {})
         changes = sockets.get(ways_only)
         if changes is None:
             with told(attempt):
-                sockets[ways_only] = ChangeSocket(ways_only=ways_only)
+                sockets[ways_only] = Listener(ways_only=ways_only)
             return
         # Not inside ``told``: phases.TimedOut is an OSError too.
         scope.wait(changes)
@@ -343,20 +351,6 @@ class NetlinkBackend:
                 return _dumped_nexthops(talk)
 
         return HiddenHops(read_nexthops)
-
-    def _ask_to_change(
-        self,
-        attempt: str,
-        subjects: Sequence[T],
-        prepare: Callable[[], Callable[[T, int], bytes]],
-        has_worked: Callable[[T, rtnl.RefusedError], bool],
-    ) -> dict[int, rtnl.RefusedError]:
-        """``Conversation.change``, with the requests prepared once it is open."""
-        refuse_running_loop(attempt)
-        with told(attempt):
-            talk = self._connect()
-        with closing(talk):
-            return talk.change(subjects, prepare(), has_worked)
 
     def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
         """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""

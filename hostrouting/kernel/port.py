@@ -1,14 +1,14 @@
 """The routes port: what hostrouting asks of a kernel.
 
 ``NetlinkBackend`` (netlink.py) is the real one, ``FakeKernel`` (memory.py) the one in memory; a third is held
-to the same answers by ``hostrouting.testing.conformance``. ``NamespaceKernel`` (namespace.py) is the real one in
-a throw-away network namespace, where links and addresses can be changed too. A backend of large tables may be a
-``SelectiveBackend`` besides.
+to the same answers by ``hostrouting.testing.conformance``, and may leave what is there for speed alone to
+``WholeTables`` (whole_tables.py). ``NamespaceKernel`` (namespace.py) is the real one in a throw-away network namespace,
+where links and addresses can be changed too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 
-__all__ = ["Kernel", "RouteBackend", "SelectiveBackend"]
+__all__ = ["Kernel", "RouteBackend"]
 
 
 class RouteBackend(Protocol):
@@ -50,13 +50,41 @@ class RouteBackend(Protocol):
         """
         ...
 
-    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+    def default_routes(self) -> tuple[Route, ...]:
+        """The entries of table main for 0.0.0.0/0, in the kernel's order."""
+        ...
+
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
+        """The entries of every table but the plain ones by some interfaces: what a check of a large table needs of it.
+
+        A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
+        nearer, where gateways are.
+
+        Args:
+            devs: names of interfaces.
+            inside: networks; a plain entry whose destination is one of them or lies in one is given too.
+
+        Returns:
+            The entries in the kernel's order.
+        """
+        ...
+
+    def noticing_changes(self) -> AbstractContextManager[Callable[[], bool]]:
+        """While it is open, tell whether links, addresses, routes or rules may have changed since it was opened."""
+        ...
+
+    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
 
         What the FIB says instead of an entry is an answer, a ``Lookup`` with that errno: ENETUNREACH (nothing
         matches), EHOSTUNREACH (unreachable), EACCES (prohibit), EINVAL (blackhole). Any other errno (ENOMEM,
         EMFILE...) means that the question went unanswered: a ``RouteError``. So EACCES is never one about
         privileges here.
+
+        Args:
+            addresses: the destinations.
+            source: the packet's source, as a socket that connects has chosen it; from one that isn't an address of
+                this host nothing can be reached (ENETUNREACH). None: none is chosen yet.
         """
         ...
 
@@ -98,27 +126,6 @@ class RouteBackend(Protocol):
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended first.
         """
-        ...
-
-
-@runtime_checkable
-class SelectiveBackend(Protocol):
-    """What a backend may offer besides, so that a check of a large table costs no more than what it needs of it."""
-
-    def default_routes(self) -> tuple[Route, ...]:
-        """The entries of table main for 0.0.0.0/0, in the kernel's order."""
-        ...
-
-    def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
-        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
-
-        A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
-        nearer, where gateways are.
-        """
-        ...
-
-    def noticing_changes(self) -> AbstractContextManager[Callable[[], bool]]:
-        """While it is open, tell whether routes or rules may have changed since it was opened."""
         ...
 
 

@@ -1,29 +1,94 @@
-"""A recorded host as a routes backend that can be asked and not changed."""
+"""A recorded host: how it is recorded, read back, and asked; it can't be changed."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+import time
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hostrouting.config.document import parse_document, read_document
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import with_hops
-from hostrouting.model.errors import RouteError
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.whole_tables import WholeTables
+from hostrouting.model.errors import ConfigError, FileError, RouteError
+from hostrouting.model.text import rfc_3339
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from ipaddress import IPv4Address
 
-    from hostrouting.kernel.snapshot import Snapshot
+    from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.links import Address, Link
     from hostrouting.model.routes import Lookup, Route, RouteFailure
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 
-__all__ = ["SnapshotBackend"]
+__all__ = ["STDIN", "SnapshotBackend", "load_snapshot", "take_snapshot"]
+
+STDIN = "-"
+
+# A million routes, as ip prints them, are 250 MB.
+_SNAPSHOT_BYTES_MAX = 1 << 30
 
 
-class SnapshotBackend:
+def take_snapshot(
+    backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = (), now: Callable[[], float] = time.time
+) -> Snapshot:
+    """Record a host: one question to the kernel after the other, so while nothing changes.
+
+    Args:
+        backend: the kernel.
+        nameservers: that the host asks.
+        now: the time of day, in seconds since the epoch.
+
+    Returns:
+        What was found.
+
+    Raises:
+        RouteError: the kernel can't be asked.
+    """
+    kernel = os.uname()
+    return Snapshot(
+        links=backend.links(),
+        addresses=backend.addresses(),
+        rules=backend.rules(),
+        routes=backend.routes(),
+        nameservers=tuple(nameservers),
+        time=rfc_3339(now()),
+        kernel=f"{kernel.sysname} {kernel.release}",
+    )
+
+
+def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
+    """Read a recorded host.
+
+    Args:
+        path: of a document that ``Snapshot.to_document`` or ip has made; ``-`` is standard input.
+
+    Returns:
+        The snapshot.
+
+    Raises:
+        ConfigError: there is no such file, or it isn't a snapshot.
+        FileError: it can't be read.
+    """
+    if path != STDIN:
+        return Snapshot.from_document(read_document(path, "snapshot", bytes_max=_SNAPSHOT_BYTES_MAX))
+    if sys.stdin is None:
+        raise ConfigError([("standard input", "is closed; expected a snapshot")])
+    try:
+        document = parse_document(sys.stdin.buffer, "standard input", "snapshot", bytes_max=_SNAPSHOT_BYTES_MAX)
+    except OSError as error:
+        raise FileError.of("read a snapshot from standard input", error) from error
+    return Snapshot.from_document(document)
+
+
+class SnapshotBackend(WholeTables):
     """A ``RouteBackend`` that answers as the kernel of a recorded host would have; threads may share it.
 
     Args:
@@ -53,9 +118,14 @@ class SnapshotBackend:
         """The entries of a table, in the kernel's order; of every table, if none is named."""
         return tuple(route for route in self._routes if table is None or route.table == table)
 
-    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+    @contextmanager
+    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
+        """Nothing ever changes."""
+        yield lambda: False
+
+    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of the host (mark 0, tos 0, uid 0, nothing bound)."""
-        return tuple(map(self._fib.lookup, addresses))
+        return tuple(self._fib.lookup(address, source) for address in addresses)
 
     @cached_property
     def _fib(self) -> Fib:

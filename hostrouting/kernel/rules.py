@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
 
-__all__ = ["is_about_other_packets", "matches"]
+__all__ = ["NO_SOURCE", "is_about_other_packets", "matches"]
+
+# What the kernel compares as long as no source is chosen.
+NO_SOURCE = IPv4Address(0)
 
 # A look-up that names no transport protocol counts as one of a UDP packet (inet_rtm_getroute in net/ipv4/route.c).
 _UDP = 17
@@ -35,12 +38,15 @@ def is_about_other_packets(rule: Rule) -> bool:
     return selects and not matches(rule, anywhere)
 
 
-def matches(rule: Rule, address: IPv4Address, gateway_dev: str | None = None) -> bool:
+def matches(
+    rule: Rule, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, gateway_dev: str | None = None
+) -> bool:
     """Whether that packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
 
     Args:
         rule: a policy rule.
         address: the packet's destination.
+        source: its source, if one is chosen.
         gateway_dev: it is no packet, but the kernel's own look-up of a gateway on this interface: that is bound to
             it, and of no transport protocol (fib_check_nh_v4_gw).
 
@@ -51,7 +57,7 @@ def matches(rule: Rule, address: IPv4Address, gateway_dev: str | None = None) ->
     is_match = (
         (rule.destination is None or address in rule.destination)
         and (rule.mark is None or rule.mark & rule.mark_mask == 0)
-        and (rule.source is None or IPv4Address(0) in rule.source)  # no source is chosen yet
+        and (rule.source is None or source in rule.source)
         and rule.oif in (None, gateway_dev)
         and rule.iif in (None, "lo")
         and (rule.uid_range is None or rule.uid_range[0] == 0)

@@ -17,7 +17,7 @@ from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
 from hostrouting.overlap.judge import judge, judged_cidr
 from hostrouting.overlap.outcomes import sort_answers
-from hostrouting.overlap.read import default_routes, read_host
+from hostrouting.overlap.read import read_host
 from hostrouting.overlap.reading import pending_devs
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def check_overlap(
 
     def look() -> tuple[None, str | None]:
         waited = scope.clock.monotonic() - start
-        default = default_route(default_routes(backend))
+        default = default_route(backend.default_routes())
         if default is None:
             return None, "the default route" if waited < config.wait_seconds else None
         pending = pending_devs(backend.links(), backend.addresses(), default.devs)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
 
 from hostrouting.config.routing import Coverage
 from hostrouting.kernel.default_route import default_route
-from hostrouting.kernel.port import SelectiveBackend
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import Protocol, Table
+from hostrouting.model.routes import Protocol
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.coverage import are_within, exact_tiling, probe_tiling, suspect_networks
 from hostrouting.overlap.reading import Reading, own_subnets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.port import RouteBackend
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Route
     from phases import CancelScope
 
-__all__ = ["default_routes", "read_host"]
+__all__ = ["read_host"]
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
 _ATTEMPTS = 16
@@ -34,13 +32,6 @@ _PLAIN_RULES = (Rule(32766, protocol=Protocol.KERNEL),)
 
 # What a reading is made of: default route, addresses, rules and entries.
 _Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
-
-
-def default_routes(backend: RouteBackend) -> tuple[Route, ...]:
-    """The default routes of table main, whatever their type, without the rest of a large table where that can be."""
-    if isinstance(backend, SelectiveBackend):
-        return backend.default_routes()
-    return tuple(route for route in backend.routes(Table.MAIN) if route.destination.prefixlen == 0)
 
 
 def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Reading | None:
@@ -59,7 +50,7 @@ def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) 
     """
     for _ in range(_ATTEMPTS):
         scope.check()
-        with _noticing_changes(backend) as may_have_changed:
+        with backend.noticing_changes() as may_have_changed:
             tables = _read_tables(overlap, backend)
             reading = None if tables is None else _ask(overlap, tables, backend)
             # Most changes are of routes that don't matter here.
@@ -68,23 +59,12 @@ def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) 
     raise RouteError(f"the routes changed while they were read, {_ATTEMPTS} times over; try again later")
 
 
-@contextmanager
-def _noticing_changes(backend: RouteBackend) -> Iterator[Callable[[], bool]]:
-    if isinstance(backend, SelectiveBackend):
-        with backend.noticing_changes() as may_have_changed:
-            yield may_have_changed
-    else:
-        yield lambda: True
-
-
 def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None:
-    defaults = default_routes(backend)
+    defaults = backend.default_routes()
     default = default_route(defaults)
     if default is None:
         return None
     addresses, rules = backend.addresses(), backend.rules()
-    if not isinstance(backend, SelectiveBackend):
-        return default, addresses, rules, backend.routes()
     networks = _foretold(overlap, default, addresses)
     routes = backend.routes_except(default.devs, inside=networks)
     if overlap.coverage is Coverage.EXACT:

@@ -44,6 +44,9 @@ class _Wrapper:
         self.addresses = inner.addresses
         self.rules = inner.rules
         self.routes = inner.routes
+        self.default_routes = inner.default_routes
+        self.routes_except = inner.routes_except
+        self.noticing_changes = inner.noticing_changes
         self.lookup = inner.lookup
         self.wait_for_change = inner.wait_for_change
 

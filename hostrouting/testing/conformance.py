@@ -35,7 +35,8 @@ of which never exists), and the answers to look-ups.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from ipaddress import IPv4Address, IPv4Network
 from operator import methodcaller
 from typing import TYPE_CHECKING, ClassVar
 
@@ -57,6 +58,7 @@ from hostrouting.testing.strategies import (
     routes,
     variants,
 )
+from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,6 +75,10 @@ _links = st.sampled_from(DEVICES)
 _devices = st.sampled_from((*DEVICES, *DEVICES, "lo"))
 # The last never exists.
 _TABLES = (Table.MAIN, 100, 4242)
+# For the reads that leave routes out: which interfaces', and inside of which networks they stay.
+_CHOICES = (((), ()), (DEVICES[:1], ()), (DEVICES, (IPv4Network("10.0.0.0/24"), IPv4Network("0.0.0.0/1"))))
+_FOREIGN = IPv4Address("198.51.100.7")
+_HEARD_SECONDS, _QUIET_SECONDS = 10.0, 0.01
 _few_routes = st.lists(routes(), min_size=1, max_size=3)
 
 
@@ -93,6 +99,9 @@ class Pair:
         self.addresses = backend.addresses
         self.rules = backend.rules
         self.routes = backend.routes
+        self.default_routes = backend.default_routes
+        self.routes_except = backend.routes_except
+        self.noticing_changes = backend.noticing_changes
         self.lookup = backend.lookup
         self.add = backend.add
         self.replace = backend.replace
@@ -242,6 +251,21 @@ class ConformanceMachine(RuleBasedStateMachine):
         if policy is not None:
             self._both(lambda kernel: kernel.del_rule(policy))
 
+    @rule(route=routes())
+    def notice(self, route: Route) -> None:
+        """Listen in both ways while a route is added: whoever lets it in tells of it."""
+        for kernel in (self.reference, self.candidate):
+            _forget_changes(kernel)
+            with kernel.noticing_changes() as may_have_changed:
+                if kernel.add([route]):
+                    continue
+                if not may_have_changed():
+                    raise DisagreementError(f"{kernel!r} didn't notice that {route} was added")
+                try:
+                    kernel.wait_for_change(CancelScope(timeout=_HEARD_SECONDS))
+                except TimedOut:
+                    raise DisagreementError(f"{kernel!r} didn't tell that {route} was added") from None
+
     # --- the comparison ----------------------------------------------------------------------------------------
 
     @invariant()
@@ -253,7 +277,12 @@ class ConformanceMachine(RuleBasedStateMachine):
         self._compare("routes", lambda kernel: kernel.routes())
         for table in _TABLES:
             self._compare(f"routes of table {table}", methodcaller("routes", table))
+        self._compare("default routes", lambda kernel: kernel.default_routes())
+        for devs, inside in _CHOICES:
+            self._compare(f"routes but by {devs}", methodcaller("routes_except", devs, inside=inside))
         self._compare("look-ups", lambda kernel: kernel.lookup(DESTINATIONS))
+        for source in (*dict.fromkeys(own.local for own in self.reference.addresses()), _FOREIGN):
+            self._compare(f"look-ups from {source}", methodcaller("lookup", DESTINATIONS, source=source))
 
     def _both(self, act: Callable[[Kernel], Sequence[object] | None]) -> None:
         self._compare("refusals", act)
@@ -262,6 +291,13 @@ class ConformanceMachine(RuleBasedStateMachine):
         expected, answer = _outcome(ask, self.reference), _outcome(ask, self.candidate)
         if expected != answer:
             raise DisagreementError(_difference(what, expected, answer))
+
+
+def _forget_changes(kernel: Kernel) -> None:
+    """Have this thread's next wait for a change be one for a new one."""
+    with suppress(TimedOut):
+        while True:
+            kernel.wait_for_change(CancelScope(timeout=_QUIET_SECONDS))
 
 
 def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -> list[object]:

@@ -18,7 +18,7 @@ import pytest
 from scenario import play
 
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.rtnetlink.changes import ChangeMonitor, ChangeSocket
+from hostrouting.kernel.rtnetlink.changes import Listener
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule
 from phases import Cancelled, CancelScope, TimedOut
@@ -140,9 +140,9 @@ def test_each_thread_is_told_of_each_change(node: NamespaceKernel) -> None:
             wait_of_one.result(timeout=10)
 
 
-def changes_of(backend: NetlinkBackend) -> ChangeSocket:
+def changes_of(backend: NetlinkBackend) -> Listener:
     changes = backend._local.changes[False]
-    assert isinstance(changes, ChangeSocket)
+    assert isinstance(changes, Listener)
     return changes
 
 
@@ -161,7 +161,7 @@ def test_an_overrun_counts_as_a_change_and_the_socket_goes_on(node: NamespaceKer
     assert returns(node)
 
 
-def is_overrun(changes: ChangeSocket) -> bool:
+def is_overrun(changes: Listener) -> bool:
     try:
         while changes.recv(1):
             pass
@@ -211,7 +211,7 @@ def test_its_socket_ends_with_the_thread(node: NamespaceKernel) -> None:
 
 
 def test_it_listens_to_nothing_but_what_the_port_reads(node: NamespaceKernel) -> None:
-    with ChangeSocket() as changes:
+    with Listener() as changes:
         subprocess.run(["ip", "-6", "address", "add", "fd00::1/64", "dev", "eth0", "nodad"], check=True)
         subprocess.run(["ip", "neighbour", "add", "10.1.0.9", "lladdr", "02:00:00:00:00:01", "dev", "eth0"], check=True)
         assert select.select([changes], [], [], 0.05)[0] == []
@@ -274,9 +274,9 @@ def test_both_ways_to_wait_collect_by_themselves(node: NamespaceKernel) -> None:
 def test_a_reader_notices_routes_that_go_in_silence(node: NamespaceKernel, loss: str) -> None:
     play(node, "addr add 10.9.0.1/32 dev spare\nroute add 172.17.0.0/16 dev spare")
     lost = IPv4Network("172.17.0.0/16")
-    with closing(ChangeMonitor()) as monitor:
+    with closing(Listener()) as listener:
         assert lost in [route.destination for route in node.routes(254)]
-        assert not monitor.saw_a_change(254)
+        assert not listener.saw_a_change(254)
         play(node, loss)
         assert lost not in [route.destination for route in node.routes(254)]
-        assert monitor.saw_a_change(254)
+        assert listener.saw_a_change(254)

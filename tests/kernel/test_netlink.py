@@ -23,7 +23,7 @@ import pytest
 from scenario import play, route, rule, skip_without_other_users
 
 from hostrouting.kernel._namespaces import in_thread
-from hostrouting.kernel._pyroute2 import Request
+from hostrouting.kernel.channel import Request
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES

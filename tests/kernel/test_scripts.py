@@ -20,7 +20,7 @@ from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_
 from scripts import AWKS, Sandbox, awk_or_skip
 
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
-from hostrouting.kernel.rtnetlink.changes import ChangeSocket
+from hostrouting.kernel.rtnetlink.changes import Listener
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
@@ -109,7 +109,7 @@ def test_a_second_run_writes_nothing(node: NamespaceKernel, sandbox: Sandbox) ->
     text = routes_script("172.16.1.0/24", "172.16.2.0/24")
     installed(sandbox, text)
     before = table(node)
-    with ChangeSocket() as changes:
+    with Listener() as changes:
         assert installed(sandbox, text) == ["nothing to change"]
         assert select.select([changes], [], [], 0)[0] == []
     assert table(node) == before
@@ -299,7 +299,7 @@ def test_the_error_names_all_that_is_wrong_with_a_bulk_and_no_more_than_five(
 def test_sigterm_in_the_middle_puts_everything_back(node: NamespaceKernel, sandbox: Sandbox, whom: str) -> None:
     installed(sandbox, routes_script("172.16.2.0/24"))
     before = table(node)
-    with ChangeSocket() as changes:
+    with Listener() as changes:
         process = sandbox.start(many(4000))
         assert select.select([changes], [], [], 30)[0]
         (os.killpg if whom.startswith("all") else os.kill)(process.pid, signal.SIGTERM)

@@ -35,16 +35,16 @@ CONFIG = {
 PROGRAM = """
 import os, signal, socket, sys
 from hostrouting import Host, Layout, NetlinkBackend, cli
-from hostrouting.kernel.rtnetlink.changes import ChangeSocket
+from hostrouting.kernel.rtnetlink.changes import Listener
 from hostrouting.testing import FakeSystemd
 
 root, spoiled = sys.argv[1:]
 if spoiled == "buffer":
-    init = ChangeSocket.__init__
+    init = Listener.__init__
     def tiny(self, **more):
         init(self, **more)
         self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-    ChangeSocket.__init__ = tiny
+    Listener.__init__ = tiny
 elif spoiled:
     sync, count = os.fsync, 0
     def die(descriptor):

@@ -24,10 +24,10 @@ from scenario import play
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.entries import Inside, RouteReader
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, attributes, number, runs
+from hostrouting.kernel.rtnetlink.socket import Socket
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, policy_rules, routes
@@ -360,7 +360,7 @@ class Faulty:
     """
 
     def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
-        self._inner = conversation._open()
+        self._inner = Socket()
         self._fault, self._at, self._for_ever = fault, at, for_ever
         self.received = 0
         self.queue: list[bytes] = []

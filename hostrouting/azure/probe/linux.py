@@ -13,11 +13,12 @@ from ipaddress import IPv6Network
 from typing import TYPE_CHECKING
 
 from hostrouting.azure.errors import LoadBalancerProbeError
-from hostrouting.azure.ipv6 import Ipv6Backend, Ipv6Route
+from hostrouting.azure.ipv6 import Ipv6Kernel, Ipv6Route
 from hostrouting.azure.probe.metadata import MetadataService
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.default_route import unicast_defaults
+from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Protocol, RouteType, Table
 from phases import CancelScope, TimedOut
@@ -47,7 +48,7 @@ class LinuxProbeNode:
 
     def __init__(self, *, search_path: str = SEARCH_PATH) -> None:
         self._environment = os.environ | {"LC_ALL": "C", "PATH": search_path}
-        self._kernel = Ipv6Backend()
+        self._ipv4, self._ipv6 = NetlinkBackend(), Ipv6Kernel()
         self._metadata = MetadataService()
 
     # --- what is there -----------------------------------------------------------------------------------------
@@ -56,19 +57,19 @@ class LinuxProbeNode:
         """The devices of the default routes, each once: IPv6's before IPv4's, the best metric first."""
         with _told():
             sixth = [route for route in self._ipv6_routes() if _is_default(route)]
-            fourth = unicast_defaults(self._kernel.default_routes())
+            fourth = unicast_defaults(self._ipv4.default_routes())
         hops = [hop for routes in (_by_metric(sixth), _by_metric(fourth)) for route in routes for hop in route.hops]
         return tuple(dict.fromkeys(hop.dev for hop in hops if hop.dev is not None and not hop.is_dead))
 
     def links(self) -> tuple[Link, ...]:
         """All network interfaces, by index."""
         with _told():
-            return self._kernel.links()
+            return self._ipv4.links()
 
     def addresses(self) -> tuple[NodeAddress, ...]:
         """All IPv6 addresses; none where the kernel has no IPv6."""
         with _told():
-            found = self._kernel.ipv6_addresses()
+            found = self._ipv6.addresses()
         return tuple(NodeAddress(own.dev, own.local, own.scope == 0, own.is_usable) for own in found)
 
     def assigned_addresses(self, scope: CancelScope) -> tuple[IPv6Address, ...]:
@@ -123,19 +124,19 @@ class LinuxProbeNode:
     def pin(self, pin: Pin) -> None:
         """Add a route, in the place of one of ours of the same metric; one that is there already is fine."""
         try:
-            self._kernel.add_ipv6_route(_as_route(pin))
+            self._ipv6.add_route(_as_route(pin))
         except RouteError as error:
             there = [other for other in self.pins(pin.destination) if other.metric == pin.metric]
             if error.errno != errnos.EEXIST or any(other.protocol != Protocol.HOSTROUTING for other in there):
                 raise _translated(error) from error
             if there != [pin]:
                 with _told():
-                    self._kernel.replace_ipv6_route(_as_route(pin))
+                    self._ipv6.replace_route(_as_route(pin))
 
     def unpin(self, pin: Pin) -> None:
         """Delete a route; one that isn't there is fine."""
         try:
-            self._kernel.delete_ipv6_route(_as_route(pin))
+            self._ipv6.delete_route(_as_route(pin))
         except RouteError as error:
             # Without its device a route isn't there either.
             if error.errno not in (errnos.ESRCH, errnos.ENODEV):
@@ -144,10 +145,10 @@ class LinuxProbeNode:
     def next_hop(self, destination: IPv6Address) -> NextHop | None:
         """Where an unmarked packet of this node to an address goes, by whatever table; None: nowhere."""
         with _told():
-            return self._kernel.ipv6_next_hop(destination)
+            return self._ipv6.next_hop(destination)
 
     def _ipv6_routes(self) -> list[Ipv6Route]:
-        return [route for route in self._kernel.ipv6_routes(Table.MAIN) if not route.has_source]
+        return [route for route in self._ipv6.routes(Table.MAIN) if not route.has_source]
 
     def _run(self, attempt: str, argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
         # Own scope: it takes milliseconds, and half of an answer helps nobody.

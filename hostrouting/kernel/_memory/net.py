@@ -155,6 +155,7 @@ class Flow:
     """What is looked up (struct flowi4): a packet without mark and tos, of uid 0, that comes in by ``lo``."""
 
     destination: int
+    source: int = 0
     scope: int = Scope.UNIVERSE
     oif: Device | None = None
     ip_protocol: int = 0

@@ -10,7 +10,8 @@ import attrs
 
 from hostrouting.kernel._memory.net import Flow, Found, Net
 from hostrouting.kernel._memory.rules import fib_lookup
-from hostrouting.model.routes import Lookup, RouteType, Scope
+from hostrouting.kernel._memory.trie import fib_table_lookup
+from hostrouting.model.routes import Lookup, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from hostrouting.kernel._memory.device import Device
@@ -24,17 +25,19 @@ _UDP = 17
 _LOOPBACK_NETWORK = 127
 
 
-def get_route(net: Net, address: IPv4Address) -> Lookup:
+def get_route(net: Net, address: IPv4Address, source: IPv4Address | None = None) -> Lookup:
     """The entry that wins for a packet of this host, or the errno."""
+    if source is not None and (errno := _refuse_source(net, address, source)):
+        return Lookup(address, None, errno)
     if not int(address):
         # 0.0.0.0 is this host without any look-up, so there is no entry to show.
         return Lookup(address, None, errnos.EHOSTUNREACH)
-    found = fib_lookup(net, Flow(int(address), ip_protocol=_UDP))
+    found = fib_lookup(net, Flow(int(address), int(source or 0), ip_protocol=_UDP))
     if not isinstance(found, Found):
         return Lookup(address, None, found)
     kind = found.alias.info.type
     # What is local leaves by lo, whatever the entry's device.
-    if kind is not RouteType.LOCAL and _leaves_with_loopback_source(net, found):
+    if kind is not RouteType.LOCAL and _leaves_with_loopback_source(net, found, source):
         return Lookup(address, None, errnos.EINVAL)
     # __mkroute_output: the entry is shown with the type that the packet has.
     if address == _BROADCAST:
@@ -48,10 +51,28 @@ def get_route(net: Net, address: IPv4Address) -> Lookup:
     return Lookup(address, route)
 
 
-def _leaves_with_loopback_source(net: Net, found: Found) -> bool:
+def _refuse_source(net: Net, address: IPv4Address, source: IPv4Address) -> int:
+    """Why there is no look-up from a source; 0: there is one."""
+    if source.is_multicast or source == _BROADCAST or not int(source) >> 24:
+        return errnos.EINVAL
+    if not _ip_dev_find(net, source):
+        return errnos.ENETUNREACH
+    # Such a packet leaves by the device of its source without any look-up, so there is no entry to show.
+    return errnos.EHOSTUNREACH if address.is_multicast or address == _BROADCAST else 0
+
+
+def _ip_dev_find(net: Net, source: IPv4Address) -> bool:
+    """Whether an address is this host's: one of a device, or else one that table local calls so."""
+    if any(ifa.local == int(source) for dev in net.devices.values() for ifa in dev.addresses):
+        return True
+    found = fib_table_lookup(net, Table.LOCAL, Flow(int(source), ignores_linkstate=True))
+    return isinstance(found, Found) and found.alias.info.type is RouteType.LOCAL
+
+
+def _leaves_with_loopback_source(net: Net, found: Found, source: IPv4Address | None) -> bool:
     if found.hop.dev.is_loopback:
         return False
-    source = found.alias.info.source
+    source = source or found.alias.info.source
     chosen = int(source) if source is not None else _inet_select_addr(net, found.hop, found.alias.info.scope)
     return chosen >> 24 == _LOOPBACK_NETWORK
 

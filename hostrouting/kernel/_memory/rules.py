@@ -79,7 +79,7 @@ def _fib_rule_match(rule: Rule, flow: Flow) -> bool:
 
 
 def _selects(rule: Rule, flow: Flow) -> bool:
-    """Whether the selectors fit a flow without mark, tos, ports and source, of uid 0, that comes in by lo."""
+    """Whether the selectors fit a flow without mark, tos and ports, of uid 0, that comes in by lo."""
     return not (
         rule.iif not in (None, LOOPBACK)
         or (rule.oif is not None and (flow.oif is None or flow.oif.name != rule.oif))
@@ -89,7 +89,7 @@ def _selects(rule: Rule, flow: Flow) -> bool:
         or rule.tos
         or rule.has_ports
         or rule.ip_protocol not in (0, flow.ip_protocol)
-        or not _holds(rule.source, 0)
+        or not _holds(rule.source, flow.source)
         or not _holds(rule.destination, flow.destination)
     )
 

@@ -116,7 +116,9 @@ def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> Hop:
         return _hop(hop, _fib_check_nh_nongw(dev, hop), None, Scope.HOST)
     if hop.onlink:
         return _hop(hop, _fib_check_onlink(net, dev, gateway, cfg.scope), gateway, Scope.LINK)
-    found = _lookup_gateway(net, Flow(int(gateway), max(cfg.scope + 1, Scope.LINK), dev, 0, True), cfg.table)
+    found = _lookup_gateway(
+        net, Flow(int(gateway), scope=max(cfg.scope + 1, Scope.LINK), oif=dev, ignores_linkstate=True), cfg.table
+    )
     if not isinstance(found, Found):
         raise RefusedError(found, _INVALID_GATEWAY)
     if found.alias.info.type not in (RouteType.UNICAST, RouteType.LOCAL):

@@ -1,4 +1,4 @@
-"""Netlink sockets that only listen: something about links, addresses, routes or rules has changed.
+"""The netlink socket that only listens: something about links, addresses, routes or rules has changed.
 
 What changed is hardly read: an event is only a reason to look, as some losses of routes send none (a link that goes
 down takes its routes along in silence, fib_disable_ip).
@@ -6,30 +6,26 @@ down takes its routes along in silence, fib_disable_ip).
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno as errnos
 import socket
-import struct
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, runs, to_number
+from hostrouting.kernel.rtnetlink.socket import Socket
 from hostrouting.model.routes import Scope
 
-__all__ = ["ChangeMonitor", "ChangeSocket"]
+__all__ = ["Listener"]
 
 # linux/rtnetlink.h: RTMGRP_*. Never the default groups of a library: those bring IPv6, neighbours and traffic control.
 _LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE = 0x1, 0x10, 0x40, 0x80
-_RTNLGRP_NEXTHOP = 32
-_NETLINK_ADD_MEMBERSHIP = 1
 
 # A bound, so that a flood that never ends can't keep the caller from looking; the next wait returns at once.
 _DRAINED_AT_ONCE = 100_000
 
 # --- a socket filter, linux/filter.h ---------------------------------------------------------------------------------
 
-_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 _LOAD_BYTE, _LOAD_SHORT, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x30, 0x28, 0x15, 0x35, 0x06
 _PASS, _DROP = 0xFFFFFFFF, 0
 
@@ -48,41 +44,11 @@ _WAYS_ONLY = (
 )
 
 
-def _attach(listener: socket.socket, program: tuple[tuple[int, int, int, int], ...]) -> None:
-    """Have the kernel drop what a program of (code, jump if true, jump if false, number) doesn't let pass."""
-    instructions = array.array("B", b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
-    address, _ = instructions.buffer_info()
-    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), address))
-
-
-class _Listener(socket.socket):
-    """A socket that joins groups, in the network namespace of this thread, and never blocks.
-
-    Args:
-        groups: RTMGRP_*; changes of nexthop objects come besides.
-        program: a socket filter; empty: everything passes.
-
-    Raises:
-        OSError: it can't be opened.
-    """
-
-    def __init__(self, groups: int, program: tuple[tuple[int, int, int, int], ...] = ()) -> None:
-        super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-        try:
-            self.setblocking(False)
-            if program:
-                _attach(self, program)
-            self.bind((0, groups))
-            # Nexthop objects came with Linux 5.3; before, there is nothing to miss.
-            with contextlib.suppress(OSError):
-                self.setsockopt(rtnl.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEXTHOP)
-        except BaseException:
-            self.close()
-            raise
-
-
-class ChangeSocket(_Listener):
+class Listener(Socket):
     """Listens for all that ``RouteBackend`` reads.
+
+    A link that goes down, or loses its last address, takes routes along in silence; a dump of IPv4 routes itself never
+    tells that they changed meanwhile (NLM_F_DUMP_INTR); and rules decide which tables count.
 
     Args:
         ways_only: leave out the routes that no other route can need.
@@ -95,8 +61,9 @@ class ChangeSocket(_Listener):
         super().__init__(_LINK | _IPV4_IFADDR | _IPV4_ROUTE | _IPV4_RULE, _WAYS_ONLY if ways_only else ())
 
     def __del__(self) -> None:
-        # Lives as long as its thread and its backend; that it ends with them is no leak to warn of.
-        self.close()
+        # One that waits lives as long as its thread and its backend; that it ends with them is no leak to warn of.
+        with contextlib.suppress(AttributeError):  # it couldn't be opened
+            self.close()
 
     def drain(self) -> None:
         """Forget what has arrived.
@@ -114,19 +81,6 @@ class ChangeSocket(_Listener):
                 # Events were lost; that they were is all there is to know. The socket goes on.
                 if error.errno != errnos.ENOBUFS:
                     raise
-
-
-class ChangeMonitor(_Listener):
-    """Sees whether routes changed while they were read: a dump of IPv4 routes itself never tells (NLM_F_DUMP_INTR).
-
-    Raises:
-        OSError: it can't be opened.
-    """
-
-    def __init__(self) -> None:
-        # A link that goes down, or loses its last address, takes routes along in silence. Rules decide which tables
-        # count.
-        super().__init__(_LINK | _IPV4_IFADDR | _IPV4_ROUTE | _IPV4_RULE)
 
     def saw_a_change(self, table: int | None) -> bool:
         """Whether entries may have changed since this was opened.

@@ -1,7 +1,7 @@
 """The words of rtnetlink(7): its numbers, what the kernel may answer instead of data, names for indexes.
 
 Spoken twice: by hand for all that is read and for routes (messages.py, wire.py, conversation.py), and by pyroute2
-for the rest (_pyroute2.py).
+for the rest (channel.py).
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ IFA_F_SECONDARY, IFA_F_NOPREFIXROUTE = 0x01, 0x200
 FIB_RULE_INVERT = 0x2
 
 TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
+
+
+def is_read(kind: int) -> bool:
+    """Whether a request changes nothing: RTM_NEW*, RTM_DEL*, RTM_GET* follow each other, four to a family."""
+    return kind % 4 == RTM_GETLINK % 4
 
 
 class RefusedError(Exception):

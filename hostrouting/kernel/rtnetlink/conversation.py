@@ -27,6 +27,7 @@ from hostrouting.kernel.rtnetlink.messages import (
     request,
     runs,
 )
+from hostrouting.kernel.rtnetlink.socket import Socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +67,7 @@ class Conversation:
     """
 
     def __init__(self, kernel: socket.socket | None = None) -> None:
-        self._kernel = _open() if kernel is None else kernel
+        self._kernel = Socket() if kernel is None else kernel
         self._port = self._kernel.getsockname()[0]
         room = self._kernel.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // _ANSWER_BYTES
         self._batch = max(1, min(_BATCH_MAX, room))
@@ -315,19 +316,6 @@ class Conversation:
 
 
 _UNKNOWN = rtnl.RefusedError(errnos.ENOBUFS, f"{LOST}; nobody knows whether the change was made")
-
-
-def _open() -> socket.socket:
-    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-    try:
-        # The kernel's own sentences; refusals without the whole request; dumps filtered by the kernel.
-        for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
-            kernel.setsockopt(rtnl.SOL_NETLINK, option, 1)
-        kernel.bind((0, 0))
-    except BaseException:
-        kernel.close()
-        raise
-    return kernel
 
 
 def _no_answer(error: OSError) -> rtnl.AgainError:

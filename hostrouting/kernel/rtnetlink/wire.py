@@ -45,16 +45,16 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.messages import attribute, number
+from hostrouting.kernel.rtnetlink.messages import attribute, number, request
 from hostrouting.model.routes import Scope
 
 if TYPE_CHECKING:
     from hostrouting.model.routes import NextHop, Route
 
-__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "new_route"]
+__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "look_up_from", "new_route"]
 
 # linux/rtnetlink.h
-RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 4, 5, 6, 7, 8, 9
+RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
 RTA_TABLE, RTA_VIA, RTA_UID, RTA_NH_ID = 15, 18, 25, 30
 RTAX_MTU = 2
 
@@ -82,6 +82,13 @@ def look_up(address: IPv4Address, sequence: int) -> bytes:
         _IPV4, 32, 0, 0, 0, 0, 0, 0, _FOR_AN_ENTRY,
         8, RTA_DST, socket.htonl(int(address)), 8, RTA_UID, 0,
     )  # fmt: skip
+
+
+def look_up_from(source: IPv4Address, address: IPv4Address, sequence: int) -> bytes:
+    """The same for a packet whose source is chosen."""
+    body = BODY.pack(_IPV4, 32, 32, 0, 0, 0, 0, 0, _FOR_AN_ENTRY)
+    body += attribute(RTA_DST, address.packed) + attribute(RTA_SRC, source.packed) + number(RTA_UID, 0)
+    return request(rtnl.RTM_GETROUTE, rtnl.GET, sequence, body)
 
 
 def dump_routes(table: int | None, protocol: int = 0) -> bytes:

@@ -13,8 +13,7 @@ import phases
 from hostrouting import Layout
 from hostrouting.boot.resolvers import nameservers
 from hostrouting.kernel.nexthops import with_hops
-from hostrouting.kernel.record import load_snapshot, take_snapshot
-from hostrouting.kernel.recording import SnapshotBackend
+from hostrouting.kernel.recording import SnapshotBackend, load_snapshot, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.links import Address, Link

@@ -40,11 +40,11 @@ class RestlessKernel(FakeKernel):
         assert self.add([ETH0]) == ()
         self._events: Iterator[Callable[[FakeKernel], object]] = iter(events)
 
-    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
         for event in self._events:
             event(self)
             break
-        return super().lookup(addresses)
+        return super().lookup(addresses, source=source)
 
 
 def checked(kernel: FakeKernel) -> OverlapReport:

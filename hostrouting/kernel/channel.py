@@ -1,0 +1,178 @@
+"""rtnetlink over pyroute2, for what isn't hot: links, addresses and rules to change, IPv6, neighbours. Its only user.
+
+pyroute2 drops keywords that it doesn't know, so nothing is passed through: a ``Request`` names all that it means,
+and ``Channel`` sends just that. Attributes carry the names of pyroute2's tables (RTA_*, FRA_*, IFA_*, IFLA_*), which
+are those of the kernel's headers.
+
+pyroute2 is imported when the first channel is opened: it takes 130 ms, and brings asyncio.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import attrs
+
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told
+from hostrouting.model.errors import RouteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["Channel", "Message", "Request", "channel", "read", "rtnl"]
+
+T = TypeVar("T")
+
+# pyroute2 doesn't look at NLM_F_DUMP_INTR; this many interrupted dumps in a row are no chance.
+_ATTEMPTS = 32
+
+
+class Message(Protocol):
+    """What is read of a decoded message; pyroute2's ``nlmsg`` and ``nla`` meet it."""
+
+    def __getitem__(self, field: str, /) -> Any:
+        """A field of the fixed header."""
+        ...
+
+    def get_attr(self, attribute: str, /) -> Any:
+        """The value of an attribute, or None."""
+        ...
+
+
+@attrs.frozen
+class Request:
+    """One message to the kernel.
+
+    Args:
+        kind: RTM_*.
+        flags: NLM_F_*.
+        fields: of the fixed header; those that aren't named are zero.
+        attributes: (name, value); nested ones as ``{"attrs": [...]}``.
+    """
+
+    kind: int
+    flags: int
+    fields: Mapping[str, int]
+    attributes: tuple[tuple[str, object], ...] = ()
+
+
+def _message_classes() -> dict[int, Any]:
+    """pyroute2's message classes, with the attributes that it doesn't know."""
+    from pyroute2.netlink.rtnl.fibmsg import fibmsg
+    from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+    from pyroute2.netlink.rtnl.ndmsg import ndmsg
+    from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+    def extended(base: Any, *more: tuple[int, str, str]) -> Any:
+        rows = [row if isinstance(row[0], int) else (number, *row) for number, row in enumerate(base.nla_map)]
+        ours = type(base.__name__, (base,), {"nla_map": (*rows, *more)})
+        # A class inherits the compiled table of its parent, if that was used before.
+        ours().compile_nla_table()
+        return ours
+
+    families = (
+        # A hardware address has six bytes on Ethernet only.
+        (extended(ifinfmsg, (1, "IFLA_ADDRESS", "cdata")), (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK)),
+        (ifaddrmsg, (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR, rtnl.RTM_GETADDR)),
+        (extended(rtmsg, (30, "RTA_NH_ID", "uint32")), (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE, rtnl.RTM_GETROUTE)),
+        (ndmsg, (rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH, rtnl.RTM_GETNEIGH)),
+        (extended(fibmsg, (25, "FRA_DSCP", "uint8")), (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)),
+    )
+    return {kind: message_class for message_class, kinds in families for kind in kinds}
+
+
+_classes: dict[int, Any] = {}
+
+
+class Channel:
+    """An unbound rtnetlink socket, for one batch of requests in one thread; ``close`` it there."""
+
+    def __init__(self) -> None:
+        from pyroute2 import IPRoute
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        if not _classes:
+            _classes.update(_message_classes())
+        self._netlink_error: Any = NetlinkError
+        # Without ext_ack the kernel keeps its sentences to itself; without strict_check it filters nothing.
+        self._socket: Any = IPRoute(ext_ack=True, strict_check=True, groups=0)
+        self._socket.register_policy(_classes)
+        # Its nlm_request asks for a key that only NetlinkSocket's own constructor sets.
+        self._socket.status["nlm_generator"] = False
+
+    def close(self) -> None:
+        """Close the socket and its event loop."""
+        self._socket.close()
+
+    def ask(self, request: Request) -> tuple[Message, ...]:
+        """Send one request and return the messages of the answer.
+
+        A change is acknowledged. What is read isn't: the answer is the one message, and an ACK behind it would stay
+        in pyroute2's queue.
+
+        Raises:
+            RefusedError: the kernel refused, or the socket failed.
+            AgainError: a list changed while it was read.
+        """
+        message = _classes[request.kind]()
+        message.update({name: 0 for name, _ in message.fields})
+        message.update(request.fields)
+        message["attrs"] = list(request.attributes)
+        flags = request.flags if rtnl.is_read(request.kind) else request.flags | rtnl.NLM_F_ACK
+        try:
+            answer: tuple[Message, ...] = tuple(self._socket.nlm_request(message, request.kind, flags))
+        except self._netlink_error as error:
+            raise rtnl.RefusedError(error.code, str(error.args[1])) from error
+        except OSError as error:
+            raise rtnl.RefusedError(error.errno or 0, str(error)) from error
+        if any(each["header"]["flags"] & rtnl.NLM_F_DUMP_INTR for each in answer):
+            raise rtnl.AgainError
+        return answer
+
+    def dump(self, kind: int, fields: Mapping[str, int], *attributes: tuple[str, object]) -> tuple[Message, ...]:
+        """Ask for a list; fields and attributes filter.
+
+        Raises:
+            RefusedError, AgainError: as ``ask``.
+        """
+        return self.ask(Request(kind, rtnl.DUMP, fields, attributes))
+
+
+@contextmanager
+def channel(attempt: str) -> Iterator[Channel]:
+    """A channel for an attempt ("add the link eth0"), which is told of if it fails.
+
+    Raises:
+        RouteError: no socket can be opened, the kernel refuses, or this thread runs an asyncio event loop.
+    """
+    refuse_running_loop(attempt)
+    with told(attempt):
+        opened = Channel()
+    with closing(opened):
+        try:
+            yield opened
+        except rtnl.RefusedError as refusal:
+            raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
+
+
+def read(attempt: str, ask: Callable[[Channel], T]) -> T:
+    """Read until an answer can be relied upon.
+
+    Args:
+        attempt: in words, "list the neighbours".
+        ask: reads; called anew if what it read changed meanwhile.
+
+    Raises:
+        RouteError: as ``channel``, or it changes whenever it is read.
+    """
+    reason = ""
+    for _ in range(_ATTEMPTS):
+        with channel(attempt) as opened:
+            try:
+                return ask(opened)
+            except rtnl.AgainError as again:
+                reason = again.reason
+    raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
