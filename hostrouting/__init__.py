@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from hostrouting.tasks.route_overlap import CheckRouteOverlap as CheckRouteOverlap
     from hostrouting.tasks.static_routes import ConfigureStaticRoutes as ConfigureStaticRoutes
     from hostrouting.tasks.static_routes import InstallRoutes as InstallRoutes
+    from hostrouting.tasks.watch import ConfigureWatch as ConfigureWatch
 else:
     __all__, __getattr__, __dir__ = lazily(
         __name__,
@@ -102,6 +103,7 @@ else:
             "tasks.configure": "Configure RemoveHostRouting",
             "tasks.route_overlap": "CheckRouteOverlap",
             "tasks.static_routes": "ConfigureStaticRoutes InstallRoutes",
+            "tasks.watch": "ConfigureWatch",
         },
         "__version__",
     )

@@ -44,7 +44,6 @@ PURE = (
     "hostrouting.kernel.rules",
     "hostrouting.kernel.snapshot",
     "hostrouting.boot.gate",
-    "hostrouting.boot.readback",
     "hostrouting.boot.render",
     "hostrouting.routes.formats",
     "hostrouting.routes.proof",

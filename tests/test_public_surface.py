@@ -25,7 +25,8 @@ PHASES = {
 HOSTROUTING = {
     # what an agent's author touches
     "Config", "StaticRoutes", "StaticRoute", "RouteOverlap", "OverlapMode", "Watch",
-    "ConfigureStaticRoutes", "InstallRoutes", "CheckRouteOverlap", "Configure", "RemoveHostRouting",
+    "ConfigureStaticRoutes", "InstallRoutes", "CheckRouteOverlap", "ConfigureWatch", "Configure",
+    "RemoveHostRouting",
     "Host", "Layout", "NetlinkBackend", "UnitManager", "Systemctl",
     "HostRoutingError", "ConfigError", "FileError", "RouteError", "UnitError", "RouteOverlapError",
     "render_static_routes_script", "render_check_route_overlap_script", "__version__",

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from hostrouting.azure import nodes
 from hostrouting.azure.errors import LoadBalancerProbeError
-from hostrouting.azure.probe.part import installed_config
-from hostrouting.azure.probe.ruleset import TABLE
+from hostrouting.azure.probe.part import FLUSHERS, flush_drop_in, installed_config
+from hostrouting.azure.probe.ruleset import PROBE, TABLE
 from hostrouting.azure.probe.tasks import plan_next_boot, plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
 from hostrouting.boot import files
-from hostrouting.boot.examination import Examination, Fault, Severity, read_folder
-from hostrouting.boot.gate import FLUSHERS, PROBE
+from hostrouting.boot.examination import Examination, Fault, Severity, missing_tools, read_folder, stale_files
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["examinations"]
 
+
+_TOOLS = {"nft": "nftables", "unshare": "util-linux"}
 
 # AgentBaker's ipv6_nftables. Of two tables in one hook the first has its way.
 _OPEN_TABLE = "azureSLBProbe"
@@ -47,7 +48,7 @@ def examinations(
     """What the doctor looks at besides.
 
     Args:
-        config: what is asked for; None: what the installed script was rendered from.
+        config: what is asked for; None: what the installed part was rendered from.
         probe_node: the host's IPv6 side; None: this kernel's.
         bridge_node: its bridge's side; None: this kernel's.
     """
@@ -70,19 +71,18 @@ def examinations(
     )
 
 
-def _asked(config: HostNetworking | None, examined: ExaminedHost) -> HostNetworking | None:
-    """What the host should be like; None if that can't be told."""
-    return installed_config(examined.layout, examined.manifest) if config is None else config
+def _asked(config: HostNetworking | None, examined: ExaminedHost) -> HostNetworking:
+    """What the host should be like."""
+    return installed_config(examined.manifest) if config is None else config
 
 
-def _probes(examined: ExaminedHost, networking: HostNetworking | None, node: ProbeNode | None) -> Iterator[Fault]:
+def _probes(examined: ExaminedHost, networking: HostNetworking, node: ProbeNode | None) -> Iterator[Fault]:
     """Rules, route and what is installed for the next boot are those that are asked for."""
-    is_installed = PROBE in examined.parts
+    is_installed = PROBE in examined.manifest.parts
+    yield from stale_files(examined, PROBE)
+    if is_installed:
+        yield from missing_tools(examined, _TOOLS, "its script and the rules")
     unit, apply = f"{PROBE}.service", examined.command("lb-probe apply")
-    if networking is None:
-        message = "this version renders no such script: it has been edited, or another version has written it"
-        yield Fault("file-differs", examined.name(examined.layout.script(PROBE)), message, apply)
-        return
     probe = networking.load_balancer_probe
     if not probe.enabled:
         if is_installed:
@@ -150,7 +150,7 @@ def _for_the_next_boot(
 
 def _flushes(examined: ExaminedHost) -> Iterator[Fault]:
     """No service flushes the ruleset without giving the rules back."""
-    if PROBE not in examined.parts:
+    if PROBE not in examined.manifest.parts:
         return
     for unit in FLUSHERS:
         if examined.units.show(unit, "NeedDaemonReload")["NeedDaemonReload"] == "yes":
@@ -164,7 +164,7 @@ def _flushes(examined: ExaminedHost) -> Iterator[Fault]:
         if not any(f"{PROBE}.sh rules" in drop_in for drop_in in drop_ins.values()):
             script = examined.name(examined.layout.script(PROBE))
             remedy = (
-                f"have it give them back; {examined.name(examined.layout.flush_drop_in(path.name))}:\n"
+                f"have it give them back; {examined.name(flush_drop_in(examined.layout, path.name))}:\n"
                 f"  [Service]\n  ExecStartPost=-+{script} rules\nthen: systemctl daemon-reload"
             )
             message = "it flushes the ruleset of nftables, and with it the probes' rules, until the next start"
@@ -185,9 +185,9 @@ def _is_flushing(examined: ExaminedHost, service: str) -> bool:
     return False
 
 
-def _azure_vnet(examined: ExaminedHost, networking: HostNetworking | None, node: BridgeNode | None) -> Iterator[Fault]:
+def _azure_vnet(examined: ExaminedHost, networking: HostNetworking, node: BridgeNode | None) -> Iterator[Fault]:
     """Nothing is left of pods that azure-vnet no longer serves."""
-    if networking is None or networking.stale_azure_vnet is None:
+    if networking.stale_azure_vnet is None:
         return
     plan = plan_stale(networking, examined.host, node=node)
     if plan.is_unsure:

@@ -12,23 +12,32 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.gate import CHECK, GATED, ROUTES
-from hostrouting.boot.parts import CONFIGURED, WATCH, BootFile, Manifest, wanted_files, wanted_parts
-from hostrouting.boot.readback import read_check_route_overlap_script, read_static_routes_script
-from hostrouting.config.routing import Config
+from hostrouting.boot.layout import SEARCH_PATH
+from hostrouting.boot.manifest import WATCH, Manifest
+from hostrouting.boot.parts import CONFIGURED, BootFile, wanted_files, wanted_manifest, wanted_parts
 from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from hostrouting.boot.host import Host
     from hostrouting.boot.layout import Layout
+    from hostrouting.config.routing import Config
 
-__all__ = ["Examination", "ExaminedHost", "Fault", "Severity", "read_folder", "resolve_link"]
+__all__ = [
+    "Examination",
+    "ExaminedHost",
+    "Fault",
+    "Severity",
+    "missing_tools",
+    "read_folder",
+    "resolve_link",
+    "stale_files",
+]
 
-_READERS = {ROUTES: read_static_routes_script, CHECK: read_check_route_overlap_script}
 _LINKS_MAX = 40
+_PATH = SEARCH_PATH.split(":")
 
 
 class Severity(StrEnum):
@@ -73,7 +82,7 @@ class ExaminedHost:
 
     Args:
         host: whose kernel, systemd and files to look at.
-        config: what is asked for; None: what the installed scripts were rendered from.
+        config: what is asked for; None: what the installed parts were rendered from.
         config_name: what a command has to name so that it reads that config.
     """
 
@@ -94,42 +103,25 @@ class ExaminedHost:
         return Manifest.load(self.layout)
 
     @cached_property
-    def read_back(self) -> dict[str, Config | None]:
-        """For each installed part the config that its script was rendered from; None where it can't be told."""
-        return {name: self._read_back(name) for name in self.manifest.parts if name in _READERS}
-
-    def _read_back(self, name: str) -> Config | None:
-        text = files.read_text(self.layout.script(name))
-        return None if text is None else _READERS[name](text)
+    def config(self) -> Config:
+        """What the host should be like: what is asked for, else what the installed parts were rendered from."""
+        return self.manifest.config if self.given is None else self.given
 
     @cached_property
-    def config(self) -> Config:
-        """What the host should be like."""
-        if self.given is not None:
-            return self.given
-        routes, check = self.read_back.get(ROUTES), self.read_back.get(CHECK)
-        either = routes or check
-        return Config(
-            static_routes=Config().static_routes if routes is None else routes.static_routes,
-            route_overlap=Config().route_overlap if check is None else check.route_overlap,
-            wait_seconds=Config().wait_seconds if either is None else either.wait_seconds,
-            consumer=self.manifest.consumer or Config().consumer,
-        )
+    def wanted(self) -> Manifest:
+        """The manifest as it should be."""
+        if self.given is None:
+            return self.manifest
+        asked = wanted_manifest(self.given, wanted_parts(self.given, self.layout), self.layout)
+        for name, part in self.manifest.without(*CONFIGURED).parts.items():
+            asked = asked.with_part(name, part)
+        return asked
 
     @cached_property
     def files(self) -> list[BootFile]:
-        """The files that should be installed, with what they should hold, as far as that is known."""
+        """The files of host routing and of the gate that should be installed, with what they should hold."""
         parts = wanted_parts(self.config, self.layout)
-        manifest = self.manifest
-        if self.given is not None:
-            wanted = {part.name: part.is_blocking for part in parts} | self.neighbours
-            manifest = Manifest(self.given.consumer, wanted)
-        return wanted_files(self.layout, manifest, parts) if manifest.parts else []
-
-    @property
-    def neighbours(self) -> dict[str, bool]:
-        """The installed parts that the config of host routing doesn't ask for, and can't."""
-        return {name: blocks for name, blocks in self.manifest.parts.items() if name not in CONFIGURED}
+        return wanted_files(self.layout, self.wanted, parts) if self.wanted.parts else []
 
     @property
     def has_installation(self) -> bool:
@@ -140,9 +132,9 @@ class ExaminedHost:
             return True
 
     @property
-    def parts(self) -> dict[str, bool]:
-        """The installed parts of the gate, each with whether its failure holds the consumer back."""
-        return {name: blocks for name, blocks in self.manifest.parts.items() if name in GATED}
+    def gated(self) -> tuple[str, ...]:
+        """The installed parts of the gate."""
+        return tuple(name for name, part in self.manifest.parts.items() if part.is_gated)
 
     @property
     def consumer(self) -> str:
@@ -226,6 +218,35 @@ def _without_dots(parts: tuple[str, ...]) -> list[str]:
         else:
             kept.append(part)
     return kept
+
+
+def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) -> Iterator[Fault]:
+    """The programs that aren't in the path of the scripts.
+
+    Args:
+        examined: the host.
+        tools: programs, each with the package that has it.
+        who: fails without them, in words.
+    """
+    for tool, package in tools.items():
+        # The scripts' first line names it; everything else is looked for.
+        places = ("/bin/bash", "/usr/bin/bash") if tool == "bash" else tuple(f"{folder}/{tool}" for folder in _PATH)
+        if not any(examined.layout.of(place).is_symlink() or examined.layout.of(place).exists() for place in places):
+            message = f"it isn't in {':'.join(_PATH)}: {who} fail without it"
+            yield Fault("tool-missing", tool, message, f"install {package}")
+
+
+def stale_files(examined: ExaminedHost, part: str) -> Iterator[Fault]:
+    """Unit and script of a part that no installation knows of."""
+    layout = examined.layout
+    known = set(examined.manifest.files(layout))
+    # The watcher may be stopped; as for a oneshot, machines of older installations may still require it.
+    disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
+    for path in (layout.unit(part), layout.script(part)):
+        if path not in known and path.exists() and not path.is_symlink():
+            message = "no installation knows of it: the reference, or an earlier run, has left it behind"
+            remedy = f"{disable} {part}.service; rm {examined.name(path)}; systemctl daemon-reload"
+            yield Fault("stale-file", examined.name(path), message, remedy, Severity.RISK)
 
 
 def read_folder(layout: Layout, *patterns: str) -> dict[Path, str]:

@@ -9,31 +9,16 @@ as ``ExecStartPre=`` of the consumer itself judges at every start, blocks, shows
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.boot.layout import Layout
 
-__all__ = [
-    "CHECK",
-    "FLUSHERS",
-    "GATED",
-    "PROBE",
-    "ROUTES",
-    "GateCommand",
-    "drop_in_text",
-    "gate_commands",
-    "missing_commands",
-]
+if TYPE_CHECKING:
+    from hostrouting.boot.manifest import Manifest
 
-ROUTES = "static-routes"
-CHECK = "check-route-overlap"
-PROBE = "load-balancer-probe"
-GATED = (ROUTES, CHECK, PROBE)
-
-# Debian's, and the reference agent's, which each machine requires without being ordered after it: both flush the
-# whole ruleset of nftables, and with it the probe's rules.
-FLUSHERS = ("nftables.service", "nftables-flush.service")
+__all__ = ["GateCommand", "drop_in_text", "gate_commands", "missing_commands"]
 
 
 @attrs.frozen
@@ -53,39 +38,37 @@ class GateCommand:
         return f"{'' if self.is_blocking else '-'}+{' '.join(self.argv)}"
 
 
-def gate_commands(parts: dict[str, bool]) -> tuple[GateCommand, ...]:
-    """The commands of the gate.
-
-    Args:
-        parts: the installed parts, each with whether its failure holds the consumer back; those that aren't part of
-            the gate don't matter.
-
-    Returns:
-        The commands in the order in which they run.
-    """
-    return tuple(GateCommand((str(Layout().script(name)), "gate"), parts[name]) for name in GATED if name in parts)
+def gate_commands(manifest: Manifest) -> tuple[GateCommand, ...]:
+    """The commands of the gate, in the order in which they run."""
+    layout = Layout()
+    return tuple(
+        GateCommand((str(layout.script(name)), "gate"), part.is_blocking)
+        for name, part in manifest.parts.items()
+        if part.is_gated
+    )
 
 
-def drop_in_text(parts: dict[str, bool]) -> str:
+def drop_in_text(manifest: Manifest) -> str:
     """The drop-in of a consumer; the scripts are run directly, so that an empty or truncated one fails."""
-    units = " ".join(f"{name}.service" for name in GATED if name in parts)
-    earlier = " ".join((units, *FLUSHERS)) if PROBE in parts else units
-    lines = "\n".join(f"ExecStartPre={command}" for command in gate_commands(parts))
+    gated = {name: part for name, part in manifest.parts.items() if part.is_gated}
+    units = [f"{name}.service" for name in gated]
+    earlier = dict.fromkeys((*units, *(unit for part in gated.values() for unit in part.after)))
+    lines = "\n".join(f"ExecStartPre={command}" for command in gate_commands(manifest))
     return (
         "# Written by hostrouting; taken back by: hostrouting remove\n"
         "# To let a node start all the same: touch /etc/aks-flex-node/gate.off\n"
-        f"[Unit]\nWants={units}\nAfter={earlier}\n\n[Service]\n{lines}\n"
+        f"[Unit]\nWants={' '.join(units)}\nAfter={' '.join(earlier)}\n\n[Service]\n{lines}\n"
     )
 
 
 _COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.*?) ;")
 
 
-def missing_commands(parts: dict[str, bool], exec_start_pre: str) -> tuple[GateCommand, ...]:
+def missing_commands(manifest: Manifest, exec_start_pre: str) -> tuple[GateCommand, ...]:
     """The commands of the gate that a unit doesn't hold.
 
     Args:
-        parts: as for ``gate_commands``.
+        manifest: what is installed.
         exec_start_pre: the property ``ExecStartPreEx`` as ``systemctl show`` prints it.
 
     Returns:
@@ -96,4 +79,4 @@ def missing_commands(parts: dict[str, bool], exec_start_pre: str) -> tuple[GateC
         flags = match["flags"].split()
         if "privileged" in flags:
             held.add((match["argv"], "ignore-failure" not in flags))
-    return tuple(c for c in gate_commands(parts) if (" ".join(c.argv), c.is_blocking) not in held)
+    return tuple(c for c in gate_commands(manifest) if (" ".join(c.argv), c.is_blocking) not in held)

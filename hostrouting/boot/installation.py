@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.gate import FLUSHERS, GATED, PROBE, drop_in_text, missing_commands
-from hostrouting.boot.parts import (
-    CONFIGURED,
-    PARTS,
-    WATCH,
-    BootFile,
-    Manifest,
-    Part,
-    part_paths,
-    wanted_files,
-    wanted_parts,
-)
+from hostrouting.boot.gate import drop_in_text, missing_commands
+from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
+from hostrouting.boot.parts import CONFIGURED, BootFile, Part, wanted_files, wanted_parts
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
@@ -110,10 +101,11 @@ def plan_boot(config: Config, host: Host) -> BootPlan:
     """
     there = Manifest.load(host.layout)
     parts = wanted_parts(config, host.layout)
-    wanted = {name: blocks for name, blocks in there.parts.items() if name not in CONFIGURED}
-    wanted |= {part.name: part.is_blocking for part in parts}
+    wanted = there.without(*CONFIGURED)
+    for part in parts:
+        wanted = wanted.with_part(part.name, part.installed(host.layout))
     # A config that asks for nothing moves nobody else's gate.
-    return _plan(host, there, config.consumer if parts else there.consumer, wanted, parts)
+    return _plan(host, there, attrs.evolve(wanted, consumer=config.consumer if parts else there.consumer), parts)
 
 
 def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPlan:
@@ -134,36 +126,36 @@ def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPl
     """
     there = Manifest.load(host.layout)
     if part is not None:
-        return _plan(host, there, consumer, there.parts | {name: part.is_blocking}, [part])
+        wanted = there.with_part(name, part.installed(host.layout))
+        return _plan(host, there, attrs.evolve(wanted, consumer=consumer), [part])
     if name not in there.parts:
         return BootPlan()
-    left = {other: blocks for other, blocks in there.parts.items() if other != name}
-    return _plan(host, there, there.consumer, left, [])
+    return _plan(host, there, there.without(name), [])
 
 
-def _plan(host: Host, there: Manifest, consumer: str, wanted: dict[str, bool], parts: Sequence[Part]) -> BootPlan:
-    """What is between a manifest and one of these parts, of which some are written anew."""
+def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part]) -> BootPlan:
+    """What is between a manifest and another one, of whose parts some are written anew."""
     layout = host.layout
-    manifest = Manifest(consumer, {name: wanted[name] for name in PARTS if name in wanted})
-    files_wanted = wanted_files(layout, manifest, parts)
-    stays = {*manifest.files(layout), *(layout.enablement(name) for name in PARTS)}
+    wanted = attrs.evolve(wanted, former=())
+    goes = {*there.files(layout)} - {*wanted.files(layout)} - {layout.enablement(name) for name in there.parts}
     changes = [
         FileChange(layout.relative(file.path), before, file.text)
-        for file in files_wanted
+        for file in wanted_files(layout, wanted, parts)
         if (before := files.read_text(file.path)) != file.text
     ]
     changes += [
         FileChange(layout.relative(path), before, None)
-        for path in sorted(set(there.files(layout)) - stays)
+        for path in sorted(goes)
         if (before := files.read_text(path)) is not None
     ]
+    known = {*there.parts, *(part.name for part in parts)}
     enabled = {
-        name for name in PARTS if files.read_text(layout.unit(name)) and host.units.is_enabled(f"{name}.service")
+        name for name in known if files.read_text(layout.unit(name)) and host.units.is_enabled(f"{name}.service")
     }
     return BootPlan(
         tuple(changes),
         enable=tuple(f"{part.name}.service" for part in parts if part.name not in enabled),
-        disable=tuple(f"{name}.service" for name in there.parts if name in enabled and name not in manifest.parts),
+        disable=tuple(f"{name}.service" for name in there.parts if name in enabled and name not in wanted.parts),
     )
 
 
@@ -199,15 +191,14 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
     layout, units = host.layout, host.units
     before = Manifest.load(layout)
     _remove_litter(layout, before)
-    parts = before.parts | {part.name: part.is_blocking}
     former = tuple(sorted({before.consumer, *before.former} - {consumer})) if before.parts else ()
-    manifest = Manifest(consumer, {name: parts[name] for name in PARTS if name in parts}, before.folders, former)
+    manifest = attrs.evolve(before.with_part(part.name, part.installed(layout)), consumer=consumer, former=former)
     paths = [layout.manifest, *manifest.files(layout)]
     manifest = attrs.evolve(manifest, folders=tuple(sorted({*before.folders, *_missing_folders(layout, paths)})))
 
     undo.push(units.reload)
     _leave_the_reference(host, undo)
-    changed = _write(layout, manifest, BootFile(layout.manifest, manifest.to_text(layout)), undo)
+    changed = _write(layout, manifest, BootFile(layout.manifest, manifest.to_text()), undo)
     for file in wanted_files(layout, manifest, [part]):
         changed |= _write(layout, manifest, file, undo)
     if former:
@@ -218,7 +209,7 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
         kept = attrs.evolve(manifest, former=())
         _remove_folders(layout, manifest, keep=[layout.manifest, *kept.files(layout)])
         manifest = kept
-        _write(layout, manifest, BootFile(layout.manifest, manifest.to_text(layout)), undo)
+        _write(layout, manifest, BootFile(layout.manifest, manifest.to_text()), undo)
     unit = f"{part.name}.service"
     if changed or _needs_reload(units, manifest):
         units.reload()
@@ -234,8 +225,8 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
 def _needs_reload(units: UnitManager, manifest: Manifest) -> bool:
     """Whether systemd hasn't read what is there: a run that was killed between writing and reloading."""
     instances = units.instances(manifest.consumer)
-    flushers = FLUSHERS if PROBE in manifest.parts else ()
-    watched = [*instances, *(f"{name}.service" for name in PARTS), *flushers] if instances else []
+    beside = [unit for part in manifest.parts.values() for unit in part.after]
+    watched = [*instances, *(f"{name}.service" for name in manifest.parts), *beside] if instances else []
     return any(units.show(name, "NeedDaemonReload")["NeedDaemonReload"] == "yes" for name in watched)
 
 
@@ -249,7 +240,7 @@ def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
         shown = units.show(instance, "LoadState", "ExecStartPreEx")
         if shown["LoadState"] in _NOTHING_TO_HOLD:
             continue
-        missing = missing_commands(manifest.parts, shown["ExecStartPreEx"])
+        missing = missing_commands(manifest, shown["ExecStartPreEx"])
         if missing:
             raise UnitError(
                 f"the gate doesn't hold {instance}: its ExecStartPre= lacks {' and '.join(map(str, missing))}; "
@@ -274,7 +265,7 @@ def _leave_the_reference(host: Host, undo: Undo) -> None:
     for consumer in {link.parent.name.rpartition(".")[0] for link in links}:
         for instance in units.instances(consumer):
             still = units.show(instance, "Requires")["Requires"].split()
-            if any(f"{name}.service" in still for name in GATED):
+            if any(f"{name}.service" in still for name in (ROUTES, CHECK)):
                 raise UnitError(
                     f"{instance} still requires {' '.join(still)} after its links were removed; touching those units "
                     f"would stop it: look at: systemctl cat {instance}"
@@ -286,7 +277,7 @@ def reference_links(layout: Layout) -> list[Path]:
     # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
     # all of these do.
     folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.service.{kind}"))]
-    links = [folder / f"{name}.service" for folder in folders for name in GATED]
+    links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
     return [link for link in links if link.is_symlink() or link.exists()]
 
 
@@ -315,20 +306,18 @@ def remove_part(host: Host, name: str) -> tuple[str, ...]:
     if name == WATCH:
         # Never a oneshot: machines of older installations may still require those.
         units.stop(f"{name}.service")
-    left = attrs.evolve(
-        before, parts={part: blocks for part, blocks in before.parts.items() if part != name}, former=()
-    )
+    left = attrs.evolve(before.without(name), former=())
     for consumer in (before.consumer, *before.former):
         if left.has_gate and consumer == before.consumer:
-            files.write_if_changed(layout.gate(consumer), drop_in_text(left.parts))
+            files.write_if_changed(layout.gate(consumer), drop_in_text(left))
         else:
             files.remove(layout.gate(consumer))
     units.reload()
     units.disable(f"{name}.service")
-    removed = [path for path in part_paths(layout, name) if files.remove(path)]
+    removed = [path for path in before.files_of(layout, name) if files.remove(path)]
     units.reload()
     if left.parts:
-        files.write_if_changed(layout.manifest, left.to_text(layout))
+        files.write_if_changed(layout.manifest, left.to_text())
     else:
         files.remove(layout.manifest)
     _remove_folders(layout, before, keep=[layout.manifest, *left.files(layout)] if left.parts else ())
@@ -347,12 +336,10 @@ def _missing_folders(layout: Layout, paths: Iterable[Path]) -> list[str]:
 
 def _remove_folders(layout: Layout, manifest: Manifest, *, keep: Iterable[Path] = ()) -> None:
     """Remove the folders that were made, innermost first, unless somebody has put something into them."""
-    gates = [layout.gate(name) for name in (manifest.consumer, *manifest.former)]
-    paths = [layout.manifest, *gates, *(path for name in PARTS for path in part_paths(layout, name))]
-    ours = {folder for path in paths for folder in path.parents} - {folder for path in keep for folder in path.parents}
+    kept = {folder for path in keep for folder in path.parents}
     for name in sorted(manifest.folders, reverse=True):
-        folder = layout.root / name.lstrip("/")
-        if folder in ours:
+        folder = layout.of(name)
+        if folder not in kept:
             files.remove_empty_folder(folder)
 
 

@@ -47,11 +47,6 @@ class Layout:
         return self.root / CONFIG_DIR / "hostrouting.installed.json"
 
     @property
-    def watch_config(self) -> Path:
-        """What the watcher keeps true: our section of the config that was last applied."""
-        return self.root / CONFIG_DIR / "hostrouting-watch.json"
-
-    @property
     def journal_socket(self) -> Path:
         """Where journald takes entries with fields, systemd-journald.service(8)."""
         return self.root / "run/systemd/journal/socket"
@@ -71,15 +66,6 @@ class Layout:
     def gate(self, consumer: str) -> Path:
         """The drop-in that holds a consumer back; ``zz``, to come after an override that empties the list."""
         return self.root / UNIT_DIR / f"{consumer}.d" / "zz-hostrouting.conf"
-
-    @property
-    def probe_rules(self) -> Path:
-        """The nftables rules that rewrite the load balancer's probes, as nft(8) reads them."""
-        return self.root / CONFIG_DIR / "load-balancer-probe.nft"
-
-    def flush_drop_in(self, unit: str) -> Path:
-        """The drop-in by which a unit that flushes the ruleset gives the probe's rules back."""
-        return self.root / UNIT_DIR / f"{unit}.d" / "zz-hostrouting.conf"
 
     @property
     def units(self) -> Path:
@@ -130,26 +116,6 @@ class Layout:
     def report(self) -> Path:
         """The last check as JSON."""
         return self.run_dir / "route-overlap.json"
-
-    @property
-    def azure_vnet_state(self) -> Path:
-        """What azure-vnet thinks it serves; its own file."""
-        return self.root / "var/run/azure-vnet.json"
-
-    @property
-    def azure_vnet_lock(self) -> Path:
-        """Held with flock(2) by azure-vnet from its start to its exit, since v1.4.15."""
-        return self.root / "var/run/azure-vnet/azure-vnet.lock"
-
-    @property
-    def azure_vnet_lock_files(self) -> tuple[Path, ...]:
-        """Locks of earlier azure-vnets, each held as long as it exists."""
-        names = (
-            "run/azure-vnet.json.lock",
-            "lock/azure-vnet/azure-vnet.json.lock",
-            "run/azure-vnet/azure-vnet.json.lock",
-        )
-        return tuple(self.root / "var" / name for name in names)
 
     def of(self, path: str) -> Path:
         """Where something is that the running system sees at this path."""

@@ -1,46 +1,39 @@
-"""What is installed for the next boot: the parts, their files, and the manifest that names them."""
+"""What is installed for the next boot: the parts that a config asks for, and their files."""
 
 from __future__ import annotations
 
-import json
 import sys
-from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.gate import CHECK, FLUSHERS, GATED, PROBE, ROUTES, drop_in_text
-from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
-from hostrouting.config.routing import Config, OverlapMode
-from hostrouting.model.errors import ConfigError, FileError, UnitError
+from hostrouting.boot.gate import drop_in_text
+from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
+from hostrouting.boot.render import ROOM, fill, render_check, render_static_routes
+from hostrouting.config.routing import SECTION, Config, OverlapMode
+from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
 
 __all__ = [
     "CONFIGURED",
-    "PARTS",
-    "WATCH",
     "BootFile",
-    "Manifest",
     "Part",
     "check_part",
     "is_watched",
-    "part_paths",
     "routes_part",
     "unit_text",
     "wanted_files",
+    "wanted_manifest",
     "wanted_parts",
     "watch_part",
 ]
-
-WATCH = "hostrouting-watch"
-PARTS = (*GATED, WATCH)
 
 # What host routing's config asks for, or, by not asking, takes back; the others are somebody else's to ask for.
 CONFIGURED = (ROUTES, CHECK, WATCH)
@@ -61,76 +54,25 @@ class Part:
 
     Args:
         name: of its unit, and of its script, if it has one.
+        files: script and unit, and what else goes with them, in the order in which they are written: scripts before
+            units.
+        config: what it was rendered from: by the section of the config, its keys.
         is_blocking: whether its failure holds the consumer back.
-        files: script and unit, and what else goes with them; scripts before units.
+        is_gated: whether the gate runs its script.
+        after: other units that the consumer starts after, and that have drop-ins among the files.
     """
 
     name: str
-    is_blocking: bool
     files: tuple[BootFile, ...]
+    config: Mapping[str, Mapping[str, Any]]
+    is_blocking: bool = False
+    is_gated: bool = True
+    after: tuple[str, ...] = ()
 
-
-@attrs.frozen
-class Manifest:
-    """What was installed.
-
-    Args:
-        consumer: the unit that is held back.
-        parts: the installed parts, each with whether its failure holds the consumer back.
-        folders: that were made for the files, as the running system sees them.
-        former: units that were held back before and whose gate is still to be removed.
-    """
-
-    consumer: str = ""
-    parts: dict[str, bool] = attrs.field(factory=dict)
-    folders: tuple[str, ...] = ()
-    former: tuple[str, ...] = ()
-
-    @classmethod
-    def load(cls, layout: Layout) -> Manifest:
-        """The manifest of a layout; an empty one if nothing was installed.
-
-        Raises:
-            FileError: it can't be read.
-        """
-        text = files.read_text(layout.manifest)
-        if text is None:
-            return cls()
-        try:
-            document = json.loads(text)
-            parts = {str(name): bool(blocks) for name, blocks in document["parts"].items() if name in PARTS}
-            # The names become parts of paths that are removed, so they go through the config's rule again.
-            consumer, *former = (Config(consumer=name).consumer for name in [document["consumer"], *document["former"]])
-            return cls(consumer, parts, tuple(map(str, document["folders"])), tuple(former))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
-            raise FileError(
-                f"can't read the manifest {layout.manifest}: {error!r}; it names what to take back: mend it, or remove "
-                "it to forget what was installed"
-            ) from error
-
-    @property
-    def has_gate(self) -> bool:
-        """Whether any part holds the consumer back, or reports at its start."""
-        return any(name in self.parts for name in GATED)
-
-    def to_text(self, layout: Layout) -> str:
-        """The file's content; the files are named for whoever reads it."""
-        document = {
-            "schema": 1,
-            "consumer": self.consumer,
-            "parts": self.parts,
-            "files": [layout.relative(path) for path in self.files(layout)],
-            "folders": list(self.folders),
-            "former": list(self.former),
-        }
-        return json.dumps(document, indent=2) + "\n"
-
-    def files(self, layout: Layout) -> list[Path]:
-        """Everything that is installed, but for the manifest."""
-        paths = [layout.gate(name) for name in (self.consumer, *self.former)] if self.has_gate else []
-        for name in self.parts:
-            paths += part_paths(layout, name)
-        return paths
+    def installed(self, layout: Layout) -> InstalledPart:
+        """The part as the manifest names it."""
+        names = tuple(layout.relative(file.path) for file in self.files)
+        return InstalledPart(self.is_blocking, self.is_gated, names, self.after, self.config)
 
 
 PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOSTROUTING)}\thostrouting\n"
@@ -141,10 +83,11 @@ MARGIN_SECONDS = 30
 
 def routes_part(config: Config, layout: Layout) -> Part:
     """What installs the static routes at boot; a failure holds the consumer back in either mode."""
-    script = render_static_routes_script(config.static_routes.routes, wait_seconds=config.wait_seconds)
+    script = render_static_routes(config)
     return Part(
         ROUTES,
         is_blocking=True,
+        config=_section(config, "staticRoutes"),
         files=(
             BootFile(layout.script(ROUTES), script, 0o755),
             BootFile(layout.unit(ROUTES), unit_text(ROUTES, config.wait_seconds)),
@@ -156,20 +99,12 @@ def routes_part(config: Config, layout: Layout) -> Part:
 def check_part(config: Config, layout: Layout) -> Part:
     """What checks at boot; a failure holds the consumer back in STRICT mode."""
     overlap = config.route_overlap
-    script = render_check_route_overlap_script(
-        overlap.expected_cidrs,
-        overlap.mode,
-        wait_seconds=config.wait_seconds,
-        container_devs=overlap.container_devs,
-        allowed_devs=overlap.allowed_devs,
-        settle_seconds=overlap.settle_seconds,
-        coverage=overlap.coverage,
-        foreseen=overlap.foreseen,
-    )
+    script = render_check(config)
     wait_seconds = max(config.wait_seconds, overlap.settle_seconds)
     return Part(
         CHECK,
         is_blocking=overlap.mode is OverlapMode.STRICT,
+        config=_section(config, "routeOverlap"),
         files=(
             BootFile(layout.script(CHECK), script, 0o755),
             BootFile(layout.unit(CHECK), unit_text(CHECK, wait_seconds)),
@@ -177,13 +112,16 @@ def check_part(config: Config, layout: Layout) -> Part:
     )
 
 
-def unit_text(name: str, wait_seconds: int) -> str:
+def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
+    """What a part is rendered from: one key of the config, and the wait."""
+    section = config.to_mapping()[SECTION]
+    return {SECTION: {key: section[key], "waitSeconds": config.wait_seconds}}
+
+
+def unit_text(name: str, wait_seconds: int, *, room: str = ROOM) -> str:
     """The text of a oneshot's unit, which systemd ends if it takes much longer than its own waits."""
-    return _asset(name).replace("@TIMEOUT_SECONDS@", str(wait_seconds + files.LOCK_WAIT_SECONDS + MARGIN_SECONDS))
-
-
-def _asset(name: str) -> str:
-    return resources.files("hostrouting.boot").joinpath("scripts", f"{name}.service").read_text(encoding="utf-8")
+    seconds = wait_seconds + files.LOCK_WAIT_SECONDS + MARGIN_SECONDS
+    return fill(f"{name}.service", room=room, TIMEOUT_SECONDS=f"{seconds:d}")
 
 
 def watch_part(config: Config, layout: Layout) -> Part:
@@ -200,15 +138,13 @@ def watch_part(config: Config, layout: Layout) -> Part:
             "install hostrouting elsewhere, or leave out watch.enabled"
         )
     textfile = config.watch.textfile
-    folder = "" if textfile is None else f"ReadWritePaths={_quoted('-' + (textfile.rpartition('/')[0] or '/'))}\n"
-    text = _asset(WATCH).replace("@READ_WRITE_PATHS@\n", folder).replace("@PYTHON@", _quoted(python))
+    folder = "" if textfile is None else f"ReadWritePaths={_quoted('-' + (textfile.rpartition('/')[0] or '/'))}"
+    text = fill(f"{WATCH}.service", READ_WRITE_PATHS=folder, PYTHON=_quoted(python))
     return Part(
         WATCH,
-        is_blocking=False,
-        files=(
-            BootFile(layout.watch_config, json.dumps(config.to_mapping(), indent=2) + "\n"),
-            BootFile(layout.unit(WATCH), text),
-        ),
+        is_gated=False,
+        config={SECTION: {"watch": config.watch.to_mapping()}},
+        files=(BootFile(layout.unit(WATCH), text),),
     )
 
 
@@ -232,19 +168,14 @@ def is_watched(config: Config) -> bool:
     return config.watch.enabled and bool(config.static_routes.routes or config.route_overlap.expected_cidrs)
 
 
-def part_paths(layout: Layout, name: str) -> list[Path]:
-    """The files of a part: units first, as they go."""
-    if name == WATCH:
-        return [layout.enablement(name), layout.unit(name), layout.watch_config]
-    own = [layout.enablement(name), layout.unit(name), layout.script(name)]
-    if name == PROBE:
-        return [*map(layout.flush_drop_in, FLUSHERS), *own, layout.probe_rules]
-    return [*own, layout.protocol_names] if name == ROUTES else own
+def wanted_manifest(config: Config, parts: Iterable[Part], layout: Layout) -> Manifest:
+    """The manifest of some parts that a config asks for, where nothing else is installed."""
+    return Manifest(config.consumer, {part.name: part.installed(layout) for part in parts})
 
 
 def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> list[BootFile]:
     """All files of some parts and of the gate, in the order in which they are written."""
     wanted = [file for part in parts for file in part.files]
     if manifest.has_gate:
-        wanted.append(BootFile(layout.gate(manifest.consumer), drop_in_text(manifest.parts)))
+        wanted.append(BootFile(layout.gate(manifest.consumer), drop_in_text(manifest)))
     return wanted

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from ipaddress import IPv4Network
 
-__all__ = ["fill", "render_check_route_overlap_script", "render_static_routes_script"]
+__all__ = [
+    "ROOM",
+    "fill",
+    "render_check",
+    "render_check_route_overlap_script",
+    "render_static_routes",
+    "render_static_routes_script",
+]
+
+ROOM = "hostrouting.boot"
 
 _INHERITED = "*"  # no name of an interface, and no gateway
 
@@ -35,7 +44,11 @@ def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]
     Raises:
         ConfigError: with every value that breaks its rule.
     """
-    config = Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=wait_seconds)
+    return render_static_routes(Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=wait_seconds))
+
+
+def render_static_routes(config: Config) -> str:
+    """The same of a whole config."""
     rows = [_route_row(route) for route in config.static_routes.routes]
     return fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
 
@@ -81,6 +94,11 @@ def render_check_route_overlap_script(
         },
         wait_seconds=wait_seconds,
     )
+    return render_check(config)
+
+
+def render_check(config: Config) -> str:
+    """The same of a whole config."""
     overlap = config.route_overlap
     rows = [
         *(_row("expect", str(cidr)) for cidr in dict.fromkeys(overlap.expected_cidrs)),
@@ -108,7 +126,19 @@ def _row(*words: str) -> str:
     return " ".join(words)
 
 
-def fill(asset: str, **values: str) -> str:
-    """The text of an asset, with these in the places of its ``@NAMES@``."""
-    text = resources.files("hostrouting.boot").joinpath("scripts", asset).read_text(encoding="utf-8")
-    return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text)
+def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
+    """The text of an asset, with these in the places of its ``@NAMES@``; a line that is nothing else may go.
+
+    Args:
+        asset: the file's name.
+        room: the package whose ``scripts`` it is in.
+        values: by the names.
+    """
+    text = resources.files(room).joinpath("scripts", asset).read_text(encoding="utf-8")
+
+    def value(match: re.Match[str]) -> str:
+        line, word = match.groups()
+        found = values[line or word]
+        return f"{found}\n" if line and found else found
+
+    return re.sub(r"^@([A-Z_]+)@\n|@([A-Z_]+)@", value, text, flags=re.MULTILINE)

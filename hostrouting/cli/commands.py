@@ -101,12 +101,12 @@ def render(options: argparse.Namespace, host: Host | None) -> int:
     """The files that apply would install."""
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.layout import Layout
-    from hostrouting.boot.parts import Manifest, wanted_files, wanted_parts
+    from hostrouting.boot.parts import wanted_files, wanted_manifest, wanted_parts
 
     config = load(options, host)
     layout = Layout(options.out)
     parts = wanted_parts(config, layout)
-    manifest = Manifest(config.consumer, {part.name: part.is_blocking for part in parts})
+    manifest = wanted_manifest(config, parts, layout)
     for file in wanted_files(layout, manifest, parts) if parts else ():
         write_if_changed(file.path, file.text, mode=file.mode)
         styled.say(str(file.path))

@@ -6,22 +6,22 @@ import re
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
-from hostrouting.boot.examination import Fault, Severity, read_folder, resolve_link
-from hostrouting.boot.gate import GATED, PROBE
+from hostrouting.boot.examination import Fault, Severity, missing_tools, read_folder, resolve_link, stale_files
 from hostrouting.boot.installation import reference_links
-from hostrouting.boot.layout import SEARCH_PATH
-from hostrouting.boot.parts import PARTS, WATCH, wanted_parts
+from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
+from hostrouting.boot.parts import CONFIGURED, wanted_files, wanted_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from hostrouting.boot.examination import ExaminedHost
     from hostrouting.boot.parts import BootFile
 
+
 __all__ = ["agents", "installed", "leftovers", "python", "rendered", "tools", "units"]
 
 _EXECUTABLE = 0o111
-_PATH = SEARCH_PATH.split(":")
 _TOOLS = {
     "bash": "bash",
     "ip": "iproute2",
@@ -29,17 +29,13 @@ _TOOLS = {
     "flock": "util-linux",
     "timeout": "coreutils",
 }
-_PROBE_TOOLS = {"nft": "nftables", "unshare": "util-linux"}
 
 
 def installed(examined: ExaminedHost) -> Iterator[Fault]:
     """The manifest names what is asked for."""
     manifest = examined.manifest
     subject = examined.name(examined.layout.manifest)
-    wanted = manifest.parts
-    if examined.given is not None:
-        wanted = {part.name: part.is_blocking for part in wanted_parts(examined.given, examined.layout)}
-        wanted |= examined.neighbours
+    wanted = examined.wanted.parts
     if not manifest.parts and (wanted or examined.given is None):
         yield Fault("not-installed", subject, "nothing is installed: no node is held back", examined.command("apply"))
         return
@@ -58,14 +54,10 @@ def installed(examined: ExaminedHost) -> Iterator[Fault]:
 
 def rendered(examined: ExaminedHost) -> Iterator[Fault]:
     """Every file holds what the config renders, with its mode."""
-    expected = {file.path for file in examined.files}
+    there = set(examined.manifest.files(examined.layout))
     for file in examined.files:
-        if examined.given is not None or file.path in examined.manifest.files(examined.layout):
+        if examined.given is not None or file.path in there:
             yield from _compare(examined, file)
-    for name, config in examined.read_back.items():
-        path = examined.layout.script(name)
-        if config is None and path not in expected:
-            yield from _not_ours(examined, name)
 
 
 def _compare(examined: ExaminedHost, file: BootFile) -> Iterator[Fault]:
@@ -80,8 +72,7 @@ def _compare(examined: ExaminedHost, file: BootFile) -> Iterator[Fault]:
     # Which Python the watcher is run by is ``python``'s to look at: hardly ever the one that runs this.
     there, wanted = (_EXEC_START.sub("ExecStart=", text) for text in (content.decode(errors="replace"), file.text))
     if there != wanted if file.path == examined.layout.unit(WATCH) else content != file.text.encode():
-        edited = [part for part in examined.read_back if examined.layout.script(part) == file.path]
-        if edited and examined.read_back[edited[0]] is not None:
+        if content.decode(errors="replace") == _as_installed(examined).get(file.path):
             message = "it was rendered from another config"
         else:
             message = "it has been edited, or another version of hostrouting has written it"
@@ -99,22 +90,16 @@ def _compare(examined: ExaminedHost, file: BootFile) -> Iterator[Fault]:
         yield Fault("file-mode", name, message, f"chmod {file.mode:04o} {name}", Severity.RISK)
 
 
-def _not_ours(examined: ExaminedHost, part: str) -> Iterator[Fault]:
-    """Without a config a script that can't be read back is all that is known."""
-    name, text = examined.name(examined.layout.script(part)), files.read_text(examined.layout.script(part))
-    if text is None:
-        yield Fault("file-missing", name, "it isn't there", examined.command("apply"))
-    else:
-        message = (
-            "this version renders no such text: it has been edited, or another version of hostrouting has written it"
-        )
-        yield Fault("file-differs", name, message, examined.command("apply"))
+def _as_installed(examined: ExaminedHost) -> dict[Path, str]:
+    """The texts of the files of host routing, as the installed parts were rendered."""
+    parts = wanted_parts(examined.manifest.config, examined.layout)
+    return {file.path: file.text for file in wanted_files(examined.layout, examined.manifest, parts)}
 
 
 def units(examined: ExaminedHost) -> Iterator[Fault]:
     """The oneshots are there, start at boot, and systemd has read them."""
     layout = examined.layout
-    for name in examined.parts:
+    for name in examined.gated:
         unit = f"{name}.service"
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload")
         waits = "the gate still judges, but at boot nothing waits for the network"
@@ -137,7 +122,7 @@ def units(examined: ExaminedHost) -> Iterator[Fault]:
         message = "it is installed and doesn't run: routes that get lost aren't put back, and the markers grow old"
         yield Fault("watcher-down", f"{WATCH}.service", message, f"journalctl -u {WATCH}", Severity.RISK)
     folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.{kind}"))]
-    for link in (folder / f"{name}.service" for folder in folders for name in GATED):
+    for link in (folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)):
         path = examined.name(link)
         if link.is_symlink() and not (led := resolve_link(layout, path)).is_there:
             message = f"it leads to {led.end}, which isn't there"
@@ -158,14 +143,8 @@ def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield Fault("stale-gate", gate, message, _removal(gate), Severity.RISK)
     known = {layout.manifest, *manifest.files(layout)}
-    for part in PARTS:
-        # The watcher may be stopped; as for a oneshot, machines of older installations may still require it.
-        disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
-        for path in (layout.unit(part), layout.watch_config if part == WATCH else layout.script(part)):
-            if path not in known and path.exists() and not path.is_symlink():
-                message = "no installation knows of it: the reference, or an earlier run, has left it behind"
-                remedy = f"{disable} {part}.service; {_removal(examined.name(path))}"
-                yield Fault("stale-file", examined.name(path), message, remedy, Severity.RISK)
+    for part in CONFIGURED:
+        yield from stale_files(examined, part)
     for path in sorted(known):
         for litter in map(examined.name, files.litter(path)):
             message = "a run that was killed has left it behind"
@@ -182,8 +161,9 @@ _AGENT = "aks-flex-node-agent.service"
 def agents(examined: ExaminedHost) -> Iterator[Fault]:
     """Nobody else writes our files or runs our scripts."""
     folders = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
-    scripts = [examined.name(examined.layout.script(name)) for name in GATED]
-    ours = {examined.layout.unit(name) for name in GATED}
+    names = dict.fromkeys((ROUTES, CHECK, *examined.gated))
+    scripts = [examined.name(examined.layout.script(name)) for name in names]
+    ours = {examined.layout.unit(name) for name in names}
     for path, text in read_folder(examined.layout, *(f"{folder}/*.service" for folder in folders)).items():
         if path.name == _AGENT:
             yield Fault(
@@ -201,12 +181,7 @@ def agents(examined: ExaminedHost) -> Iterator[Fault]:
 
 def tools(examined: ExaminedHost) -> Iterator[Fault]:
     """What the scripts need at boot is there."""
-    for tool, package in (_TOOLS | (_PROBE_TOOLS if PROBE in examined.parts else {})).items():
-        # The scripts' first line names it; everything else is looked for.
-        places = ("/bin/bash", "/usr/bin/bash") if tool == "bash" else tuple(f"{folder}/{tool}" for folder in _PATH)
-        if not any(examined.layout.of(place).is_symlink() or examined.layout.of(place).exists() for place in places):
-            message = f"it isn't in {':'.join(_PATH)}: the scripts fail without it"
-            yield Fault("tool-missing", tool, message, f"install {package}")
+    yield from missing_tools(examined, _TOOLS, "the scripts")
 
 
 _CONSOLE_SCRIPTS = ("/usr/local/bin/hostrouting", "/usr/bin/hostrouting")

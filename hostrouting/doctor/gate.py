@@ -30,7 +30,7 @@ def gate(examined: ExaminedHost) -> Iterator[Fault]:
     """Every instance of the consumer runs the scripts before its process starts."""
     drop_in = examined.name(examined.layout.gate(examined.consumer))
     for instance, shown in examined.instances.items():
-        missing = missing_commands(examined.parts, shown["ExecStartPreEx"])
+        missing = missing_commands(examined.manifest, shown["ExecStartPreEx"])
         if not missing:
             continue
         lacks = " and ".join(map(str, missing))
@@ -51,7 +51,7 @@ def _basename(path: str) -> str:
 
 def ordering(examined: ExaminedHost) -> Iterator[Fault]:
     """The consumer starts after the oneshots; no cycle, and no ordering that means nothing."""
-    units = [f"{name}.service" for name in examined.parts]
+    units = [f"{name}.service" for name in examined.gated]
     for instance, shown in examined.instances.items():
         early = [unit for unit in units if unit not in shown["After"].split()]
         if early:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
 from hostrouting.boot.examination import Fault, Severity, read_folder
-from hostrouting.boot.gate import ROUTES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Protocol
 from hostrouting.routes.formats import as_networkd
@@ -56,7 +55,6 @@ def protocol(examined: ExaminedHost) -> Iterator[Fault]:
     """Protocol 217 is ours alone."""
     there = [route for route in examined.host.routes.routes() if route.protocol == Protocol.HOSTROUTING]
     wanted = {route.destination for route in examined.config.static_routes.routes}
-    is_known = examined.given is not None or examined.read_back.get(ROUTES, examined.config) is not None
     for route in there:
         if not route.is_ours:
             yield Fault(
@@ -66,7 +64,7 @@ def protocol(examined: ExaminedHost) -> Iterator[Fault]:
                 "have whoever installs it use another protocol number",
                 Severity.RISK,
             )
-        elif is_known and route.destination not in wanted:
+        elif route.destination not in wanted:
             yield Fault(
                 "route-stray",
                 str(route),

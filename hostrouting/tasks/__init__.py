@@ -3,4 +3,4 @@
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["configure", "route_overlap", "static_routes"]
+__all__ = ["configure", "route_overlap", "static_routes", "watch"]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from hostrouting.boot.host import Host
-from hostrouting.config.routing import Config
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutesReport
-from hostrouting.tasks._watch import remove_watch
 from hostrouting.tasks.route_overlap import CheckRouteOverlap, remove_check
 from hostrouting.tasks.static_routes import ConfigureStaticRoutes, remove_routes
+from hostrouting.tasks.watch import ConfigureWatch, remove_watch
 from phases import CancelScope, Serial
+
+if TYPE_CHECKING:
+    from hostrouting.config.routing import Config
 
 __all__ = ["Configure", "RemoveHostRouting"]
 
@@ -33,21 +35,25 @@ class Configure:
     host: Host | None = attrs.field(default=None, kw_only=True)
 
     @property
-    def tasks(self) -> tuple[ConfigureStaticRoutes, CheckRouteOverlap]:
-        """The two tasks that this one is made of, in order."""
-        host = self.host or Host()
-        return (ConfigureStaticRoutes(self.config, host=host), CheckRouteOverlap(self.config, host=host))
+    def tasks(self) -> tuple[ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap]:
+        """The tasks that this one is made of, in order; the check is the last, as it may raise in STRICT mode."""
+        config, host = self.config, self.host or Host()
+        return (
+            ConfigureStaticRoutes(config, host=host),
+            ConfigureWatch(config, host=host),
+            CheckRouteOverlap(config, host=host),
+        )
 
     def do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
-        """Do both.
+        """Do all of them.
 
         Returns:
-            Both reports.
+            The reports of the routes and of the check.
 
         Raises:
-            HostRoutingError: what either of them raises; the check doesn't run after a failed installation.
+            HostRoutingError: what any of them raises; the check doesn't run after a failed installation.
         """
-        routes, overlap = Serial[RoutesReport | OverlapReport](*self.tasks, name=self.name).do(scope)
+        routes, _, overlap = Serial[RoutesReport | bool | OverlapReport](*self.tasks, name=self.name).do(scope)
         return routes, overlap  # type: ignore[return-value]
 
 
@@ -75,6 +81,6 @@ class RemoveHostRouting:
         """
         host = self.host or Host()
         remove_watch(host, scope)
-        result = remove_routes(host, scope, Config())
-        remove_check(host, scope, Config())
+        result = remove_routes(host, scope)
+        remove_check(host, scope)
         return result

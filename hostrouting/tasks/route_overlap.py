@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 import attrs
 
 from hostrouting.boot.files import remove
-from hostrouting.boot.gate import CHECK
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
-from hostrouting.boot.parts import WATCH, check_part, is_watched
+from hostrouting.boot.manifest import CHECK
+from hostrouting.boot.parts import check_part
 from hostrouting.config.routing import OverlapMode
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.wording import error_text
-from hostrouting.tasks._watch import install_watch, remove_watch, start_watch
 from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
@@ -56,15 +55,11 @@ class CheckRouteOverlap:
             FileError: a marker can't be written.
         """
         host = self.host or Host()
-        if not is_watched(self.config):
-            remove_watch(host, scope)
         if not self.config.route_overlap.expected_cidrs:
-            remove_check(host, scope, self.config)
+            remove_check(host, scope)
             return unjudged(self.config, Verdict.OK, now=self.now)
         with exclusive(host, scope), all_or_nothing(scope) as undo:
             install_part(host, self.config.consumer, check_part(self.config, host.layout), undo)
-            is_watch_new = install_watch(self.config, host, undo)
-        start_watch(self.config, host, is_new=is_watch_new)
         if host.is_image:
             reason = "an image has no kernel to ask; it is checked at its first boot"
             return unjudged(self.config, Verdict.UNKNOWN, reason, now=self.now)
@@ -81,17 +76,13 @@ def is_held_back(mode: OverlapMode, verdict: Verdict) -> bool:
     return mode is OverlapMode.STRICT and verdict is not Verdict.OK
 
 
-def remove_check(host: Host, scope: CancelScope, config: Config) -> None:
+def remove_check(host: Host, scope: CancelScope) -> None:
     """Take back what an earlier run installed, and the markers."""
-    is_watch_new = False
-    if is_installed(host, CHECK):
-        with exclusive(host, scope):
-            if is_installed(host, WATCH):
-                with all_or_nothing(scope) as undo:
-                    is_watch_new = install_watch(config, host, undo)
-            remove_part(host, CHECK)
-    if is_watch_new:
-        # Before the markers go, or the one that still runs would write them again.
-        start_watch(config, host, is_new=True)
-    for path in (host.layout.marker_ok, host.layout.marker_detected, host.layout.report):
-        remove(path)
+    markers = (host.layout.marker_ok, host.layout.marker_detected, host.layout.report)
+    if not is_installed(host, CHECK) and not any(path.exists() for path in markers):
+        return
+    # The markers too: the watcher looks under the lock whether they are still asked for.
+    with exclusive(host, scope):
+        remove_part(host, CHECK)
+        for path in markers:
+            remove(path)

@@ -7,52 +7,47 @@ from typing import TYPE_CHECKING, ClassVar
 import attrs
 
 from hostrouting.boot.files import locked
-from hostrouting.boot.gate import ROUTES
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
-from hostrouting.boot.parts import WATCH, is_watched, routes_part
+from hostrouting.boot.manifest import ROUTES
+from hostrouting.boot.parts import routes_part
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport, plan_now, plan_routes
 from hostrouting.routes.verify import verify_routes
-from hostrouting.tasks._watch import install_watch, remove_watch, start_watch
 from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
+    from hostrouting.boot.parts import Part
     from hostrouting.config.routing import Config
     from hostrouting.model.routes import Route
 
 __all__ = ["ConfigureStaticRoutes", "InstallRoutes", "remove_routes"]
 
 
-def _carry_out(config: Config, host: Host, scope: CancelScope, *, with_files: bool) -> RoutesReport:
-    """Change the host as planned and prove it, or put back what was changed."""
-    is_watch_new = False
+def _carry_out(config: Config, host: Host, scope: CancelScope, part: Part | None) -> RoutesReport:
+    """The way of the routes to the kernel: wait, plan, install, prove; or put back what was changed."""
 
     def look() -> tuple[RoutesReport, str | None]:
-        nonlocal is_watch_new
         with locked(host.layout.lock, scope):
             plan, missing = plan_now(config, host.routes)
             if missing is None:
                 with all_or_nothing(scope) as undo:
-                    if with_files:
-                        install_part(host, config.consumer, routes_part(config, host.layout), undo)
-                        is_watch_new = install_watch(config, host, undo)
+                    if part is not None:
+                        install_part(host, config.consumer, part, undo)
                     apply_routes(plan, host.routes, scope, undo)
                     verify_routes(plan.wanted, host.routes)
             return RoutesReport(plan), missing
 
-    result, missing = look_until(host.routes, scope, config.wait_seconds, look)
+    report, missing = look_until(host.routes, scope, config.wait_seconds, look)
     if missing is not None:
         raise RouteError(
             f"can't install the static routes: waited {config.wait_seconds} s and still missing is {missing}; "
             "bring it up, name another gateway or dev, or raise waitSeconds"
         )
-    if with_files:
-        start_watch(config, host, is_new=is_watch_new)
-    return result
+    return report
 
 
 @attrs.frozen
@@ -76,7 +71,7 @@ class InstallRoutes:
             RouteError: a route can't be installed or doesn't win; the table is as before.
             FileError: the lock can't be taken.
         """
-        return _carry_out(self.config, self.host or Host(), scope, with_files=False)
+        return _carry_out(self.config, self.host or Host(), scope, None)
 
 
 @attrs.frozen
@@ -106,35 +101,26 @@ class ConfigureStaticRoutes:
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
         host = self.host or Host()
-        if not is_watched(self.config):
-            remove_watch(host, scope)
         if not self.config.static_routes.routes:
-            return remove_routes(host, scope, self.config)
+            return remove_routes(host, scope)
+        part = routes_part(self.config, host.layout)
         if host.is_image:
             with all_or_nothing(scope) as undo:
-                install_part(host, self.config.consumer, routes_part(self.config, host.layout), undo)
-                install_watch(self.config, host, undo)
+                install_part(host, self.config.consumer, part, undo)
             return RoutesReport()
-        return _carry_out(self.config, host, scope, with_files=True)
+        return _carry_out(self.config, host, scope, part)
 
 
-def remove_routes(host: Host, scope: CancelScope, config: Config) -> RoutesReport:
+def remove_routes(host: Host, scope: CancelScope) -> RoutesReport:
     """Take back what an earlier run installed; touch nothing if none did."""
     if not is_installed(host, ROUTES) and not _ours(host):
         return RoutesReport()
     with exclusive(host, scope):
-        is_watch_new = False
-        if is_installed(host, WATCH):
-            # Or it would put them back.
-            with all_or_nothing(scope) as undo:
-                is_watch_new = install_watch(config, host, undo)
         plan = plan_routes((), _ours(host))
         if not plan.is_empty:
             with all_or_nothing(scope) as undo:
                 apply_routes(plan, host.routes, scope, undo)
         remove_part(host, ROUTES)
-    if is_watch_new:
-        start_watch(config, host, is_new=True)
     return RoutesReport(plan)
 
 

@@ -151,7 +151,7 @@ class WatchHostRouting:
         report = check_overlap(config.last.without_waits(), self.host.routes, scope, now=self.now)
         self.supervisor.ping()
         counters = state.counters.after(repaired)
-        troubles = [*state.troubles, *config.troubles, *self._write(config.last, report, repaired, counters)]
+        troubles = [*state.troubles, *config.troubles, *self._write(config, report, repaired, counters, scope)]
         look = Look(report, repaired, self._managers(repaired), tuple(troubles)).after(before)
         for event in events_between(before, look):
             self.say(event)
@@ -161,15 +161,20 @@ class WatchHostRouting:
             writes = Losses(state.writes.count + 1 if state.writes else 1, scope.clock.monotonic())
         return _State(config.last, look, counters, writes)
 
-    def _write(self, config: Config, report: OverlapReport, repaired: Repair, counters: Counters) -> list[str]:
+    def _write(
+        self, config: _LastGood, report: OverlapReport, repaired: Repair, counters: Counters, scope: CancelScope
+    ) -> list[str]:
         troubles = []
         try:
             if report.cidrs:
-                write_markers(self.host.layout, report)
+                # Under the lock in which the check is taken back, with its markers, while we look.
+                with locked(self.host.layout.lock, scope):
+                    if config.reread().route_overlap.expected_cidrs:
+                        write_markers(self.host.layout, report)
         except FileError as error:
             troubles.append(str(error))
         try:
-            if (path := self._textfile(config)) is not None:
+            if (path := self._textfile(config.last)) is not None:
                 write_if_changed(path, metrics_text(report, repaired, counters, self.now()))
         except FileError as error:
             troubles.append(str(error))

@@ -20,7 +20,7 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet import linux
+from hostrouting.azure.vnet import linux, places
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.model import HostRoute, Neighbour, NeighbourState
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet
@@ -185,8 +185,8 @@ def test_an_endpoint_of_the_state_is_dead_once_its_interface_is_gone(host: Host,
     endpoint = {"HostIfName": "azvold", "MacAddress": mac, "IPAddresses": [{"IP": GONE, "Mask": "//8AAA=="}]}
     networks = {"azure": {"Endpoints": {"1-eth0": endpoint}}}
     document = {"Network": {"ExternalInterfaces": {"eth0": {"Networks": networks}}}}
-    host.layout.azure_vnet_state.parent.mkdir(parents=True)
-    host.layout.azure_vnet_state.write_text(json.dumps(document))
+    places.state(host.layout).parent.mkdir(parents=True)
+    places.state(host.layout).write_text(json.dumps(document))
     ip(f"neighbour add {GONE} dev azure0 lladdr {GONE_MAC} nud permanent")
     add_pair("azvold", "a2:00:00:00:00:01")
     assert clean(host).removed == ()

@@ -35,6 +35,7 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
 from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.vnet import places
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.testing import FakeSystemd
@@ -191,7 +192,7 @@ def test_a_dry_run_tells_what_a_run_then_removes_and_changes_nothing(world: Azur
 def test_without_a_state_file_the_macs_decide(world: AzureWorld) -> None:
     rules, neighbours = world.rules(), world.neighbours()
     world.leave(*EACH)
-    world.layout.azure_vnet_state.unlink()
+    places.state(world.layout).unlink()
     clean(world)
     assert (world.rules(), world.neighbours()) == (rules, neighbours)
 
@@ -388,7 +389,7 @@ def test_rules_that_come_back_as_soon_as_the_lock_is_free_are_an_error_too(world
     world.leave(*EACH)
 
     def restore_one() -> None:
-        if is_free(world.layout.azure_vnet_lock) and DNAT not in world.rules():
+        if is_free(places.lock(world.layout)) and DNAT not in world.rules():
             restore(DNAT)
 
     with pytest.raises(AzureVnetError, match="back"):
@@ -398,7 +399,7 @@ def test_rules_that_come_back_as_soon_as_the_lock_is_free_are_an_error_too(world
 @pytest.mark.parametrize("content", ["{", "[]", '{"Network": 7}'])
 def test_a_state_that_makes_no_sense_is_an_error_and_nothing_is_removed(world: AzureWorld, content: str) -> None:
     world.leave(*EACH)
-    world.layout.azure_vnet_state.write_text(content)
+    places.state(world.layout).write_text(content)
     assert "azure-vnet.json" in refusal(world)
 
 
@@ -441,7 +442,7 @@ class Releasing:
 
 def test_a_held_lock_is_an_error_and_nothing_is_removed(world: AzureWorld) -> None:
     world.leave(*EACH)
-    with held_by_another_process(world.layout.azure_vnet_lock):
+    with held_by_another_process(places.lock(world.layout)):
         assert "azure-vnet.lock" in refusal(world, lock_wait_seconds=0)
         assert "azure-vnet.lock" in refusal(world, lock_wait_seconds=1)
 
@@ -449,7 +450,7 @@ def test_a_held_lock_is_an_error_and_nothing_is_removed(world: AzureWorld) -> No
 def test_a_lock_that_is_released_in_time_is_waited_for(world: AzureWorld) -> None:
     rules = world.rules()
     world.leave(*EACH)
-    with held_by_another_process(world.layout.azure_vnet_lock) as release:
+    with held_by_another_process(places.lock(world.layout)) as release:
         observer = Releasing(release)
         clean(world, observer=observer, lock_wait_seconds=60)
     assert "azure-vnet" in observer.heard[0]
@@ -459,7 +460,7 @@ def test_a_lock_that_is_released_in_time_is_waited_for(world: AzureWorld) -> Non
 def test_the_lock_of_an_old_azure_vnet_is_waited_for_and_never_made_or_removed(world: AzureWorld) -> None:
     rules = world.rules()
     world.leave(*EACH)
-    for lock in world.layout.azure_vnet_lock_files:
+    for lock in places.lock_files(world.layout):
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
         assert lock.name in refusal(world, lock_wait_seconds=0)
@@ -468,7 +469,7 @@ def test_the_lock_of_an_old_azure_vnet_is_waited_for_and_never_made_or_removed(w
     lock.touch()
     clean(world, observer=Releasing(lambda: lock.unlink(missing_ok=True)), lock_wait_seconds=60)
     assert world.rules() == rules
-    assert not any(path.exists() for path in world.layout.azure_vnet_lock_files)
+    assert not any(path.exists() for path in places.lock_files(world.layout))
 
 
 def test_azure_vnet_is_locked_out_while_rules_are_removed_and_not_afterwards(world: AzureWorld) -> None:
@@ -476,11 +477,11 @@ def test_azure_vnet_is_locked_out_while_rules_are_removed_and_not_afterwards(wor
     seen: list[bool] = []
 
     def look() -> None:
-        seen.append(is_free(world.layout.azure_vnet_lock))
+        seen.append(is_free(places.lock(world.layout)))
 
     clean(world, node=Watched(before=look, after=look))
     assert set(seen) == {False}
-    assert is_free(world.layout.azure_vnet_lock)
+    assert is_free(places.lock(world.layout))
 
 
 def is_free(lock: Path) -> bool:

@@ -22,9 +22,8 @@ from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.ipv6 import Ipv6Kernel
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.port import Pin
-from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.azure.probe.ruleset import PROBE, PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
-from hostrouting.boot.gate import PROBE
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel._namespaces import Namespace
 from hostrouting.kernel.channel import Channel, rtnl
@@ -472,7 +471,10 @@ def test_what_the_script_or_the_task_has_mended_leaves_the_other_nothing_to_chan
     node: Node, tmp_path: Path, meddling: str, is_script_first: bool
 ) -> None:
     node.configure(devices=["eth0"])
-    text, rules = (path.read_text() for path in (node.host.layout.script(PROBE), node.host.layout.probe_rules))
+    text, rules = (
+        path.read_text()
+        for path in (node.host.layout.script(PROBE), node.host.layout.script(PROBE).with_suffix(".nft"))
+    )
     folder = "/etc/aks-flex-node"
     (tmp_path / "sandbox").mkdir()
     sandbox = Sandbox(tmp_path / "sandbox")

@@ -25,9 +25,10 @@ from hostrouting import (
 )
 from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.probe.part import probe_part
-from hostrouting.boot.gate import CHECK, PROBE, ROUTES, drop_in_text
+from hostrouting.azure.probe.ruleset import PROBE
+from hostrouting.boot.gate import drop_in_text
 from hostrouting.boot.installation import install_part, plan_boot, plan_part, remove_part
-from hostrouting.boot.parts import WATCH, Manifest
+from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.testing import FailingBackend, FakeProbeNode, FakeSystemd, RecordingBackend
@@ -182,13 +183,13 @@ def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_
         for asked in story:
             consumer = ask(host, asked, parts) or consumer
             manifest = Manifest.load(layout)
-            assert manifest.parts == parts
+            assert {name: part.is_blocking for name, part in manifest.parts.items()} == parts
             assert is_planned_empty(host, asked)
             files = {path for path in all_below(layout) - before if not path.is_dir()}
             assert files == ({layout.manifest, *manifest.files(layout)} if parts else set())
             if manifest.has_gate:
                 assert manifest.consumer == consumer
-                assert layout.gate(consumer).read_text() == drop_in_text(parts)
+                assert layout.gate(consumer).read_text() == drop_in_text(manifest)
         phases.run(RemoveLoadBalancerProbe(host=host, node=FakeProbeNode()))
         phases.run(RemoveHostRouting(host=host))
         assert all_below(layout) == before

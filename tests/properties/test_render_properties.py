@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib import resources
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hostrouting import ConfigError, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.boot.readback import read_check_route_overlap_script, read_static_routes_script
+from hostrouting import Config, ConfigError, Layout, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
 from hostrouting.config.routing import METRIC_MAX
 from hostrouting.model.parsing import reserved_block
@@ -208,47 +210,23 @@ def test_the_renderers_take_strings_mappings_and_typed_values_alike() -> None:
 # --- and back ------------------------------------------------------------------------------------------------------
 
 
-@given(static_routes, seconds)
-def test_the_routes_of_a_script_read_back(routes: list[StaticRoute], wait_seconds: int) -> None:
-    config = read_static_routes_script(render_static_routes_script(routes, wait_seconds=wait_seconds))
-    assert config is not None
-    assert (config.static_routes.routes, config.wait_seconds) == (tuple(routes), wait_seconds)
-
-
-@given(overlaps, seconds)
-def test_the_check_of_a_script_reads_back(overlap: RouteOverlap, wait_seconds: int) -> None:
-    script = render_check(overlap, wait_seconds)
-    config = read_check_route_overlap_script(script)
-    assert config is not None
-    assert config.wait_seconds == wait_seconds
-    assert render_check(config.route_overlap, wait_seconds) == script
-
-
-@given(st.data())
-def test_a_script_that_nothing_renders_is_not_read_back(data: st.DataObject) -> None:
-    """One character more, less or other anywhere, unless it makes another script of ours."""
-    name = data.draw(st.sampled_from(["static-routes.sh", "check-route-overlap.sh"]))
-    if name == "static-routes.sh":
-        script = render_static_routes_script([StaticRoute("172.16.1.0/24")])
-        read = read_static_routes_script
-    else:
-        script = render_check_route_overlap_script(["172.16.0.0/12"], "STRICT")
-        read = read_check_route_overlap_script
-    at = data.draw(st.integers(0, len(script) - 1))
-    inserted = data.draw(st.sampled_from(["", "#", "0", "\n", " ", "$(reboot)"]))
-    edited = script[:at] + inserted + script[at + data.draw(st.integers(0, 1)) :]
-    config = read(edited)
-    if config is None or edited == script:
-        return
-    again = (
-        render_static_routes_script(config.static_routes.routes, wait_seconds=config.wait_seconds)
-        if name == "static-routes.sh"
-        else render_check(config.route_overlap, config.wait_seconds)
+@given(static_routes, overlaps, seconds)
+def test_what_was_rendered_reads_back_from_the_manifest(
+    routes: list[StaticRoute], overlap: RouteOverlap, wait_seconds: int
+) -> None:
+    config = Config(
+        StaticRoutes(bool(routes), routes), overlap, wait_seconds, "kubelet.service", {"enabled": bool(routes)}
     )
-    assert again == edited
-
-
-@pytest.mark.parametrize("read", [read_static_routes_script, read_check_route_overlap_script])
-@pytest.mark.parametrize("text", ["", "#!/bin/sh\nexit 0\n", "\udc80"])
-def test_what_is_no_script_of_ours_is_not_read_back(read: Any, text: str) -> None:
-    assert read(text) is None
+    with tempfile.TemporaryDirectory() as root:
+        layout = Layout(root)
+        parts = wanted_parts(config, layout)
+        manifest = wanted_manifest(config, parts, layout)
+        assert {part.name for part in parts} == set(manifest.parts)
+        layout.manifest.parent.mkdir(parents=True)
+        layout.manifest.write_text(manifest.to_text())
+        read = Manifest.load(layout)
+        assert read == manifest
+        if manifest.parts:
+            assert wanted_parts(read.config, layout) == parts
+            # It is itself a config, which is what the watcher reads.
+            assert Config.load(layout.manifest) == read.config

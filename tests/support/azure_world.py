@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from datagrams import Echo, Place
 from programs import refuse_host, tool
 
+from hostrouting.azure.vnet import places
 from hostrouting.kernel._namespaces import Namespace, in_thread
 
 if TYPE_CHECKING:
@@ -133,8 +134,8 @@ class AzureWorld:
         self._build_node()
         self.fabric = Place("fabric", kernel.in_fabric)
         kernel.in_fabric(self._build_fabric)
-        layout.azure_vnet_lock.parent.mkdir(parents=True)
-        layout.azure_vnet_lock.touch()
+        places.lock(layout).parent.mkdir(parents=True)
+        places.lock(layout).touch()
         self.live = self.add_azure_pod(LIVE)
 
     def close(self) -> None:
@@ -271,8 +272,8 @@ class AzureWorld:
         network = {"Id": "azure", "Mode": "bridge", "Endpoints": self._endpoints}
         uplink = {"Name": "eth0", "BridgeName": "azure0", "Networks": {"azure": network}}
         state = {"Network": {"Version": "v1.4.20", "ExternalInterfaces": {"eth0": uplink}}}
-        self.layout.azure_vnet_state.parent.mkdir(parents=True, exist_ok=True)
-        self.layout.azure_vnet_state.write_text(json.dumps(state))
+        places.state(self.layout).parent.mkdir(parents=True, exist_ok=True)
+        places.state(self.layout).write_text(json.dumps(state))
 
     # --- what one sees -----------------------------------------------------------------------------------------
 
@@ -297,7 +298,7 @@ class AzureWorld:
 
     def everything(self) -> tuple[list[str], list[str], list[str], str]:
         """All that a clean-up could touch."""
-        return self.rules(), self.neighbours(), self.routes(), self.layout.azure_vnet_state.read_text()
+        return self.rules(), self.neighbours(), self.routes(), places.state(self.layout).read_text()
 
     def forget(self, place: Place, dev: str = "eth0") -> None:
         """Empty a place's cache of neighbours: what it learned from a wrong answer stays for half a minute."""

@@ -22,7 +22,7 @@ from shadowed import shadowed_kernel
 import phases
 from hostrouting import Config, Configure, Host, HostRoutingError, Layout
 from hostrouting.azure.probe.part import probe_part
-from hostrouting.boot.gate import PROBE
+from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.installation import install_part, remove_part
 from hostrouting.testing import FakeSystemd
 from phases import all_or_nothing

@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe
-from hostrouting.azure.probe.ruleset import render_ruleset
-from hostrouting.boot import files
-from hostrouting.boot.gate import FLUSHERS, PROBE
+from hostrouting.azure.probe.ruleset import PROBE, ROOM, render_ruleset
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.boot.parts import BootFile, Part, unit_text
-from hostrouting.boot.readback import values_of
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from hostrouting.boot.layout import Layout
-    from hostrouting.boot.parts import Manifest
+    from hostrouting.boot.manifest import Manifest
 
-__all__ = ["WAIT_SECONDS", "installed_config", "probe_part", "render_script"]
+__all__ = ["FLUSHERS", "WAIT_SECONDS", "flush_drop_in", "installed_config", "probe_part", "render_script"]
 
 # How long the oneshot waits for the device of the pinned route.
 WAIT_SECONDS = 30
@@ -37,6 +35,12 @@ _FLUSH_DROP_INS = {
     ),
     "nftables-flush.service": f"[Unit]\n{_IF_NFT}\n[Service]\nExecStartPost={_GIVE_BACK}\n",
 }
+FLUSHERS = tuple(_FLUSH_DROP_INS)
+
+
+def flush_drop_in(layout: Layout, unit: str) -> Path:
+    """The drop-in by which a unit that flushes the ruleset gives the probes' rules back."""
+    return layout.gate(unit)
 
 
 def probe_part(devices: Sequence[str], layout: Layout, *, required: bool) -> Part:
@@ -53,14 +57,18 @@ def probe_part(devices: Sequence[str], layout: Layout, *, required: bool) -> Par
     Raises:
         ValueError: one isn't the name of an interface, or there is none.
     """
+    # Whether the node has IPv6 is told now; what is installed has it.
+    probe = LoadBalancerProbe(True, tuple(devices), Ipv6Detection.ALWAYS, required, 0)
     return Part(
         PROBE,
         is_blocking=required,
+        after=FLUSHERS,
+        config=HostNetworking(probe).to_mapping(),
         files=(
-            BootFile(layout.probe_rules, render_ruleset(devices)),
+            BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(devices)),
             BootFile(layout.script(PROBE), render_script(devices, required=required), 0o755),
-            BootFile(layout.unit(PROBE), unit_text(PROBE, WAIT_SECONDS)),
-            *(BootFile(layout.flush_drop_in(unit), _flush_drop_in_text(unit)) for unit in FLUSHERS),
+            BootFile(layout.unit(PROBE), unit_text(PROBE, WAIT_SECONDS, room=ROOM)),
+            *(BootFile(flush_drop_in(layout, unit), _flush_drop_in_text(unit)) for unit in FLUSHERS),
         ),
     )
 
@@ -80,47 +88,16 @@ def render_script(devices: Sequence[str], *, required: bool) -> str:
     """
     names = dict.fromkeys(map(parse_device, devices))
     flag, seconds = "yes" if required else "no", f"{WAIT_SECONDS:d}"
-    return fill(f"{PROBE}.sh", REQUIRED=flag, WAIT_SECONDS=seconds, DEVICES="\n".join(names))
+    return fill(f"{PROBE}.sh", room=ROOM, REQUIRED=flag, WAIT_SECONDS=seconds, DEVICES="\n".join(names))
 
 
-def _read_script(text: str) -> tuple[tuple[str, ...], bool] | None:
-    """What a script was rendered from: ``render_script`` backwards.
-
-    Returns:
-        The devices, and whether the rules are required; None if this version renders no such text.
-    """
-    values = values_of(f"{PROBE}.sh", text)
-    if values is None:
-        return None
-    devices, required = tuple(values["DEVICES"].splitlines()), values["REQUIRED"] == "yes"
-    try:
-        return (devices, required) if devices and render_script(devices, required=required) == text else None
-    except ValueError:
-        return None
-
-
-def installed_config(layout: Layout, manifest: Manifest) -> HostNetworking | None:
-    """What the installed part was rendered from.
-
-    Args:
-        layout: where.
-        manifest: what is installed there.
-
-    Returns:
-        A config that asks for just that; an empty one if the part isn't installed, None if it can't be told.
+def installed_config(manifest: Manifest) -> HostNetworking:
+    """A config that asks for just what is installed; an empty one if the part isn't.
 
     Raises:
-        FileError: the script can't be read.
+        ConfigError: the manifest has been edited.
     """
-    if PROBE not in manifest.parts:
-        return HostNetworking()
-    found = _read_script(files.read_text(layout.script(PROBE)) or "")
-    if found is None:
-        return None
-    devices, required = found
-    # Whether the node has IPv6 was told when it was installed.
-    probe = LoadBalancerProbe(True, devices, Ipv6Detection.ALWAYS, required, 0)
-    return HostNetworking(probe, consumer=manifest.consumer)
+    return HostNetworking.from_mapping(manifest.sections)
 
 
 def _flush_drop_in_text(unit: str) -> str:

@@ -14,11 +14,15 @@ from hostrouting.model.parsing import parse_device
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["PROBE_SOURCE", "REMOVAL", "REWRITTEN_SOURCE", "TABLE", "render_ruleset"]
+__all__ = ["PROBE", "PROBE_SOURCE", "REMOVAL", "REWRITTEN_SOURCE", "ROOM", "TABLE", "render_ruleset"]
 
 # AgentBaker's ipv6_nftables: where probes come from, and what a node can forward instead.
 PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
 REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
+
+# The part of the installation, and this room, which has its assets.
+PROBE = "load-balancer-probe"
+ROOM = "hostrouting.azure.probe"
 
 TABLE = "azure_slb_probe"
 
@@ -42,4 +46,4 @@ def render_ruleset(devices: Iterable[str]) -> str:
     if not names:
         raise ValueError("there is no device to rewrite probes on")
     quoted = ", ".join(f'"{name}"' for name in names)
-    return fill("load-balancer-probe.nft", DEVICES=quoted if len(names) == 1 else f"{{ {quoted} }}")
+    return fill(f"{PROBE}.nft", room=ROOM, DEVICES=quoted if len(names) == 1 else f"{{ {quoted} }}")

@@ -26,9 +26,8 @@ from hostrouting.azure.probe.plan import (
     judge_assigned,
     plan_pins,
 )
-from hostrouting.azure.probe.ruleset import REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.boot.files import locked
-from hostrouting.boot.gate import PROBE
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import BootPlan, exclusive, install_part, is_installed, plan_part, remove_part
 from hostrouting.kernel.waiting import look_until

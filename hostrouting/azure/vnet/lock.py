@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.vnet import places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ def azure_vnet_locked(layout: Layout, seconds: float, scope: CancelScope) -> Ite
     Raises:
         AzureVnetError: azure-vnet holds its lock for longer, or a lock file can't be opened.
     """
+    lock_files = places.lock_files(layout)
     deadline = scope.clock.monotonic() + seconds
 
     def wait(path: Path, is_free: Callable[[], bool], advice: str) -> None:
@@ -54,12 +56,12 @@ def azure_vnet_locked(layout: Layout, seconds: float, scope: CancelScope) -> Ite
                 is_waiting = True
             scope.wait(_POLL_SECONDS)
 
-    with contextlib.closing(_Lock(layout.azure_vnet_lock)) as lock:
+    with contextlib.closing(_Lock(places.lock(layout))) as lock:
         while True:
-            for path in layout.azure_vnet_lock_files:
+            for path in lock_files:
                 wait(path, lambda path=path: not _exists(path), _advice(path))  # type: ignore[misc]
             wait(lock.path, lock.take, f"see who with `fuser -v {lock.path}`, and raise lockWaitSeconds if it is busy")
-            if not any(map(_exists, layout.azure_vnet_lock_files)):
+            if not any(map(_exists, lock_files)):
                 break
             # azure-vnet itself is never kept waiting while we are.
             lock.close()

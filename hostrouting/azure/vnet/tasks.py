@@ -13,6 +13,7 @@ import attrs
 
 from hostrouting.azure import nodes
 from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.vnet import places
 from hostrouting.azure.vnet.lock import azure_vnet_locked
 from hostrouting.azure.vnet.model import HostRoute, Neighbour
 from hostrouting.azure.vnet.parse import parse_endpoints
@@ -63,7 +64,7 @@ def _refuse_image(host: Host) -> None:
 
 def _look(config: StaleAzureVnet, host: Host, node: BridgeNode) -> tuple[NodeState, AzureVnetPlan]:
     state = node.look(config.bridge)
-    path = host.layout.azure_vnet_state
+    path = places.state(host.layout)
     try:
         text = read_text(path) or ""
     except FileError as error:
@@ -178,7 +179,7 @@ class _Run:
             raise AzureVnetError(
                 f"{len(back)} ebtables rules were removed and are back, the first one is `{back[0]}`: azure-vnet puts "
                 "them back at every CNI CHECK, and azure-cnms every few seconds, as long as azure-vnet's state "
-                f"{self._host.layout.azure_vnet_state} lists the pod; have the kubelet use another CNI, stop "
+                f"{places.state(self._host.layout)} lists the pod; have the kubelet use another CNI, stop "
                 "azure-cnms, and run it again"
             )
 

@@ -55,19 +55,19 @@ def as_probes_allow(start: NextStart, host: Host) -> NextStart:
 
 def _why_probes_hold(host: Host) -> str | None:
     """Why the installed script of the probes would hold the consumer back; None: it would not."""
-    from hostrouting.azure.probe.part import installed_config
+    from hostrouting.azure.probe.part import installed_config, render_script
+    from hostrouting.azure.probe.ruleset import PROBE
     from hostrouting.azure.probe.tasks import plan_probe
-    from hostrouting.boot.gate import PROBE
-    from hostrouting.boot.parts import Manifest
+    from hostrouting.boot.files import read_text
+    from hostrouting.boot.manifest import Manifest
     from phases import CancelScope
 
-    manifest = Manifest.load(host.layout)
-    if not manifest.parts.get(PROBE, False):
+    installed = installed_config(Manifest.load(host.layout))
+    probe, script = installed.load_balancer_probe, host.layout.script(PROBE)
+    if not probe.required:
         return None
-    installed = installed_config(host.layout, manifest)
-    if installed is None:
-        script = host.layout.relative(host.layout.script(PROBE))
-        return f"{script} isn't as hostrouting writes it: see hostrouting doctor"
+    if read_text(script) != render_script(probe.devices, required=True):
+        return f"{host.layout.relative(script)} isn't as hostrouting writes it: see hostrouting doctor"
     missing = plan_probe(installed, host, CancelScope()).missing
     return None if missing is None else f"the load balancer's probes need {missing}"
 
@@ -81,8 +81,8 @@ def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -
 
 def remove(host: Host) -> None:
     """Take back what was installed for probes, if anything, and say so."""
+    from hostrouting.azure.probe.ruleset import PROBE
     from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
-    from hostrouting.boot.gate import PROBE
     from hostrouting.boot.installation import is_installed
     from hostrouting.cli.azure.probe_text import report_text
     from hostrouting.cli.running import run_task

@@ -27,6 +27,7 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.vnet import places
 from hostrouting.azure.vnet.model import NeighbourState, NodeState
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
@@ -60,8 +61,8 @@ def clean(host: Host, node: BridgeNode, config: HostNetworking | None = None) ->
 
 
 def write_state(host: Host, text: str) -> None:
-    host.layout.azure_vnet_state.parent.mkdir(parents=True, exist_ok=True)
-    host.layout.azure_vnet_state.write_text(text)
+    places.state(host.layout).parent.mkdir(parents=True, exist_ok=True)
+    places.state(host.layout).write_text(text)
 
 
 def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: Host, node: FakeBridgeNode) -> None:
@@ -100,8 +101,8 @@ def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: Fak
 def test_a_plan_changes_nothing_and_waits_for_nobody(host: Host, node: FakeBridgeNode) -> None:
     before = node.state
     with locked(host.layout.lock, CancelScope()):
-        host.layout.azure_vnet_lock_files[0].parent.mkdir(parents=True)
-        host.layout.azure_vnet_lock_files[0].touch()
+        places.lock_files(host.layout)[0].parent.mkdir(parents=True)
+        places.lock_files(host.layout)[0].touch()
         plan = plan_stale(networking(), host, node=node)
     assert len(plan.remove) == 5
     assert node.state == before
@@ -208,7 +209,7 @@ def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: FakeB
     node.before("remove_rules", arm)
     with pytest.raises(AzureVnetError, match="are back") as caught:
         clean(host, node)
-    for word in ("CNI CHECK", "azure-cnms", dnat(GONE), str(host.layout.azure_vnet_state)):
+    for word in ("CNI CHECK", "azure-cnms", dnat(GONE), str(places.state(host.layout))):
         assert word in str(caught.value)
 
 
@@ -227,7 +228,7 @@ def test_a_refusal_is_raised_as_it_is(host: Host, node: FakeBridgeNode) -> None:
 
 
 def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host, node: FakeBridgeNode) -> None:
-    path = host.layout.azure_vnet_lock_files[0]
+    path = places.lock_files(host.layout)[0]
     path.parent.mkdir(parents=True)
     path.touch()
     clock = FakeClock()
@@ -248,14 +249,14 @@ def test_a_state_that_cant_be_understood_removes_nothing(host: Host, node: FakeB
     write_state(host, '{"Network": {')
     with pytest.raises(AzureVnetError, match="it isn't JSON") as caught:
         clean(host, node)
-    assert str(host.layout.azure_vnet_state) in str(caught.value)
+    assert str(places.state(host.layout)) in str(caught.value)
     with pytest.raises(AzureVnetError, match="it isn't JSON"):
         plan_stale(networking(), host, node=node)
     assert set(node.calls) == {"look"}
 
 
 def test_a_state_that_cant_be_read_removes_nothing(host: Host, node: FakeBridgeNode) -> None:
-    host.layout.azure_vnet_state.mkdir(parents=True)
+    places.state(host.layout).mkdir(parents=True)
     with pytest.raises(AzureVnetError, match="can't tell which pods azure-vnet still serves: can't read .*: Is a dir"):
         clean(host, node)
     assert set(node.calls) == {"look"}
@@ -267,7 +268,7 @@ def test_an_empty_state_and_one_that_lists_dead_pods_are_fine_and_never_written(
 ) -> None:
     write_state(host, text)
     assert len(clean(host, node).removed) == 5
-    assert host.layout.azure_vnet_state.read_text() == text
+    assert places.state(host.layout).read_text() == text
 
 
 # --- the report --------------------------------------------------------------------------------------------------

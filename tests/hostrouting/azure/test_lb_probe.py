@@ -15,7 +15,7 @@ from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancer
 from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.plan import ProbePlan, ProbeReport
 from hostrouting.azure.probe.port import NodeAddress, Pin
-from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.azure.probe.ruleset import PROBE, PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.azure.probe.tasks import (
     ConfigureLoadBalancerProbe,
     RemoveLoadBalancerProbe,
@@ -23,8 +23,7 @@ from hostrouting.azure.probe.tasks import (
     plan_probe,
 )
 from hostrouting.boot.files import locked
-from hostrouting.boot.gate import PROBE
-from hostrouting.boot.parts import Manifest
+from hostrouting.boot.manifest import Manifest
 from hostrouting.model.errors import FileError
 from hostrouting.model.links import Link
 from hostrouting.model.routes import NextHop

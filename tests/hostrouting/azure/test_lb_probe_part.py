@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,15 +10,18 @@ from shadowed import shadowed_kernel
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError
 from hostrouting.azure import RemoveLoadBalancerProbe
-from hostrouting.azure.probe.part import probe_part
-from hostrouting.boot.gate import CHECK, FLUSHERS, PROBE, ROUTES
+from hostrouting.azure.config import HostNetworking, Ipv6Detection
+from hostrouting.azure.probe.part import FLUSHERS, flush_drop_in, installed_config, probe_part
+from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.installation import FileChange, install_part, plan_boot, plan_part, remove_part
-from hostrouting.boot.parts import Manifest, Part, part_paths
+from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hostrouting.boot.parts import Part
 
 MACHINE = "systemd-nspawn@kube1.service"
 TEMPLATE = "systemd-nspawn@.service"
@@ -102,13 +104,17 @@ def test_everything_is_there_with_its_mode_and_the_unit_is_enabled(
         "/etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf": 0o644,
     }
     assert units.is_enabled(UNIT)
-    document = json.loads(layout.manifest.read_text())
-    assert set(made) == {*document["files"], *document["folders"], layout.relative(layout.manifest)}
+    manifest = Manifest.load(layout)
+    assert set(made) == {
+        *map(layout.relative, (layout.manifest, *manifest.files(layout))),
+        *manifest.folders,
+    }
 
 
 def test_its_files_are_those_that_are_taken_back(layout: Layout, part: Part) -> None:
-    assert {file.path for file in part.files} == set(part_paths(layout, PROBE)) - {layout.enablement(PROBE)}
-    assert Manifest(TEMPLATE, {PROBE: True}).files(layout) == [layout.gate(TEMPLATE), *part_paths(layout, PROBE)]
+    manifest = Manifest(TEMPLATE, {PROBE: part.installed(layout)})
+    last_first = [file.path for file in reversed(part.files)]
+    assert manifest.files(layout) == [layout.gate(TEMPLATE), layout.enablement(PROBE), *last_first]
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -116,18 +122,18 @@ def test_it_holds_the_consumer_back_if_and_only_if_it_is_required(host: Host, la
     install(host, probe_part(["eth0"], layout, required=required))
     marks = "+" if required else "-+"
     assert f"\nExecStartPre={marks}/etc/aks-flex-node/{PROBE_GATE}\n" in layout.gate(TEMPLATE).read_text()
-    assert Manifest.load(layout).parts == {PROBE: required}
+    assert {name: part.is_blocking for name, part in Manifest.load(layout).parts.items()} == {PROBE: required}
 
 
 def test_whatever_flushes_the_ruleset_gives_the_rules_back_and_never_fails_by_it(layout: Layout, part: Part) -> None:
     texts = {file.path: file.text for file in part.files}
     for unit in FLUSHERS:
-        lines = [line for line in texts[layout.flush_drop_in(unit)].splitlines() if line.startswith("Exec")]
+        lines = [line for line in texts[flush_drop_in(layout, unit)].splitlines() if line.startswith("Exec")]
         assert lines[0].startswith("ExecStartPost=")
         assert {line.partition("=")[2] for line in lines} == {"-+/etc/aks-flex-node/load-balancer-probe.sh rules"}
 
 
-def test_a_second_time_touches_nothing_and_another_device_changes_two_files(
+def test_a_second_time_touches_nothing_and_another_device_changes_two_files_and_the_manifest(
     host: Host, layout: Layout, units: FakeSystemd, part: Part
 ) -> None:
     install(host, part)
@@ -137,7 +143,25 @@ def test_a_second_time_touches_nothing_and_another_device_changes_two_files(
     install(host, probe_part(["eth0", "azure0"], layout, required=True))
     after = tree(layout)
     changed = {name for name in before if before[name] != after[name]}
-    assert changed == {f"/etc/aks-flex-node/load-balancer-probe.{suffix}" for suffix in ("sh", "nft")}
+    assert changed == {
+        "/etc/aks-flex-node/hostrouting.installed.json",
+        "/etc/aks-flex-node/load-balancer-probe.sh",
+        "/etc/aks-flex-node/load-balancer-probe.nft",
+    }
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_the_manifest_tells_what_it_was_rendered_from(host: Host, layout: Layout, required: bool) -> None:
+    assert installed_config(Manifest.load(layout)) == HostNetworking()
+    apply(host)
+    install(host, probe_part(["eth0", "azure0"], layout, required=required), "kubelet.service")
+    installed = installed_config(Manifest.load(layout))
+    probe = installed.load_balancer_probe
+    assert (probe.enabled, probe.devices, probe.required) == (True, ("eth0", "azure0"), required)
+    assert probe.ipv6_detection is Ipv6Detection.ALWAYS
+    assert installed.consumer == "kubelet.service"
+    remove_part(host, PROBE)
+    assert installed_config(Manifest.load(layout)) == HostNetworking(consumer="kubelet.service")
 
 
 def test_taken_back_the_tree_is_as_it_was(host: Host, layout: Layout, part: Part) -> None:
@@ -209,7 +233,8 @@ def test_whoever_names_another_consumer_moves_the_whole_gate(host: Host, layout:
     install(host, part, "kubelet.service")
     assert not layout.gate(MACHINE).parent.exists()
     assert pre_starts(layout, "kubelet.service") == [*BOTH_GATES, PROBE_GATE]
-    assert Manifest.load(layout).parts == {ROUTES: True, CHECK: True, PROBE: True}
+    parts = Manifest.load(layout).parts
+    assert {name: part.is_blocking for name, part in parts.items()} == {ROUTES: True, CHECK: True, PROBE: True}
 
 
 def test_an_instance_that_does_not_hold_it_makes_it_fail_with_nothing_changed(
@@ -229,7 +254,7 @@ def test_a_flush_drop_in_that_systemd_has_not_read_is_read_at_the_next_run(
 ) -> None:
     behind = FakeSystemd(layout, running=[MACHINE, "nftables.service"])
     install(host, part)
-    path = layout.flush_drop_in("nftables.service")
+    path = flush_drop_in(layout, "nftables.service")
     text = path.read_text()
     path.unlink()
     behind.reload()

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from hostrouting.boot.gate import CHECK, GATED, PROBE, ROUTES, drop_in_text, gate_commands, missing_commands
+from hostrouting.boot.gate import drop_in_text, gate_commands, missing_commands
+from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
 
-BOTH = {ROUTES: True, CHECK: True}
+CONSUMER = "systemd-nspawn@.service"
+
+
+def gated(**is_blocking: bool) -> Manifest:
+    parts = {name.replace("_", "-"): InstalledPart(blocks, is_gated=True) for name, blocks in is_blocking.items()}
+    return Manifest(CONSUMER, parts)
+
+
+BOTH = gated(static_routes=True, check_route_overlap=True)
+STRICT, WARN = gated(check_route_overlap=True), gated(check_route_overlap=False)
 
 
 def shown(argv: str, flags: str) -> str:
@@ -28,7 +38,7 @@ def test_the_drop_in_wants_orders_and_runs_the_scripts_directly_outside_the_sand
 
 
 def test_in_warn_mode_only_the_check_is_forgiven() -> None:
-    lines = drop_in_text({CHECK: False, ROUTES: True}).splitlines()
+    lines = drop_in_text(gated(check_route_overlap=False, static_routes=True)).splitlines()
     assert lines[-2:] == [
         "ExecStartPre=+/etc/aks-flex-node/static-routes.sh gate",
         "ExecStartPre=-+/etc/aks-flex-node/check-route-overlap.sh gate",
@@ -36,7 +46,7 @@ def test_in_warn_mode_only_the_check_is_forgiven() -> None:
 
 
 def test_only_what_is_installed_is_named() -> None:
-    text = drop_in_text({CHECK: True})
+    text = drop_in_text(STRICT)
     assert "static-routes" not in text
     assert "Wants=check-route-overlap.service\n" in text
 
@@ -58,23 +68,23 @@ def test_a_unit_that_holds_every_command_lacks_none_whatever_else_it_runs() -> N
     ],
 )
 def test_a_command_that_is_gone_or_has_lost_its_force_or_privileges_is_missing(exec_start_pre: str) -> None:
-    assert missing_commands({CHECK: True}, exec_start_pre) == gate_commands({CHECK: True})
+    assert missing_commands(STRICT, exec_start_pre) == gate_commands(STRICT)
 
 
 def test_a_forgiven_command_must_be_forgiven() -> None:
     strict = shown("/etc/aks-flex-node/check-route-overlap.sh gate", "privileged")
-    assert missing_commands({CHECK: False}, strict) == gate_commands({CHECK: False})
+    assert missing_commands(WARN, strict) == gate_commands(WARN)
 
 
-def test_the_probe_is_the_third_and_starts_after_whoever_flushes_the_ruleset() -> None:
-    assert drop_in_text({PROBE: False, **BOTH}).splitlines()[2:] == [
+def test_other_parts_come_behind_and_start_after_whom_they_name_and_the_watcher_is_in_no_gate() -> None:
+    other = InstalledPart(is_gated=True, after=("nftables.service", "nftables-flush.service"))
+    assert drop_in_text(BOTH.with_part("another", other).with_part(WATCH, InstalledPart())).splitlines()[2:] == [
         "[Unit]",
-        "Wants=static-routes.service check-route-overlap.service load-balancer-probe.service",
-        f"After={' '.join(f'{name}.service' for name in GATED)} nftables.service nftables-flush.service",
+        f"Wants={ROUTES}.service {CHECK}.service another.service",
+        f"After={ROUTES}.service {CHECK}.service another.service nftables.service nftables-flush.service",
         "",
         "[Service]",
         "ExecStartPre=+/etc/aks-flex-node/static-routes.sh gate",
         "ExecStartPre=+/etc/aks-flex-node/check-route-overlap.sh gate",
-        "ExecStartPre=-+/etc/aks-flex-node/load-balancer-probe.sh gate",
+        "ExecStartPre=-+/etc/aks-flex-node/another.sh gate",
     ]
-    assert "ExecStartPre=+/etc/aks-flex-node/load-balancer-probe.sh gate\n" in drop_in_text({PROBE: True})

@@ -24,6 +24,7 @@ from hostrouting import (
     UnitError,
 )
 from hostrouting.boot.installation import plan_boot
+from hostrouting.boot.manifest import Manifest
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -107,9 +108,10 @@ def test_everything_is_there_with_its_mode_and_both_units_are_enabled(
 def test_the_manifest_names_everything_that_was_written(host: Host, layout: Layout) -> None:
     before = set(tree(layout))
     apply(host)
-    document = json.loads(layout.manifest.read_text())
+    manifest = Manifest.load(layout)
     made = set(tree(layout)) - before
-    assert {f"/{name}" for name in made} == {*document["files"], *document["folders"], layout.relative(layout.manifest)}
+    named = {*map(layout.relative, (layout.manifest, *manifest.files(layout))), *manifest.folders}
+    assert {f"/{name}" for name in made} == named
 
 
 def test_10_3_emptied_in_the_config_scripts_and_units_are_gone_and_nothing_runs_at_the_next_boot(
@@ -358,11 +360,11 @@ def test_a_manifest_can_not_make_us_remove_somebody_elses_folder(host: Host, lay
     victim.mkdir(parents=True)
     apply(host)
     document = json.loads(layout.manifest.read_text())
-    document["folders"] += ["/var/empty", "/var", "/etc", "/../.."]
+    document["folders"] += ["/var/empty"]
     layout.manifest.write_text(json.dumps(document))
-    phases.run(RemoveHostRouting(host=host))
+    with pytest.raises(FileError, match="'/var/empty' is nothing that hostrouting installs"):
+        phases.run(RemoveHostRouting(host=host))
     assert victim.exists()
-    assert not layout.manifest.exists()
 
 
 # --- plan and images -----------------------------------------------------------------------------------------------

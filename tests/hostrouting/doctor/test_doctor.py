@@ -406,8 +406,8 @@ def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
     phases.run(Configure(watched, host=node.host))
     node.layout.manifest.unlink()
     found = {each.subject: each.remedy for each in examine(node.host, config()).faults if each.kind == "stale-file"}
-    for path in (f"/{UNITS}/hostrouting-watch.service", "/etc/aks-flex-node/hostrouting-watch.json"):
-        assert found[path].startswith("systemctl disable --now hostrouting-watch.service; rm ")
+    watch = found[f"/{UNITS}/hostrouting-watch.service"]
+    assert watch.startswith("systemctl disable --now hostrouting-watch.service; rm ")
     assert found[f"/{UNITS}/static-routes.service"].startswith("systemctl disable static-routes.service; rm ")
 
 

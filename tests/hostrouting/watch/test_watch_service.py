@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -16,7 +15,9 @@ from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
+from hostrouting.boot import files
 from hostrouting.boot.installation import plan_boot
+from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import watch_part
 from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd
 
@@ -75,7 +76,7 @@ def apply(host: Host, wanted: Config) -> None:
 
 
 def kept(layout: Layout) -> Config:
-    return Config.load(layout.watch_config)
+    return Config.load(layout.manifest)
 
 
 def test_it_is_installed_enabled_and_started_with_what_it_keeps_true(
@@ -87,7 +88,9 @@ def test_it_is_installed_enabled_and_started_with_what_it_keeps_true(
     assert kept(layout) == WATCHED
     assert units.is_enabled(UNIT)
     assert units.restarts == [UNIT]
-    assert layout.relative(layout.unit("hostrouting-watch")) in json.loads(layout.manifest.read_text())["files"]
+    part = Manifest.load(layout).parts[WATCH]
+    assert part.files == (layout.relative(layout.unit(WATCH)),)
+    assert (part.is_gated, part.is_blocking) == (False, False)
 
 
 def test_the_gate_does_not_know_of_it(host: Host, layout: Layout) -> None:
@@ -111,7 +114,7 @@ def test_twice_is_once_and_a_stopped_one_is_started(
     assert units.restarts == [UNIT, UNIT]
 
 
-def test_a_changed_config_restarts_it_and_nothing_else(
+def test_a_changed_config_is_its_own_without_a_restart(
     host: Host,
     layout: Layout,
     units: FakeSystemd,
@@ -120,7 +123,7 @@ def test_a_changed_config_restarts_it_and_nothing_else(
     changed = attrs.evolve(WATCHED, wait_seconds=1)
     apply(host, changed)
     assert kept(layout) == changed
-    assert units.restarts == [UNIT, UNIT]
+    assert units.restarts == [UNIT]
 
 
 def test_its_config_changes_under_the_lock_in_which_the_routes_change(
@@ -152,36 +155,28 @@ def test_its_config_changes_under_the_lock_in_which_the_routes_change(
 def test_routes_emptied_in_the_config_are_not_put_back_by_it(
     kernel: FakeKernel, layout: Layout, units: FakeSystemd
 ) -> None:
-    seen: list[Config] = []
-
-    class Looking(FailingBackend):
-        def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-            seen.append(kept(layout))
-            return super()._write(name, routes)
-
-    apply(Host(routes=kernel, units=units, layout=layout), WATCHED)
+    """They go, and out of what it reads, under the lock in which it would put them back."""
+    host = Host(routes=kernel, units=units, layout=layout)
+    apply(host, WATCHED)
     emptied = attrs.evolve(WATCHED, static_routes={})
-    apply(Host(routes=Looking(kernel, {}), units=units, layout=layout), emptied)
-    assert seen == [emptied]
-    assert units.restarts == [UNIT, UNIT]
+    with files.locked(layout.lock, phases.CancelScope()), pytest.raises(phases.TimedOut):
+        phases.run(phases.Timeout(0.2, Configure(emptied, host=host), name="apply"))
+    assert kept(layout) == WATCHED
+    assert [route for route in kernel.routes() if route.is_ours]
+    apply(host, emptied)
+    assert kept(layout) == emptied
+    assert not [route for route in kernel.routes() if route.is_ours]
 
 
 def test_cidrs_emptied_in_the_config_are_not_judged_by_it_any_more(
     kernel: FakeKernel, layout: Layout, units: FakeSystemd
 ) -> None:
-    markers_at_restart: list[bool] = []
-
-    class Noting(FakeSystemd):
-        def restart(self, unit: str) -> None:
-            markers_at_restart.append(layout.marker_ok.exists())
-            super().restart(unit)
-
-    apply(Host(routes=kernel, units=units, layout=layout), WATCHED)
+    host = Host(routes=kernel, units=units, layout=layout)
+    apply(host, WATCHED)
+    assert layout.marker_ok.exists()
     emptied = attrs.evolve(WATCHED, route_overlap={})
-    phases.run(CheckRouteOverlap(emptied, host=Host(routes=kernel, units=Noting(layout), layout=layout)))
+    phases.run(CheckRouteOverlap(emptied, host=host))
     assert kept(layout) == emptied
-    # What the old one may write until it ends is removed after that.
-    assert markers_at_restart == [True]
     assert not layout.marker_ok.exists()
 
 
@@ -255,7 +250,6 @@ def test_plan_names_what_would_be_installed_and_taken_back(host: Host) -> None:
     plan = plan_boot(WATCHED, host)
     assert plan.enable == (UNIT,)
     assert [change.path for change in plan.files if change.before is None] == [
-        "/etc/aks-flex-node/hostrouting-watch.json",
         "/etc/systemd/system/hostrouting-watch.service",
     ]
     apply(host, WATCHED)
@@ -275,7 +269,7 @@ def test_a_python_that_systemd_can_not_run_is_refused_with_what_to_do(
 @pytest.mark.parametrize(("textfile", "folder"), [("/var/lib/x/a.prom", "/var/lib/x"), ("/a.prom", "/")])
 def test_it_may_write_into_the_textfiles_folder(layout: Layout, textfile: str, folder: str) -> None:
     watch = {"enabled": True, "textfile": textfile}
-    unit = watch_part(attrs.evolve(WATCHED, watch=watch), layout).files[1].text
+    unit = watch_part(attrs.evolve(WATCHED, watch=watch), layout).files[0].text
     assert f'\nReadWritePaths="-{folder}"\n' in unit
 
 
@@ -289,7 +283,7 @@ def test_systemd_has_nothing_to_say_against_the_unit_whatever_the_paths(
     python.symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(python))
     watch = {"enabled": True, "textfile": '/var/lib/a b/"%n"/x.prom'}
-    text = watch_part(attrs.evolve(WATCHED, watch=watch), Layout(tmp_path)).files[1].text
+    text = watch_part(attrs.evolve(WATCHED, watch=watch), Layout(tmp_path)).files[0].text
     assert "@" not in text.replace("@system-service", "")
     unit = tmp_path / UNIT
     unit.write_text(text)

@@ -1,0 +1,194 @@
+"""The manifest: what was installed, so that it can be taken back without the config that asked for it.
+
+It is also what a later run, the doctor and the watcher rely upon, and so names of each part its files, its flags and
+what it was rendered from. Read as a config it is what is installed: its ``hostRouting`` is that of the installed parts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.boot import files
+from hostrouting.config.routing import SECTION, Config
+from hostrouting.model.errors import ConfigError, FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from hostrouting.boot.layout import Layout
+
+__all__ = ["CHECK", "ROUTES", "WATCH", "InstalledPart", "Manifest"]
+
+ROUTES = "static-routes"
+CHECK = "check-route-overlap"
+WATCH = "hostrouting-watch"
+
+# What parts are started and judged in this order; others come behind them.
+_ORDER = {ROUTES: 0, CHECK: 1}
+
+_PART = re.compile(r"[a-z][a-z0-9-]*")
+_UNIT = re.compile(r"[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service")
+# What is named here is removed, so it lies where parts have their files.
+_FILE = re.compile(
+    r"/etc/aks-flex-node/[A-Za-z0-9_-][A-Za-z0-9_.-]*"
+    rf"|/etc/systemd/system/{_UNIT.pattern}(\.d/zz-hostrouting\.conf)?"
+    r"|/etc/iproute2/rt_protos\.d/hostrouting\.conf"
+)
+_FOLDER = re.compile(
+    r"/etc(/aks-flex-node|/iproute2(/rt_protos\.d)?|/systemd(/system(/[A-Za-z0-9:_.@-]+\.(d|wants))?)?)?"
+)
+
+
+@attrs.frozen
+class InstalledPart:
+    """A part of what was installed.
+
+    Args:
+        is_blocking: whether its failure holds the consumer back.
+        is_gated: whether the gate runs its script.
+        files: as the running system sees them, in the order in which they were written.
+        after: other units that the consumer starts after, and that have drop-ins of this part.
+        config: what it was rendered from: by the section of the config, its keys.
+    """
+
+    is_blocking: bool = False
+    is_gated: bool = False
+    files: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    config: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+
+
+def _in_order(parts: Mapping[str, InstalledPart]) -> dict[str, InstalledPart]:
+    return {name: parts[name] for name in sorted(parts, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))}
+
+
+@attrs.frozen
+class Manifest:
+    """What was installed.
+
+    Args:
+        consumer: the unit that is held back.
+        parts: the installed parts, in the order in which they are started and judged.
+        folders: that were made for the files, as the running system sees them.
+        former: units that were held back before and whose gate is still to be removed.
+    """
+
+    consumer: str = ""
+    parts: dict[str, InstalledPart] = attrs.field(factory=dict, converter=_in_order)
+    folders: tuple[str, ...] = ()
+    former: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, layout: Layout) -> Manifest:
+        """The manifest of a layout; an empty one if nothing was installed.
+
+        Raises:
+            FileError: it can't be read, or names something that no installation writes.
+        """
+        text = files.read_text(layout.manifest)
+        if text is None:
+            return cls()
+        try:
+            document = json.loads(text)
+            parts = {_checked(_PART, name): _part(item, document) for name, item in document["parts"].items()}
+            # Consumers become parts of paths that are removed, so they go through the config's rule again.
+            consumer, *former = (Config(consumer=name).consumer for name in [document["consumer"], *document["former"]])
+            folders = tuple(_checked(_FOLDER, name) for name in document["folders"])
+            return cls(consumer, parts, folders, tuple(former))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+            raise FileError(
+                f"can't read the manifest {layout.manifest}: {error!r}; it names what to take back: mend it, or remove "
+                "it to forget what was installed"
+            ) from error
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether any part holds the consumer back, or reports at its start."""
+        return any(part.is_gated for part in self.parts.values())
+
+    @property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """What the installed parts were rendered from, as sections of one config."""
+        merged: dict[str, dict[str, Any]] = {}
+        for part in self.parts.values():
+            for section, keys in part.config.items():
+                merged.setdefault(section, {}).update(keys)
+        if self.consumer:
+            merged.setdefault(SECTION, {})["consumer"] = self.consumer
+        return merged
+
+    @property
+    def config(self) -> Config:
+        """What the installed parts of host routing were rendered from."""
+        return Config.from_mapping(self.sections)
+
+    def to_text(self) -> str:
+        """The file's content."""
+        document = {
+            "schema": 2,
+            "consumer": self.consumer,
+            "parts": {name: _written(part) for name, part in self.parts.items()},
+            "folders": list(self.folders),
+            "former": list(self.former),
+            **self.sections,
+        }
+        return json.dumps(document, indent=2) + "\n"
+
+    def gates(self, layout: Layout) -> list[Path]:
+        """The drop-ins of the gate, also those that are still to be removed."""
+        return [layout.gate(name) for name in (self.consumer, *self.former)] if self.has_gate else []
+
+    def files_of(self, layout: Layout, name: str) -> list[Path]:
+        """The files of a part, as they go: its unit no longer starts at boot, then the last written first."""
+        part = self.parts.get(name, InstalledPart())
+        return [layout.enablement(name), *(layout.of(path) for path in reversed(part.files))]
+
+    def files(self, layout: Layout) -> list[Path]:
+        """Everything that is installed, but for the manifest."""
+        return self.gates(layout) + [path for name in self.parts for path in self.files_of(layout, name)]
+
+    def with_part(self, name: str, part: InstalledPart) -> Manifest:
+        """The same with a part, in the place of what it was."""
+        return attrs.evolve(self, parts=self.parts | {name: part})
+
+    def without(self, *names: str) -> Manifest:
+        """The same without some parts."""
+        return attrs.evolve(self, parts={name: part for name, part in self.parts.items() if name not in names})
+
+
+def _checked(pattern: re.Pattern[str], name: object) -> str:
+    if not isinstance(name, str) or not pattern.fullmatch(name):
+        raise ValueError(f"{name!r} is nothing that hostrouting installs")
+    return name
+
+
+def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) -> InstalledPart:
+    return InstalledPart(
+        is_blocking=item["blocking"] is True,
+        is_gated=item["gated"] is True,
+        files=tuple(_checked(_FILE, name) for name in item["files"]),
+        after=tuple(_checked(_UNIT, name) for name in item["after"]),
+        config={
+            section: {key: document[section][key] for key in keys} for section, keys in _keys(item["config"]).items()
+        },
+    )
+
+
+def _keys(config: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    return {section: list(keys) for section, keys in config.items()}
+
+
+def _written(part: InstalledPart) -> dict[str, Any]:
+    """A part; what it was rendered from stands beside the parts, where a config has it."""
+    return {
+        "blocking": part.is_blocking,
+        "gated": part.is_gated,
+        "files": list(part.files),
+        "after": list(part.after),
+        "config": _keys(part.config),
+    }

@@ -1,0 +1,80 @@
+"""ConfigureWatch: the service that keeps all of it true after boot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from hostrouting.boot.files import remove
+from hostrouting.boot.host import Host
+from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
+from hostrouting.boot.manifest import WATCH, Manifest
+from hostrouting.boot.parts import is_watched, watch_part
+from phases import CancelScope, all_or_nothing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostrouting.boot.layout import Layout
+    from hostrouting.config.routing import Config
+
+__all__ = ["ConfigureWatch", "remove_watch"]
+
+
+@attrs.frozen
+class ConfigureWatch:
+    """Have the watcher run if a config asks for one, and not if it doesn't.
+
+    The watcher keeps true what is installed, as the manifest names it; so it follows the other tasks by itself.
+
+    Args:
+        config: what is wanted.
+        host: where; None: this host.
+    """
+
+    name: ClassVar[str] = "configure-watch"
+
+    config: Config
+    host: Host | None = attrs.field(default=None, kw_only=True)
+
+    def do(self, scope: CancelScope) -> bool:
+        """Do it.
+
+        Returns:
+            Whether anything was installed, changed or removed.
+
+        Raises:
+            UnitError: systemd refuses, or can't run this Python; everything is as before.
+            FileError: a file can't be written, or the lock can't be taken; everything is as before.
+        """
+        host, unit = self.host or Host(), f"{WATCH}.service"
+        if not is_watched(self.config):
+            return remove_watch(host, scope)
+        before = _textfile(host.layout)
+        with exclusive(host, scope), all_or_nothing(scope) as undo:
+            is_new = install_part(host, self.config.consumer, watch_part(self.config, host.layout), undo)
+        if before is not None and before != _textfile(host.layout):
+            remove(before)
+        # Not under the lock, which the watcher takes as it starts.
+        if not host.is_image and (is_new or not host.units.is_active(unit)):
+            host.units.restart(unit)
+        return is_new
+
+
+def remove_watch(host: Host, scope: CancelScope) -> bool:
+    """Take back what an earlier run installed; whether it did."""
+    if not is_installed(host, WATCH):
+        return False
+    textfile = _textfile(host.layout)
+    with exclusive(host, scope):
+        remove_part(host, WATCH)
+    if textfile is not None:
+        remove(textfile)
+    return True
+
+
+def _textfile(layout: Layout) -> Path | None:
+    """Where the installed watcher writes metrics."""
+    name = Manifest.load(layout).config.watch.textfile
+    return None if name is None else layout.of(name)

@@ -1,0 +1,106 @@
+"""The manifest: what it names is taken back, so nothing that hostrouting doesn't install may stand in it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shadowed import shadowed_kernel
+
+import phases
+from hostrouting import Config, Configure, FileError, Host, Layout, RemoveHostRouting
+from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
+from hostrouting.testing import FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CONFIG = Config.from_mapping(
+    {
+        "hostRouting": {
+            "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+            "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+            "waitSeconds": 0,
+            "consumer": "kubelet.service",
+            "watch": {"enabled": True},
+        }
+    }
+)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    return Layout(tmp_path)
+
+
+@pytest.fixture
+def host(layout: Layout) -> Host:
+    return Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)
+
+
+def test_it_names_of_each_part_its_files_its_flags_and_its_config(host: Host, layout: Layout) -> None:
+    phases.run(Configure(CONFIG, host=host))
+    manifest = Manifest.load(layout)
+    assert [(name, part.is_blocking, part.is_gated) for name, part in manifest.parts.items()] == [
+        (ROUTES, True, True),
+        (CHECK, True, True),
+        (WATCH, False, False),
+    ]
+    assert manifest.config == CONFIG
+    named = {layout.of(name) for part in manifest.parts.values() for name in part.files}
+    assert all(path.is_file() for path in named)
+    assert {path for path in manifest.files(layout) if path.exists()} >= named
+
+
+def test_nothing_installed_is_an_empty_one(layout: Layout) -> None:
+    assert Manifest.load(layout) == Manifest()
+    assert not Manifest().files(layout)
+    assert Manifest().config == Config()
+
+
+def spoil(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        at: Any = document
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+
+    return change
+
+
+PARTS: list[Any] = [None, [], "x", {"../x": {}}, {"x/y": {}}]
+FOREIGN = ["/etc/passwd", "/etc/aks-flex-node/../passwd", "/etc/aks-flex-node/a/b", "etc/x", "/", "", 3, None]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(spoil("parts", ROUTES, "files", 0, value=name) for name in FOREIGN),
+        *(spoil("folders", value=[name]) for name in ["/", "/usr", "/etc/../usr", "/etc/ssh", 3]),
+        *(spoil("consumer", value=name) for name in ["../../x.service", "x", "", None]),
+        *(spoil("former", value=[name]) for name in ["../../x.service", "x/y.service"]),
+        *(spoil("parts", value=value) for value in PARTS),
+        spoil("parts", ROUTES, "after", value=["../x.service"]),
+        spoil("parts", ROUTES, "config", value={"hostRouting": ["nothingSuch"]}),
+    ],
+)
+def test_one_that_names_what_no_installation_writes_is_refused_and_nothing_is_removed(
+    host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]
+) -> None:
+    phases.run(Configure(CONFIG, host=host))
+    document = json.loads(layout.manifest.read_text())
+    change(document)
+    layout.manifest.write_text(json.dumps(document))
+    before = {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()}
+    with pytest.raises(FileError, match="hostrouting.installed.json"):
+        phases.run(RemoveHostRouting(host=host))
+    assert {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()} == before
+
+
+def test_parts_of_others_come_behind(layout: Layout) -> None:
+    manifest = Manifest("kubelet.service").with_part("another", InstalledPart()).with_part(CHECK, InstalledPart())
+    assert list(manifest.with_part(ROUTES, InstalledPart()).parts) == [ROUTES, CHECK, "another"]
+    assert list(manifest.without("another").parts) == [CHECK]
