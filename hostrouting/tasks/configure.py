@@ -22,7 +22,7 @@ __all__ = ["Configure", "RemoveHostRouting"]
 
 @attrs.frozen
 class Configure:
-    """Install the static routes, then prove that every expected CIDR leaves by the default route's interface.
+    """Install the static routes and the watcher, then prove that every expected CIDR leaves by the default interface.
 
     Args:
         config: what is wanted.

@@ -21,7 +21,7 @@ from boot.test_gate import (
 if TYPE_CHECKING:
     from boot.rig import Machine
 
-WATCH = "[Service]\nType=notify\nExecStart=/opt/venv/bin/python -m hostrouting watch /etc/aks-flex-node/hostrouting-watch.json\n"
+WATCH = "[Service]\nType=notify\nExecStart=/opt/venv/bin/python -m hostrouting watch /etc/aks-flex-node/hostrouting.installed.json\n"
 
 
 def doctor(node: Machine, *words: str) -> tuple[int, list[dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""The backend of examples/ip_command_backend.py answers as Linux does, and a host can work with it."""
+"""The backends of examples/ answer as Linux does, and a host can work with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import Pair, conformance_test
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hostrouting.kernel.port import RouteBackend
 
@@ -40,15 +40,30 @@ def ip_command_backend() -> RouteBackend:
     return IpCommandBackend()
 
 
+def pyroute2_backend() -> RouteBackend:
+    from pyroute2_backend import Pyroute2Backend
+
+    return Pyroute2Backend()
+
+
 @contextmanager
 def routes_by_ip() -> Iterator[Pair]:
     enter_namespace()
     yield Pair(ip_command_backend(), world=NamespaceKernel())
 
 
+@contextmanager
+def routes_by_pyroute2() -> Iterator[Pair]:
+    enter_namespace()
+    yield Pair(pyroute2_backend(), world=NamespaceKernel())
+
+
 # Always the same examples: among many hundreds of others one differed, in an errno that ip doesn't print (see there).
 SETTINGS = settings(max_examples=12, stateful_step_count=12, derandomize=True)
 TestIpCommandBackend = conformance_test(routes_by_ip, settings=SETTINGS)
+TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=settings(max_examples=20, stateful_step_count=20))
+
+BACKENDS = pytest.mark.parametrize("backend", [ip_command_backend, pyroute2_backend])
 
 CONFIG = Config.from_mapping(
     {"hostRouting": {"staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]}}}
@@ -56,42 +71,49 @@ CONFIG = Config.from_mapping(
 WANTED = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", GATEWAY),))
 
 
-def test_a_host_works_with_it(kernel: NamespaceKernel, tmp_path: Path) -> None:
+@BACKENDS
+def test_a_host_works_with_it(kernel: NamespaceKernel, tmp_path: Path, backend: Callable[[], RouteBackend]) -> None:
     build_node(kernel)
-    host = Host(routes=ip_command_backend(), units=FakeSystemd(), layout=Layout(tmp_path))
+    host = Host(routes=backend(), units=FakeSystemd(), layout=Layout(tmp_path))
     task = ConfigureStaticRoutes(CONFIG, host=host)
     assert phases.run(task).added == (WANTED,)
     assert phases.run(task).unchanged == (WANTED,)
     assert WANTED in kernel.routes()
 
 
-def test_it_hears_of_changes(kernel: NamespaceKernel) -> None:
-    backend, scope = ip_command_backend(), phases.CancelScope(timeout=10.0)
-    backend.wait_for_change(scope)
+@BACKENDS
+def test_it_hears_of_changes(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
+    listening, scope = backend(), phases.CancelScope(timeout=10.0)
+    listening.wait_for_change(scope)
     kernel.add_link("eth0")
-    backend.wait_for_change(scope)
+    listening.wait_for_change(scope)
 
 
-def test_its_failures_carry_the_route_the_errno_and_the_reason(kernel: NamespaceKernel) -> None:
+@BACKENDS
+def test_its_failures_carry_the_route_the_errno_and_the_reason(
+    kernel: NamespaceKernel, backend: Callable[[], RouteBackend]
+) -> None:
     build_node(kernel)
     far = Route(IPv4Network("10.9.0.0/16"), (NextHop("eth0", IPv4Address("10.99.0.1")),))
-    (failure,) = ip_command_backend().add([far, WANTED])
+    (failure,) = backend().add([far, WANTED])
     assert (failure.route, failure.errno) == (far, errno.ENETUNREACH)
     assert "Nexthop has invalid gateway" in failure.message
-    (failure,) = ip_command_backend().add([WANTED])
+    (failure,) = backend().add([WANTED])
     assert failure.errno == errno.EEXIST
 
 
-def test_a_table_that_cannot_be_is_empty(kernel: NamespaceKernel) -> None:
-    backend = ip_command_backend()
-    assert [backend.routes(table) for table in (0, 777, 2**32)] == [(), (), ()]
+@BACKENDS
+def test_a_table_that_cannot_be_is_empty(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
+    assert [backend().routes(table) for table in (0, 777, 2**32)] == [(), (), ()]
 
 
-def test_the_entries_of_a_table_are_those_that_the_kernel_has(kernel: NamespaceKernel) -> None:
+@BACKENDS
+def test_the_entries_of_a_table_are_those_that_the_kernel_has(
+    kernel: NamespaceKernel, backend: Callable[[], RouteBackend]
+) -> None:
     build_node(kernel)
-    backend = ip_command_backend()
     for table in (Table.MAIN, Table.LOCAL):
-        assert backend.routes(table) == kernel.routes(table) != ()
+        assert backend().routes(table) == kernel.routes(table) != ()
 
 
 def test_no_ip_is_a_route_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,7 +182,7 @@ def install_another_consumer(node: Node) -> None:
     node.write(f"{UNITS}/kubelet.service.d/10-hostrouting.conf", "[Service]\nExecStartPre=/gone\n")
 
 
-WATCH = "[Service]\nType=notify\nExecStart=/opt/venv/bin/python -m hostrouting watch /etc/aks-flex-node/hostrouting-watch.json\n"
+WATCH = "[Service]\nType=notify\nExecStart=/opt/venv/bin/python -m hostrouting watch /etc/aks-flex-node/hostrouting.installed.json\n"
 
 FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "edited script": (edit_a_script, "file-differs", ROUTES, "hostrouting apply"),
