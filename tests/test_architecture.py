@@ -32,7 +32,7 @@ BELOW = {
     "cli": {"model", "config", "kernel", "boot", "routes", "overlap", "tasks", "watch", "doctor"},
 }
 # The neighbours' own commands, and the fakes, are all that knows them.
-KNOW_AZURE = ("hostrouting.azure", "hostrouting.cli.azure", "hostrouting.testing")
+KNOW_AZURE = ("hostrouting.azure.", "hostrouting.cli.azure.", "hostrouting.testing.")
 
 PURE = (
     "hostrouting.config.schema",
@@ -67,6 +67,22 @@ PURE = (
     "hostrouting.doctor.report",
 )
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}
+
+
+# What a room may take from the top: the version, and what makes public names.
+TOP_NAMES = {
+    "cli": ("hostrouting", "hostrouting.__version__"),
+    "azure": ("hostrouting._lazy", "hostrouting._lazy.lazily"),
+}
+BY_STRING = {"import_module", "__import__"}
+
+
+def names_in(source: str) -> set[str]:
+    """Every name and attribute that a module uses."""
+    nodes = list(ast.walk(ast.parse(source)))
+    imported = {name.rpartition(".")[2] for name in imports(source)}
+    named = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return imported | named | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
 def room_of(module: str) -> str:
@@ -116,20 +132,37 @@ def doors() -> dict[str, set[str]]:
 
 def objections(module: str, source: str) -> list[str]:
     """What is wrong with the imports of a module."""
-    room, found = room_of(module), []
-    for name in sorted(imports(source)):
-        other = room_of(name)
-        if module.startswith("phases") and name.startswith("hostrouting"):
-            found.append(f"{module} imports {name}: the runner knows nothing of routes")
-        if not name.startswith("hostrouting.") or not room or not other or other == room:
-            continue
-        if other == "azure" and module.startswith(KNOW_AZURE):
-            continue
-        if other not in BELOW[room]:
-            found.append(f"{module} imports {name}: {room} may import {' '.join(sorted(BELOW[room])) or 'no room'}")
-        elif other in doors() and name.split(".")[2:3] and name.split(".")[2] not in doors()[other]:
-            found.append(f"{module} imports {name}, which {other} doesn't open to others")
-    return found
+    found = [why for name in sorted(imports(source)) if (why := objection(module, name))]
+    if module != "hostrouting._lazy" and (called := BY_STRING & names_in(source)):
+        found.append(f"{' '.join(called)}: an import that no reader sees")
+    return [f"{module} imports {why}" for why in found]
+
+
+def objection(module: str, name: str) -> str:
+    """What is wrong with a module's import of a name; empty: nothing."""
+    room, other, package = room_of(module), room_of(name), module.partition(".")[0]
+    if package == "phases":
+        return f"{name}: the runner knows nothing of routes" if name.startswith("hostrouting") else ""
+    if name.startswith("phases._"):
+        return f"{name}, which phases doesn't open to others"
+    if not name.startswith("hostrouting"):
+        return ""
+    if module == "hostrouting._lazy":
+        return f"{name}: it stands below every room"
+    if not room or other == room or (other == "azure" and f"{module}.".startswith(KNOW_AZURE)):
+        return ""
+    if not other:
+        is_known = name in TOP_NAMES.get(room, ())
+        return "" if is_known else f"{name}: what is named there is for users, and may lie above {room}"
+    return why_not(room, other, name)
+
+
+def why_not(room: str, other: str, name: str) -> str:
+    """What is wrong with a room's import of a name of another one."""
+    if other not in BELOW[room]:
+        return f"{name}: {room} may import {' '.join(sorted(BELOW[room])) or 'no room'}"
+    is_closed = other in doors() and name.split(".")[2:3] and name.split(".")[2] not in doors()[other]
+    return f"{name}, which {other} doesn't open to others" if is_closed else ""
 
 
 @pytest.mark.parametrize("module", sorted(sources()))
@@ -157,6 +190,28 @@ def test_an_upward_import_planted_in_any_room_is_seen(room: str, plant: str) -> 
 def test_an_import_of_a_closed_module_is_seen() -> None:
     assert objections("hostrouting.tasks.planted", "from hostrouting.overlap.fix import Remedies")
     assert objections("phases.planted", "import hostrouting")
+    assert objections("hostrouting.tasks.planted", "from phases._scope import CancelScope")
+    assert objections("hostrouting.cli.azure_like", "from hostrouting.azure.probe import plan")
+    assert objections("hostrouting._lazy", "from hostrouting.cli.entry import main")
+
+
+@pytest.mark.parametrize(
+    "statement", ["from hostrouting import Configure", "import hostrouting", "from hostrouting import *"]
+)
+def test_a_public_name_taken_from_inside_is_seen(statement: str) -> None:
+    """It may lie in any room, so it would be a way upwards."""
+    assert objections(
+        "hostrouting.model.planted", f"def later():\n    {statement}" if "*" not in statement else statement
+    )
+
+
+@pytest.mark.parametrize("call", ["importlib.import_module('x')", "import_module('x')", "__import__('x')"])
+def test_an_import_by_string_is_seen(call: str) -> None:
+    assert objections("hostrouting.model.planted", call)
+    assert objections("phases.planted", call)
+
+
+def test_names_beside_the_closed_ones_are_not_objected_to() -> None:
     assert objections("hostrouting.cli.commands", "from hostrouting.azure import nodes")
     assert not objections("hostrouting.cli.azure.planted", "from hostrouting.azure import nodes")
 

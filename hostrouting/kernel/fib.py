@@ -150,9 +150,10 @@ class Fib:
 
     def lookup(self, address: IPv4Address, source: IPv4Address | None = None) -> Lookup:
         """The answer that the kernel would give, as ``RouteBackend.lookup`` has it."""
-        if source is not None and not self._is_own(source):
+        source = source or NO_SOURCE
+        if source != NO_SOURCE and not self._is_own(source):
             return Lookup(address, None, errnos.ENETUNREACH)
-        decision = self.decide(address, source or NO_SOURCE)
+        decision = self.decide(address, source)
         if decision.route is not None:
             errno = _ERRNO_OF_TYPE.get(decision.route.type)
             route = decision.route

@@ -182,7 +182,7 @@ class NetlinkBackend:
 
     @contextmanager
     def noticing_changes(self) -> Iterator[Callable[[], bool]]:
-        """While it is open, tell whether routes or rules may have changed since it was opened.
+        """While it is open, tell whether links, addresses, routes or rules may have changed since it was opened.
 
         Raises:
             RouteError: the kernel can't be listened to.

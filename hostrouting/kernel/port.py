@@ -70,7 +70,10 @@ class RouteBackend(Protocol):
         ...
 
     def noticing_changes(self) -> AbstractContextManager[Callable[[], bool]]:
-        """While it is open, tell whether links, addresses, routes or rules may have changed since it was opened."""
+        """While it is open, tell whether links, addresses, routes or rules may have changed since it was opened.
+
+        Whoever asks again is told again.
+        """
         ...
 
     def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
@@ -84,7 +87,8 @@ class RouteBackend(Protocol):
         Args:
             addresses: the destinations.
             source: the packet's source, as a socket that connects has chosen it; from one that isn't an address of
-                this host nothing can be reached (ENETUNREACH). None: none is chosen yet.
+                this host nothing can be reached (ENETUNREACH, EINVAL from multicast or broadcast). None, and 0.0.0.0 as
+                in a packet: none is chosen yet.
         """
         ...
 

@@ -62,7 +62,7 @@ def reasons(report: OverlapReport) -> list[str]:
 
 
 def error_text(report: OverlapReport) -> str:
-    """What an error says of a check: the failures or the reason, what mends them and whom that hits, what no route mends."""
+    """What an error says of a check: failures or reason, what mends them and whom that hits, what no route mends."""
     entries, rest = pasted_entries(report)
     fix = [f"{PASTE} {', '.join(entries)}{rest}"] if entries else []
     mind = [f"mind: {line}" for line in report.remedy.consequences]

@@ -27,6 +27,8 @@ _LOOPBACK_NETWORK = 127
 
 def get_route(net: Net, address: IPv4Address, source: IPv4Address | None = None) -> Lookup:
     """The entry that wins for a packet of this host, or the errno."""
+    if source is not None and not int(source):
+        source = None  # to the kernel both are zero
     if source is not None and (errno := _refuse_source(net, address, source)):
         return Lookup(address, None, errno)
     if not int(address):
@@ -53,7 +55,7 @@ def get_route(net: Net, address: IPv4Address, source: IPv4Address | None = None)
 
 def _refuse_source(net: Net, address: IPv4Address, source: IPv4Address) -> int:
     """Why there is no look-up from a source; 0: there is one."""
-    if source.is_multicast or source == _BROADCAST or not int(source) >> 24:
+    if source.is_multicast or source == _BROADCAST:
         return errnos.EINVAL
     if not _ip_dev_find(net, source):
         return errnos.ENETUNREACH

@@ -59,6 +59,7 @@ class Listener(Socket):
 
     def __init__(self, *, ways_only: bool = False) -> None:
         super().__init__(_LINK | _IPV4_IFADDR | _IPV4_ROUTE | _IPV4_RULE, _WAYS_ONLY if ways_only else ())
+        self._has_seen: set[int | None] = set()  # tables of which a change was seen; None: of any
 
     def __del__(self) -> None:
         # One that waits lives as long as its thread and its backend; that it ends with them is no leak to warn of.
@@ -88,6 +89,11 @@ class Listener(Socket):
         Args:
             table: of which table; None: of any.
         """
+        if table not in self._has_seen and self._sees_a_change(table):
+            self._has_seen.add(table)
+        return table in self._has_seen
+
+    def _sees_a_change(self, table: int | None) -> bool:
         for _ in range(_DRAINED_AT_ONCE):
             try:
                 event = self.recv(_EVENT_BYTES)
