@@ -37,7 +37,6 @@ KNOW_AZURE = ("hostrouting.azure.", "hostrouting.cli.azure.", "hostrouting.testi
 PURE = (
     "hostrouting.config.schema",
     "hostrouting.config.routing",
-    "hostrouting.config.values",
     "hostrouting.kernel.default_route",
     "hostrouting.kernel.fib",
     "hostrouting.kernel.nexthops",

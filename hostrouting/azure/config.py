@@ -12,8 +12,18 @@ import attrs
 
 from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.config.routing import WAIT_SECONDS_MAX, Config, read_config
-from hostrouting.config.schema import attempt, each, raise_invalid, read, read_section, write
-from hostrouting.config.values import parse_boolean, parse_consumer, parse_integer, parse_word
+from hostrouting.config.schema import (
+    attempt,
+    each,
+    parse_boolean,
+    parse_consumer,
+    parse_integer,
+    parse_word,
+    raise_invalid,
+    read,
+    read_section,
+    write,
+)
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_any_address, parse_any_prefix, parse_device
 

@@ -8,6 +8,7 @@ from hostrouting.cli.drawing import draw
 from hostrouting.cli.strips import runs
 from hostrouting.cli.styled import bad, cell, dim, good, head
 from hostrouting.model.text import clean
+from hostrouting.model.uncollected import uncollected
 from hostrouting.overlap.findings import Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
@@ -44,7 +45,8 @@ def remedy_lines(report: OverlapReport) -> list[str]:
 
 def routes_text(report: RoutesReport) -> str:
     """What became of the routes, a line each; one line if nothing changed."""
-    lines = _route_lines(report.changes, "added", "replaced", "removed", "unchanged")
+    with uncollected():
+        lines = _route_lines(report.changes, "added", "replaced", "removed", "unchanged")
     if report.changes.is_empty:
         lines.append("nothing to change")
     return "\n".join(lines)

@@ -4,4 +4,4 @@
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["document", "routing", "schema", "values"]
+__all__ = ["routing", "schema"]

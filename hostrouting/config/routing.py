@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from hostrouting.config.document import read_document
-from hostrouting.config.schema import attempt, each, raise_invalid, read, read_section, write
-from hostrouting.config.values import (
+from hostrouting.config.schema import (
+    attempt,
+    each,
     parse_boolean,
     parse_consumer,
     parse_integer,
     parse_pattern,
     parse_textfile,
     parse_word,
+    raise_invalid,
+    read,
+    read_document,
+    read_section,
+    write,
 )
 from hostrouting.model.parsing import parse_cidr, parse_device, parse_prefix, parse_unicast_address
 from hostrouting.model.text import shown
@@ -71,7 +76,7 @@ class Coverage(StrEnum):
     PROBE = "PROBE"
 
 
-# --- rules that name our own classes; the others are in values -------------------------------------------------------
+# --- rules that name our own classes; the others are in schema -------------------------------------------------------
 
 
 def _parse_gateway(value: object) -> Gateway:

@@ -1,4 +1,4 @@
-"""How attrs classes become a strict JSON schema that reports every problem at once, each with its path.
+"""How JSON becomes typed values, strictly: documents, objects, single values; every problem at once, with its path.
 
 A class is its own schema: a field's metadata ``key`` is its name in JSON, its converter the rule. A converter
 wrapped in ``attempt`` doesn't raise: it leaves an ``Invalid`` in the field, and ``raise_invalid``, called from
@@ -13,15 +13,39 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import attrs
 
-from hostrouting.model.errors import ConfigError
+from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.text import shown
+from hostrouting.model.uncollected import uncollected
 
-__all__ = ["JsonObject", "attempt", "below", "each", "kind", "raise_invalid", "read", "read_section", "write"]
+if TYPE_CHECKING:
+    import os
+
+__all__ = [
+    "JsonObject",
+    "attempt",
+    "below",
+    "each",
+    "kind",
+    "parse_boolean",
+    "parse_consumer",
+    "parse_document",
+    "parse_integer",
+    "parse_pattern",
+    "parse_textfile",
+    "parse_word",
+    "raise_invalid",
+    "read",
+    "read_document",
+    "read_section",
+    "write",
+]
 
 Problem = tuple[str, str]
 T = TypeVar("T")
@@ -57,10 +81,10 @@ def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
 def raise_invalid(instance: attrs.AttrsInstance, *, more: Iterable[Problem] = ()) -> None:
     """Raise one ``ConfigError`` with the problems of all fields and some more, if there are any."""
     problems: list[Problem] = list(more)
-    for field in attrs.fields(type(instance)):
+    for key, field in _fields(type(instance)).items():
         value = getattr(instance, field.name)
         if isinstance(value, Invalid):
-            problems += below(field.metadata["key"], value.problems)
+            problems += below(key, value.problems)
     if problems:
         raise ConfigError(problems)
 
@@ -111,13 +135,19 @@ def _key(key: object) -> str:
     return key if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]+", key) else shown(str(key))
 
 
-def _key_problems(mapping: Mapping[Any, Any], known: list[str]) -> list[Problem]:
+@cache
+def _fields(cls: type) -> dict[str, attrs.Attribute[Any]]:
+    """The fields of a class by their JSON keys."""
+    return {field.metadata["key"]: field for field in attrs.fields(cls)}
+
+
+def _key_problems(mapping: Mapping[Any, Any], known: Collection[str]) -> list[Problem]:
     problems = [(_key(key), "this key is given twice") for key in getattr(mapping, "duplicates", ())]
     for key in mapping:
         if key not in known:
             import difflib
 
-            near = difflib.get_close_matches(str(key), known, n=1)
+            near = difflib.get_close_matches(str(key), list(known), n=1)
             hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
             problems.append((_key(key), f"unknown key; {hint}"))
     return problems
@@ -138,8 +168,8 @@ def read(cls: type[T], value: object) -> T:
     """
     if not isinstance(value, Mapping):
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
-    fields = {field.metadata["key"]: field for field in attrs.fields(cast("type[attrs.AttrsInstance]", cls))}
-    problems = _key_problems(value, list(fields))
+    fields = _fields(cast("type", cls))
+    problems = _key_problems(value, fields)
     given: dict[str, Any] = {}
     for key, field in fields.items():
         if value.get(key) is not None:
@@ -179,7 +209,8 @@ def read_section(cls: type[T], document: object, section: str) -> T | None:
     if document.get(section) is None:
         return None
     try:
-        return read(cls, document[section])
+        with uncollected():
+            return read(cls, document[section])
     except ConfigError as error:
         raise ConfigError(below(section, error.problems)) from None
 
@@ -191,3 +222,135 @@ def write(instance: attrs.AttrsInstance) -> dict[str, Any]:
         for field in attrs.fields(type(instance))
         if (value := getattr(instance, field.name)) != field.default
     }
+
+
+# --- single values: each parses one, or says in a ValueError what is wrong with it -----------------------------------
+
+
+Word = TypeVar("Word", bound=StrEnum)
+
+# systemd.unit(5); no path can hide in it.
+_CONSUMER = re.compile(r"[A-Za-z0-9:_.-]+@?[A-Za-z0-9:_.-]*\.service")
+_PATTERN = re.compile(r"[][A-Za-z0-9_.*?-]+")
+# No "." or ".." as a part: where it leads is what it says.
+_TEXTFILE = re.compile(r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom")
+
+
+def parse_integer(value: object, highest: int) -> int:
+    """A whole number from 0 on."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{shown(value)} is not an integer")
+    if not 0 <= value <= highest:
+        raise ValueError(f"{shown(value)} is out of range; expected 0 to {highest}")
+    return value
+
+
+def parse_boolean(value: object) -> bool:
+    """True or false, and nothing that merely counts as one of them."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not a boolean; expected true or false")
+    return value
+
+
+def parse_word(value: object, words: type[Word], kind: str, default: Word) -> Word:
+    """One of some words, in any case; the default for an empty string."""
+    if isinstance(value, str) and value.isascii():  # upper() makes ASCII of some letters that aren't
+        word = value.upper() or default
+        if word in words.__members__:
+            return words[word]
+    raise ValueError(f"{shown(value)} is not {kind}; expected {' or '.join(words.__members__)}")
+
+
+def parse_consumer(value: object) -> str:
+    """The name of a service, an instance or a template."""
+    if not isinstance(value, str) or not _CONSUMER.fullmatch(value):
+        raise ValueError(
+            f"{shown(value)} is not the name of a service; expected for example systemd-nspawn@.service, "
+            "systemd-nspawn@kube1.service or kubelet.service"
+        )
+    return value
+
+
+def parse_pattern(value: object) -> str:
+    """A shell pattern of interface names."""
+    if not isinstance(value, str) or not _PATTERN.fullmatch(value):
+        raise ValueError(f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]")
+    return value
+
+
+def parse_textfile(value: object) -> str | None:
+    """The path of a file for the textfile collector of Prometheus' node exporter, which reads ``*.prom``."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or not value.isprintable() or not _TEXTFILE.fullmatch(value):
+        raise ValueError(
+            f"{shown(value)} is not the absolute path of a textfile; expected for example "
+            "/var/lib/node_exporter/textfile_collector/hostrouting.prom"
+        )
+    return value
+
+
+# --- documents: JSON (RFC 8259, UTF-8) from outside ------------------------------------------------------------------
+
+
+def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) -> Any:
+    """Read a file.
+
+    Args:
+        path: of the file.
+        what: it should be, in a word, for the messages.
+        bytes_max: a larger file is refused.
+
+    Returns:
+        The document, its objects as ``JsonObject``.
+
+    Raises:
+        ConfigError: there is no such file, or it isn't JSON.
+        FileError: it can't be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return parse_document(file, str(path), what, bytes_max=bytes_max)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError([(str(path), "there is no such file")]) from None
+    except IsADirectoryError:
+        raise ConfigError([(str(path), "is a directory; expected a JSON file")]) from None
+    except OSError as error:
+        raise FileError.of(f"read the {what} {path}", error) from error
+    except ValueError as error:  # a NUL in the path
+        raise ConfigError([(repr(str(path)), f"is not a path: {error}")]) from None
+
+
+def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> Any:
+    """Read an open file.
+
+    Args:
+        file: from where it is read to its end.
+        name: of the file, for the messages.
+        what: it should be, in a word.
+        bytes_max: a larger one is refused.
+
+    Returns:
+        The document, its objects as ``JsonObject``.
+
+    Raises:
+        ConfigError: it isn't JSON.
+        OSError: it can't be read.
+    """
+    import json
+
+    raw = file.read(bytes_max + 1)
+    if len(raw) > bytes_max:
+        raise ConfigError([(name, f"is no {what}: it is larger than {bytes_max >> 20} MiB")])
+    if not raw.strip():
+        raise ConfigError(
+            [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
+        )
+    try:
+        # As os.fsdecode would: to the kernel any bytes make an interface's name, and ip prints them as they are.
+        with uncollected():
+            return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=JsonObject)
+    except RecursionError:
+        raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
+    except ValueError as error:
+        raise ConfigError([(name, f"is not JSON: {error}")]) from None

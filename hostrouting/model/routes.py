@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 from enum import IntEnum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 import attrs
@@ -222,24 +223,42 @@ class Route:
         return sorted(map(_sortable, self.hops)) == sorted(map(_sortable, other.hops))
 
     def __str__(self) -> str:
-        single = self.hops[0] if len(self.hops) == 1 else None
-        words = [
-            "" if self.type is RouteType.UNICAST else self.type.name.lower(),
-            _destination(self.destination),
-            f"tos {self.tos:#04x}" if self.tos else "",
-            "" if self.nexthop_id is None else f"nhid {self.nexthop_id}",
-            single.words() if single else "",
-            "" if self.table == Table.MAIN else f"table {_word(self.table, Table)}",
-            f"proto {_word(self.protocol, Protocol)}",
-            "" if self.scope == Scope.UNIVERSE else f"scope {_word(self.scope, Scope)}",
-            "" if self.source is None else f"src {self.source}",
-            f"metric {self.metric}" if self.metric else "",
-            single.flag_words() if single else "",
-            "" if self.mtu is None else f"mtu {self.mtu}",
-        ]
-        if not single:
-            words += [f"nexthop {hop.words()} weight {hop.weight} {hop.flag_words()}".strip() for hop in self.hops]
-        return " ".join(word for word in words if word)
+        kind = "" if self.type is RouteType.UNICAST else f"{self.type.name.lower()} "
+        tos = f" tos {self.tos:#04x}" if self.tos else ""
+        # All but the destination thousands of routes have in common, often with the very same hops.
+        tail = _tail(
+            self.hops, self.nexthop_id, self.table, self.protocol, self.scope, self.source, self.metric, self.mtu
+        )
+        return f"{kind}{_destination(self.destination)}{tos}{tail}"
+
+
+@lru_cache(maxsize=1024)
+def _tail(
+    hops: tuple[NextHop, ...],
+    nexthop_id: int | None,
+    table: int,
+    protocol: int,
+    scope: int,
+    source: IPv4Address | None,
+    metric: int,
+    mtu: int | None,
+) -> str:
+    """The words behind the destination, each with a blank before it."""
+    single = hops[0] if len(hops) == 1 else None
+    words = [
+        "" if nexthop_id is None else f"nhid {nexthop_id}",
+        single.words() if single else "",
+        "" if table == Table.MAIN else f"table {_word(table, Table)}",
+        f"proto {_word(protocol, Protocol)}",
+        "" if scope == Scope.UNIVERSE else f"scope {_word(scope, Scope)}",
+        "" if source is None else f"src {source}",
+        f"metric {metric}" if metric else "",
+        single.flag_words() if single else "",
+        "" if mtu is None else f"mtu {mtu}",
+    ]
+    if not single:
+        words += [f"nexthop {hop.words()} weight {hop.weight} {hop.flag_words()}".strip() for hop in hops]
+    return "".join(f" {word}" for word in words if word)
 
 
 def _sortable(hop: NextHop) -> tuple[str, str, bool, int]:
@@ -247,7 +266,7 @@ def _sortable(hop: NextHop) -> tuple[str, str, bool, int]:
 
 
 def _destination(network: IPv4Network) -> str:
-    if network == DEFAULT_DESTINATION:
+    if network.prefixlen == 0:
         return "default"
     return str(network.network_address) if network.prefixlen == 32 else str(network)
 

@@ -9,6 +9,7 @@ import attrs
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import halves
 from hostrouting.model.routes import Scope, Table
+from hostrouting.model.uncollected import uncollected
 from hostrouting.routes.resolve import describe_missing, resolve
 
 if TYPE_CHECKING:
@@ -205,9 +206,10 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
     """
     main = backend.routes(Table.MAIN)
     wanted = config.static_routes.routes
-    if not wanted:
-        return plan_routes((), main), None
-    resolution = resolve(wanted, backend.links(), backend.addresses(), main)
-    if resolution.missing:
-        return RoutePlan(), describe_missing(resolution.missing)
-    return plan_routes(resolution.routes, main), None
+    with uncollected():
+        if not wanted:
+            return plan_routes((), main), None
+        resolution = resolve(wanted, backend.links(), backend.addresses(), main)
+        if resolution.missing:
+            return RoutePlan(), describe_missing(resolution.missing)
+        return plan_routes(resolution.routes, main), None
