@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -116,9 +118,31 @@ def _against_pyroute2(effort: Effort) -> Measured:
     return Measured(Figures.of_spans(ours), Figures.of_spans(theirs))
 
 
+def _example(effort: Effort) -> Measured:
+    """The port over pyroute2, by the example: what a backend of one's own costs."""
+    folder = str(Path(__file__).parents[1] / "examples")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    from pyroute2_backend import Pyroute2Backend
+
+    def contender() -> Span:
+        with World() as world:
+            backend = Pyroute2Backend()
+            span, failures = timed(lambda: backend.add(routes))
+            if failures:
+                raise WrongOutcomeError(f"{len(failures)} routes failed: {failures[0]}")
+            world.expect(routes, backend.routes(Table.MAIN))
+        return span
+
+    routes = routes_of(effort.size(1_000))
+    ours, theirs = alternate(effort.rounds(), by_backend(routes), contender)
+    return Measured(Figures.of_spans(ours), Figures.of_spans(theirs))
+
+
 ROWS = (
     Row("backend-100k", "backend, 100,000 routes", "ip -batch, the same routes", partial(_write, 100_000), 0.6),
     Row("backend-10k", "backend, 10,000 routes", "ip -batch, the same routes", partial(_write, 10_000), 0.7),
     Row("proof", "proof that 100,000 routes win", "ip -batch, 100,000 route get", _prove, 1.0),
     Row("backend-pyroute2", "backend, 10,000 routes", "a plain loop over pyroute2", _against_pyroute2),
+    Row("backend-example", "backend, 1,000 routes", "examples/pyroute2_backend.py", _example),
 )

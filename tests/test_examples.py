@@ -20,6 +20,7 @@ RUNS = {
     "custom_pipeline.py": ([], "bootstrap/check-route-overlap: started", None),
     "from_asyncio.py": ([], "1 routes added; verdict: ok", None),
     "ip_command_backend.py": ([], None, None),  # is only imported; tests/kernel/test_example_backend.py runs it
+    "pyroute2_backend.py": ([], None, None),  # likewise
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from hostrouting import OverlapReport
 
@@ -52,6 +53,36 @@ def checked(kernel: FakeKernel) -> OverlapReport:
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
     return check_overlap(config, host.routes, phases.CancelScope())
+
+
+def test_the_way_of_a_check_in_production_runs_on_the_kernel_in_memory() -> None:
+    """The reads that pass over what can't matter, under a listener: the same calls as on ``NetlinkBackend``."""
+    asked: list[tuple[str, int]] = []
+
+    class Asked(FakeKernel):
+        def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
+            found = super().routes_except(devs, inside=inside)
+            asked.append(("routes_except", len(found)))
+            return found
+
+        @contextmanager
+        def noticing_changes(self) -> Iterator[Callable[[], bool]]:
+            asked.append(("noticing_changes", 0))
+            with super().noticing_changes() as may_have_changed:
+                yield may_have_changed
+
+    kernel = Asked()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.20.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    plain = [Route(IPv4Network(f"20.0.{number}.0/24"), ETH0.hops) for number in range(100)]
+    assert kernel.add([ETH0, *plain]) == ()
+    asked.clear()
+    assert [finding.devs for finding in checked(kernel).findings] == [("ib0",)]
+    listening, *reads = asked
+    assert listening == ("noticing_changes", 0)
+    assert {name for name, _ in reads} == {"routes_except"}
+    assert all(0 < count < len(plain) for _, count in reads)
 
 
 def test_a_route_that_comes_between_the_tables_and_the_answers_is_seen() -> None:
