@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
@@ -141,10 +141,10 @@ def _fields(cls: type) -> dict[str, attrs.Attribute[Any]]:
     return {field.metadata["key"]: field for field in attrs.fields(cls)}
 
 
-def _key_problems(mapping: Mapping[Any, Any], known: Collection[str]) -> list[Problem]:
+def _key_problems(mapping: Mapping[Any, Any], known: Set[str]) -> list[Problem]:
     problems = [(_key(key), "this key is given twice") for key in getattr(mapping, "duplicates", ())]
-    for key in mapping:
-        if key not in known:
+    if not mapping.keys() <= known:
+        for key in (key for key in mapping if key not in known):
             import difflib
 
             near = difflib.get_close_matches(str(key), list(known), n=1)
@@ -169,7 +169,7 @@ def read(cls: type[T], value: object) -> T:
     if not isinstance(value, Mapping):
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
     fields = _fields(cast("type", cls))
-    problems = _key_problems(value, fields)
+    problems = _key_problems(value, fields.keys())
     given: dict[str, Any] = {}
     for key, field in fields.items():
         if value.get(key) is not None:

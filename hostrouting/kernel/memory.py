@@ -132,12 +132,11 @@ class FakeKernel(WholeTables):
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
-    def wait_for_change(self, scope: CancelScope, *, ways_only: bool = False) -> None:  # noqa: ARG002
+    def wait_for_change(self, scope: CancelScope) -> None:
         """Return when something has changed since this thread's last call; the first call returns at once.
 
         Args:
             scope: ends the wait.
-            ways_only: makes no difference; every change counts.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended first.

@@ -117,7 +117,7 @@ class NetlinkBackend:
             nonlocal attempts_left
             with told(attempt), closing(Listener()) as listener:
                 runs = list(_dumped_routes(talk, table))
-                if attempts_left and listener.saw_a_change(table):
+                if attempts_left and listener.saw_a_change():
                     attempts_left -= 1
                     raise rtnl.AgainError
             with uncollected():
@@ -173,7 +173,7 @@ class NetlinkBackend:
             reader = self._reader(is_wanted, Inside(inside) if inside else None)
             with told(attempt), closing(Listener()) as listener, uncollected():
                 found = tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
-                if attempts_left and listener.saw_a_change(None):
+                if attempts_left and listener.saw_a_change():
                     attempts_left -= 1
                     raise rtnl.AgainError
             return found
@@ -190,7 +190,7 @@ class NetlinkBackend:
         with told("listen for changes of routes"):
             listener = Listener()
         with closing(listener):
-            yield lambda: listener.saw_a_change(None)
+            yield listener.saw_a_change
 
     def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
@@ -301,7 +301,7 @@ class NetlinkBackend:
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
-    def wait_for_change(self, scope: CancelScope, *, ways_only: bool = False) -> None:
+    def wait_for_change(self, scope: CancelScope) -> None:
         """Return when links, addresses, routes or rules may have changed since this thread's last call.
 
         The first call in a thread returns at once; from then on changes are collected, until the thread ends or
@@ -309,9 +309,6 @@ class NetlinkBackend:
 
         Args:
             scope: ends the wait.
-            ways_only: of routes only those count that others may need: default routes, and what is on a link, where
-                gateways are. The kernel drops the news of all others (a socket filter), so that a flood of them wakes
-                nobody. Collected apart from what calls without it see.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended first.
@@ -319,11 +316,10 @@ class NetlinkBackend:
         """
         attempt = "listen for changes of routes"
         refuse_running_loop(attempt)
-        sockets: dict[bool, Listener] = vars(self._local).setdefault("changes", {})
-        changes = sockets.get(ways_only)
+        changes: Listener | None = vars(self._local).get("changes")
         if changes is None:
             with told(attempt):
-                sockets[ways_only] = Listener(ways_only=ways_only)
+                self._local.changes = Listener()
             return
         # Not inside ``told``: phases.TimedOut is an OSError too.
         scope.wait(changes)

@@ -112,7 +112,7 @@ class RouteBackend(Protocol):
         """
         ...
 
-    def wait_for_change(self, scope: CancelScope, *, ways_only: bool = False) -> None:
+    def wait_for_change(self, scope: CancelScope) -> None:
         """Return when links, addresses, routes or rules may have changed since this thread's last call.
 
         The first call returns at once, so that a loop of wait, look, decide misses nothing. A return is only a
@@ -123,9 +123,6 @@ class RouteBackend(Protocol):
 
         Args:
             scope: ends the wait.
-            ways_only: of routes only those count that others may need: default routes, and those of scope link or
-                nearer, where gateways are. A flood of others then wakes nobody. For who waits for such a route to come:
-                that one has gone in another's place may be told late or not at all.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended first.

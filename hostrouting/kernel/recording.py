@@ -147,12 +147,11 @@ class SnapshotBackend(WholeTables):
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
-    def wait_for_change(self, scope: CancelScope, *, ways_only: bool = False) -> None:  # noqa: ARG002
+    def wait_for_change(self, scope: CancelScope) -> None:
         """Return at once on this thread's first call; then wait for the scope's end, since nothing ever changes.
 
         Args:
             scope: ends the wait.
-            ways_only: makes no difference.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended.

@@ -36,13 +36,16 @@ def look_until(
     """
     start = scope.clock.monotonic()
     while True:
+        before = scope.clock.monotonic()
         result, missing = look()
-        waited = scope.clock.monotonic() - start
+        waited, took = scope.clock.monotonic() - start, scope.clock.monotonic() - before
         if missing is None or waited >= seconds:
             return result, missing
         scope.progress(f"waiting up to {seconds:g} s for {missing}", waited / seconds)
         nap = scope.child(timeout=min(LOOK_SECONDS, seconds - waited))
         try:
-            backend.wait_for_change(nap, ways_only=True)
+            # A flood of changes gets half of our time at most.
+            nap.wait(took)
+            backend.wait_for_change(nap)
         except TimedOut:
             scope.check()  # the nap's end is no news; the scope's own deadline is

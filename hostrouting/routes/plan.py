@@ -158,11 +158,11 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
             refusals.append(_refuse_foreign(route, there))
     if refusals:
         raise RouteError("\n".join(refusals))
-    keys = {route.key for route in wanted}
+    ours = [route for route in main if route.is_ours]
+    keys = {route.key for route in wanted} if ours else set()
     # Those last that others need for their gateway, so that the way back, last first, puts them back first.
     sorted_["remove"] = sorted(
-        (route for route in main if route.is_ours and route.key not in keys),
-        key=lambda route: route.scope == Scope.LINK,
+        (route for route in ours if route.key not in keys), key=lambda route: route.scope == Scope.LINK
     )
     return RoutePlan(**{name: tuple(items) for name, items in sorted_.items()})
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import shutil
-import sys
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +21,7 @@ from hostrouting.testing.conformance import Pair, conformance_test
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from hostrouting.kernel.port import RouteBackend
 
@@ -30,8 +29,6 @@ pytestmark = [
     pytest.mark.kernel,
     pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2"),
 ]
-
-sys.path.append(str(Path(__file__).parents[2] / "examples"))
 
 
 def ip_command_backend() -> RouteBackend:

@@ -612,18 +612,6 @@ def test_a_table_that_changes_while_it_is_read_is_read_again(node: NamespaceKern
 
 
 @pytest.mark.kernel
-def test_a_change_of_another_table_is_none(node: NamespaceKernel) -> None:
-    elsewhere = [attrs.evolve(route, table=table) for route, table in zip(many(2), (100, 1000), strict=True)]
-    backend = Changing(1, lambda: node.add(elsewhere))
-    assert backend.routes(Table.MAIN) == node.routes(Table.MAIN)
-    assert backend.dumps == 1
-    node.delete(elsewhere[:1])
-    backend = Changing(1, lambda: node.add([attrs.evolve(elsewhere[1], metric=7)]))
-    assert backend.routes(1000) == (elsewhere[1], attrs.evolve(elsewhere[1], metric=7))
-    assert backend.dumps == 2
-
-
-@pytest.mark.kernel
 def test_a_table_that_is_never_still_is_read_as_it_comes(node: NamespaceKernel) -> None:
     node.add(many(1000))
     one, other = many(1, (NextHop("ib0"),))[0], many(1)[0]

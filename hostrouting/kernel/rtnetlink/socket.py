@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import socket
-import struct
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 
-__all__ = ["Program", "Socket"]
+__all__ = ["Socket"]
 
 _RTNLGRP_NEXTHOP = 32
 _NETLINK_ADD_MEMBERSHIP = 1
-_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
-
-# A socket filter, linux/filter.h: (code, jump if true, jump if false, number) of each instruction.
-Program = tuple[tuple[int, int, int, int], ...]
 
 
 class Socket(socket.socket):
@@ -24,19 +18,16 @@ class Socket(socket.socket):
 
     Args:
         groups: RTMGRP_*, to listen to; changes of nexthop objects come besides. 0: it asks.
-        program: a socket filter; empty: everything passes.
 
     Raises:
         OSError: it can't be opened.
     """
 
-    def __init__(self, groups: int = 0, program: Program = ()) -> None:
+    def __init__(self, groups: int = 0) -> None:
         super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         try:
             if groups:
                 self.setblocking(False)
-            if program:
-                self._attach(program)
             # The kernel's own sentences; refusals without the whole request; dumps filtered by the kernel.
             for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
                 self.setsockopt(rtnl.SOL_NETLINK, option, 1)
@@ -48,8 +39,3 @@ class Socket(socket.socket):
         except BaseException:
             self.close()
             raise
-
-    def _attach(self, program: Program) -> None:
-        instructions = array.array("B", b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
-        address, _ = instructions.buffer_info()
-        self.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), address))
