@@ -71,6 +71,7 @@ _SGR = {"good": "32", "bad": "31", "dim": "2", "head": "1"} | {
     role: f"48;5;{paint.back};38;5;{paint.front}" for role, paint in _PAINTS.items()
 }
 _ROLE_OF = {code: role for role, code in _SGR.items()}
+_CODE = re.compile(r"\x1b\[[\d;]+m")
 _SPAN = re.compile(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m")
 
 
@@ -132,10 +133,11 @@ def to_terminal(text: str, stream: TextIO) -> str:
     """Styled text as a stream can show it: without colours or signs that it has no way to show."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
-        text.encode(encoding)
+        if not text.isascii():
+            text.encode(encoding)
     except UnicodeEncodeError:
         text = text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
-    return text if is_colourful(stream) else _SPAN.sub(r"\2", text)
+    return text if is_colourful(stream) else _CODE.sub("", text)
 
 
 def say(text: str) -> None:

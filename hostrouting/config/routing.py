@@ -93,6 +93,10 @@ def _parse_dev(value: object) -> str | None:
     return None if value is None or value == "" else parse_device(value)
 
 
+def _parse_metric(value: object) -> int:
+    return parse_integer(value, METRIC_MAX)
+
+
 def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
     first: dict[tuple[IPv4Network, int], int] = {}
     position = -1
@@ -118,15 +122,15 @@ def _destination(value: str | IPv4Network) -> IPv4Network:
 
 
 def _gateway(value: str | IPv4Address | None) -> Gateway:
-    return attempt(_parse_gateway, value)
+    return None if value is None else attempt(_parse_gateway, value)
 
 
 def _dev(value: str | None) -> str | None:
-    return attempt(_parse_dev, value)
+    return None if value is None else attempt(_parse_dev, value)
 
 
 def _metric(value: int) -> int:
-    return attempt(lambda given: parse_integer(given, METRIC_MAX), value)
+    return attempt(_parse_metric, value)
 
 
 def _seconds(value: int) -> int:
