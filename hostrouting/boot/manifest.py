@@ -137,7 +137,9 @@ class Manifest:
             "former": list(self.former),
             **self.sections,
         }
-        return json.dumps(document, indent=2) + "\n"
+        # A line a key, no longer than the config itself, which the watcher's limit of size is made for.
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
+        return f"{{\n{lines}\n}}\n"
 
     def gates(self, layout: Layout) -> list[Path]:
         """The drop-ins of the gate, also those that are still to be removed."""
