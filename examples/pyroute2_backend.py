@@ -1,7 +1,7 @@
 """A routes backend of one's own: pyroute2's IPRoute asks and tells the kernel what ``NetlinkBackend`` does by hand.
 
-Twelve operations, of which ``WholeTables`` makes three and ``NetlinkBackend`` lends one. It takes ten times as long a
-route as the backend by hand (``./run bench backend-example``), and one thread may use it at a time.
+Twelve operations, of which ``WholeTables`` makes three and ``NetlinkBackend`` lends one. It takes 0.2 ms a route,
+some thirty times as long as the backend by hand (``./run bench backend-example``).
 """
 
 from __future__ import annotations
