@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -17,12 +17,14 @@ from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import ConfigError, FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
 
 __all__ = ["CHECK", "ROUTES", "WATCH", "InstalledPart", "Manifest"]
+
+T = TypeVar("T")
 
 ROUTES = "static-routes"
 CHECK = "check-route-overlap"
@@ -124,8 +126,22 @@ class Manifest:
 
     @property
     def config(self) -> Config:
-        """What the installed parts of host routing were rendered from."""
-        return Config.from_mapping(self.sections)
+        """What the installed parts of host routing were rendered from; raises as ``read_as``."""
+        return self.read_as(Config.from_mapping)
+
+    def read_as(self, read: Callable[[Mapping[str, Any]], T]) -> T:
+        """What the installed parts were rendered from, as some config reads it.
+
+        Raises:
+            FileError: somebody has edited it.
+        """
+        try:
+            return read(self.sections)
+        except ConfigError as error:
+            raise FileError(
+                f"can't tell what was installed, as somebody has edited the manifest: {error}; run apply again, with "
+                "the config that is wanted"
+            ) from error
 
     def to_text(self) -> str:
         """The file's content."""

@@ -54,7 +54,7 @@ def examine(
 
     Args:
         host: whose kernel, systemd and files to look at.
-        config: what is asked for; None: what the installed scripts were rendered from.
+        config: what is asked for; None: what is installed, as its manifest says.
         more: examinations of others who install parts.
         config_name: their file, as the remedies shall name it in commands; empty: the one that needn't be named.
 

@@ -11,6 +11,7 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import is_watched, watch_part
+from hostrouting.model.errors import FileError
 from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
@@ -76,5 +77,9 @@ def remove_watch(host: Host, scope: CancelScope) -> bool:
 
 def _textfile(layout: Layout) -> Path | None:
     """Where the installed watcher writes metrics."""
-    name = Manifest.load(layout).config.watch.textfile
+    manifest = Manifest.load(layout)
+    try:
+        name = manifest.config.watch.textfile
+    except FileError:  # somebody has edited it: then nothing is known of the file, and the rest goes all the same
+        return None
     return None if name is None else layout.of(name)

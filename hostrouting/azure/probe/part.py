@@ -95,9 +95,9 @@ def installed_config(manifest: Manifest) -> HostNetworking:
     """A config that asks for just what is installed; an empty one if the part isn't.
 
     Raises:
-        ConfigError: the manifest has been edited.
+        FileError: somebody has edited the manifest.
     """
-    return HostNetworking.from_mapping(manifest.sections)
+    return manifest.read_as(HostNetworking.from_mapping)
 
 
 def _flush_drop_in_text(unit: str) -> str:

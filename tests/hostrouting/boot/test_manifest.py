@@ -11,6 +11,7 @@ from shadowed import shadowed_kernel
 import phases
 from hostrouting import Config, Configure, FileError, Host, Layout, RemoveHostRouting
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
+from hostrouting.doctor.examine import examine
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
@@ -104,3 +105,30 @@ def test_parts_of_others_come_behind(layout: Layout) -> None:
     manifest = Manifest("kubelet.service").with_part("another", InstalledPart()).with_part(CHECK, InstalledPart())
     assert list(manifest.with_part(ROUTES, InstalledPart()).parts) == [ROUTES, CHECK, "another"]
     assert list(manifest.without("another").parts) == [CHECK]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        spoil("hostRouting", "watch", value={"enabled": True, "textfile": 3}),
+        spoil("hostRouting", "staticRoutes", value={"enabled": True, "routes": [{"destination": "x"}]}),
+        spoil("hostRouting", "waitSeconds", value="no"),
+    ],
+)
+def test_a_config_in_it_that_was_edited_is_told_and_neither_removal_nor_the_next_run_needs_it(
+    host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]
+) -> None:
+    phases.run(Configure(CONFIG, host=host))
+    before = layout.manifest.read_text()
+    document = json.loads(before)
+    change(document)
+    layout.manifest.write_text(json.dumps(document))
+    with pytest.raises(FileError, match="somebody has edited the manifest"):
+        _ = Manifest.load(layout).config
+    assert "not-examined" in {fault.kind for fault in examine(host).faults}
+    phases.run(Configure(CONFIG, host=host))
+    assert layout.manifest.read_text() == before
+    layout.manifest.write_text(json.dumps(document))
+    phases.run(RemoveHostRouting(host=host))
+    assert not layout.manifest.exists()
+    assert not layout.script(ROUTES).exists()
