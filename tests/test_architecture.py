@@ -210,7 +210,7 @@ def test_an_import_by_string_is_seen(call: str) -> None:
     assert objections("phases.planted", call)
 
 
-def test_names_beside_the_closed_ones_are_not_objected_to() -> None:
+def test_the_neighbours_are_for_their_own_commands_alone() -> None:
     assert objections("hostrouting.cli.commands", "from hostrouting.azure import nodes")
     assert not objections("hostrouting.cli.azure.planted", "from hostrouting.azure import nodes")
 
