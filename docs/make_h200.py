@@ -110,7 +110,7 @@ the rest of the /16 stays with InfiniBand.""",
         "The cluster's network is around it, 172.16.0.0/12",
         """\
 Only a sixteenth of what is expected is shadowed. One address, 172.16.0.1, would be enough to see it; had the InfiniBand
-network been 172.20.0.0/16, it would not. So every address is judged, unless you ask for `--coverage probe`.""",
+network been 172.20.0.0/16, it would not. So every address is judged.""",
         expected="172.16.0.0/12",
     ),
     Variant(

@@ -80,9 +80,11 @@ class IpCommandBackend(WholeTables):
             return ()
         return tuple(_route(item, table) for item in _show("route", "table", "all" if table is None else str(table)))
 
-    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host."""
-        chosen = "" if source is None else f" from {source}"
+        chosen = ("" if source is None else f" from {source}") + (" ipproto tcp" if is_tcp else "")
         batch = "".join(f"route get fibmatch {address}{chosen} uid 0\n" for address in addresses)
         done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
         found, reasons = done.stdout.splitlines(), done.stderr.decode()
@@ -209,7 +211,9 @@ def _link(item: dict[str, Any]) -> Link:
 def _address(dev: str, item: dict[str, Any]) -> Address:
     local, peer = IPv4Address(item["local"]), IPv4Address(item["address"]) if "address" in item else None
     is_secondary, has_prefix_route = "secondary" in item, "noprefixroute" not in item
-    return Address(dev, local, item["prefixlen"], peer, item.get("metric", 0), is_secondary, has_prefix_route)
+    return Address(
+        dev, local, item["prefixlen"], peer, item.get("metric", 0), is_secondary, has_prefix_route, int(item["scope"])
+    )
 
 
 def _route(item: dict[str, Any], table: int | None = None) -> Route:

@@ -79,10 +79,14 @@ class Pyroute2Backend(WholeTables):
             raise
         return tuple(_route(message) for message in messages if not message["flags"] & _CLONED)
 
-    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host."""
         fields = _INET | {"dst_len": 32, "src_len": 32 if source else 0, "flags": _ENTRY}
-        chosen = [["RTA_SRC", str(source)]] if source else []
+        chosen: list[list[Any]] = [["RTA_SRC", str(source)]] if source else []
+        if is_tcp:
+            chosen.append(["RTA_IP_PROTO", socket.IPPROTO_TCP])
         answers = []
         with _socket() as asked:
             for address in addresses:
@@ -262,6 +266,7 @@ def _address(message: Any) -> Address:
         metric=message.get_attr("IFA_RT_PRIORITY") or 0,
         is_secondary=bool(flags & 0x01),  # IFA_F_SECONDARY
         has_prefix_route=not flags & 0x200,  # IFA_F_NOPREFIXROUTE
+        scope=message["scope"],
     )
 
 

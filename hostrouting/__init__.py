@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from hostrouting.boot.render import render_static_routes_script as render_static_routes_script
     from hostrouting.boot.systemctl import Systemctl as Systemctl
     from hostrouting.boot.systemd import UnitManager as UnitManager
+    from hostrouting.config.overlap import ExpectedCidr as ExpectedCidr
+    from hostrouting.config.overlap import OverlapMode as OverlapMode
+    from hostrouting.config.overlap import RouteOverlap as RouteOverlap
     from hostrouting.config.routing import Config as Config
-    from hostrouting.config.routing import OverlapMode as OverlapMode
-    from hostrouting.config.routing import RouteOverlap as RouteOverlap
     from hostrouting.config.routing import StaticRoute as StaticRoute
     from hostrouting.config.routing import StaticRoutes as StaticRoutes
     from hostrouting.config.routing import Watch as Watch
@@ -89,7 +90,8 @@ else:
             "boot.render": "render_check_route_overlap_script render_static_routes_script",
             "boot.systemctl": "Systemctl",
             "boot.systemd": "UnitManager",
-            "config.routing": "Config OverlapMode RouteOverlap StaticRoute StaticRoutes Watch",
+            "config.overlap": "ExpectedCidr OverlapMode RouteOverlap",
+            "config.routing": "Config StaticRoute StaticRoutes Watch",
             "kernel.netlink": "NetlinkBackend",
             "kernel.port": "RouteBackend",
             "kernel.whole_tables": "WholeTables",

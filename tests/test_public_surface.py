@@ -24,7 +24,8 @@ PHASES = {
 }  # fmt: skip
 HOSTROUTING = {
     # what an agent's author touches
-    "Config", "StaticRoutes", "StaticRoute", "RouteOverlap", "OverlapMode", "Watch",
+    "Config", "StaticRoutes", "StaticRoute", "RouteOverlap", "ExpectedCidr", "OverlapMode",
+    "Watch",
     "ConfigureStaticRoutes", "InstallRoutes", "CheckRouteOverlap", "ConfigureWatch", "Configure",
     "RemoveHostRouting",
     "Host", "Layout", "NetlinkBackend", "UnitManager", "Systemctl",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.config.overlap import WAIT_SECONDS_MAX
 from hostrouting.config.routing import SECTION as HOST_ROUTING
-from hostrouting.config.routing import WAIT_SECONDS_MAX, Config, read_config
+from hostrouting.config.routing import Config, read_config
 from hostrouting.config.schema import (
     attempt,
     each,

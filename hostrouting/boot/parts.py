@@ -11,7 +11,8 @@ from hostrouting.boot import files
 from hostrouting.boot.gate import drop_in_text
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
 from hostrouting.boot.render import ROOM, fill, render_check, render_static_routes
-from hostrouting.config.routing import SECTION, Config, OverlapMode
+from hostrouting.config.overlap import OverlapMode
+from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
 

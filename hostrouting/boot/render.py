@@ -11,11 +11,14 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.config.routing import CONTAINER_DEVS, Config, StaticRoute
+from hostrouting.config.overlap import CONTAINER_DEVS
+from hostrouting.config.routing import Config, StaticRoute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from ipaddress import IPv4Network
+
+    from hostrouting.config.overlap import ExpectedCidr
 
 __all__ = [
     "ROOM",
@@ -54,26 +57,24 @@ def render_static_routes(config: Config) -> str:
 
 
 def render_check_route_overlap_script(
-    expected_cidrs: Iterable[str | IPv4Network],
+    expected_cidrs: Iterable[str | IPv4Network | ExpectedCidr | Mapping[str, Any]],
     mode: str = "WARN",
     *,
     wait_seconds: int = 30,
     container_devs: Iterable[str] = CONTAINER_DEVS,
     allowed_devs: Iterable[str] = (),
     settle_seconds: int = 0,
-    coverage: str = "EXACT",
     foreseen: Iterable[str | IPv4Network] = (),
 ) -> str:
     """Render the script that proves that every expected CIDR leaves by the default route's interface.
 
     Args:
-        expected_cidrs: IPv4 CIDRs; host bits are masked; of duplicates the first is kept.
+        expected_cidrs: IPv4 CIDRs, each alone or as an ``ExpectedCidr``; host bits are masked.
         mode: ``WARN`` or ``STRICT``.
         wait_seconds: 0-600; how long to wait for the default route.
         container_devs: shell patterns of interfaces that belong to pods.
         allowed_devs: shell patterns of interfaces that may carry expected traffic.
         settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
-        coverage: ``EXACT`` for whole CIDRs, ``PROBE`` for one address of each.
         foreseen: CIDRs that another interface may get later; what they would shadow is noted.
 
     Returns:
@@ -89,7 +90,6 @@ def render_check_route_overlap_script(
             "containerDevs": container_devs,
             "allowedDevs": allowed_devs,
             "settleSeconds": settle_seconds,
-            "coverage": coverage,
             "foreseen": foreseen,
         },
         wait_seconds=wait_seconds,
@@ -101,7 +101,7 @@ def render_check(config: Config) -> str:
     """The same of a whole config."""
     overlap = config.route_overlap
     rows = [
-        *(_row("expect", str(cidr)) for cidr in dict.fromkeys(overlap.expected_cidrs)),
+        *(_row("expect", str(cidr)) for cidr in dict.fromkeys(each.cidr for each in overlap.expected_cidrs)),
         *(_row("container", pattern) for pattern in overlap.container_devs),
         *(_row("allow", pattern) for pattern in overlap.allowed_devs),
         *(_row("foreseen", str(cidr)) for cidr in dict.fromkeys(overlap.foreseen)),
@@ -109,7 +109,7 @@ def render_check(config: Config) -> str:
     return fill(
         "check-route-overlap.sh",
         MODE=overlap.mode.value,
-        COVERAGE=overlap.coverage.value,
+        COVERAGE="EXACT",
         WAIT_SECONDS=f"{config.wait_seconds:d}",
         SETTLE_SECONDS=f"{overlap.settle_seconds:d}",
         CONFIG="\n".join(rows),

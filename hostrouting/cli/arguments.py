@@ -115,10 +115,10 @@ For a look, or for a tool that installs files by itself: the units must then be 
 """
 _CHECK_MORE = """
 
-Every address counts: the tables cut each CIDR into ranges, and the kernel is asked about each of them (PROBE asks
-about one address of each CIDR). Waits for a default route, waitSeconds at most (30 without a CONFIG). Writes no
-marker. Exits with 0 if all is well, with 1 if a CIDR is shadowed, has no route or is discarded, with 2 if nothing
-could be judged.
+Every address counts: the tables cut each CIDR into ranges, and the kernel is asked about each of them; where a
+policy rule has a "from", also for connections from the source that they get. Waits for a default route, waitSeconds
+at most (30 without a CONFIG). Writes no marker. Exits with 0 if all is well, with 1 if a CIDR is shadowed, has no
+route or is discarded, with 2 if nothing could be judged.
 
   hostrouting check                                        the CIDRs of /etc/aks-flex-node/config.json
   hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
@@ -233,7 +233,6 @@ def _render(parser: Parser) -> None:
 def _check(parser: Parser) -> None:
     add_config(parser)
     _add_cidr(parser)
-    parser.add_argument("--coverage", type=str.upper, choices=("EXACT", "PROBE"), help="every address, or one of each")
     _add_snapshot(parser)
     add_output(parser, "nagios", "svg")
 

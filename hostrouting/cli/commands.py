@@ -7,8 +7,6 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import attrs
-
 import phases
 from hostrouting.cli import styled
 from hostrouting.cli.azure import neighbours
@@ -141,9 +139,6 @@ def _judge(
     from hostrouting.overlap.check import check_overlap
 
     _, config = read_with_cidrs(options, host)
-    if options.coverage is not None:
-        overlap = attrs.evolve(config.route_overlap, coverage=options.coverage)
-        config = attrs.evolve(config, route_overlap=overlap)
     on = Asked.of(options, host).host
     if options.snapshot is not None or not is_waiting:
         config = config.without_waits()

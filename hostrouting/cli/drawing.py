@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.cli.strips import Answer, cells
-from hostrouting.config.routing import Coverage
-from hostrouting.overlap.coverage import probe
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from ipaddress import IPv4Address, IPv4Network
+    from ipaddress import IPv4Network
 
     from hostrouting.overlap.findings import Finding, JudgedCidr, Note, OverlapReport
 
@@ -72,7 +70,6 @@ class Row:
         cells: of the strip.
         findings: its failures.
         notes: its notes.
-        asked: the only address that was asked about; None: all were judged.
     """
 
     cidr: IPv4Network
@@ -80,7 +77,6 @@ class Row:
     cells: tuple[Answer | None, ...]
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...]
-    asked: IPv4Address | None = None
 
     @property
     def is_fine(self) -> bool:
@@ -128,8 +124,7 @@ def draw(report: OverlapReport, width: int) -> Drawing:
     for cidr in dict.fromkeys(report.cidrs):
         strip = strips.get(cidr)
         drawn = cells(strip, width) if strip is not None else ()
-        asked = probe(cidr) if report.coverage is Coverage.PROBE else None
-        row = Row(cidr, strip, drawn, tuple(findings.get(cidr, ())), tuple(notes.get(cidr, ())), asked)
+        row = Row(cidr, strip, drawn, tuple(findings.get(cidr, ())), tuple(notes.get(cidr, ())))
         fine += row.is_fine
         failing += not row.is_fine
         if fine <= FINE_ROWS if row.is_fine else failing <= FAILING_ROWS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.config.routing import OverlapMode
+from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import Verdict
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from hostrouting.cli import styled
+from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import SECTION, Config, read_config
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_cidr
@@ -118,7 +119,7 @@ def read_with_cidrs(options: argparse.Namespace, host: Host | None) -> tuple[dic
     """The same with the CIDRs of --cidr; where only these are given, no file is read, and there is no document."""
     given = _cidrs(options.cidr)
     document, config = (None, Config()) if given and options.config is None else read(options, host)
-    expected = (*config.route_overlap.expected_cidrs, *given)
+    expected = (*config.route_overlap.expected_cidrs, *map(ExpectedCidr, given))
     return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
 
 

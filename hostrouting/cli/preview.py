@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.routing import Coverage, OverlapMode
+from hostrouting.config.overlap import OverlapMode
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
@@ -101,7 +101,7 @@ def propose(
     keeps_routes: bool = False,
     nameservers: Sequence[IPv4Address] = (),
 ) -> OverlapReport:
-    """Check the host as it would be with the routes of a config, whole CIDRs whatever its coverage.
+    """Check the host as it would be with the routes of a config.
 
     Args:
         config: the expected CIDRs, and the routes that the proposal is to join.
@@ -116,7 +116,6 @@ def propose(
     Raises:
         RouteError: the routes of the config can't be installed as it is.
     """
-    config = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, coverage=Coverage.EXACT))
     if not keeps_routes:
         plan, missing = plan_now(config, backend)
         if missing is not None:

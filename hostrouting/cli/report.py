@@ -158,8 +158,6 @@ def _row_lines(
 ) -> list[str]:
     room = None if width is None else max(_NARROWEST_COLUMNS, width - label - len("✗   "))
     mark, said = good("✓"), [clean(f"by {','.join(default_devs)}")]
-    if row.asked is not None:
-        said[0] += f" (only {row.asked} was asked about)"
     if not row.is_fine:
         mark = bad("✗") if row.findings else dim("•")
         said = [_strip_text(row.cells, drawing)] if row.cells else []

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from hostrouting.config.overlap import RouteOverlap, seconds
 from hostrouting.config.schema import (
     attempt,
     each,
     parse_boolean,
     parse_consumer,
     parse_integer,
-    parse_pattern,
     parse_textfile,
-    parse_word,
     raise_invalid,
     read,
     read_document,
     read_section,
     write,
 )
-from hostrouting.model.parsing import parse_cidr, parse_device, parse_prefix, parse_unicast_address
+from hostrouting.model.parsing import parse_device, parse_prefix, parse_unicast_address
 from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
@@ -31,12 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = [
-    "CONTAINER_DEVS",
     "ONLINK",
     "Config",
-    "Coverage",
-    "OverlapMode",
-    "RouteOverlap",
     "StaticRoute",
     "StaticRoutes",
     "Watch",
@@ -46,34 +40,9 @@ __all__ = [
 SECTION = "hostRouting"
 ONLINK: Literal["onlink"] = "onlink"
 METRIC_MAX = 2**32 - 1
-WAIT_SECONDS_MAX = 600
 CONFIG_BYTES_MAX = 64 << 20
 
-# Interfaces of pods and of the overlays that carry them. Docker's, libvirt's and VPNs' are missing on purpose:
-# their networks really shadow the cluster's.
-# fmt: off
-CONTAINER_DEVS = (
-    "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
-    "wireguard.cali", "bpf*.cali", "cilium_*", "lxc*", "azure*", "azv*", "flannel*", "kube-*", "nodelocaldns",
-    "weave", "antrea-gw*", "ovn-k8s-*", "unbounded0", "wg[0-9]*", "gn[0-9]*",
-)
-# fmt: on
-
 Gateway = IPv4Address | Literal["onlink"] | None
-
-
-class OverlapMode(StrEnum):
-    """What a failed check means: ``WARN`` reports it, ``STRICT`` holds the node back."""
-
-    WARN = "WARN"
-    STRICT = "STRICT"
-
-
-class Coverage(StrEnum):
-    """How much of an expected CIDR is checked: ``EXACT`` every address, ``PROBE`` one."""
-
-    EXACT = "EXACT"
-    PROBE = "PROBE"
 
 
 # --- rules that name our own classes; the others are in schema -------------------------------------------------------
@@ -133,32 +102,12 @@ def _metric(value: int) -> int:
     return attempt(_parse_metric, value)
 
 
-def _seconds(value: int) -> int:
-    return attempt(lambda given: parse_integer(given, WAIT_SECONDS_MAX), value)
-
-
 def _consumer(value: str) -> str:
     return attempt(parse_consumer, value)
 
 
 def _enabled(value: bool) -> bool:
     return attempt(parse_boolean, value)
-
-
-def _mode(value: str) -> OverlapMode:
-    return attempt(lambda given: parse_word(given, OverlapMode, "a mode", OverlapMode.WARN), value)
-
-
-def _coverage(value: str) -> Coverage:
-    return attempt(lambda given: parse_word(given, Coverage, "a coverage", Coverage.EXACT), value)
-
-
-def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
-    return attempt(lambda given: each(given, parse_cidr), value)
-
-
-def _patterns(value: Sequence[str]) -> tuple[str, ...]:
-    return attempt(lambda given: each(given, parse_pattern), value)
 
 
 def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
@@ -259,45 +208,6 @@ class StaticRoutes:
 
 
 @attrs.frozen
-class RouteOverlap:
-    """The CIDRs that must leave by the default route's interface, and what may carry them besides.
-
-    Args:
-        expected_cidrs: IPv4 CIDRs; host bits are masked; duplicates and nested ones are fine.
-        mode: what a failure means.
-        container_devs: shell patterns of interfaces that belong to pods; given ones replace the default.
-        allowed_devs: shell patterns of interfaces that may carry expected traffic (second NICs, storage, VPNs).
-        settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
-        coverage: how much of each CIDR is checked.
-        foreseen: CIDRs that another interface may get later; what they would shadow is noted.
-
-    Raises:
-        ConfigError: with every field that breaks its rule.
-    """
-
-    expected_cidrs: tuple[IPv4Network, ...] = attrs.field(
-        default=(), converter=_cidrs, metadata={"key": "expectedCidrs"}
-    )
-    mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode, metadata={"key": "mode"})
-    container_devs: tuple[str, ...] = attrs.field(
-        default=CONTAINER_DEVS, converter=_patterns, metadata={"key": "containerDevs"}
-    )
-    allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns, metadata={"key": "allowedDevs"})
-    settle_seconds: int = attrs.field(default=0, converter=_seconds, metadata={"key": "settleSeconds"})
-    coverage: Coverage = attrs.field(default=Coverage.EXACT, converter=_coverage, metadata={"key": "coverage"})
-    foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs, metadata={"key": "foreseen"})
-
-    def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """The JSON object that reads back as this."""
-        out = write(self) | {"expectedCidrs": self.expected_cidrs, "mode": self.mode}
-        lists = {key: [str(item) for item in value] for key, value in out.items() if isinstance(value, tuple)}
-        return out | {key: str(value) for key, value in out.items() if isinstance(value, str)} | lists
-
-
-@attrs.frozen
 class Watch:
     """Whether the host is watched after it has booted.
 
@@ -342,7 +252,7 @@ class Config:
     route_overlap: RouteOverlap = attrs.field(
         default=RouteOverlap(), converter=_route_overlap, metadata={"key": "routeOverlap"}
     )
-    wait_seconds: int = attrs.field(default=30, converter=_seconds, metadata={"key": "waitSeconds"})
+    wait_seconds: int = attrs.field(default=30, converter=seconds, metadata={"key": "waitSeconds"})
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=_consumer, metadata={"key": "consumer"})
     watch: Watch = attrs.field(default=Watch(), converter=_watch, metadata={"key": "watch"})
 

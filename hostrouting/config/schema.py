@@ -141,6 +141,10 @@ def _fields(cls: type) -> dict[str, attrs.Attribute[Any]]:
     return {field.metadata["key"]: field for field in attrs.fields(cls)}
 
 
+# What an older config may have, and why it isn't known any more.
+_FORMER = {"coverage": "every address of an expected CIDR is checked; leave it out"}
+
+
 def _key_problems(mapping: Mapping[Any, Any], known: Set[str]) -> list[Problem]:
     problems = [(_key(key), "this key is given twice") for key in getattr(mapping, "duplicates", ())]
     if not mapping.keys() <= known:
@@ -149,7 +153,7 @@ def _key_problems(mapping: Mapping[Any, Any], known: Set[str]) -> list[Problem]:
 
             near = difflib.get_close_matches(str(key), list(known), n=1)
             hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-            problems.append((_key(key), f"unknown key; {hint}"))
+            problems.append((_key(key), f"unknown key; {_FORMER.get(key, hint)}"))
     return problems
 
 

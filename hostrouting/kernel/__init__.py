@@ -17,6 +17,7 @@ __all__ = [
     "recording",
     "rules",
     "snapshot",
+    "sources",
     "waiting",
     "whole_tables",
 ]

@@ -9,7 +9,7 @@ that don't depend on the host's /etc are known.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -77,6 +77,10 @@ class _Item:
         except ValueError as error:
             self._problems.append((key, str(error)))
         return default
+
+    def has_more_than(self, keys: Set[str]) -> bool:
+        """Whether there are other keys than these."""
+        return not self._value.keys() <= keys
 
     def need(self, key: str, parse: Callable[[Any], T]) -> T:
         """The value of a key; only good after ``finish``."""
@@ -235,6 +239,7 @@ def _read_address(dev: str, value: object) -> Address | None:
             metric=item.get("metric", _uint32, 0),
             is_secondary=item.has("secondary"),
             has_prefix_route=not item.has("noprefixroute"),
+            scope=item.get("scope", _scope, Scope.UNIVERSE),
         )
     )
 
@@ -302,6 +307,13 @@ def _read_member(value: object) -> tuple[int, int]:
 
 
 _PORTS = ("sport", "sport_start", "dport", "dport_start", "ports")
+# Other keys may be selectors; of these "flow_from" and "flow_to" are realms, given and not asked for.
+_RULE_KEYS = {
+    *("priority", "not", "src", "srclen", "dst", "dstlen", "tos", "dscp", "fwmark", "fwmask", "uid_start", "uid_end"),
+    *("iif", "iif_detached", "oif", "oif_detached", "l3mdev", "ipproto", *_PORTS, "sport_end", "dport_end", "table"),
+    *("suppress_prefixlen", "suppress_ifgroup", "goto", "unresolved", "nop", "action", "protocol"),
+    *("flow_from", "flow_to"),
+}
 
 
 def read_rule(value: object) -> Rule:
@@ -337,6 +349,7 @@ def read_rule(value: object) -> Rule:
             suppress_group=item.get("suppress_ifgroup", _group, None),
             is_inverted=item.has("not"),
             is_l3mdev=is_l3mdev,
+            has_unknown=item.has_more_than(_RULE_KEYS),
             protocol=item.get("protocol", _protocol, Protocol.KERNEL),
         )
     )

@@ -47,6 +47,7 @@ def _write_address(address: Address) -> dict[str, Any]:
         "local": str(address.local),
         **_given(address=address.peer, metric=address.metric or None),
         "prefixlen": address.prefix_length,
+        "scope": f"{address.scope}",
         **_set(secondary=address.is_secondary, noprefixroute=not address.has_prefix_route),
     }
 
@@ -107,7 +108,7 @@ def write_nexthop(nexthop: NexthopObject) -> dict[str, Any]:
 
 
 def write_rule(rule: Rule) -> dict[str, Any]:
-    """A rule as ``read_rule`` reads it; ``ports``, our own flag, stands for ports of which we know no more."""
+    """A rule as ``read_rule`` reads it; ``ports`` and ``unknown``, our own, stand for what we know no more of."""
     is_marked = rule.mark is not None
     has_table = rule.action is RuleAction.TO_TABLE and not rule.is_l3mdev
     is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
@@ -127,6 +128,7 @@ def write_rule(rule: Rule) -> dict[str, Any]:
             ipproto=f"{rule.ip_protocol}" if rule.ip_protocol else None,
         ),
         **_flag("ports", rule.has_ports),
+        **_flag("unknown", rule.has_unknown),
         **_flag("l3mdev", rule.is_l3mdev),
         **_given(
             table=f"{rule.table}" if has_table else None,

@@ -97,13 +97,19 @@ class Fib:
         return None
 
     def asked(
-        self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, has_own: bool = False
+        self,
+        address: IPv4Address,
+        source: IPv4Address = NO_SOURCE,
+        *,
+        is_tcp: bool = False,
+        has_own: bool = False,
     ) -> Iterator[tuple[Rule, Route | None]]:
         """The rules that a packet of this host to an address meets, up to the one that decides.
 
         Args:
             address: the packet's destination.
             source: its source, if one is chosen.
+            is_tcp: whether it is TCP's, else UDP's.
             has_own: go on behind what table main discards, where a rule would pass over a unicast route in its
                 place, whatever its length: as if main had one to this address alone.
 
@@ -114,7 +120,8 @@ class Fib:
         while position < len(self.rules):
             rule = self.rules[position]
             position += 1
-            if rule.action is RuleAction.NOP or not matches(rule, address, source, gateway_dev=self._gateway_dev):
+            is_match = matches(rule, address, source, is_tcp=is_tcp, gateway_dev=self._gateway_dev)
+            if rule.action is RuleAction.NOP or not is_match:
                 continue
             if rule.action is RuleAction.GOTO:
                 # The target may be gone; then the rule does nothing. The kernel refuses one that lies behind
@@ -139,21 +146,21 @@ class Fib:
         # Of equals the one of table local comes first.
         return main if main.destination.prefixlen > local.destination.prefixlen else local
 
-    def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE) -> Decision:
+    def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
         """The rule and the entry that a packet of this host to an address is left to."""
         rule, route = None, None
-        for rule, route in self.asked(address, source):  # noqa: B007 the last one counts
+        for rule, route in self.asked(address, source, is_tcp=is_tcp):  # noqa: B007 the last one counts
             pass
         if rule is None or (rule.action is RuleAction.TO_TABLE and (route is None or not _is_final(rule, route))):
             return Decision()
         return Decision(rule, route)
 
-    def lookup(self, address: IPv4Address, source: IPv4Address | None = None) -> Lookup:
+    def lookup(self, address: IPv4Address, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Lookup:
         """The answer that the kernel would give, as ``RouteBackend.lookup`` has it."""
         source = source or NO_SOURCE
         if source != NO_SOURCE and not self._is_own(source):
             return Lookup(address, None, errnos.ENETUNREACH)
-        decision = self.decide(address, source)
+        decision = self.decide(address, source, is_tcp=is_tcp)
         if decision.route is not None:
             errno = _ERRNO_OF_TYPE.get(decision.route.type)
             route = decision.route

@@ -98,10 +98,12 @@ class FakeKernel(WholeTables):
         before = self._net.changes
         yield lambda: self._net.changes != before
 
-    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound)."""
         with self._lock:
-            return tuple(get_route(self._net, address, source) for address in addresses)
+            return tuple(get_route(self._net, address, source, is_tcp=is_tcp) for address in addresses)
 
     # --- writing -----------------------------------------------------------------------------------------------
 

@@ -192,7 +192,9 @@ class NetlinkBackend:
         with closing(listener):
             yield listener.saw_a_change
 
-    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
 
         Never with an output interface: the kernel would then call nearly every destination reachable.
@@ -203,13 +205,14 @@ class NetlinkBackend:
         if not addresses:
             return ()
         with uncollected():
-            return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses, source)))
+            return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses, source, is_tcp)))
 
     def _answers(
-        self, talk: Conversation, addresses: Sequence[IPv4Address], source: IPv4Address | None
+        self, talk: Conversation, addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool
     ) -> Iterator[Lookup]:
         reader = self._reader()
-        pack = wire.look_up if source is None else partial(wire.look_up_from, source)
+        is_plain = source is None and not is_tcp
+        pack = wire.look_up if is_plain else partial(wire.look_up_as, source, is_tcp)
         for asked, answers in talk.ask(rtnl.RTM_GETROUTE, addresses, pack):
             entries = [answer for answer in answers if not isinstance(answer, rtnl.RefusedError)]
             try:
@@ -220,7 +223,7 @@ class NetlinkBackend:
                 if len(addresses) == 1:
                     raise
                 for address in asked:
-                    yield from self.lookup((address,), source=source)
+                    yield from self.lookup((address,), source=source, is_tcp=is_tcp)
                 continue
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, rtnl.RefusedError):

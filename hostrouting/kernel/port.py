@@ -76,7 +76,9 @@ class RouteBackend(Protocol):
         """
         ...
 
-    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
 
         What the FIB says instead of an entry is an answer, a ``Lookup`` with that errno: ENETUNREACH (nothing
@@ -89,6 +91,8 @@ class RouteBackend(Protocol):
             source: the packet's source, as a socket that connects has chosen it; from one that isn't an address of
                 this host nothing can be reached (ENETUNREACH, EINVAL from multicast or broadcast). None, and 0.0.0.0 as
                 in a packet: none is chosen yet.
+            is_tcp: whether it is TCP's; else it is UDP's, for which the kernel takes one that doesn't say
+                (inet_rtm_getroute in net/ipv4/route.c).
         """
         ...
 

@@ -123,9 +123,11 @@ class SnapshotBackend(WholeTables):
         """Nothing ever changes."""
         yield lambda: False
 
-    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of the host (mark 0, tos 0, uid 0, nothing bound)."""
-        return tuple(self._fib.lookup(address, source) for address in addresses)
+        return tuple(self._fib.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     @cached_property
     def _fib(self) -> Fib:

@@ -13,33 +13,36 @@ __all__ = ["NO_SOURCE", "is_about_other_packets", "matches"]
 # What the kernel compares as long as no source is chosen.
 NO_SOURCE = IPv4Address(0)
 
-# A look-up that names no transport protocol counts as one of a UDP packet (inet_rtm_getroute in net/ipv4/route.c).
-_UDP = 17
+_TCP, _UDP = 6, 17
 
 
 def is_about_other_packets(rule: Rule) -> bool:
-    """Whether a rule doesn't decide about the packet asked about, but may about another one to the same address.
+    """Whether a rule doesn't decide about the packets asked about, but may about others to the same address.
 
-    That packet has mark 0, tos 0, uid 0, no source or device chosen, and counts as UDP without ports.
+    Those asked about have mark 0, tos 0, uid 0, no device chosen, and are UDP's and TCP's, of which no ports are known.
     """
     selects = (
         rule.mark is not None
-        or rule.source is not None
         or rule.oif is not None
         or rule.iif not in (None, "lo")
         or rule.uid_range is not None
         or rule.tos != 0
-        or rule.ip_protocol != 0
-        or rule.has_ports
+        or rule.ip_protocol not in (0, _TCP, _UDP)
     )
-    if rule.ip_protocol != 0:
-        return True  # it treats TCP and UDP differently, whichever of them it names
+    if rule.has_ports or rule.has_unknown:
+        return True
     anywhere = rule.destination.network_address if rule.destination is not None else IPv4Address(0)
-    return selects and not matches(rule, anywhere)
+    source = rule.source.network_address if rule.source is not None else NO_SOURCE
+    return selects and not any(matches(rule, anywhere, source, is_tcp=is_tcp) for is_tcp in (False, True))
 
 
 def matches(
-    rule: Rule, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, gateway_dev: str | None = None
+    rule: Rule,
+    address: IPv4Address,
+    source: IPv4Address = NO_SOURCE,
+    *,
+    is_tcp: bool = False,
+    gateway_dev: str | None = None,
 ) -> bool:
     """Whether that packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
 
@@ -47,13 +50,17 @@ def matches(
         rule: a policy rule.
         address: the packet's destination.
         source: its source, if one is chosen.
+        is_tcp: whether it is TCP's, else UDP's.
         gateway_dev: it is no packet, but the kernel's own look-up of a gateway on this interface: that is bound to
             it, and of no transport protocol (fib_check_nh_v4_gw).
 
     Returns:
-        Whether the rule's action is taken. No rule of a VRF is thought to match.
+        Whether the rule's action is taken. No rule of a VRF, and none that selects by something unknown, is thought to
+        match.
     """
-    protocols = (0, _UDP) if gateway_dev is None else (0,)
+    if rule.has_unknown:
+        return False
+    protocol = 0 if gateway_dev is not None else _TCP if is_tcp else _UDP
     is_match = (
         (rule.destination is None or address in rule.destination)
         and (rule.mark is None or rule.mark & rule.mark_mask == 0)
@@ -62,7 +69,7 @@ def matches(
         and rule.iif in (None, "lo")
         and (rule.uid_range is None or rule.uid_range[0] == 0)
         and rule.tos == 0
-        and rule.ip_protocol in protocols
+        and rule.ip_protocol in (0, protocol)
         and not rule.has_ports
         and not rule.is_l3mdev
     )

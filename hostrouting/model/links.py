@@ -7,11 +7,21 @@ one.
 from __future__ import annotations
 
 from enum import IntEnum
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
 
 import attrs
 
-__all__ = ["Address", "Family", "Hardware", "Link"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Address", "Family", "Hardware", "Link", "is_like"]
+
+
+def is_like(dev: str, patterns: Iterable[str]) -> bool:
+    """Whether the name of an interface is like one of some shell patterns."""
+    return any(fnmatchcase(dev, pattern) for pattern in patterns)
 
 
 class Family(IntEnum):
@@ -63,6 +73,7 @@ class Address:
         metric: of the connected route; 0 is the kernel's default.
         is_secondary: a later address of the same subnet on the same interface.
         has_prefix_route: whether the kernel adds a connected route for it.
+        scope: how far it may be used as a source: ``Scope.UNIVERSE``, or the link, or this host.
         family: always IPv4 so far.
     """
 
@@ -73,6 +84,7 @@ class Address:
     metric: int = 0
     is_secondary: bool = False
     has_prefix_route: bool = True
+    scope: int = 0
     family: Family = Family.IPV4
 
     @property

@@ -50,6 +50,7 @@ class Rule:
         suppress_group: results over interfaces of this group are passed over; None: none are.
         is_inverted: it matches what its selectors do *not* match.
         is_l3mdev: the table is the one of the packet's VRF.
+        has_unknown: it selects by something that isn't known here.
         protocol: who installed it.
         family: always IPv4 so far.
     """
@@ -72,5 +73,6 @@ class Rule:
     suppress_group: int | None = None
     is_inverted: bool = False
     is_l3mdev: bool = False
+    has_unknown: bool = False
     protocol: int = Protocol.BOOT
     family: Family = Family.IPV4

@@ -1,7 +1,7 @@
-"""The way of an expected CIDR: read -> coverage -> outcomes -> judge -> fix.
+"""The way of an expected CIDR: read -> coverage -> asking -> outcomes -> judge -> fix.
 
 ``check`` goes it; ``findings`` are its result, ``wording`` and ``markers`` what people and other programs get of that.
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["check", "coverage", "findings", "markers", "wording"]
+__all__ = ["check", "findings", "markers", "wording"]

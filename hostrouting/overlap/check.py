@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.config.routing import Coverage
 from hostrouting.kernel.default_route import default_route, has_default_route, missing_default_route
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from ipaddress import IPv4Address
 
-    from hostrouting.config.routing import Config, RouteOverlap
+    from hostrouting.config.overlap import RouteOverlap
+    from hostrouting.config.routing import Config
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import Finding
@@ -51,8 +51,7 @@ def unjudged(
         overlap.mode,
         rfc_3339(now()),
         reason=reason,
-        cidrs=overlap.expected_cidrs,
-        coverage=overlap.coverage,
+        cidrs=tuple(dict.fromkeys(expected.cidr for expected in overlap.expected_cidrs)),
     )
 
 
@@ -111,14 +110,12 @@ def _judge(
     nameservers: Sequence[IPv4Address],
     scope: CancelScope,
 ) -> OverlapReport:
-    outcomes = sort_answers(overlap, reading)
+    by_devs = {expected.devs: sort_answers(overlap, reading, expected) for expected in overlap.expected_cidrs}
+    outcomes = {expected: by_devs[expected.devs] for expected in overlap.expected_cidrs}
     findings, notes = judge(overlap, reading, outcomes)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
-    report = attrs.evolve(report, verdict=verdict, findings=findings, notes=notes)
-    if overlap.coverage is Coverage.PROBE:
-        return report
-    judged = tuple(judged_cidr(cidr, reading.tiling, outcomes) for cidr in reading.tiling.by_cidr)
-    report = attrs.evolve(report, judged=judged)
+    judged = tuple(judged_cidr(expected.cidr, reading.tiling, found) for expected, found in outcomes.items())
+    report = attrs.evolve(report, verdict=verdict, findings=findings, notes=notes, judged=judged)
     if not findings:
         return report
     from hostrouting.overlap.fix import Remedies

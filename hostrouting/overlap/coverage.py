@@ -40,12 +40,10 @@ __all__ = [
     "Tile",
     "Tiling",
     "are_within",
-    "exact_tiling",
     "fewest_prefixes",
     "networks_of",
-    "probe",
-    "probe_tiling",
     "suspect_networks",
+    "tiling_of",
 ]
 
 
@@ -87,24 +85,13 @@ class Tiling:
         return tuple(dict.fromkeys(tile.question for tile in self.tiles))
 
 
-def probe(cidr: IPv4Network) -> IPv4Address:
-    """The one address that PROBE asks about: network + 1 (also for a /31); for a /32 the address itself."""
-    return cidr.network_address if cidr.prefixlen == 32 else cidr.network_address + 1
-
-
-def probe_tiling(cidrs: Sequence[IPv4Network]) -> Tiling:
-    """One address of each CIDR."""
-    tiles = [Tile(int(address), int(address), address) for address in map(probe, cidrs)]
-    return Tiling(tiles, {cidr: (position, position + 1) for position, cidr in enumerate(cidrs)})
-
-
-def exact_tiling(
+def tiling_of(
     cidrs: Sequence[IPv4Network],
     *,
     expected_devs: Iterable[str],
     rules: Sequence[Rule],
     routes: Iterable[Route],
-    foreseen: Iterable[IPv4Network] = (),
+    besides: Iterable[IPv4Network] = (),
     borders: Iterable[IPv4Network] = (),
 ) -> Tiling:
     """Cut CIDRs into ranges inside which the answer can't change.
@@ -114,7 +101,7 @@ def exact_tiling(
         expected_devs: the default route's interfaces.
         rules: in the order in which the kernel asks them.
         routes: the entries of every table.
-        foreseen: prefixes that other interfaces may get, and which are looked into as if they had them.
+        besides: prefixes to look into as if another interface had them.
         borders: prefixes to cut at besides, wherever something else than the expected interfaces may win. (So are
             the gateways behind other interfaces: no remedy may cover them.)
 
@@ -123,7 +110,7 @@ def exact_tiling(
     """
     spans = PrefixSet(map(numbers, cidrs))
     devs = frozenset(expected_devs)
-    suspects = _beside_routes(rules, foreseen)
+    suspects = _beside_routes(rules, besides)
     inner = set(map(numbers, borders))
     for route in routes:
         is_plain = _is_plain(route, devs)
@@ -151,25 +138,25 @@ def suspect_networks(
     expected_devs: Iterable[str],
     rules: Sequence[Rule],
     routes: Iterable[Route],
-    foreseen: Iterable[IPv4Network] = (),
+    besides: Iterable[IPv4Network] = (),
 ) -> list[IPv4Network]:
     """Where in some CIDRs something else than plain routes by the expected interfaces may decide.
 
-    Only there do such plain routes matter to ``exact_tiling``; elsewhere they may be left out.
+    Only there do such plain routes matter to ``tiling_of``; elsewhere they may be left out.
 
     Args:
         cidrs: any; they may be nested.
         expected_devs: the default route's interfaces.
         rules: in the order in which the kernel asks them.
         routes: the entries of every table, but for such plain ones.
-        foreseen: prefixes that other interfaces may get.
+        besides: prefixes to look into as if another interface had them.
 
     Returns:
         Networks that are in the CIDRs; they may be nested.
     """
     spans = PrefixSet(map(numbers, cidrs))
     devs = frozenset(expected_devs)
-    suspects = _beside_routes(rules, foreseen)
+    suspects = _beside_routes(rules, besides)
     suspects |= {numbers(route.destination) for route in routes if route.tos == 0 and not _is_plain(route, devs)}
     shadows = PrefixSet(suspects)
     found = {prefix for prefix in suspects if spans.covers(prefix)}
@@ -183,9 +170,9 @@ def are_within(networks: Iterable[IPv4Network], others: Iterable[IPv4Network]) -
     return all(spans.covers(numbers(network)) for network in networks)
 
 
-def _beside_routes(rules: Sequence[Rule], foreseen: Iterable[IPv4Network]) -> set[Prefix]:
+def _beside_routes(rules: Sequence[Rule], besides: Iterable[IPv4Network]) -> set[Prefix]:
     """The prefixes that are to be looked into, whatever routes there are."""
-    suspects = {*map(numbers, foreseen), *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
+    suspects = {*map(numbers, besides), *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
     return suspects if _has_floor(rules) else {*suspects, (0, 0)}
 
 
@@ -204,19 +191,22 @@ def _is_plain(route: Route, expected_devs: frozenset[str]) -> bool:
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:
-    """Whether an address that only plain routes reach is sure to get to the default route in table main.
+    """Whether whatever is sent to an address that only plain routes reach is sure to get to the default route.
 
-    Rules for a destination are left out: their prefixes are looked into anyway.
+    Rules for a destination are left out: their prefixes are looked into anyway. What a rule does that asks for more
+    (a source, a protocol...) may be done to some packets: nothing stands on it, and what isn't a look-up may be wrong.
     """
     nowhere = IPv4Address(0)
     for rule in rules:
+        is_picky = rule.source is not None or rule.ip_protocol or rule.has_ports or rule.has_unknown
         if rule.destination is not None:
             if rule.is_inverted:
                 return False
-        elif rule.action is not RuleAction.NOP and matches(rule, nowhere):
+        elif rule.action is not RuleAction.NOP and (is_picky or matches(rule, nowhere)):
             if rule.action is not RuleAction.TO_TABLE:
                 return False
-            if rule.table == Table.MAIN and rule.suppress_prefix_length is None and rule.suppress_group is None:
+            is_whole = rule.suppress_prefix_length is None and rule.suppress_group is None
+            if rule.table == Table.MAIN and is_whole and not is_picky:
                 return True
     return False
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.routing import Coverage
 from hostrouting.model.errors import HostRoutingError
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network
 
-    from hostrouting.config.routing import OverlapMode, StaticRoute
+    from hostrouting.config.overlap import OverlapMode
+    from hostrouting.config.routing import StaticRoute
     from hostrouting.model.routes import Route
 
 __all__ = [
@@ -71,9 +71,10 @@ class Finding:
     Args:
         kind: why.
         cidr: the expected CIDR, masked.
-        probe: the first failing address; of PROBE coverage the one that was asked about.
+        probe: the first failing address.
         devs: the interfaces that it leaves by, sorted; none if it doesn't.
-        expected_devs: the default route's, sorted.
+        expected_devs: the default route's interfaces, sorted; or the patterns that the config names for this CIDR.
+        source: from which connections fail, and otherwise than the rest; None: it fails unconnected.
         ranges: the failing part, as the fewest CIDRs.
         route: the entry that wins at ``probe``, or discards there; None if there is none.
         fix: ``staticRoutes`` entries that mend all of it that routes can mend.
@@ -88,6 +89,7 @@ class Finding:
     ranges: tuple[IPv4Network, ...]
     route: Route | None
     message: str
+    source: IPv4Address | None = None
     fix: tuple[StaticRoute, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -98,6 +100,7 @@ class Finding:
             "probe": str(self.probe),
             "devs": list(self.devs),
             "expectedDevs": list(self.expected_devs),
+            "source": None if self.source is None else str(self.source),
             "ranges": [str(part) for part in self.ranges],
             "route": None if self.route is None else str(self.route),
             "fix": [entry.to_mapping() for entry in self.fix],
@@ -223,9 +226,8 @@ class OverlapReport:
         reason: why the verdict is ``unknown``.
         time: RFC 3339, UTC, in seconds.
         cidrs: what was checked.
-        coverage: how much of each CIDR was.
         remedy: what mends all failures together; not part of the JSON, which has each failure's own.
-        judged: the CIDRs, cut where the answer changes; none if one address stood for each. Not part of the JSON.
+        judged: the CIDRs, cut where the answer changes. Not part of the JSON.
     """
 
     verdict: Verdict
@@ -236,7 +238,6 @@ class OverlapReport:
     notes: tuple[Note, ...] = ()
     reason: str | None = None
     cidrs: tuple[IPv4Network, ...] = ()
-    coverage: Coverage = Coverage.EXACT
     remedy: Remedy = attrs.field(factory=Remedy)
     judged: tuple[JudgedCidr, ...] = ()
 
@@ -246,7 +247,6 @@ class OverlapReport:
             "schema": 1,
             "verdict": str(self.verdict),
             "mode": str(self.mode),
-            "coverage": str(self.coverage),
             "defaultDevs": list(self.default_devs),
             "findings": [finding.to_json() for finding in self.findings],
             "notes": [note.to_json() for note in self.notes],

@@ -37,10 +37,11 @@ from hostrouting.routes.resolve import describe_missing, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from hostrouting.config.overlap import ExpectedCidr
     from hostrouting.model.rules import Rule
     from hostrouting.overlap.coverage import Tile
     from hostrouting.overlap.findings import Finding
-    from hostrouting.overlap.outcomes import Outcome
+    from hostrouting.overlap.outcomes import Outcome, Outcomes
     from hostrouting.overlap.reading import Reading
 
 __all__ = ["Remedies"]
@@ -82,22 +83,28 @@ class Remedies:
 
     Args:
         reading: the host.
-        outcomes: of ``sort_answers``, for exact coverage.
+        outcomes: of each expected CIDR, by ``sort_answers``.
         nameservers: of resolv.conf.
     """
 
     def __init__(
-        self, reading: Reading, outcomes: Mapping[IPv4Address, Outcome], nameservers: Iterable[IPv4Address] = ()
+        self,
+        reading: Reading,
+        outcomes: Mapping[ExpectedCidr, Outcomes],
+        nameservers: Iterable[IPv4Address] = (),
     ) -> None:
-        self._reading, self._outcomes, self._nameservers = reading, outcomes, tuple(nameservers)
+        self._reading, self._nameservers = reading, tuple(nameservers)
+        self._outcomes, self._elsewhere = _of_first_look_ups(reading, outcomes)
         self._fib = Fib(reading.rules, reading.routes)
         self._own_subnets = sorted(own_subnets(reading.addresses, reading.default.devs).items(), reverse=True)
         self._gateways = _gateways(reading.routes, reading.default.devs)
         self._taken = {route.destination for route in reading.routes if _is_in_the_way(route)}
-        self._stakes = {question: self._stake(question, outcome) for question, outcome in outcomes.items()}
+        self._stakes = {question: self._stake(question, outcome) for question, outcome in self._outcomes.items()}
 
     def fix_of(self, finding: Finding) -> tuple[StaticRoute, ...]:
         """The entries that mend one failure, as far as routes can."""
+        if finding.source is not None:
+            return ()
 
         def stake_of(question: IPv4Address) -> _Stake:
             outcome, stake = self._outcomes[question], self._stakes[question]
@@ -142,8 +149,11 @@ class Remedies:
             return _Stake(most=32 if reason else beaten)
         if not outcome.is_failure:
             return _UNTOUCHABLE
+        if (expected := self._elsewhere.get(address)) is not None:
+            devs = ",".join(self._reading.default.devs)
+            return _Stake(most=-1, reason=f"{expected} is expected, and the default route leaves by {devs}")
         predicted = self._fib.lookup(address)
-        if (_place(predicted.route), predicted.errno) != (_place(outcome.answer.route), outcome.answer.errno):
+        if (_place(predicted.route), predicted.errno) != (_place(outcome.lookup.route), outcome.lookup.errno):
             reason = "the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch"
             return _Stake(most=-1, reason=f"{reason} {address}")
         beaten, reason = self._beaten(address)
@@ -284,6 +294,22 @@ class Remedies:
             is_own = now is not None and now.type in (RouteType.LOCAL, RouteType.BROADCAST)
             if now is not None and not is_own and any(server in entry.destination for entry in entries):
                 yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
+
+
+def _of_first_look_ups(
+    reading: Reading, outcomes: Mapping[ExpectedCidr, Outcomes]
+) -> tuple[dict[IPv4Address, Outcome], dict[IPv4Address, ExpectedCidr]]:
+    """For each question what its first look-up means, of several CIDRs a failure; and who expects other interfaces."""
+    found: dict[IPv4Address, Outcome] = {}
+    elsewhere: dict[IPv4Address, ExpectedCidr] = {}
+    for expected, of_cidr in outcomes.items():
+        for tile in reading.tiling.of(expected.cidr):
+            outcome = of_cidr[tile.question][0]
+            if tile.question not in found or (outcome.is_failure and not found[tile.question].is_failure):
+                found[tile.question] = outcome
+            if outcome.is_failure and not expected.is_default(reading.default.devs):
+                elsewhere[tile.question] = expected
+    return found, elsewhere
 
 
 def _is_nameable(dev: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
-from hostrouting.config.routing import Coverage
 from hostrouting.kernel.rules import is_about_other_packets
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
@@ -19,9 +18,9 @@ from hostrouting.overlap.reading import pending_devs
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from hostrouting.config.routing import RouteOverlap
+    from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
     from hostrouting.overlap.coverage import Tile, Tiling
-    from hostrouting.overlap.outcomes import Outcome
+    from hostrouting.overlap.outcomes import Outcome, Outcomes
     from hostrouting.overlap.reading import Reading
 
 __all__ = ["judge", "judged_cidr"]
@@ -31,72 +30,74 @@ _SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8
 
 
 def judge(
-    overlap: RouteOverlap, reading: Reading, outcomes: Mapping[IPv4Address, Outcome]
+    overlap: RouteOverlap, reading: Reading, outcomes: Mapping[ExpectedCidr, Outcomes]
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     """Tell of the failures and of what is worth a note.
 
     Args:
         overlap: the expected CIDRs.
         reading: the host.
-        outcomes: of ``sort_answers``.
+        outcomes: of each, by ``sort_answers``.
 
     Returns:
         The failures in the order of the config, of one CIDR in that of their first addresses; and the notes.
     """
     findings: list[Finding] = []
     notes: list[Note] = []
-    for cidr in dict.fromkeys(overlap.expected_cidrs):
-        for tiles in _groups(reading.tiling.of(cidr), outcomes):
-            outcome = outcomes[tiles[0].question]
+    for expected, found in outcomes.items():
+        tiles = reading.tiling.of(expected.cidr)
+        for group in _groups(tiles, found):
+            _, outcome = group[0]
             if outcome.is_failure:
-                is_exact = overlap.coverage is Coverage.EXACT
-                part = _about(reading.tiling.of(cidr), outcomes, outcome) if is_exact else [cidr]
-                findings.append(_finding(cidr, tiles, outcomes, reading.default.devs, part))
+                part = _about(tiles, found, outcome)
+                findings.append(_finding(expected, group, reading.default.devs, part))
             else:
-                notes.append(_note(cidr, tiles, outcomes))
-        notes += _foreseen(cidr, overlap.foreseen, reading, outcomes)
-    return tuple(findings), (*notes, *_notes_on_host(reading))
+                notes.append(_note(expected.cidr, group))
+        notes += _foreseen(expected.cidr, overlap.foreseen, reading, found)
+    return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
 
 
-def _groups(tiles: Iterable[Tile], outcomes: Mapping[IPv4Address, Outcome]) -> Iterable[list[Tile]]:
-    groups: dict[Hashable, list[Tile]] = {}
+# The tiles of which something is told together, each with the outcome that it is told for.
+_Group = list[tuple["Tile", "Outcome"]]
+
+
+def _groups(tiles: Iterable[Tile], outcomes: Outcomes) -> Iterable[_Group]:
+    groups: dict[Hashable, _Group] = {}
     for tile in tiles:
-        outcome = outcomes[tile.question]
-        if outcome.kind is not None:
-            groups.setdefault(outcome.group, []).append(tile)
+        for outcome in outcomes[tile.question]:
+            if outcome.kind is not None:
+                groups.setdefault(outcome.group, []).append((tile, outcome))
     return groups.values()
 
 
-def _about(tiles: Iterable[Tile], outcomes: Mapping[IPv4Address, Outcome], failure: Outcome) -> Sequence[IPv4Network]:
+def _about(tiles: Iterable[Tile], outcomes: Outcomes, failure: Outcome) -> Sequence[IPv4Network]:
     """Where a failure is, in a few prefixes: own and broadcast addresses, which are noted, count as part of it."""
     pieces = []
     for tile in tiles:
-        outcome = outcomes[tile.question]
-        is_target = outcome.group == failure.group
-        is_free = is_target or outcome.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
+        found = outcomes[tile.question]
+        is_target = any(outcome.group == failure.group for outcome in found)
+        is_free = is_target or found[0].kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
         pieces.append(Piece(tile.first, tile.last, is_target, most=32 if is_free else -1))
     return fewest_prefixes(pieces)
 
 
 def _finding(
-    cidr: IPv4Network,
-    tiles: Sequence[Tile],
-    outcomes: Mapping[IPv4Address, Outcome],
-    expected: tuple[str, ...],
-    part: Sequence[IPv4Network],
+    expected: ExpectedCidr, group: _Group, default_devs: tuple[str, ...], part: Sequence[IPv4Network]
 ) -> Finding:
-    outcome = outcomes[tiles[0].question]
-    first = IPv4Address(tiles[0].first)
-    asked, via = f"expected CIDR {cidr} (probe {first})", f"expected via {','.join(expected)}"
+    tile, outcome = group[0]
+    cidr, first = expected.cidr, IPv4Address(tile.first)
+    devs = default_devs if expected.devs is None else expected.devs
+    asked, via = f"expected CIDR {cidr} (probe {first})", f"expected via {','.join(devs)}"
     if outcome.kind is FindingKind.OVERLAP:
-        devs = ",".join(outcome.devs) or "no device"
-        message = f"OVERLAP: {asked} routes via {devs}, expected {','.join(expected)}"
+        message = f"OVERLAP: {asked} routes via {','.join(outcome.devs) or 'no device'}, expected {','.join(devs)}"
     elif outcome.kind is FindingKind.NO_ROUTE:
         message = f"NO-ROUTE: {asked} has no IPv4 route; {via}"
     else:
-        types = {outcomes[tile.question].answer.discarded_by for tile in tiles}
+        types = {each.lookup.discarded_by for _, each in group}
         words = ",".join(sorted(type_.name.lower() for type_ in types if type_ is not None))
         message = f"BLACKHOLE: {asked} is discarded by {words}; {via}"
+    if outcome.source is not None:
+        message += f" for connections from {outcome.source}"
     if list(part) != [cidr]:
         message += f"; shadowed: {shortened(list(map(str, part)), ' ', _SHOWN_NETWORKS)}"
     if outcome.kind is not FindingKind.NO_ROUTE:
@@ -106,18 +107,19 @@ def _finding(
         cidr=cidr,
         probe=first,
         devs=outcome.devs,
-        expected_devs=expected,
-        ranges=networks_of(tiles),
+        expected_devs=devs,
+        source=outcome.source,
+        ranges=networks_of(tile for tile, _ in group),
         route=outcome.route,
         message=message,
     )
 
 
-def _note(cidr: IPv4Network, tiles: Sequence[Tile], outcomes: Mapping[IPv4Address, Outcome]) -> Note:
-    outcome = outcomes[tiles[0].question]
+def _note(cidr: IPv4Network, group: _Group) -> Note:
+    _, outcome = group[0]
     kind = NoteKind(str(outcome.kind))
-    ranges = networks_of(tiles)
-    devs = tuple(sorted({dev for tile in tiles for dev in outcomes[tile.question].devs}))
+    ranges = networks_of(tile for tile, _ in group)
+    devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     by = shortened(devs, ",", _SHOWN_DEVS)
     part = _part(cidr, ranges)
     is_one = sum(network.num_addresses for network in ranges) == 1
@@ -147,18 +149,19 @@ def _part(cidr: IPv4Network, ranges: tuple[IPv4Network, ...]) -> str:
     return f"{shortened([str(network).removesuffix('/32') for network in ranges], ' ', _SHOWN_NETWORKS)} of {cidr}"
 
 
-def judged_cidr(cidr: IPv4Network, tiling: Tiling, outcomes: Mapping[IPv4Address, Outcome]) -> JudgedCidr:
+def judged_cidr(cidr: IPv4Network, tiling: Tiling, outcomes: Outcomes) -> JudgedCidr:
     """A CIDR with what the kernel's answers for it mean; tiles side by side that mean the same are one segment.
 
     Args:
         cidr: one of the tiling's.
-        tiling: of whole CIDRs.
+        tiling: of the expected CIDRs.
         outcomes: of ``sort_answers``.
     """
     segments: list[Segment] = []
     first, last, said = 0, -1, None
     for tile in tiling.of(cidr):
-        outcome = outcomes[tile.question]
+        found = outcomes[tile.question]
+        outcome = next((each for each in found if each.is_failure), found[0])
         says = (outcome.kind, outcome.is_failure, outcome.devs)
         if said is not None and (says != said or tile.first != last + 1):
             segments.append(Segment(IPv4Address(first), IPv4Address(last), *said))
@@ -172,7 +175,7 @@ def judged_cidr(cidr: IPv4Network, tiling: Tiling, outcomes: Mapping[IPv4Address
 
 
 def _foreseen(
-    cidr: IPv4Network, foreseen: Sequence[IPv4Network], reading: Reading, outcomes: Mapping[IPv4Address, Outcome]
+    cidr: IPv4Network, foreseen: Sequence[IPv4Network], reading: Reading, outcomes: Outcomes
 ) -> Iterable[Note]:
     """What connected routes to the foreseen prefixes would shadow: all that no longer route of main protects."""
     for prefix in dict.fromkeys(foreseen):
@@ -182,7 +185,7 @@ def _foreseen(
         tiles = [
             tile
             for tile in reading.tiling.of(cidr)
-            if first <= tile.first and tile.last <= last and _would_lose(outcomes[tile.question], prefix)
+            if first <= tile.first and tile.last <= last and _would_lose(outcomes[tile.question][0], prefix)
         ]
         if tiles:
             ranges = networks_of(tiles)
@@ -205,7 +208,5 @@ def _notes_on_host(reading: Reading) -> Iterable[Note]:
         yield Note(NoteKind.PENDING, text, devs=(dev,))
     others = [str(rule.preference) for rule in reading.rules if is_about_other_packets(rule)]
     if others:
-        text = (
-            f"policy rules on marks, sources, users, interfaces or ports weren't judged: preference {', '.join(others)}"
-        )
+        text = f"policy rules on marks, users, interfaces, ports or more weren't judged: preference {', '.join(others)}"
         yield Note(NoteKind.RULE, text)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model.routes import Lookup, Protocol, Route, RouteType
+from hostrouting.kernel.rules import NO_SOURCE
+from hostrouting.model.links import is_like
+from hostrouting.model.routes import Lookup, Protocol, Route, RouteType, Table
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
     from ipaddress import IPv4Address
 
-    from hostrouting.config.routing import RouteOverlap
+    from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
     from hostrouting.kernel.fib import Fib
+    from hostrouting.overlap.asking import Answer
     from hostrouting.overlap.reading import Reading
+
+    Outcomes = Mapping[IPv4Address, tuple["Outcome", ...]]
 
 __all__ = ["Outcome", "sort_answers"]
 
@@ -31,18 +35,20 @@ class Outcome:
     """What an answer means.
 
     Args:
-        kind: of the failure or note; None: by the default route's interfaces, as expected.
-        answer: the kernel's.
+        kind: of the failure or note; None: as expected.
+        lookup: the kernel's answer.
         devs: what to name: the interfaces that it leaves by, of a container's or an allowed one only those.
         route: the entry that wins or discards; None if there is none.
         is_lost: of an own or a broadcast address: whether it hides one of the cluster's.
+        source: from which a connection is looked up again; None: the first look-up.
     """
 
     kind: FindingKind | NoteKind | None
-    answer: Lookup
+    lookup: Lookup
     devs: tuple[str, ...] = ()
     route: Route | None = None
     is_lost: bool = False
+    source: IPv4Address | None = None
 
     @property
     def is_failure(self) -> bool:
@@ -53,28 +59,29 @@ class Outcome:
     def group(self) -> Hashable:
         """What it is told of together with, of one CIDR."""
         if self.is_failure:
-            return (self.kind, self.devs)
+            return (self.kind, self.devs, self.source)
         return (self.kind, self.is_lost, self.route if self.kind is NoteKind.CNI_DISCARD else None)
 
 
-def sort_answers(overlap: RouteOverlap, reading: Reading) -> dict[IPv4Address, Outcome]:
-    """What each of the kernel's answers means.
+def sort_answers(overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> Outcomes:
+    """What the kernel's answers mean to an expected CIDR.
 
     Args:
-        overlap: what may carry expected traffic besides the default interface.
+        overlap: what may carry expected traffic besides.
         reading: the host.
+        expected: the CIDR; only its ``devs`` count.
 
     Returns:
-        For each question its outcome.
+        For each question what its first answer means, and then each failure of the other answers that this one doesn't
+        tell of.
     """
-    sorter = _Sorter(overlap, reading)
-    return {question: sorter.sort(answer) for question, answer in reading.answers.items()}
+    sorter = _Sorter(overlap, reading, expected)
+    return {question: tuple(sorter.sort(answers)) for question, answers in reading.answers.items()}
 
 
 class _Sorter:
-    def __init__(self, overlap: RouteOverlap, reading: Reading) -> None:
-        self._overlap, self._reading = overlap, reading
-        self._expected = frozenset(reading.default.devs)
+    def __init__(self, overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> None:
+        self._overlap, self._reading, self._expected = overlap, reading, expected
         self._is_container: dict[str, bool] = {}
 
     @cached_property
@@ -83,35 +90,60 @@ class _Sorter:
 
         return Fib(self._reading.rules, self._reading.routes)
 
-    def sort(self, answer: Lookup) -> Outcome:
-        route = answer.route
+    def sort(self, answers: Sequence[Answer]) -> Iterator[Outcome]:
+        first = self._sort(answers[0])
+        yield first
+        connects = any(answer.is_tcp and answer.source is not None for answer in answers)
+        more: dict[Hashable, Outcome] = {first.group: first}
+        for answer in answers[1:]:
+            if answer.is_tcp and answer.source is None and connects:
+                continue  # it only chooses the source: TCP sends nothing unconnected
+            outcome = self._sort(answer)
+            if outcome.is_failure and attrs.evolve(outcome, source=None).group not in more:
+                more.setdefault(outcome.group, outcome)
+        yield from sorted([*more.values()][1:], key=lambda outcome: int(outcome.source or 0))
+
+    def _sort(self, answer: Answer) -> Outcome:
+        lookup, route, source = answer.lookup, answer.lookup.route, answer.source
         if route is None:
             return self._discarded(answer)
-        devs = route.devs
-        if route.type in (RouteType.LOCAL, RouteType.BROADCAST):
+        is_own = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_of_table_local(answer)
+        # What a local entry of another table takes never leaves this host, whatever its device.
+        devs = ("lo",) if route.type is RouteType.LOCAL and not is_own else route.devs
+        foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._reading.default.devs))
+        if is_own:
             kind = NoteKind.LOCAL if route.type is RouteType.LOCAL else NoteKind.BROADCAST
-            return Outcome(kind, answer, devs, route, is_lost=not self._expected.issuperset(set(devs) - {"lo"}))
-        foreign = tuple(dev for dev in devs if dev not in self._expected)
+            return Outcome(kind, lookup, devs, route, is_lost=bool(set(foreign) - {"lo"}))
         if devs and not foreign:
-            return Outcome(None, answer, devs, route)
+            return Outcome(None, lookup, devs, route, source=source)
         if devs and all(map(self._belongs_to_pods, foreign)):
-            return Outcome(NoteKind.CONTAINER, answer, foreign, route)
-        if devs and all(self._belongs_to_pods(dev) or _is_like(dev, self._overlap.allowed_devs) for dev in foreign):
-            return Outcome(NoteKind.ALLOWED, answer, foreign, route)
-        return Outcome(FindingKind.OVERLAP, answer, devs, route)
+            return Outcome(NoteKind.CONTAINER, lookup, foreign, route)
+        if devs and all(self._belongs_to_pods(dev) or self._is_allowed(dev) for dev in foreign):
+            return Outcome(NoteKind.ALLOWED, lookup, foreign, route)
+        return Outcome(FindingKind.OVERLAP, lookup, devs, route, source=source)
 
-    def _discarded(self, answer: Lookup) -> Outcome:
-        if answer.discarded_by is None:
-            return Outcome(FindingKind.NO_ROUTE, answer)
-        entry = self._fib.decide(answer.address).route
-        route = entry if entry is not None and entry.type is answer.discarded_by else None
-        is_of_cni = route is not None and self._is_of_cni(route)
-        return Outcome(NoteKind.CNI_DISCARD if is_of_cni else FindingKind.BLACKHOLE, answer, (), route)
+    def _is_of_table_local(self, answer: Answer) -> bool:
+        """The kernel names table main for the entries of both, as long as they are one trie (fib_trie_unmerge)."""
+        entry, route = self._fib.longest_match(Table.LOCAL, answer.lookup.address), answer.lookup.route
+        return entry is not None and route is not None and entry.destination == route.destination
+
+    def _discarded(self, answer: Answer) -> Outcome:
+        lookup, source = answer.lookup, answer.source
+        if lookup.discarded_by is None:
+            return Outcome(FindingKind.NO_ROUTE, lookup, source=source)
+        entry = self._fib.decide(lookup.address, source or NO_SOURCE, is_tcp=answer.is_tcp).route
+        route = entry if entry is not None and entry.type is lookup.discarded_by else None
+        if route is not None and self._expected.devs is None and self._is_of_cni(route):
+            return Outcome(NoteKind.CNI_DISCARD, lookup, (), route)
+        return Outcome(FindingKind.BLACKHOLE, lookup, (), route, source=source)
 
     def _belongs_to_pods(self, dev: str) -> bool:
         if dev not in self._is_container:
-            self._is_container[dev] = _is_like(dev, self._overlap.container_devs)
+            self._is_container[dev] = self._expected.devs is None and is_like(dev, self._overlap.container_devs)
         return self._is_container[dev]
+
+    def _is_allowed(self, dev: str) -> bool:
+        return self._expected.devs is None and is_like(dev, self._overlap.allowed_devs)
 
     def _is_of_cni(self, discard: Route) -> bool:
         """CNIs blackhole their own block, with the routes to their pods inside it, in the same table.
@@ -132,11 +164,7 @@ class _Sorter:
         """For each table the networks of its routes to container interfaces, by their first address."""
         networks: dict[int, list[tuple[int, int]]] = {}
         for route in self._reading.routes:
-            if any(dev not in self._expected and self._belongs_to_pods(dev) for dev in route.devs):
+            if any(dev not in self._reading.default.devs and self._belongs_to_pods(dev) for dev in route.devs):
                 place = (int(route.destination.network_address), route.destination.prefixlen)
                 networks.setdefault(route.table, []).append(place)
         return {table: sorted(found) for table, found in networks.items()}
-
-
-def _is_like(dev: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(dev, pattern) for pattern in patterns)

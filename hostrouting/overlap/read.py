@@ -5,18 +5,18 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
 
-from hostrouting.config.routing import Coverage
 from hostrouting.kernel.default_route import default_route
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Protocol
 from hostrouting.model.rules import Rule
-from hostrouting.overlap.coverage import are_within, exact_tiling, probe_tiling, suspect_networks
+from hostrouting.overlap.asking import ask
+from hostrouting.overlap.coverage import are_within, suspect_networks, tiling_of
 from hostrouting.overlap.reading import Reading, own_subnets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hostrouting.config.routing import RouteOverlap
+    from hostrouting.config.overlap import RouteOverlap
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.links import Address
     from hostrouting.model.routes import Route
@@ -67,16 +67,15 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
     addresses, rules = backend.addresses(), backend.rules()
     networks = _foretold(overlap, default, addresses)
     routes = backend.routes_except(default.devs, inside=networks)
-    if overlap.coverage is Coverage.EXACT:
-        told = suspect_networks(
-            overlap.expected_cidrs,
-            expected_devs=default.devs,
-            rules=rules,
-            routes=routes,
-            foreseen=overlap.foreseen,
-        )
-        if not are_within(told, networks):
-            routes = backend.routes_except(default.devs, inside=told)
+    told = suspect_networks(
+        [expected.cidr for expected in overlap.expected_cidrs],
+        expected_devs=default.devs,
+        rules=rules,
+        routes=routes,
+        besides=_besides(overlap, default),
+    )
+    if not are_within(told, networks):
+        routes = backend.routes_except(default.devs, inside=told)
     return default, addresses, rules, tuple(dict.fromkeys((*defaults, *routes)))
 
 
@@ -85,33 +84,33 @@ def _foretold(overlap: RouteOverlap, default: Route, addresses: Sequence[Address
 
     Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
     """
-    if overlap.coverage is Coverage.PROBE:
-        return []
     connected = [address.network for address in addresses if address.dev not in default.devs]
     single = [end for each in addresses for end in (each.local, each.network.broadcast_address)]
     return suspect_networks(
-        overlap.expected_cidrs,
+        [expected.cidr for expected in overlap.expected_cidrs],
         expected_devs=default.devs,
         rules=_PLAIN_RULES,
         routes=(),
-        foreseen=(*overlap.foreseen, *connected, *map(IPv4Network, single)),
+        besides=(*_besides(overlap, default), *connected, *map(IPv4Network, single)),
     )
+
+
+def _besides(overlap: RouteOverlap, default: Route) -> list[IPv4Network]:
+    """What is to be looked into whatever routes there are: also where even the default route may be wrong."""
+    elsewhere = (each.cidr for each in overlap.expected_cidrs if not each.is_default(default.devs))
+    return [*overlap.foreseen, *elsewhere]
 
 
 def _ask(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
     default, addresses, rules, routes = tables
-    cidrs = tuple(dict.fromkeys(overlap.expected_cidrs))
-    if overlap.coverage is Coverage.PROBE:
-        tiling = probe_tiling(cidrs)
-    else:
-        tiling = exact_tiling(
-            cidrs,
-            expected_devs=default.devs,
-            rules=rules,
-            routes=routes,
-            foreseen=overlap.foreseen,
-            borders=own_subnets(addresses, default.devs),
-        )
+    tiling = tiling_of(
+        tuple(dict.fromkeys(expected.cidr for expected in overlap.expected_cidrs)),
+        expected_devs=default.devs,
+        rules=rules,
+        routes=routes,
+        besides=_besides(overlap, default),
+        borders=own_subnets(addresses, default.devs),
+    )
     return Reading(
         default=default,
         links=backend.links(),
@@ -119,5 +118,5 @@ def _ask(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Readi
         rules=rules,
         routes=routes,
         tiling=tiling,
-        answers={answer.address: answer for answer in backend.lookup(tiling.questions)},
+        answers=ask(tiling.questions, rules, addresses, backend.lookup),
     )

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network
 
     from hostrouting.model.links import Address, Link
-    from hostrouting.model.routes import Lookup, Route
+    from hostrouting.model.routes import Route
     from hostrouting.model.rules import Rule
+    from hostrouting.overlap.asking import Answer
     from hostrouting.overlap.coverage import Tiling
 
 __all__ = ["Reading", "own_subnets", "pending_devs"]
@@ -31,7 +32,7 @@ class Reading:
         rules: in the order in which the kernel asks them.
         routes: the entries of every table.
         tiling: of the expected CIDRs.
-        answers: the kernel's answer to each question of the tiling.
+        answers: the kernel's answers to each question of the tiling; the first is what goes unconnected by UDP.
     """
 
     default: Route
@@ -40,7 +41,7 @@ class Reading:
     rules: Sequence[Rule]
     routes: Sequence[Route]
     tiling: Tiling
-    answers: Mapping[IPv4Address, Lookup]
+    answers: Mapping[IPv4Address, tuple[Answer, ...]]
 
 
 def pending_devs(links: Sequence[Link], addresses: Sequence[Address], default_devs: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
 from hostrouting.boot.manifest import CHECK
 from hostrouting.boot.parts import check_part
-from hostrouting.config.routing import OverlapMode
+from hostrouting.config.overlap import OverlapMode
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
 from hostrouting.overlap.markers import write_markers

@@ -248,4 +248,4 @@ def _failure(finding: Finding, repair: Repair) -> Event:
 
 
 def _identity(finding: Finding) -> tuple[object, ...]:
-    return (finding.kind, finding.cidr, finding.devs)
+    return (finding.kind, finding.cidr, finding.devs, finding.source)

@@ -174,14 +174,6 @@ def test_10_4_a_shadow_beside_the_probe_holds_back_and_the_fix_in_the_journal_is
     assert marker(node) == {"ok": ""}
 
 
-def test_10_4_one_probe_misses_it(node: Machine) -> None:
-    overlap = {"expectedCidrs": ["172.0.0.0/8"], "mode": "STRICT", "coverage": "PROBE"}
-    payload = installed(node, routeOverlap=overlap)
-    node.boot()
-    payload.wait_until_it_ran()
-    assert marker(node) == {"ok": ""}
-
-
 # --- what is broken doesn't open it ----------------------------------------------------------------------------------
 
 

@@ -53,7 +53,7 @@ def check(kernel: Kernel, tmp_path: Path, *cidrs: str, **overlap: Any) -> Overla
     near = {IPv4Network((part[0], 22), strict=False) for parts in ranges for part in parts}
     config, closer = _check(kernel, tmp_path, [str(cidr) for cidr in sorted(near)[:4]], **overlap)
     judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.rules()) > 3)
-    asked = config.route_overlap.expected_cidrs
+    asked = [expected.cidr for expected in config.route_overlap.expected_cidrs]
     assert disagreements(closer, judge, {cidr: sort_all(kernel, judge, judged(cidr)) for cidr in asked}) == []
     return report
 

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting import Config, ConfigError, RouteOverlap
+from hostrouting import Config, ConfigError, ExpectedCidr, RouteOverlap
 from hostrouting.model.parsing import parse_device, parse_prefix
 
 KEYS = ["hostRouting", "staticRoutes", "routeOverlap", "enabled", "routes", "destination", "gateway", "dev", "metric",
-        "expectedCidrs", "mode", "containerDevs", "allowedDevs", "settleSeconds", "waitSeconds", "coverage",
+        "expectedCidrs", "mode", "containerDevs", "allowedDevs", "settleSeconds", "waitSeconds", "cidr", "devs",
         "watch", "textfile"]  # fmt: skip
 WORDS = ["", "10.0.0.0/8", "10.0.0.1", "onlink", "eth0", "STRICT", "0.0.0.0/0", "::/0", "a\nb", "/a/b.prom"]
 
@@ -63,4 +63,4 @@ def test_an_expected_cidr_is_masked_or_lies_in_a_special_block(number: int, leng
         assert "lies in" in str(error)
         assert int(network.network_address) >> 24 in {0, 127, *range(224, 256)}
     else:
-        assert overlap.expected_cidrs == (network,)
+        assert overlap.expected_cidrs == (ExpectedCidr(network),)

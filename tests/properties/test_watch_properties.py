@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.config.routing import OverlapMode
+from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, Verdict

@@ -26,7 +26,7 @@ from hostrouting.model.rules import Rule, RuleAction
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hostrouting.config.routing import RouteOverlap
+    from hostrouting.config.overlap import RouteOverlap
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.overlap.findings import Finding, OverlapReport
 

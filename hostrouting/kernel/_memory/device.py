@@ -66,6 +66,7 @@ class InAddress:
             metric=self.metric,
             is_secondary=self.is_secondary,
             has_prefix_route=self.has_prefix_route,
+            scope=self.scope,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
+import socket
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["get_route"]
 
 _BROADCAST = IPv4Address("255.255.255.255")
-# inet_rtm_getroute asks for UDP unless told otherwise.
-_UDP = 17
 _LOOPBACK_NETWORK = 127
 
 
-def get_route(net: Net, address: IPv4Address, source: IPv4Address | None = None) -> Lookup:
+def get_route(net: Net, address: IPv4Address, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Lookup:
     """The entry that wins for a packet of this host, or the errno."""
     if source is not None and not int(source):
         source = None  # to the kernel both are zero
@@ -34,7 +33,8 @@ def get_route(net: Net, address: IPv4Address, source: IPv4Address | None = None)
     if not int(address):
         # 0.0.0.0 is this host without any look-up, so there is no entry to show.
         return Lookup(address, None, errnos.EHOSTUNREACH)
-    found = fib_lookup(net, Flow(int(address), int(source or 0), ip_protocol=_UDP))
+    protocol = socket.IPPROTO_TCP if is_tcp else socket.IPPROTO_UDP
+    found = fib_lookup(net, Flow(int(address), int(source or 0), ip_protocol=protocol))
     if not isinstance(found, Found):
         return Lookup(address, None, found)
     kind = found.alias.info.type

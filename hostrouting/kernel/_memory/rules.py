@@ -88,6 +88,7 @@ def _selects(rule: Rule, flow: Flow) -> bool:
         or (rule.uid_range is not None and rule.uid_range[0] > 0)
         or rule.tos
         or rule.has_ports
+        or rule.has_unknown
         or rule.ip_protocol not in (0, flow.ip_protocol)
         or not _holds(rule.source, flow.source)
         or not _holds(rule.destination, flow.destination)

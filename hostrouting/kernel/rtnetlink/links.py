@@ -72,7 +72,7 @@ def decode_kind(found: dict[int, bytes]) -> str | None:
 
 def decode_address(message: bytes, names: rtnl.Names) -> Address:
     """One IPv4 address of a dump."""
-    _, length, short_flags, _, index = ADDRESS.unpack_from(message, HEADER_BYTES)
+    _, length, short_flags, scope, index = ADDRESS.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + ADDRESS.size)
     local = IPv4Address(found[IFA_LOCAL])
     far_end = IPv4Address(found.get(IFA_ADDRESS, found[IFA_LOCAL]))
@@ -86,4 +86,5 @@ def decode_address(message: bytes, names: rtnl.Names) -> Address:
         metric=to_number(found.get(IFA_RT_PRIORITY, b"")),
         is_secondary=bool(flags & rtnl.IFA_F_SECONDARY),
         has_prefix_route=not flags & rtnl.IFA_F_NOPREFIXROUTE,
+        scope=scope,
     )

@@ -51,11 +51,11 @@ from hostrouting.model.routes import Scope
 if TYPE_CHECKING:
     from hostrouting.model.routes import NextHop, Route
 
-__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "look_up_from", "new_route"]
+__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "look_up_as", "new_route"]
 
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
-RTA_TABLE, RTA_VIA, RTA_UID, RTA_NH_ID = 15, 18, 25, 30
+RTA_TABLE, RTA_VIA, RTA_UID, RTA_IP_PROTO, RTA_NH_ID = 15, 18, 25, 27, 30
 RTAX_MTU = 2
 
 _IPV4 = socket.AF_INET
@@ -84,10 +84,14 @@ def look_up(address: IPv4Address, sequence: int) -> bytes:
     )  # fmt: skip
 
 
-def look_up_from(source: IPv4Address, address: IPv4Address, sequence: int) -> bytes:
-    """The same for a packet whose source is chosen."""
-    body = BODY.pack(_IPV4, 32, 32, 0, 0, 0, 0, 0, _FOR_AN_ENTRY)
-    body += attribute(RTA_DST, address.packed) + attribute(RTA_SRC, source.packed) + number(RTA_UID, 0)
+def look_up_as(source: IPv4Address | None, is_tcp: bool, address: IPv4Address, sequence: int) -> bytes:
+    """The same for a packet of TCP, or whose source is chosen."""
+    body = BODY.pack(_IPV4, 32, 0 if source is None else 32, 0, 0, 0, 0, 0, _FOR_AN_ENTRY)
+    body += attribute(RTA_DST, address.packed) + number(RTA_UID, 0)
+    if source is not None:
+        body += attribute(RTA_SRC, source.packed)
+    if is_tcp:
+        body += attribute(RTA_IP_PROTO, bytes((socket.IPPROTO_TCP,)))
     return request(rtnl.RTM_GETROUTE, rtnl.GET, sequence, body)
 
 

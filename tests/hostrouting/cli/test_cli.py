@@ -381,12 +381,12 @@ def test_check_without_cidrs_says_that_there_is_nothing_to_check(run: Any, confi
 def test_the_json_of_a_check_has_the_documented_shape(run: Any, config: Path) -> None:
     document = json.loads(run("check", config, "--output", "json")[1])
     assert list(document) == [
-        "schema", "verdict", "mode", "coverage", "defaultDevs", "findings", "notes", "reason", "time",
+        "schema", "verdict", "mode", "defaultDevs", "findings", "notes", "reason", "time",
     ]  # fmt: skip
     assert (document["schema"], document["verdict"], document["mode"]) == (1, "overlap", "STRICT")
     assert document["defaultDevs"] == ["eth0"]
     assert list(document["findings"][0]) == [
-        "kind", "cidr", "probe", "devs", "expectedDevs", "ranges", "route", "fix", "message",
+        "kind", "cidr", "probe", "devs", "expectedDevs", "source", "ranges", "route", "fix", "message",
     ]  # fmt: skip
     assert len(document["time"]) == len("2026-11-20T09:00:00Z")
 

@@ -182,16 +182,6 @@ def test_where_nothing_fails_of_cidrs_alone_no_route_is_proposed(run: Run) -> No
         assert (code, out.strip(), err) == (0, "", NOTHING + NOT_KEPT)
 
 
-def test_whole_cidrs_are_mended_whatever_the_coverage_of_the_config(run: Run, written: Any) -> None:
-    document = expecting("172.0.0.0/8")
-    document["hostRouting"]["routeOverlap"]["coverage"] = "PROBE"
-    assert run("check", written(document))[0] == 0
-    code, out, _ = run("fix", written(document))
-    assert code == 0
-    document["hostRouting"]["staticRoutes"] = static(*HALVES)
-    assert json.loads(out) == document
-
-
 # --- the other formats -------------------------------------------------------------------------------------------
 
 
@@ -312,7 +302,6 @@ def test_a_bad_or_missing_config_is_78(run: Run, tmp_path: Path, content: str | 
     [
         ["--format", "yaml"],
         ["--output", "json"],
-        ["--coverage", "probe"],
         ["--cidr", "10.0.0.0"],
         ["--cidr"],
         ["a", "b"],
@@ -404,36 +393,15 @@ def test_a_bad_snapshot_is_78(elsewhere: Run, tmp_path: Path) -> None:
 # --- check: what leads to it -------------------------------------------------------------------------------------
 
 
-def test_coverage_is_what_is_asked_for_not_what_the_config_says(run: Run, written: Any) -> None:
-    document = expecting("172.0.0.0/8")
-    assert run("check", written(document))[0] == 1
-    code, out, _ = run("check", written(document), "--coverage", "probe", "--output", "json")
-    report = json.loads(out)
-    assert (code, report["verdict"], report["coverage"]) == (0, "ok", "PROBE")
-    document["hostRouting"]["routeOverlap"]["coverage"] = "PROBE"
-    assert run("check", written(document))[0] == 0
-    assert run("check", written(document), "--coverage", "EXACT")[0] == 1
-
-
-def test_a_probe_is_the_second_address_and_proposes_nothing(run: Run) -> None:
-    code, out, _ = run("check", "--cidr", EXPECTED, "--coverage", "probe", "--output", "json")
-    (finding,) = json.loads(out)["findings"]
-    assert (code, finding["probe"], finding["fix"]) == (1, "172.16.0.1", [])
-    assert finding["message"] == (
-        "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.1) routes via ib0, expected eth0; "
-        "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10"
-    )
-
-
 def test_a_picture_of_a_check_is_a_document_with_the_exit_code_of_the_check(
     run: Run, kernel: FakeKernel, written: Any
 ) -> None:
     codes = []
-    for words in (["10.96.0.0/12"], [EXPECTED], [EXPECTED, "--coverage", "probe"]):
+    for words in (["10.96.0.0/12"], [EXPECTED]):
         code, out, err = run("check", "--cidr", *words, "--output", "svg")
         assert (ElementTree.fromstring(out).tag, err) == ("{http://www.w3.org/2000/svg}svg", "")
         codes.append(code)
     without_default_route(kernel)
     code, out, _ = run("check", written(expecting(EXPECTED)), "--output", "svg")
     ElementTree.fromstring(out)
-    assert [*codes, code] == [0, 1, 1, 2]
+    assert [*codes, code] == [0, 1, 2]

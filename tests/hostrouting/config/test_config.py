@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from hostrouting import Config, ConfigError, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.config.routing import CONTAINER_DEVS, Watch
+from hostrouting import Config, ConfigError, ExpectedCidr, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting.config.overlap import CONTAINER_DEVS
+from hostrouting.config.routing import Watch
 from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
@@ -301,16 +302,45 @@ def test_waits_are_whole_seconds_up_to_ten_minutes(key: str, seconds: Any) -> No
     assert only_problem(document)[0].endswith(key)
 
 
-@pytest.mark.parametrize(("given", "coverage"), [("probe", "PROBE"), ("", "EXACT"), ("Exact", "EXACT")])
-def test_coverage_is_a_word_of_any_case(given: str, coverage: str) -> None:
-    assert Config.from_mapping(overlap(coverage=given)).route_overlap.coverage == coverage
+def test_coverage_is_no_key_any_more_and_the_error_says_why() -> None:
+    path, message = only_problem(overlap(coverage="EXACT"))
+    assert path.endswith("coverage")
+    assert "every address of an expected CIDR is checked" in message
 
 
-def test_another_coverage_and_a_bad_foreseen_prefix_are_named() -> None:
+def test_an_expected_cidr_may_name_the_interfaces_that_alone_may_carry_it() -> None:
+    cidrs = ["10.0.0.1/8", {"cidr": "10.1.0.0/16", "devs": ["eth*", "bond0"]}, {"cidr": "10.2.0.0/16"}]
+    document = overlap(expectedCidrs=cidrs)
+    config = Config.from_mapping(document)
+    assert config.route_overlap.expected_cidrs == (
+        ExpectedCidr("10.0.0.0/8"),
+        ExpectedCidr("10.1.0.0/16", ["eth*", "bond0"]),
+        ExpectedCidr(IPv4Network("10.2.0.0/16")),
+    )
+    assert Config.from_mapping(config.to_mapping()) == config
+    assert config == Config(route_overlap=RouteOverlap([*config.route_overlap.expected_cidrs]))
+
+
+def test_each_problem_of_an_expected_cidr_has_its_path() -> None:
+    given = ["10.0.0.0", {"cidr": "127.0.0.0/8", "devs": ["a b"]}, {"devs": []}, {"cidr": "10.0.0.0/8", "dev": "e"}, 5]
     with pytest.raises(ConfigError) as caught:
-        Config.from_mapping(overlap(coverage="SOME", foreseen=["172.16.0.0/16", "fe80::/10"]))
+        Config.from_mapping(overlap(expectedCidrs=given))
+    where = "hostRouting.routeOverlap.expectedCidrs"
+    assert [path for path, _ in caught.value.problems] == [
+        f"{where}[0]",
+        f"{where}[1].cidr",
+        f"{where}[1].devs[0]",
+        f"{where}[2].cidr",
+        f"{where}[2].devs",
+        f"{where}[3].dev",
+        f"{where}[4]",
+    ]
+
+
+def test_a_bad_foreseen_prefix_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.from_mapping(overlap(foreseen=["172.16.0.0/16", "fe80::/10"]))
     assert caught.value.problems == (
-        ("hostRouting.routeOverlap.coverage", "'SOME' is not a coverage; expected EXACT or PROBE"),
         (
             "hostRouting.routeOverlap.foreseen[1]",
             "'fe80::/10' is not an IPv4 prefix; these tasks are IPv4-only",

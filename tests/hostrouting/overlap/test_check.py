@@ -41,11 +41,13 @@ class RestlessKernel(FakeKernel):
         assert self.add([ETH0]) == ()
         self._events: Iterator[Callable[[FakeKernel], object]] = iter(events)
 
-    def lookup(self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None) -> tuple[Lookup, ...]:
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
         for event in self._events:
             event(self)
             break
-        return super().lookup(addresses, source=source)
+        return super().lookup(addresses, source=source, is_tcp=is_tcp)
 
 
 def checked(kernel: FakeKernel) -> OverlapReport:

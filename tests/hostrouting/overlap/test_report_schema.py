@@ -14,7 +14,6 @@ from jsonschema import Draft202012Validator
 
 import phases
 from hostrouting import Config, Host, Layout, Note, OverlapMode, OverlapReport, StaticRoute
-from hostrouting.config.routing import Coverage
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType
 from hostrouting.model.rules import Rule
@@ -113,7 +112,6 @@ def test_it_requires_every_key_but_those_that_a_config_may_leave_out() -> None:
     [
         (SCHEMA["properties"]["verdict"]["enum"], Verdict),
         (SCHEMA["properties"]["mode"]["enum"], OverlapMode),
-        (SCHEMA["properties"]["coverage"]["enum"], Coverage),
         (SCHEMA["$defs"]["finding"]["properties"]["kind"]["enum"], FindingKind),
         (SCHEMA["$defs"]["note"]["properties"]["kind"]["enum"], NoteKind),
     ],
@@ -139,12 +137,6 @@ def test_a_report_with_everything_in_it_is_one(report: OverlapReport) -> None:
     assert problems(report.to_json()) == []
     for mode in OverlapMode:
         assert problems(attrs.evolve(report, mode=mode).to_json()) == []
-
-
-def test_a_report_of_probes_is_one(kernel: FakeKernel, tmp_path: Path) -> None:
-    report = checked(kernel, tmp_path, ["192.168.4.0/24", "172.16.0.0/16", "10.2.0.0/24"], coverage="PROBE")
-    assert (report.coverage, len(report.findings)) == (Coverage.PROBE, 2)
-    assert problems(report.to_json()) == []
 
 
 def test_a_report_of_a_node_as_it_should_be_is_one(kernel: FakeKernel, tmp_path: Path) -> None:
@@ -201,7 +193,7 @@ def test_an_extra_key_is_noticed_wherever_it_is(report: OverlapReport) -> None:
         {"verdict": "ok"},
         {"verdict": "unknown"},
         {"mode": "strict"},
-        {"coverage": "exact"},
+        {"coverage": "EXACT"},
         {"defaultDevs": "eth0"},
         {"defaultDevs": []},
         {"defaultDevs": ["eth0", "eth0"]},

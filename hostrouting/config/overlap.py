@@ -1,0 +1,164 @@
+"""The ``routeOverlap`` part of the config: what is expected to leave by which interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.config.schema import (
+    attempt,
+    each,
+    parse_integer,
+    parse_pattern,
+    parse_word,
+    raise_invalid,
+    read,
+    write,
+)
+from hostrouting.model.links import is_like
+from hostrouting.model.parsing import parse_cidr
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Sequence
+    from ipaddress import IPv4Network
+
+__all__ = ["CONTAINER_DEVS", "WAIT_SECONDS_MAX", "ExpectedCidr", "OverlapMode", "RouteOverlap", "seconds"]
+
+WAIT_SECONDS_MAX = 600
+
+# Interfaces of pods and of the overlays that carry them. Docker's, libvirt's and VPNs' are missing on purpose:
+# their networks really shadow the cluster's.
+# fmt: off
+CONTAINER_DEVS = (
+    "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
+    "wireguard.cali", "bpf*.cali", "cilium_*", "lxc*", "azure*", "azv*", "flannel*", "kube-*", "nodelocaldns",
+    "weave", "antrea-gw*", "ovn-k8s-*", "unbounded0", "gn[0-9]*",
+)
+# fmt: on
+
+
+class OverlapMode(StrEnum):
+    """What a failed check means: ``WARN`` reports it, ``STRICT`` holds the node back."""
+
+    WARN = "WARN"
+    STRICT = "STRICT"
+
+
+def _parse_expected_devs(value: object) -> tuple[str, ...]:
+    patterns = each(value, parse_pattern)
+    if not patterns:
+        raise ValueError("names no interface; leave devs out to expect the default route's")
+    return patterns
+
+
+def _parse_expected(value: object) -> ExpectedCidr:
+    if isinstance(value, ExpectedCidr):
+        return value
+    return read(ExpectedCidr, value) if isinstance(value, Mapping) else ExpectedCidr(parse_cidr(value))
+
+
+# --- converters: named functions, since type checkers read the constructor's types off them -----------------------
+
+
+def seconds(value: int) -> int:
+    """A time to wait."""
+    return attempt(lambda given: parse_integer(given, WAIT_SECONDS_MAX), value)
+
+
+def _mode(value: str) -> OverlapMode:
+    return attempt(lambda given: parse_word(given, OverlapMode, "a mode", OverlapMode.WARN), value)
+
+
+def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
+    return attempt(lambda given: each(given, parse_cidr), value)
+
+
+def _patterns(value: Sequence[str]) -> tuple[str, ...]:
+    return attempt(lambda given: each(given, parse_pattern), value)
+
+
+def _expected_cidr(value: str | IPv4Network) -> IPv4Network:
+    return attempt(parse_cidr, value)
+
+
+def _expected_devs(value: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if value is None else attempt(_parse_expected_devs, value)
+
+
+def _expected(value: Sequence[str | IPv4Network | ExpectedCidr | Mapping[str, Any]]) -> tuple[ExpectedCidr, ...]:
+    return attempt(lambda given: each(given, _parse_expected), value)
+
+
+@attrs.frozen
+class ExpectedCidr:
+    """A CIDR whose traffic must leave by certain interfaces.
+
+    Args:
+        cidr: an IPv4 CIDR; host bits are masked.
+        devs: shell patterns of the interfaces that alone may carry it, with no exemption for containers or others;
+            None: the default route's interfaces.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    cidr: IPv4Network = attrs.field(converter=_expected_cidr, metadata={"key": "cidr"})
+    devs: tuple[str, ...] | None = attrs.field(default=None, converter=_expected_devs, metadata={"key": "devs"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    def is_expected(self, dev: str, default_devs: Container[str]) -> bool:
+        """Whether an interface may carry it, where these are the default route's."""
+        return dev in default_devs if self.devs is None else is_like(dev, self.devs)
+
+    def is_default(self, default_devs: Collection[str]) -> bool:
+        """Whether all interfaces of the default route may carry it."""
+        return all(self.is_expected(dev, default_devs) for dev in default_devs)
+
+    def __str__(self) -> str:
+        return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
+
+    def to_mapping(self) -> str | dict[str, Any]:
+        """The JSON value that reads back as this."""
+        return str(self.cidr) if self.devs is None else {"cidr": str(self.cidr), "devs": list(self.devs)}
+
+
+@attrs.frozen
+class RouteOverlap:
+    """The CIDRs that must leave by the default route's interface, and what may carry them besides.
+
+    Args:
+        expected_cidrs: an ``ExpectedCidr`` each, or its CIDR alone; duplicates and nested ones are fine.
+        mode: what a failure means.
+        container_devs: shell patterns of interfaces that belong to pods; given ones replace the default.
+        allowed_devs: shell patterns of interfaces that may carry expected traffic (second NICs, storage, VPNs).
+        settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
+        foreseen: CIDRs that another interface may get later; what they would shadow is noted.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    expected_cidrs: tuple[ExpectedCidr, ...] = attrs.field(
+        default=(), converter=_expected, metadata={"key": "expectedCidrs"}
+    )
+    mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode, metadata={"key": "mode"})
+    container_devs: tuple[str, ...] = attrs.field(
+        default=CONTAINER_DEVS, converter=_patterns, metadata={"key": "containerDevs"}
+    )
+    allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns, metadata={"key": "allowedDevs"})
+    settle_seconds: int = attrs.field(default=0, converter=seconds, metadata={"key": "settleSeconds"})
+    foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs, metadata={"key": "foreseen"})
+
+    def __attrs_post_init__(self) -> None:
+        raise_invalid(self)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that reads back as this."""
+        out = {key: [*map(str, value)] if isinstance(value, tuple) else value for key, value in write(self).items()}
+        expected = [expected.to_mapping() for expected in self.expected_cidrs]
+        return out | {"expectedCidrs": expected, "mode": str(self.mode)}
