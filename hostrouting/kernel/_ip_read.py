@@ -312,7 +312,7 @@ _RULE_KEYS = {
     *("priority", "not", "src", "srclen", "dst", "dstlen", "tos", "dscp", "fwmark", "fwmask", "uid_start", "uid_end"),
     *("iif", "iif_detached", "oif", "oif_detached", "l3mdev", "ipproto", *_PORTS, "sport_end", "dport_end", "table"),
     *("suppress_prefixlen", "suppress_ifgroup", "goto", "unresolved", "nop", "action", "protocol"),
-    *("flow_from", "flow_to"),
+    *("flow_from", "flow_to", "sport_mask", "dport_mask"),
 }
 
 

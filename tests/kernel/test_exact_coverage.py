@@ -44,18 +44,15 @@ def checked(kernel: Kernel, question: Question, **more: Any) -> tuple[Config, Ov
     return config, check_overlap(config, host.routes, phases.CancelScope())
 
 
-def compare(kernel: Kernel, question: Question, coverage: str = "EXACT") -> None:
+def compare(kernel: Kernel, question: Question) -> None:
     """Hold the check of a host to brute force."""
     question.world.build(kernel)
-    config, report = checked(kernel, question, coverage=coverage)
+    config, report = checked(kernel, question)
     judge = Judge(kernel, config.route_overlap, had_rules=question.world.has_rules)
     if judge.default is None:
         assert report.verdict == "unknown"
         return
-    sorts = {
-        cidr: sort_all(kernel, judge, judged(cidr) if coverage == "EXACT" else [cidr[min(1, cidr.num_addresses - 1)]])
-        for cidr in question.cidrs
-    }
+    sorts = {cidr: sort_all(kernel, judge, judged(cidr)) for cidr in question.cidrs}
     _see(disagreements(report, judge, sorts), kernel)
 
 
@@ -82,12 +79,6 @@ def test_in_memory_hosts_that_chance_seldom_makes_are_judged_as_brute_force_does
 def test_on_linux_each_address_is_judged_as_brute_force_does(question: Question) -> None:
     enter_namespace()
     compare(NamespaceKernel(), question)
-
-
-@settings(_FEWER)
-@given(question=questions())
-def test_a_probe_is_judged_as_brute_force_does(question: Question) -> None:
-    compare(FakeKernel(), question, "PROBE")
 
 
 # --- CIDRs that are too wide for brute force: all of the part that is cut, and a few addresses elsewhere -----------

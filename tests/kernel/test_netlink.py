@@ -164,11 +164,11 @@ def test_addresses_are_read_with_all_their_properties(kernel: NamespaceKernel) -
     )
     shown = [attrs.astuple(address, filter=lambda a, _: a.name != "family") for address in kernel.addresses()]
     assert shown == [
-        ("lo", IPv4Address("127.0.0.1"), 8, None, 0, False, True),
-        ("eth0", IPv4Address("10.1.0.4"), 24, None, 0, False, True),
-        ("eth0", IPv4Address("10.2.0.4"), 32, IPv4Address("10.3.0.1"), 0, False, True),
-        ("eth0", IPv4Address("10.4.0.4"), 16, None, 77, False, False),
-        ("eth0", IPv4Address("10.1.0.5"), 24, None, 0, True, True),
+        ("lo", IPv4Address("127.0.0.1"), 8, None, 0, False, True, 254),
+        ("eth0", IPv4Address("10.1.0.4"), 24, None, 0, False, True, 0),
+        ("eth0", IPv4Address("10.2.0.4"), 32, IPv4Address("10.3.0.1"), 0, False, True, 0),
+        ("eth0", IPv4Address("10.4.0.4"), 16, None, 77, False, False, 0),
+        ("eth0", IPv4Address("10.1.0.5"), 24, None, 0, True, True, 0),
     ]
 
 

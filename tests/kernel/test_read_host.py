@@ -50,11 +50,11 @@ class Restless:
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    def lookup(self, addresses: Sequence[IPv4Address]) -> tuple[Lookup, ...]:
+    def lookup(self, addresses: Sequence[IPv4Address], **more: Any) -> tuple[Lookup, ...]:
         self.lookups += 1
         if self._steps:
             self._steps.pop(0)()
-        return self._inner.lookup(addresses)
+        return self._inner.lookup(addresses, **more)
 
 
 @pytest.fixture(params=["memory", pytest.param("linux", marks=pytest.mark.kernel)])

@@ -31,7 +31,7 @@ import phases
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.findings import Remedy
 from hostrouting.tasks.static_routes import InstallRoutes
@@ -237,11 +237,12 @@ def test_an_entry_never_covers_an_own_address_that_main_is_asked_for_first(tmp_p
     kernel = FakeKernel()
     build_node(kernel)
     cidr = IPv4Network("10.9.0.0/20")
-    local = Route(cidr, (NextHop("lo"),), RouteType.LOCAL, table=100)
-    shadow = Route(IPv4Network("10.9.1.0/24"), (NextHop("ib0"),), table=100)
+    local = Route(cidr, (NextHop("lo"),), RouteType.LOCAL, table=Table.LOCAL)
+    shadow = Route(IPv4Network("10.9.1.0/24"), (NextHop("ib0"),), table=Table.LOCAL)
     assert kernel.add([local, shadow]) == ()
     kernel.add_rule(Rule(10, table=Table.MAIN, suppress_prefix_length=16))
-    kernel.add_rule(Rule(11, table=100))
+    kernel.add_rule(Rule(11, table=Table.LOCAL))
+    kernel.del_rule(Rule(0, table=Table.LOCAL, protocol=Protocol.KERNEL))
     patient = Patient(kernel, Question(World((), ()), (cidr,)), tmp_path)
     assert [entry.destination for entry in patient.check().remedy.routes] == [shadow.destination]
     mend(patient, few=False)

@@ -258,7 +258,7 @@ def test_what_a_vpn_takes_by_rule_from_the_default_route_is_mended_by_longer_rou
     ]
 
 
-def test_a_cnis_wireguard_is_a_container_interface(node: Kernel, tmp_path: Path) -> None:
+def test_a_cnis_wireguard_is_one_where_the_config_says_so(node: Kernel, tmp_path: Path) -> None:
     play(
         node,
         """
@@ -267,7 +267,9 @@ def test_a_cnis_wireguard_is_a_container_interface(node: Kernel, tmp_path: Path)
         rule add 32765 not fwmark 0xca6c lookup 51820
         """,
     )
-    assert told(check(node, tmp_path, "10.244.0.0/16")) == ["CONTAINER wg0 10.244.0.0/16"]
+    named = check(node, tmp_path, "10.244.0.0/16", containerDevs=["wg[0-9]*"])
+    assert told(named) == ["CONTAINER wg0 10.244.0.0/16"]
+    assert [finding.devs for finding in check(node, tmp_path, "10.244.0.0/16").findings] == [("wg0",)]
 
 
 def test_tailscales_table_fails_with_advice_unless_it_is_allowed(node: Kernel, tmp_path: Path) -> None:

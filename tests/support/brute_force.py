@@ -10,11 +10,10 @@ from __future__ import annotations
 import errno as errnos
 import socket
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import attrs
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE")
 FINE = "fine"
-NOTHING: tuple[str, ...] = ()
 _DISCARDED = {errnos.EINVAL: "blackhole", errnos.EHOSTUNREACH: "unreachable", errnos.EACCES: "prohibit"}
 
 
@@ -45,12 +43,16 @@ class Sort:
         devs: the interfaces that it leaves by.
         route: the entry that decides; None: there is none, or a rule decides.
         discarded_by: blackhole, unreachable or prohibit, if it is.
+        source: from which a connection is looked up again; None: the first look-up.
+        more: failures of other look-ups of the same address.
     """
 
     kind: str
     devs: tuple[str, ...] = ()
     route: Route | None = None
     discarded_by: str | None = None
+    source: IPv4Address | None = None
+    more: tuple[Sort, ...] = ()
 
     @property
     def is_failure(self) -> bool:
@@ -128,18 +130,40 @@ class Judge:
         self._overlap = overlap
         self.foreseen = tuple(dict.fromkeys(overlap.foreseen))
         self._spans = [(int(r.destination[0]), int(r.destination[-1]), r) for r in self._routes if r.tos == 0]
+        self.addresses = kernel.addresses()
         self.default = default_route(self._routes)
         self.expected = live(self.default) if self.default is not None else ()
 
-    def sort(self, answer: Lookup) -> Sort:
-        """What section 6 says of one address."""
-        decision = self.walk(int(answer.address))
+    def sort(self, answer: Lookup, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Sort:
+        """What section 6 says of one answer."""
+        decision = self.walk(int(answer.address), int(source or 0), 6 if is_tcp else 17)
         _compare(answer, decision)
+        return attrs.evolve(self._sort(answer, decision), source=source)
+
+    def sources(self, answer: Lookup) -> list[IPv4Address]:
+        """Which sources the packets get that are sent as an answer says; of no other use than for what connects."""
+        route = answer.route
+        if route is None or route.type is not RouteType.UNICAST:
+            return []
+        if route.source is not None:
+            return [route.source]
+        found = []
+        for hop in route.hops:
+            usable = [a for a in self.addresses if not a.is_secondary and a.scope <= route.scope and not hop.is_dead]
+            near = [a for a in usable if a.dev == hop.dev]
+            on_link = [a for a in near if isinstance(hop.gateway, IPv4Address) and hop.gateway in a.network]
+            elsewhere = [a for a in usable if a.scope != 253]
+            found += [address.local for address in (*on_link, *near, *elsewhere)[:1]]
+        return found
+
+    def _sort(self, answer: Lookup, decision: Route | int) -> Sort:
         if answer.route is None:
             return self._sort_without_route(answer, decision)
         devs = live(answer.route)
         if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
-            return Sort(answer.route.type.name, devs, answer.route)
+            if isinstance(decision, Route) and decision.table == Table.LOCAL:
+                return Sort(answer.route.type.name, devs, answer.route)
+            devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
         foreign = tuple(dev for dev in devs if dev not in self.expected)
         if devs and not foreign:
             return Sort(FINE, devs, answer.route)
@@ -174,13 +198,13 @@ class Judge:
 
     # --- rules and tables ----------------------------------------------------------------------------------------
 
-    def walk(self, address: int) -> Route | int:
+    def walk(self, address: int, source: int = 0, protocol: int = 17) -> Route | int:
         """The entry that decides about an address, or the errno of the rule that does."""
         position = 0
         while position < len(self.rules):
             rule = self.rules[position]
             position += 1
-            if _selects(rule, address) == rule.is_inverted:
+            if _selects(rule, address, source, protocol) == rule.is_inverted:
                 continue
             if rule.action is RuleAction.GOTO:
                 targets = [number for number, other in enumerate(self.rules) if other.preference == rule.goto]
@@ -227,11 +251,11 @@ def _is_suppressed(rule: Rule, found: Route) -> bool:
     return limit is not None and not is_discard and found.destination.prefixlen <= limit
 
 
-def _selects(rule: Rule, address: int) -> bool:
-    """Whether it is about a packet without mark, tos, source or ports, of uid 0, UDP, bound to nothing."""
+def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
+    """Whether it is about a packet without mark, tos or ports, of uid 0, bound to nothing."""
     if rule.destination is not None and not int(rule.destination[0]) <= address <= int(rule.destination[-1]):
         return False
-    if rule.source is not None and rule.source.prefixlen > 0:
+    if rule.source is not None and not int(rule.source[0]) <= source <= int(rule.source[-1]):
         return False
     if rule.mark is not None and rule.mark & rule.mark_mask != 0:
         return False
@@ -239,7 +263,7 @@ def _selects(rule: Rule, address: int) -> bool:
         return False
     if rule.iif not in (None, "lo") or rule.oif is not None:
         return False
-    return rule.tos == 0 and rule.ip_protocol in (0, 17) and not rule.has_ports
+    return rule.tos == 0 and rule.ip_protocol in (0, protocol) and not rule.has_ports
 
 
 def _compare(answer: Lookup, decision: Route | int) -> None:
@@ -274,16 +298,41 @@ def judged(network: IPv4Network) -> list[IPv4Address]:
 
 
 def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, Sort]:
-    """What each address is."""
-    return {answer.address: judge.sort(answer) for answer in ask(kernel, list(addresses))}
+    """What each address is, to a datagram and to what connects."""
+    firsts = ask(kernel, addresses := list(addresses))
+    by_tcp = kernel.lookup(addresses, is_tcp=True)
+    connected: dict[IPv4Address, list[Sort]] = defaultdict(list)
+    for is_tcp, answers in ((False, firsts), (True, by_tcp)):
+        from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
+        for answer in answers:
+            for source in set(judge.sources(answer)) if any(rule.source for rule in judge.rules) else ():
+                from_source[source].append(answer.address)
+            if is_tcp and not any(answer.address in asked for asked in from_source.values()):
+                connected[answer.address].append(judge.sort(answer, is_tcp=True))
+        for source, asked in from_source.items():
+            for answer in kernel.lookup(asked, source=source, is_tcp=is_tcp):
+                connected[answer.address].append(judge.sort(answer, source, is_tcp=is_tcp))
+    return {answer.address: _with_failures(judge.sort(answer), connected[answer.address]) for answer in firsts}
 
 
-def by_kind(sorts: dict[IPv4Address, Sort]) -> dict[tuple[str, tuple[str, ...]], list[IPv4Address]]:
-    """The addresses of each kind and set of interfaces, ascending."""
-    found: dict[tuple[str, tuple[str, ...]], list[IPv4Address]] = defaultdict(list)
-    for address, sort in sorted(sorts.items()):
-        found[sort.kind, sort.devs].append(address)
+def _with_failures(first: Sort, others: list[Sort]) -> Sort:
+    told = {(first.kind, first.devs, None): first}
+    for other in sorted(others, key=lambda sort: int(sort.source or 0)):
+        if other.is_failure and (other.kind, other.devs, None) not in told:
+            told.setdefault((other.kind, other.devs, other.source), other)  # type: ignore[arg-type]
+    return attrs.evolve(first, more=tuple(told.values())[1:])
+
+
+def by_kind(sorts: dict[IPv4Address, Sort]) -> dict[Group, list[tuple[IPv4Address, Sort]]]:
+    """The addresses of each kind, set of interfaces and source, ascending."""
+    found: dict[Group, list[tuple[IPv4Address, Sort]]] = defaultdict(list)
+    for address, first in sorted(sorts.items()):
+        for sort in (first, *first.more):
+            found[sort.kind, sort.devs, sort.source].append((address, sort))
     return found
+
+
+Group = tuple[str, tuple[str, ...], "IPv4Address | None"]
 
 
 def fewest_prefixes(addresses: Iterable[IPv4Address]) -> tuple[IPv4Network, ...]:
@@ -316,20 +365,21 @@ def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, 
         sorts: what each judged address of each expected CIDR is.
     """
     wrong = list(_wrong_verdict(report, sorts))
-    told = {(str(finding.kind), finding.cidr, finding.devs): finding for finding in report.findings}
+    told = {(str(finding.kind), finding.cidr, finding.devs, finding.source): finding for finding in report.findings}
     if len(told) != len(report.findings):
         wrong.append(f"two findings of one CIDR, kind and set of interfaces: {report.findings}")
     for cidr, there in sorts.items():
         groups = by_kind(there)
-        for (kind, devs), addresses in groups.items():
+        for (kind, devs, source), found in groups.items():
             if kind in FAILURES:
-                finding = told.pop((kind, cidr, devs), None)
+                finding = told.pop((kind, cidr, devs, source), None)
                 if finding is None:
-                    wrong.append(f"missed: {kind} of {cidr} via {devs}: {_brief(addresses)}")
+                    missed = _brief([address for address, _ in found])
+                    wrong.append(f"missed: {kind} of {cidr} via {devs} from {source}: {missed}")
                 else:
-                    wrong += _wrong_finding(finding, judge, there, addresses)
+                    wrong += _wrong_finding(finding, judge, there, found)
         for kind in _NOTES:
-            truth = {address for (other, _), some in groups.items() if other == kind for address in some}
+            truth = {address for (other, *_), some in groups.items() if other == kind for address, _ in some}
             wrong += _wrong_notes(report, kind, cidr, truth)
         wrong += _wrong_foresight(report, judge, cidr, there)
     wrong += _wrong_rule_notes(report, judge)
@@ -344,36 +394,38 @@ def _wrong_verdict(report: OverlapReport, sorts: dict[IPv4Network, dict[IPv4Addr
 
 
 def _wrong_finding(
-    finding: Finding, judge: Judge, there: dict[IPv4Address, Sort], addresses: list[IPv4Address]
+    finding: Finding, judge: Judge, there: dict[IPv4Address, Sort], found: list[tuple[IPv4Address, Sort]]
 ) -> Iterator[str]:
+    addresses, sorts = [address for address, _ in found], [sort for _, sort in found]
     what = f"{finding.kind} of {finding.cidr} via {finding.devs}"
     if finding.ranges != (ranges := fewest_prefixes(addresses)):
         yield f"{what} has the ranges {_brief(finding.ranges)}, not {_brief(ranges)}"
     if finding.probe != addresses[0]:
         yield f"{what} has the probe {finding.probe}, not {addresses[0]}"
         return
-    first = there[addresses[0]]
+    first = sorts[0]
     if finding.expected_devs != judge.expected:
         yield f"{what} expects {finding.expected_devs}, not {judge.expected}"
     if finding.route != first.route:
         yield f"{what} names the route {finding.route}, not {first.route}"
-    if not finding.message.startswith(head := _head(finding, judge, [there[address] for address in addresses])):
+    if not finding.message.startswith(head := _head(finding, judge, sorts)):
         yield f"{what} says {finding.message!r}, not {head!r}"
-    if (tail := finding.message.removeprefix(head)) != (expected := _tail(finding.cidr, there, addresses)):
+    if (tail := finding.message.removeprefix(head)) != (expected := _tail(finding.cidr, there, addresses, first)):
         yield f"{what} goes on {tail!r}, not {expected!r}"
 
 
 def _head(finding: Finding, judge: Judge, sorts: list[Sort]) -> str:
     asked, expected = f"expected CIDR {finding.cidr} (probe {finding.probe})", ",".join(judge.expected)
     words = ",".join(sorted({sort.discarded_by for sort in sorts if sort.discarded_by is not None}))
+    source = "" if finding.source is None else f" for connections from {finding.source}"
     return {
         "OVERLAP": f"OVERLAP: {asked} routes via {','.join(sorts[0].devs) or 'no device'}, expected {expected}",
         "NO-ROUTE": f"NO-ROUTE: {asked} has no IPv4 route; expected via {expected}",
         "BLACKHOLE": f"BLACKHOLE: {asked} is discarded by {words}; expected via {expected}",
-    }[sorts[0].kind]
+    }[sorts[0].kind] + source
 
 
-def _tail(cidr: IPv4Network, there: dict[IPv4Address, Sort], addresses: list[IPv4Address]) -> str:
+def _tail(cidr: IPv4Network, there: dict[IPv4Address, Sort], addresses: list[IPv4Address], first: Sort) -> str:
     # Own and broadcast addresses are noted, and don't cut what fails into pieces.
     free = (address for address, sort in there.items() if sort.kind in ("LOCAL", "BROADCAST"))
     failing = set(addresses)
@@ -382,7 +434,6 @@ def _tail(cidr: IPv4Network, there: dict[IPv4Address, Sort], addresses: list[IPv
     if len(there) > 1 and parts != [cidr]:
         more = f" and {len(parts) - 16} more" if len(parts) > 16 else ""
         tail = f"; shadowed: {' '.join(map(str, parts[:16]))}{more}"
-    first = there[addresses[0]]
     if first.kind == "NO-ROUTE":
         return tail
     return f"{tail}; by {first.route or 'a policy rule'}"
@@ -415,7 +466,7 @@ def _wrong_foresight(
 
 
 def _wrong_rule_notes(report: OverlapReport, judge: Judge) -> Iterator[str]:
-    """One note if a rule is about other marks, sources, users, interfaces; none if there is no rule of anybody's."""
+    """One note if a rule is about other marks, users, interfaces; none if there is no rule of anybody's."""
     count = sum(note.kind == "RULE" for note in report.notes)
     is_due = any(
         rule.iif not in (None, "lo") or rule.oif is not None or rule.mark or (rule.uid_range or (0,))[0] > 0
@@ -436,15 +487,19 @@ def _brief(items: Sequence[object]) -> str:
 
 def disagreements_at(report: OverlapReport, cidr: IPv4Network, sorts: dict[IPv4Address, Sort]) -> list[str]:
     """As ``disagreements``, for one CIDR of which only some addresses are looked at."""
-    told = [(str(f.kind), f.devs, f.ranges) for f in report.findings if f.cidr == cidr]
-    told += [(str(n.kind), (), n.ranges) for n in report.notes if n.cidr == cidr and n.kind != "FORESEEN"]
-    spans = sorted((int(part[0]), int(part[-1]), kind, devs) for kind, devs, ranges in told for part in ranges)
-    wrong = [f"{kind} overlaps another" for (_, last, *_), (first, _, kind, _) in pairwise(spans) if first <= last]
-    for address, sort in sorted(sorts.items()):
-        position = bisect_right(spans, int(address), key=lambda span: span[0]) - 1
-        kind, devs = FINE, NOTHING
-        if position >= 0 and int(address) <= spans[position][1]:
-            _, _, kind, devs = spans[position]
-        if (kind, devs) != (sort.kind, sort.devs if sort.is_failure else ()):
-            wrong.append(f"{address} of {cidr} is {kind} via {devs}, not {sort.kind} via {sort.devs}")
+    told: dict[IPv4Address, set[Group]] = defaultdict(set)
+    asked = sorted(sorts)
+    items: list[tuple[Group, Iterable[IPv4Network]]] = [
+        ((str(f.kind), f.devs, f.source), f.ranges) for f in report.findings if f.cidr == cidr
+    ]
+    items += [((str(n.kind), (), None), n.ranges) for n in report.notes if n.cidr == cidr and n.kind != "FORESEEN"]
+    for group, ranges in items:
+        for part in ranges:
+            for address in asked[bisect_left(asked, part[0]) : bisect_right(asked, part[-1])]:
+                told[address].add(group)
+    wrong = []
+    for address, first in sorts.items():
+        truth = {(sort.kind, sort.devs if sort.is_failure else (), sort.source) for sort in (first, *first.more)}
+        if told[address] != truth - {(FINE, (), None)}:
+            wrong.append(f"{address} of {cidr} is {told[address]}, not {truth}")
     return wrong[:20]

@@ -27,13 +27,16 @@ _RANGE = struct.Struct("=II")
 # linux/fib_rules.h
 _DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PREFIXLEN = 1, 2, 3, 4, 6, 10, 13, 14
 _TABLE, _FWMASK, _OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO = 15, 16, 17, 19, 20, 21, 22
-_SPORT_RANGE, _DPORT_RANGE, _DSCP = 23, 24, 25
+_SPORT_RANGE, _DPORT_RANGE, _DSCP, _SPORT_MASK, _DPORT_MASK, _DSCP_MASK = 23, 24, 25, 28, 29, 30
 # FRA_FLOW gives a realm, and FRA_PAD nothing.
 _FLOW, _PAD = 11, 18
 
+_WHOLE_DSCP = b"\x3f"
+
 _KNOWN = {
     *(_DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PREFIXLEN, _TABLE, _FWMASK),
-    *(_OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO, _SPORT_RANGE, _DPORT_RANGE, _DSCP, _FLOW, _PAD),
+    *(_OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO, _SPORT_RANGE, _DPORT_RANGE, _SPORT_MASK),
+    *(_DPORT_MASK, _DSCP, _DSCP_MASK, _FLOW, _PAD),
 }
 
 _UNSET = 0xFFFFFFFF
@@ -73,7 +76,7 @@ def decode_rule(message: bytes) -> Rule:
         suppress_group=_unless_unset(found.get(_SUPPRESS_IFGROUP)),
         is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
         is_l3mdev=is_l3mdev,
-        has_unknown=not found.keys() <= _KNOWN,
+        has_unknown=not found.keys() <= _KNOWN or to_number(found.get(_DSCP_MASK, _WHOLE_DSCP)) != _WHOLE_DSCP[0],
         protocol=value(_PROTOCOL),
     )
 
