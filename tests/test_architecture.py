@@ -50,6 +50,7 @@ PURE = (
     "hostrouting.routes.proof",
     "hostrouting.routes.resolve",
     "hostrouting.overlap.asking",
+    "hostrouting.overlap.cover",
     "hostrouting.overlap.coverage",
     "hostrouting.overlap.findings",
     "hostrouting.overlap.fix",

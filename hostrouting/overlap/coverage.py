@@ -29,18 +29,16 @@ from hostrouting.model.routes import RouteType, Table
 from hostrouting.model.rules import RuleAction
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import Route
     from hostrouting.model.rules import Rule
 
 __all__ = [
-    "Piece",
     "Tile",
     "Tiling",
     "are_within",
-    "fewest_prefixes",
     "networks_of",
     "suspect_networks",
     "tiling_of",
@@ -258,65 +256,3 @@ def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
     if first >= 0:
         networks += summarize_address_range(IPv4Address(first), IPv4Address(last))
     return tuple(networks)
-
-
-@attrs.frozen(slots=True)
-class Piece:
-    """Consecutive addresses, and what they ask of a prefix that covers them: ``above`` < its length <= ``most``.
-
-    Args:
-        first: the first address, as a number.
-        last: the last one.
-        is_target: whether it shall be covered, if it can be.
-        above: no prefix this short may; -1: any may.
-        most: no longer prefix may; -1: none may.
-    """
-
-    first: int
-    last: int
-    is_target: bool
-    above: int = -1
-    most: int = 32
-
-
-def fewest_prefixes(pieces: Sequence[Piece], taken: Container[IPv4Network] = ()) -> list[IPv4Network]:
-    """Cover the targets with as few prefixes as possible, each as all of its pieces ask.
-
-    What is allowed to a prefix is allowed to its halves, but for ``most``: so the largest that are, are the fewest.
-
-    Args:
-        pieces: in the order of their addresses; what none of them covers isn't to be covered.
-        taken: prefixes that can't be used.
-
-    Returns:
-        The prefixes in the order of their addresses; they don't overlap.
-    """
-    lasts = [piece.last for piece in pieces]
-    found: list[IPv4Network] = []
-
-    def descend(first: int, length: int) -> None:
-        last = first + _size(length) - 1
-        has_target, is_allowed, covered = False, True, first
-        for position in range(bisect_left(lasts, first), len(pieces)):
-            piece = pieces[position]
-            if piece.first > last:
-                break
-            has_target |= piece.is_target
-            is_allowed &= piece.first <= covered and piece.above < length <= piece.most
-            covered = piece.last + 1
-            if has_target and not is_allowed:
-                break
-        if not has_target:
-            return
-        if is_allowed and covered > last and (network := IPv4Network((first, length))) not in taken:
-            found.append(network)
-        elif length < 32:
-            descend(first, length + 1)
-            descend(first + _size(length + 1), length + 1)
-
-    if pieces:
-        # Of what is shorter than the prefix around them all, the pieces don't cover a half.
-        begin, end = pieces[0].first, pieces[-1].last
-        length = 32 - (begin ^ end).bit_length()
-        descend(begin >> (32 - length) << (32 - length), length)
-    return found

@@ -1,19 +1,18 @@
 """Pure: what fails -> the fewest static routes that mend it, and what no route can mend.
 
 A route in table main mends an address if it is longer than what wins there now, and if no rule decides before main.
-A prefix may become a route if it covers failing addresses and nothing that is fine: the largest such prefixes are
-the fewest. Each failing tile bounds their lengths from below (longer than the winner), each that must stay as it is
-from above (not longer than its winner, so that it changes nothing)::
+Each failing tile needs a route longer than its winner; what must stay as it is may be covered by routes that are
+shorter than its entry in main, which then change nothing there::
 
     172.16.0.0/16  dev ib0       fails: /17 and longer mend it
     172.16.3.7     dev ib0       fails, as a route of its own to one address: nothing is longer than /32, so it stays
     172.16.3.10    local         no route changes it, so it may be covered
-    172.16.9.0/24  dev eth0      fine: must not be covered
+    172.16.9.0/24  dev eth0      fine: what covers it must be shorter than /24
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from fnmatch import fnmatchcase
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
@@ -25,10 +24,12 @@ from hostrouting.config.routing import ONLINK, StaticRoute
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.errors import RouteError
 from hostrouting.model.parsing import parse_device
-from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.prefixes import numbers
+from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.model.rules import RuleAction
 from hostrouting.model.text import shortened
-from hostrouting.overlap.coverage import Piece, fewest_prefixes, networks_of
+from hostrouting.overlap.cover import Piece, fewest_prefixes
+from hostrouting.overlap.coverage import networks_of
 from hostrouting.overlap.findings import NoteKind, Remedy, Unmendable
 from hostrouting.overlap.reading import own_subnets
 from hostrouting.routes.plan import plan_routes
@@ -60,22 +61,28 @@ _OWNERS = (
 
 @attrs.frozen
 class _Stake:
-    """What an answer asks of a route that covers its addresses: ``above`` < prefix length <= ``most``.
+    """What an answer asks of the routes that cover its addresses.
 
     Args:
-        above: the length to beat; -1: none.
-        most: what is longer would change an answer that must stay; -1: whatever covers it.
+        above: where it is a target, a route must be longer than this to mend it; -1: any mends it.
         is_target: whether it fails and a route can mend it.
         reason: why it fails and none can.
+        most: what is longer would change it; -1: whatever covers it.
+        holder: instead of ``most`` the entry of table main that holds it; what is shorter changes nothing.
     """
 
     above: int = -1
-    most: int = 32
     is_target: bool = False
     reason: str = ""
+    most: int = -1
+    holder: IPv4Network | None = None
 
-
-_UNTOUCHABLE = _Stake(most=-1)
+    def most_for(self, tile: Tile) -> int:
+        """``most`` for some of its addresses: a large table isn't cut at each of its entries."""
+        if self.holder is None:
+            return self.most
+        first, length = numbers(self.holder)
+        return length - 1 if first <= tile.first and tile.last <= first | (0xFFFFFFFF >> length) else -1
 
 
 class Remedies:
@@ -98,7 +105,7 @@ class Remedies:
         self._fib = Fib(reading.rules, reading.routes)
         self._own_subnets = sorted(own_subnets(reading.addresses, reading.default.devs).items(), reverse=True)
         self._gateways = _gateways(reading.routes, reading.default.devs)
-        self._taken = {route.destination for route in reading.routes if _is_in_the_way(route)}
+        self._taken = {numbers(route.destination) for route in reading.routes if _is_in_the_way(route)}
         self._stakes = {question: self._stake(question, outcome) for question, outcome in self._outcomes.items()}
 
     def fix_of(self, finding: Finding) -> tuple[StaticRoute, ...]:
@@ -106,22 +113,21 @@ class Remedies:
         if finding.source is not None:
             return ()
 
-        def stake_of(question: IPv4Address) -> _Stake:
-            outcome, stake = self._outcomes[question], self._stakes[question]
-            is_other = (outcome.kind, outcome.devs) != (finding.kind, finding.devs)
-            return _UNTOUCHABLE if stake.is_target and is_other else stake
+        def is_its(question: IPv4Address) -> bool:
+            outcome = self._outcomes[question]
+            return (outcome.kind, outcome.devs) == (finding.kind, finding.devs)
 
-        return self._entries(self._reading.tiling.of(finding.cidr), stake_of)
+        return self._entries(self._reading.tiling.of(finding.cidr), is_its)
 
     def of_all(self) -> Remedy:
         """What mends all failures together: proven, on the tables as they would be, before it is told."""
         tiles = self._reading.tiling.tiles
-        entries = self._entries(tiles, self._stakes.__getitem__)
+        entries = self._entries(tiles, lambda _: True)
         left: dict[tuple[tuple[str, ...], str], list[Tile]] = {}
         for tile in tiles:
             if reason := self._stakes[tile.question].reason:
                 left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
-        for tile in _uncovered([tile for tile in tiles if self._stakes[tile.question].is_target], entries):
+        for tile in self._left_out(tiles, entries):
             reason = "a route that isn't used has this very destination and metric: remove it"
             left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
         unmendable = [
@@ -147,21 +153,25 @@ class Remedies:
             # A longer route would change it only if table main is asked first and passes it on (suppressed, throw).
             beaten, reason = self._beaten(address)
             return _Stake(most=32 if reason else beaten)
+        route = outcome.route
+        is_of_main = route is not None and route.table == Table.MAIN
         if not outcome.is_failure:
-            return _UNTOUCHABLE
+            # Where a rule decides before main, an entry would be seen not to win, and refused.
+            return _Stake(holder=route.destination if route is not None and is_of_main else None)
         if (expected := self._elsewhere.get(address)) is not None:
             devs = ",".join(self._reading.default.devs)
-            return _Stake(most=-1, reason=f"{expected} is expected, and the default route leaves by {devs}")
+            return _Stake(reason=f"{expected} is expected, and the default route leaves by {devs}")
         predicted = self._fib.lookup(address)
         if (_place(predicted.route), predicted.errno) != (_place(outcome.lookup.route), outcome.lookup.errno):
             reason = "the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch"
-            return _Stake(most=-1, reason=f"{reason} {address}")
+            return _Stake(reason=f"{reason} {address}")
+        entry = route if is_of_main else self._fib.longest_match(Table.MAIN, address)
+        return attrs.evolve(self._failing(address, outcome), holder=None if entry is None else entry.destination)
+
+    def _failing(self, address: IPv4Address, outcome: Outcome) -> _Stake:
         beaten, reason = self._beaten(address)
-        if owner := self._owner(outcome.devs):
-            return _Stake(most=-1 if reason else beaten, reason=owner)
-        if reason:
-            # An entry that covered it would be seen not to win there, and refused.
-            return _Stake(most=-1, reason=reason)
+        if reason := self._owner(outcome.devs) or reason:
+            return _Stake(reason=reason)
         if beaten == 32:
             entry = self._fib.longest_match(Table.MAIN, address)
             return _Stake(reason=f"{entry} is for this address alone, and no route is longer: remove it")
@@ -170,14 +180,14 @@ class Remedies:
     def _target(self, address: IPv4Address, devs: Iterable[str], beaten: int) -> _Stake:
         for dev in devs:
             if (route := self._gateways.get((address, dev))) is not None:
-                return _Stake(most=-1, reason=f"it is the gateway of {route}: move that gateway, or remove the route")
+                return _Stake(reason=f"it is the gateway of {route}: move that gateway, or remove the route")
         subnet, dev = self._subnet_of(IPv4Network(address))
         if len(self._reading.default.devs) > 1 and dev and not _is_nameable(dev):
-            return _Stake(most=-1, reason=f"it is on the link of {dev}, a name that no config takes: rename it")
+            return _Stake(reason=f"it is on the link of {dev}, a name that no config takes: rename it")
         if subnet is not None:
             return _Stake(above=max(beaten, subnet.prefixlen - 1), is_target=True)
         if self._lost_gateway:
-            return _Stake(most=-1, reason=self._lost_gateway)
+            return _Stake(reason=self._lost_gateway)
         return _Stake(above=beaten, is_target=True)
 
     def _beaten(self, address: IPv4Address) -> tuple[int, str]:
@@ -230,12 +240,25 @@ class Remedies:
 
     # --- the entries -------------------------------------------------------------------------------------------
 
-    def _entries(self, tiles: Sequence[Tile], stake_of: Callable[[IPv4Address], _Stake]) -> tuple[StaticRoute, ...]:
+    def _entries(self, tiles: Sequence[Tile], is_wanted: Callable[[IPv4Address], bool]) -> tuple[StaticRoute, ...]:
         pieces = []
         for tile in tiles:
-            stake = stake_of(tile.question)
-            pieces.append(Piece(tile.first, tile.last, stake.is_target, stake.above, stake.most))
+            stake = self._stakes[tile.question]
+            if stake.is_target and is_wanted(tile.question):
+                pieces.append(Piece(tile.first, tile.last, is_target=True, above=stake.above))
+            else:
+                pieces.append(Piece(tile.first, tile.last, is_target=False, most=stake.most_for(tile)))
         return tuple(map(self._entry, fewest_prefixes(pieces, self._taken)))
+
+    def _left_out(self, tiles: Iterable[Tile], entries: Sequence[StaticRoute]) -> Iterable[Tile]:
+        """What none of the entries mends: addresses whose /32 is taken."""
+        chosen = {numbers(entry.destination) for entry in entries}
+        for tile in tiles:
+            stake = self._stakes[tile.question]
+            if stake.is_target and (tile.first, 32) in self._taken:
+                lengths = range(stake.above + 1, 33)
+                if chosen.isdisjoint((tile.first >> (32 - n) << (32 - n), n) for n in lengths):
+                    yield tile
 
     def _entry(self, network: IPv4Network) -> StaticRoute:
         subnet, dev = self._subnet_of(network)
@@ -256,22 +279,34 @@ class Remedies:
         if resolution.missing:
             return describe_missing(resolution.missing)
         fib = self._fib.with_changes(add=plan.add)
-        for address in self._samples(entries):
+        for address in dict.fromkeys(IPv4Address(first) for entry in entries for first in self._mended_by(entry)):
             answer = fib.lookup(address).route
             if answer is None or not set(answer.devs) <= set(reading.default.devs):
                 return f"{address} would still not leave by {','.join(reading.default.devs)}"
         return ""
 
-    def _samples(self, entries: Sequence[StaticRoute]) -> Iterable[IPv4Address]:
-        """An address of each piece that a tile to be mended has in an entry."""
-        firsts = [tile.first for tile in self._reading.tiling.tiles]
-        for entry in entries:
-            first, last = int(entry.destination.network_address), int(entry.destination.broadcast_address)
-            for tile in self._reading.tiling.tiles[
-                max(bisect_right(firsts, first) - 1, 0) : bisect_right(firsts, last)
-            ]:
-                if self._stakes[tile.question].is_target:
-                    yield IPv4Address(max(first, tile.first))
+    def _mended_by(self, entry: StaticRoute, around: IPv4Network | None = None) -> Iterable[int]:
+        """The first address of each piece that a tile has in an entry that mends it.
+
+        Args:
+            entry: that is proposed.
+            around: count only what is in this network too.
+        """
+        first, last = _ends(entry.destination)
+        if around is not None:
+            first, last = max(first, _ends(around)[0]), min(last, _ends(around)[1])
+        for position in range(bisect_left(self._lasts, first), bisect_right(self._firsts, last)):
+            stake = self._stakes[self._reading.tiling.tiles[position].question]
+            if stake.is_target and stake.above < entry.destination.prefixlen:
+                yield max(first, self._firsts[position])
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return [tile.first for tile in self._reading.tiling.tiles]
+
+    @cached_property
+    def _lasts(self) -> list[int]:
+        return [tile.last for tile in self._reading.tiling.tiles]
 
     def _consequences(self, entries: Sequence[StaticRoute]) -> Iterable[str]:
         """What changes sides besides the expected traffic."""
@@ -282,7 +317,7 @@ class Remedies:
             if address.dev not in reading.default.devs and address.network.prefixlen < 32:
                 neighbours.setdefault(address.network, []).append(address.dev)
         for subnet, devs in neighbours.items():
-            parts = [str(entry.destination) for entry in entries if entry.destination.overlaps(subnet)]
+            parts = [str(entry.destination) for entry in entries if any(True for _ in self._mended_by(entry, subnet))]
             if parts:
                 yield (
                     f"neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} are then reached by {by} "
@@ -291,8 +326,8 @@ class Remedies:
                 )
         for server in self._nameservers:
             now = self._fib.lookup(server).route
-            is_own = now is not None and now.type in (RouteType.LOCAL, RouteType.BROADCAST)
-            if now is not None and not is_own and any(server in entry.destination for entry in entries):
+            single = IPv4Network(server)
+            if now is not None and any(True for entry in entries for _ in self._mended_by(entry, single)):
                 yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
 
 
@@ -340,18 +375,5 @@ def _is_in_the_way(route: Route) -> bool:
     return route.table == Table.MAIN and (route.is_connected or (route.tos == 0 and route.metric == 0))
 
 
-def _uncovered(tiles: Iterable[Tile], entries: Sequence[StaticRoute]) -> Iterable[Tile]:
-    """What is left of tiles where entries have been taken out; both in the order of their addresses."""
-    rest = [(int(entry.destination.network_address), int(entry.destination.broadcast_address)) for entry in entries]
-    for tile in tiles:
-        first = tile.first
-        while rest and rest[0][1] < first:
-            rest.pop(0)
-        for begin, end in rest:
-            if begin > tile.last:
-                break
-            if first < begin:
-                yield attrs.evolve(tile, first=first, last=begin - 1)
-            first = end + 1
-        if first <= tile.last:
-            yield attrs.evolve(tile, first=first)
+def _ends(network: IPv4Network) -> tuple[int, int]:
+    return int(network.network_address), int(network.broadcast_address)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from hostrouting.kernel.rules import is_about_other_packets
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
-from hostrouting.overlap.coverage import Piece, fewest_prefixes, networks_of
+from hostrouting.overlap.cover import Piece, fewest_prefixes
+from hostrouting.overlap.coverage import networks_of
 from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, Note, NoteKind, Segment
 from hostrouting.overlap.reading import pending_devs
 

@@ -1,0 +1,176 @@
+"""Pure: the fewest prefixes that cover some addresses, where of the prefixes around an address the longest counts.
+
+So a prefix may cover what a longer one holds, and may have others in it::
+
+    172.16.0.0/16    dev ib0     to be covered by what is longer than /16
+    172.16.1.0/24    dev eth0    stays what it is below anything shorter than /24
+    172.16.2.0/24    dev ib1     to be covered by what is longer than /24
+    fewest                       172.16.0.0/17 172.16.128.0/17, and within the first 172.16.2.0/25 172.16.2.128/25
+
+From the leaves of the binary trie to its root, each node learns how many prefixes it costs, by how long the innermost
+one around it is; from the root down, the cheapest are taken.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+    from hostrouting.model.prefixes import Prefix
+
+__all__ = ["Piece", "fewest_prefixes"]
+
+# What it costs to leave out addresses that could be covered: more than any number of prefixes.
+_TOO_MUCH = 1 << 40
+
+
+@attrs.frozen(slots=True)
+class Piece:
+    """Consecutive addresses, and what they ask of the prefixes that cover them.
+
+    Args:
+        first: the first address, as a number.
+        last: the last one.
+        is_target: whether it shall be covered, if it can be, by a prefix that is longer than ``above``.
+        above: shorter prefixes may cover it too, and do nothing for it; -1: there are none.
+        most: no longer prefix may cover it; -1: none may.
+    """
+
+    first: int
+    last: int
+    is_target: bool
+    above: int = -1
+    most: int = 32
+
+
+def fewest_prefixes(pieces: Sequence[Piece], taken: Container[Prefix] = ()) -> list[IPv4Network]:
+    """Cover the targets with as few prefixes as possible.
+
+    Of several ways to do so it is the one that covers the least, own and broadcast addresses and whatever else any
+    prefix may cover aside.
+
+    Args:
+        pieces: in the order of their addresses; what none of them covers isn't to be covered.
+        taken: prefixes that can't be used.
+
+    Returns:
+        The prefixes in the order of their addresses, each before those in it.
+    """
+    found: list[IPv4Network] = []
+    if pieces:
+        _take(_Trie(pieces, taken).node(0, 0, 0, len(pieces)), -1, found)
+    return found
+
+
+@attrs.define(slots=True, eq=False)
+class _Node:
+    """A prefix, and what its targets need.
+
+    Args:
+        first: its first address.
+        length: its length.
+        is_whole: whether the pieces cover all of it.
+        is_usable: whether it may be one of those that are looked for.
+        most: the least of its pieces.
+        cost: of the prefixes in it, whatever is around it.
+        needs: what must be spent in addition, unless a prefix that is longer than the key covers it.
+        halves: none if there is nothing to choose in them.
+    """
+
+    first: int
+    length: int
+    is_whole: bool
+    is_usable: bool
+    most: int
+    cost: int = 0
+    needs: Mapping[int, int] = attrs.field(factory=dict)
+    halves: tuple[_Node, ...] = ()
+
+    @property
+    def asks(self) -> Mapping[int, int]:
+        """``needs``, where the prefix itself may serve them all at the price of one."""
+        return {max(self.needs): 1} if self.is_usable and self.needs else self.needs
+
+
+class _Trie:
+    def __init__(self, pieces: Sequence[Piece], taken: Container[Prefix]) -> None:
+        self._pieces, self._taken = pieces, taken
+        self._lasts = [piece.last for piece in pieces]
+
+    def node(self, first: int, length: int, start: int, stop: int) -> _Node:
+        """The smallest prefix around what some pieces have in common with a prefix.
+
+        Args:
+            first: the prefix's first address.
+            length: its length.
+            start: the position of the first piece that meets it.
+            stop: the position behind the last one.
+        """
+        begin = max(first, self._pieces[start].first)
+        end = min(first + _size(length) - 1, self._pieces[stop - 1].last)
+        # Of what is shorter, the pieces don't cover a half.
+        length = 32 - (begin ^ end).bit_length()
+        first = begin >> (32 - length) << (32 - length)
+        if stop - start == 1 and end - begin + 1 == _size(length):
+            return self._leaf(self._pieces[start], first, length)
+        middle = first + _size(length + 1)
+        right = bisect_left(self._lasts, middle, start, stop)
+        is_cut = self._pieces[right].first < middle
+        return self._inner(
+            first,
+            length,
+            self.node(first, length + 1, start, right + is_cut),
+            self.node(middle, length + 1, right, stop),
+        )
+
+    def _leaf(self, piece: Piece, first: int, length: int) -> _Node:
+        if not piece.is_target or piece.above >= 32:
+            return _Node(first, length, is_whole=True, is_usable=False, most=piece.most)
+        is_usable = piece.above < length <= piece.most and (first, length) not in self._taken
+        if is_usable or length == 32:
+            needs = {piece.above: _TOO_MUCH}
+            return _Node(first, length, is_whole=True, is_usable=is_usable, most=piece.most, needs=needs)
+        middle = first + _size(length + 1)
+        return self._inner(first, length, self._leaf(piece, first, length + 1), self._leaf(piece, middle, length + 1))
+
+    def _inner(self, first: int, length: int, *halves: _Node) -> _Node:
+        most = min(half.most for half in halves)
+        is_whole = all(half.is_whole and half.length == length + 1 for half in halves)
+        cost = sum(half.cost for half in halves)
+        needs: dict[int, int] = {}
+        for half in halves:
+            for above, more in half.asks.items():
+                if above < length:
+                    needs[above] = needs.get(above, 0) + more
+                else:  # neither this prefix nor one around it is long enough
+                    cost += more
+        is_usable = bool(needs) and is_whole and length <= most and (first, length) not in self._taken
+        return _Node(first, length, is_whole, is_usable, most, cost, needs, halves if needs or cost else ())
+
+
+def _take(node: _Node, around: int, found: list[IPv4Network]) -> None:
+    """Find the prefixes of a node.
+
+    Args:
+        node: the node.
+        around: the length of the innermost prefix that was taken around it; -1: none.
+        found: where to put them.
+    """
+    missing = sum(more for above, more in node.needs.items() if above >= around)
+    # At the same price the smaller one is in a half; what is free is rather taken along.
+    is_free = node.most == 32 and not node.cost
+    if node.is_usable and (missing > 1 or (missing and is_free)):
+        found.append(IPv4Network((node.first, node.length)))
+        around = node.length
+    for half in node.halves:
+        _take(half, around, found)
+
+
+def _size(length: int) -> int:
+    return 1 << (32 - length)
