@@ -127,7 +127,7 @@ the neighbours of eth0 are looked for on ib0. They need no gateway: the halves a
         "eth0 has a subnet inside, 172.16.4.0/24",
         """\
 The virtual network is 172.16.0.0/16, and the node has one of its subnets. That /24 is longer than InfiniBand's /16, so
-the neighbours in it are fine, and the routes leave it out: these are the fewest that cover all else.""",
+the neighbours in it are fine, and stay so: it is longer than the two halves, too.""",
         eth0="172.16.4.4/24",
         gateway="172.16.4.1",
     ),

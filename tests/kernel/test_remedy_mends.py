@@ -201,7 +201,8 @@ def _see_what_is_covered(entries: Sequence[StaticRoute], before: dict[IPv4Addres
         assert any(sort.is_failure for sort in sorts), f"{entry} covers nothing that fails"
         for sort in sorts:
             if not sort.is_failure and sort.kind not in ("LOCAL", "BROADCAST"):
-                assert sort.route is not None and sort.route.table == Table.MAIN, f"{entry} covers {sort}"
+                assert sort.route is not None, f"{entry} covers {sort}"
+                assert sort.route.table == Table.MAIN, f"{entry} covers {sort}"
                 assert sort.route.destination.prefixlen > entry.destination.prefixlen, f"{entry} takes {sort}"
 
 

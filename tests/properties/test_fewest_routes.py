@@ -1,0 +1,272 @@
+"""The fix is the fewest routes: held to an exhaustive search, address by address, on hosts around one /27."""
+
+from __future__ import annotations
+
+import os
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, event, example, given, settings
+from hypothesis import strategies as st
+
+import phases
+from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.cover import Piece, fewest_prefixes
+from hostrouting.testing import FakeSystemd
+
+SPACE = IPv4Network("10.0.0.0/27")
+ADDRESSES = tuple(SPACE)
+PREFIXES = tuple(network for length in range(27, 33) for network in SPACE.subnets(new_prefix=length))
+
+_SETTINGS = settings(
+    max_examples=2000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def smallest_cover(mended: list[frozenset[IPv4Address]], wanted: frozenset[IPv4Address]) -> int:
+    """How many of some sets it takes to hold all addresses, by breadth: whatever it is, one of them holds the first."""
+    count, left = 0, {wanted}
+    while frozenset() not in left:
+        left = {rest - some for rest in left for some in mended if min(rest) in some}
+        assert left, "no choice holds them all"
+        count += 1
+    return count
+
+
+# --- the search alone ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Puzzle:
+    """What each address of the space asks, and what can't be used.
+
+    Args:
+        asks: by address, as the fields of a ``Piece``: is_target, above, most; None: it isn't to be covered.
+        taken: prefixes that can't be used.
+    """
+
+    asks: tuple[tuple[bool, int, int] | None, ...]
+    taken: frozenset[IPv4Network]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """With those that are alike put together."""
+        pieces: list[Piece] = []
+        for number, ask in zip(map(int, ADDRESSES), self.asks, strict=True):
+            if ask is None:
+                continue
+            piece = Piece(number, number, *ask)
+            if (
+                pieces
+                and attrs.evolve(pieces[-1], first=number, last=number) == piece
+                and pieces[-1].last == number - 1
+            ):
+                piece = attrs.evolve(pieces.pop(), last=number)
+            pieces.append(piece)
+        return pieces
+
+    def may_be_used(self, prefix: IPv4Network) -> bool:
+        asks = [ask for address, ask in zip(ADDRESSES, self.asks, strict=True) if address in prefix]
+        return prefix not in self.taken and all(ask is not None and prefix.prefixlen <= ask[2] for ask in asks)
+
+    def covered_by(self, prefix: IPv4Network) -> frozenset[IPv4Address]:
+        """The targets for which it is long enough."""
+        return frozenset(
+            address
+            for address, ask in zip(ADDRESSES, self.asks, strict=True)
+            if ask is not None and ask[0] and address in prefix and prefix.prefixlen > ask[1]
+        )
+
+
+@st.composite
+def puzzles(draw: st.DrawFn) -> Puzzle:
+    """Prefixes are painted over each other, as routes are: the longer ones last."""
+    target = st.tuples(st.just(True), st.integers(25, 32), st.just(32))
+    kept = st.tuples(st.just(False), st.just(-1), st.sampled_from((-1, 26, 27, 28, 29, 30, 31, 32)))
+    strokes = draw(st.lists(st.tuples(st.sampled_from(PREFIXES), st.one_of(st.none(), target, target, kept, kept))))
+    asks: list[tuple[bool, int, int] | None] = [draw(st.sampled_from(((True, 16, 32), (False, -1, -1))))] * 32
+    for prefix, ask in sorted(strokes, key=lambda stroke: stroke[0].prefixlen):
+        first = int(prefix[0]) - int(SPACE[0])
+        asks[first : first + prefix.num_addresses] = [ask] * prefix.num_addresses
+    return Puzzle(tuple(asks), frozenset(draw(st.sets(st.sampled_from(PREFIXES), max_size=12))))
+
+
+@_SETTINGS
+@given(puzzle=puzzles())
+def test_no_fewer_prefixes_would_do(puzzle: Puzzle) -> None:
+    usable = [prefix for prefix in PREFIXES if puzzle.may_be_used(prefix)]
+    reach = [puzzle.covered_by(prefix) for prefix in usable]
+    everything: frozenset[IPv4Address] = frozenset().union(*reach)
+    found = fewest_prefixes(puzzle.pieces, {(int(prefix[0]), prefix.prefixlen) for prefix in puzzle.taken})
+    assert set(found) <= set(usable)
+    assert found == sorted(found)
+    assert frozenset().union(*map(puzzle.covered_by, found)) == everything, "it covers what can be"
+    assert len(found) == smallest_cover(reach, everything)
+
+
+# --- hosts ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class World:
+    """A host whose default route is by eth0, and which may use eth1 too.
+
+    Args:
+        addresses: by interface; a second address of the same subnet is refused, and left out.
+        routes: of table main.
+        cidrs: the expected ones.
+    """
+
+    addresses: tuple[tuple[str, str], ...]
+    routes: tuple[Route, ...]
+    cidrs: tuple[IPv4Network, ...]
+
+    def build(self) -> FakeKernel:
+        kernel = FakeKernel()
+        for dev in ("eth0", "eth1", "ib0", "ib1"):
+            kernel.add_link(dev)
+        for dev, address in (("eth0", "192.0.2.4/24"), *self.addresses):
+            try:
+                kernel.add_address(dev, address)
+            except RouteError:
+                continue
+        kernel.add([DEFAULT, *self.routes])
+        return kernel
+
+
+DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("192.0.2.1")),), protocol=Protocol.DHCP)
+_NOWHERE = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.THROW)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    around = tuple(SPACE.supernet(new_prefix=length) for length in (8, 20, 26, 27))
+    prefixes = st.one_of(st.sampled_from(PREFIXES), st.sampled_from(PREFIXES[:15]), st.sampled_from(around))
+
+    def route() -> Route:
+        destination, metric = draw(prefixes), draw(st.sampled_from((0, 0, 0, 10)))
+        dev = draw(st.sampled_from(("eth0", "eth0", "eth1", "ib0", "ib0", "ib1", "")))
+        if not dev:
+            return Route(destination, type=draw(st.sampled_from(_NOWHERE)), metric=metric)
+        return Route(destination, (NextHop(dev),), metric=metric, protocol=Protocol.STATIC)
+
+    address = st.builds(
+        lambda dev, address, length: (dev, f"{address}/{length}"),
+        st.sampled_from(("eth0", "eth1", "ib0", "ib0")),
+        st.sampled_from(ADDRESSES),
+        st.sampled_from((16, 24, 26, 27, 28, 29, 30, 31, 32)),
+    )
+    addresses = draw(st.lists(address, max_size=3))
+    routes = [route() for _ in range(draw(st.integers(1, 9)))]
+    cidrs = draw(st.lists(st.sampled_from((SPACE, SPACE, *PREFIXES[:15])), min_size=1, max_size=2))
+    return World(tuple(addresses), tuple(routes), tuple(cidrs))
+
+
+class Judge:
+    """Longest-prefix match over one trie, as long as there is no rule of anybody's; nothing of the product is used."""
+
+    def __init__(self, kernel: FakeKernel, cidrs: tuple[IPv4Network, ...]) -> None:
+        routes = kernel.routes()
+        self._own = [a.network for a in kernel.addresses() if a.dev == "eth0" and a.network.prefixlen < 32]
+        self._there = {route.destination for route in routes if route.table == Table.MAIN}
+        self._around = {address: [route for route in routes if address in route.destination] for address in ADDRESSES}
+        self.before = {address: self.winner(address) for address in ADDRESSES if any(address in c for c in cidrs)}
+        self.failing = frozenset(address for address, route in self.before.items() if not is_fine(route))
+
+    def winner(self, address: IPv4Address, more: tuple[Route, ...] = ()) -> Route:
+        around = [route for route in more if address in route.destination]
+        return max(
+            (*self._around[address], *around),
+            key=lambda route: (route.destination.prefixlen, route.table, -route.metric),
+        )
+
+    def reach(self, prefix: IPv4Network, wanted: frozenset[IPv4Address]) -> frozenset[IPv4Address] | None:
+        """What a route for it mends; None if it must not be, as something else gets another answer."""
+        if prefix in self._there or not all(address in self.before for address in prefix):
+            return None
+        route = entry(prefix)
+        changed = frozenset(a for a in prefix if self.winner(a, (route,)) != self.before[a])
+        if not changed <= wanted:
+            return None
+        # On the link of eth0 the entry is a route to the link, so it has to lie in the subnet.
+        subnets = {a: [own for own in self._own if a in own] for a in changed}
+        return frozenset(a for a in changed if all(prefix.subnet_of(own) for own in subnets[a]))
+
+    def optimum(self, wanted: frozenset[IPv4Address]) -> tuple[frozenset[IPv4Address], int]:
+        """What can be mended of some failing addresses, and by how many routes."""
+        reach = [found for prefix in PREFIXES if (found := self.reach(prefix, wanted)) is not None]
+        mendable: frozenset[IPv4Address] = frozenset().union(*reach)
+        return mendable, smallest_cover(reach, mendable)
+
+
+def entry(prefix: IPv4Network) -> Route:
+    return Route(prefix, DEFAULT.hops)
+
+
+def is_fine(route: Route) -> bool:
+    return route.type in (RouteType.LOCAL, RouteType.BROADCAST) or (
+        route.type is RouteType.UNICAST and {hop.dev for hop in route.hops} <= {"eth0", "eth1"}
+    )
+
+
+def hold(judge: Judge, wanted: frozenset[IPv4Address], entries: tuple[StaticRoute, ...]) -> frozenset[IPv4Address]:
+    """Entries mend what can be, are the fewest, and leave the rest as it is; what they can't mend."""
+    more = tuple(entry(static.destination) for static in entries)
+    after = {address: judge.winner(address, more) for address in judge.before}
+    mendable, fewest = judge.optimum(wanted)
+    assert {a: r for a, r in after.items() if a not in mendable} == {
+        a: r for a, r in judge.before.items() if a not in mendable
+    }
+    assert all(after[address] in more for address in mendable)
+    assert len(entries) == fewest, [str(static.destination) for static in entries]
+    return wanted - mendable
+
+
+def static_route(prefix: str, dev: str) -> Route:
+    return Route(IPv4Network(prefix), (NextHop(dev),), protocol=Protocol.STATIC)
+
+
+TWO_FINE = World(
+    (("ib0", "10.0.0.9/26"),),
+    (static_route("10.0.0.4/30", "eth0"), static_route("10.0.0.18/31", "eth0")),
+    (SPACE,),
+)
+NESTED = World((("ib0", "10.0.0.9/26"),), (static_route("10.0.0.4/30", "ib1"),), (SPACE,))
+
+
+@_SETTINGS
+@given(world=worlds())
+@example(world=TWO_FINE)
+@example(world=NESTED)
+def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(world: World) -> None:
+    kernel = world.build()
+    overlap = RouteOverlap([str(cidr) for cidr in world.cidrs], allowed_devs=["eth1"], container_devs=[])
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
+    report = check_overlap(Config(route_overlap=overlap, wait_seconds=0), host.routes, phases.CancelScope())
+    judge = Judge(kernel, world.cidrs)
+    assert {a for finding in report.findings for part in finding.ranges for a in part} == judge.failing
+    event(f"{len(report.remedy.routes)} entries")
+    left = hold(judge, judge.failing, report.remedy.routes)
+    assert {a for part in report.remedy.unmendable for network in part.ranges for a in network} == left
+    for finding in report.findings:
+        judge = Judge(kernel, (finding.cidr,))
+        hold(judge, frozenset(a for part in finding.ranges for a in part), finding.fix)
+
+
+@pytest.mark.parametrize(
+    ("world", "networks"),
+    [
+        (TWO_FINE, ["10.0.0.0/27"]),
+        (NESTED, ["10.0.0.0/27", "10.0.0.4/31", "10.0.0.6/31"]),
+    ],
+)
+def test_an_entry_may_cover_what_a_longer_route_holds(world: World, networks: list[str]) -> None:
+    overlap = RouteOverlap([str(cidr) for cidr in world.cidrs])
+    report = check_overlap(Config(route_overlap=overlap, wait_seconds=0), world.build(), phases.CancelScope())
+    assert [str(static.destination) for static in report.remedy.routes] == networks
