@@ -50,6 +50,7 @@ PURE = (
     "hostrouting.routes.proof",
     "hostrouting.routes.resolve",
     "hostrouting.overlap.asking",
+    "hostrouting.overlap.connections",
     "hostrouting.overlap.cover",
     "hostrouting.overlap.coverage",
     "hostrouting.overlap.findings",

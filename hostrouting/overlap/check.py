@@ -118,6 +118,7 @@ def _judge(
     report = attrs.evolve(report, verdict=verdict, findings=findings, notes=notes, judged=judged)
     if not findings:
         return report
+    from hostrouting.overlap.connections import left_of_connections
     from hostrouting.overlap.fix import Remedies
 
     scope.check()
@@ -126,7 +127,10 @@ def _judge(
     for finding in findings:
         scope.check()  # thousands of them take seconds
         mended.append(attrs.evolve(finding, fix=remedies.fix_of(finding)))
-    return attrs.evolve(report, findings=tuple(mended), remedy=remedies.of_all())
+    remedy, tables = remedies.of_all()
+    left = left_of_connections(overlap, reading, outcomes, tables)
+    remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
+    return attrs.evolve(report, findings=tuple(mended), remedy=remedy)
 
 
 def _no_default_route(routes: Sequence[Route]) -> str:

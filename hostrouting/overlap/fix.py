@@ -32,6 +32,7 @@ from hostrouting.overlap.cover import Piece, fewest_prefixes
 from hostrouting.overlap.coverage import networks_of
 from hostrouting.overlap.findings import NoteKind, Remedy, Unmendable
 from hostrouting.overlap.reading import own_subnets
+from hostrouting.overlap.wording import decided_by, ways_past
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import describe_missing, resolve
 
@@ -119,8 +120,8 @@ class Remedies:
 
         return self._entries(self._reading.tiling.of(finding.cidr), is_its)
 
-    def of_all(self) -> Remedy:
-        """What mends all failures together: proven, on the tables as they would be, before it is told."""
+    def of_all(self) -> tuple[Remedy, Fib]:
+        """What mends all failures together, proven on the tables as they would be before it is told; and these."""
         tiles = self._reading.tiling.tiles
         entries = self._entries(tiles, lambda _: True)
         left: dict[tuple[tuple[str, ...], str], list[Tile]] = {}
@@ -133,10 +134,11 @@ class Remedies:
         unmendable = [
             Unmendable(networks_of(group), devs, reason, self._around(group)) for (devs, reason), group in left.items()
         ]
-        if reason := self._objection(entries):
-            targets = networks_of(tile for tile in tiles if self._stakes[tile.question].is_target)
-            return Remedy((), (*unmendable, Unmendable(targets, (), reason)))
-        return Remedy(entries, tuple(unmendable), tuple(self._consequences(entries)))
+        mended = self._mended(entries)
+        if isinstance(mended, Fib):
+            return Remedy(entries, tuple(unmendable), tuple(self._consequences(entries))), mended
+        targets = networks_of(tile for tile in tiles if self._stakes[tile.question].is_target)
+        return Remedy((), (*unmendable, Unmendable(targets, (), mended))), self._fib
 
     def _around(self, group: Sequence[Tile]) -> tuple[IPv4Network, ...]:
         """Some tiles in a few prefixes, with the own and broadcast addresses among them."""
@@ -161,8 +163,8 @@ class Remedies:
         if (expected := self._elsewhere.get(address)) is not None:
             devs = ",".join(self._reading.default.devs)
             return _Stake(reason=f"{expected} is expected, and the default route leaves by {devs}")
-        predicted = self._fib.lookup(address)
-        if (_place(predicted.route), predicted.errno) != (_place(outcome.lookup.route), outcome.lookup.errno):
+        predicted, answer = self._fib.lookup(address), outcome.answer.lookup
+        if (_place(predicted.route), predicted.errno) != (_place(answer.route), answer.errno):
             reason = "the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch"
             return _Stake(reason=f"{reason} {address}")
         entry = route if is_of_main else self._fib.longest_match(Table.MAIN, address)
@@ -202,11 +204,7 @@ class Remedies:
                 return max(-1 if found is None else found.destination.prefixlen, shortest), ""
         if last is None or self._fib.decide(address).rule is None:
             return 32, "no policy rule has table main asked: add one, as: ip rule add preference 32766 lookup main"
-        what = f"table {last.table}" if last.action is RuleAction.TO_TABLE else "it"
-        return 32, (
-            f"the policy rule of preference {last.preference} comes before table main, and {what} decides: "
-            "change that rule or table"
-        )
+        return 32, f"{decided_by(last)} before table main is asked: {ways_past(last, self._reading.default)}"
 
     @cached_property
     def _lost_gateway(self) -> str:
@@ -266,8 +264,8 @@ class Remedies:
             return StaticRoute(network)
         return StaticRoute(network, ONLINK, dev if len(self._reading.default.devs) > 1 else None)
 
-    def _objection(self, entries: Sequence[StaticRoute]) -> str:
-        """Why the entries don't do what they shall, by the planner and the tables as they would be; "" if they do."""
+    def _mended(self, entries: Sequence[StaticRoute]) -> Fib | str:
+        """The tables as they would be, by the planner; or why the entries don't do what they shall."""
         reading = self._reading
         main = [route for route in reading.routes if route.table == Table.MAIN]
         try:
@@ -283,7 +281,7 @@ class Remedies:
             answer = fib.lookup(address).route
             if answer is None or not set(answer.devs) <= set(reading.default.devs):
                 return f"{address} would still not leave by {','.join(reading.default.devs)}"
-        return ""
+        return fib
 
     def _mended_by(self, entry: StaticRoute, around: IPv4Network | None = None) -> Iterable[int]:
         """The first address of each piece that a tile has in an entry that mends it.

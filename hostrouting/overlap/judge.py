@@ -94,11 +94,11 @@ def _finding(
     elif outcome.kind is FindingKind.NO_ROUTE:
         message = f"NO-ROUTE: {asked} has no IPv4 route; {via}"
     else:
-        types = {each.lookup.discarded_by for _, each in group}
+        types = {each.answer.lookup.discarded_by for _, each in group}
         words = ",".join(sorted(type_.name.lower() for type_ in types if type_ is not None))
         message = f"BLACKHOLE: {asked} is discarded by {words}; {via}"
-    if outcome.source is not None:
-        message += f" for connections from {outcome.source}"
+    if (source := outcome.answer.source) is not None:
+        message += f" for connections from {source}"
     if list(part) != [cidr]:
         message += f"; shadowed: {shortened(list(map(str, part)), ' ', _SHOWN_NETWORKS)}"
     if outcome.kind is not FindingKind.NO_ROUTE:
@@ -109,7 +109,7 @@ def _finding(
         probe=first,
         devs=outcome.devs,
         expected_devs=devs,
-        source=outcome.source,
+        source=source,
         ranges=networks_of(tile for tile, _ in group),
         route=outcome.route,
         message=message,

@@ -10,7 +10,7 @@ import attrs
 
 from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.model.links import is_like
-from hostrouting.model.routes import Lookup, Protocol, Route, RouteType, Table
+from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 if TYPE_CHECKING:
@@ -36,19 +36,17 @@ class Outcome:
 
     Args:
         kind: of the failure or note; None: as expected.
-        lookup: the kernel's answer.
+        answer: the kernel's.
         devs: what to name: the interfaces that it leaves by, of a container's or an allowed one only those.
         route: the entry that wins or discards; None if there is none.
         is_lost: of an own or a broadcast address: whether it hides one of the cluster's.
-        source: from which a connection is looked up again; None: the first look-up.
     """
 
     kind: FindingKind | NoteKind | None
-    lookup: Lookup
+    answer: Answer
     devs: tuple[str, ...] = ()
     route: Route | None = None
     is_lost: bool = False
-    source: IPv4Address | None = None
 
     @property
     def is_failure(self) -> bool:
@@ -59,7 +57,7 @@ class Outcome:
     def group(self) -> Hashable:
         """What it is told of together with, of one CIDR."""
         if self.is_failure:
-            return (self.kind, self.devs, self.source)
+            return (self.kind, self.devs, self.answer.source)
         return (self.kind, self.is_lost, self.route if self.kind is NoteKind.CNI_DISCARD else None)
 
 
@@ -99,12 +97,12 @@ class _Sorter:
             if answer.is_tcp and answer.source is None and connects:
                 continue  # it only chooses the source: TCP sends nothing unconnected
             outcome = self._sort(answer)
-            if outcome.is_failure and attrs.evolve(outcome, source=None).group not in more:
+            if outcome.is_failure and (outcome.kind, outcome.devs, None) not in more:
                 more.setdefault(outcome.group, outcome)
-        yield from sorted([*more.values()][1:], key=lambda outcome: int(outcome.source or 0))
+        yield from sorted([*more.values()][1:], key=lambda outcome: int(outcome.answer.source or 0))
 
     def _sort(self, answer: Answer) -> Outcome:
-        lookup, route, source = answer.lookup, answer.lookup.route, answer.source
+        route = answer.lookup.route
         if route is None:
             return self._discarded(answer)
         is_own = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_of_table_local(answer)
@@ -113,14 +111,14 @@ class _Sorter:
         foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._reading.default.devs))
         if is_own:
             kind = NoteKind.LOCAL if route.type is RouteType.LOCAL else NoteKind.BROADCAST
-            return Outcome(kind, lookup, devs, route, is_lost=bool(set(foreign) - {"lo"}))
+            return Outcome(kind, answer, devs, route, is_lost=bool(set(foreign) - {"lo"}))
         if devs and not foreign:
-            return Outcome(None, lookup, devs, route, source=source)
+            return Outcome(None, answer, devs, route)
         if devs and all(map(self._belongs_to_pods, foreign)):
-            return Outcome(NoteKind.CONTAINER, lookup, foreign, route)
+            return Outcome(NoteKind.CONTAINER, answer, foreign, route)
         if devs and all(self._belongs_to_pods(dev) or self._is_allowed(dev) for dev in foreign):
-            return Outcome(NoteKind.ALLOWED, lookup, foreign, route)
-        return Outcome(FindingKind.OVERLAP, lookup, devs, route, source=source)
+            return Outcome(NoteKind.ALLOWED, answer, foreign, route)
+        return Outcome(FindingKind.OVERLAP, answer, devs, route)
 
     def _is_of_table_local(self, answer: Answer) -> bool:
         """The kernel names table main for the entries of both, as long as they are one trie (fib_trie_unmerge)."""
@@ -128,14 +126,14 @@ class _Sorter:
         return entry is not None and route is not None and entry.destination == route.destination
 
     def _discarded(self, answer: Answer) -> Outcome:
-        lookup, source = answer.lookup, answer.source
+        lookup = answer.lookup
         if lookup.discarded_by is None:
-            return Outcome(FindingKind.NO_ROUTE, lookup, source=source)
-        entry = self._fib.decide(lookup.address, source or NO_SOURCE, is_tcp=answer.is_tcp).route
+            return Outcome(FindingKind.NO_ROUTE, answer)
+        entry = self._fib.decide(lookup.address, answer.source or NO_SOURCE, is_tcp=answer.is_tcp).route
         route = entry if entry is not None and entry.type is lookup.discarded_by else None
         if route is not None and self._expected.devs is None and self._is_of_cni(route):
-            return Outcome(NoteKind.CNI_DISCARD, lookup, (), route)
-        return Outcome(FindingKind.BLACKHOLE, lookup, (), route, source=source)
+            return Outcome(NoteKind.CNI_DISCARD, answer, (), route)
+        return Outcome(FindingKind.BLACKHOLE, answer, (), route)
 
     def _belongs_to_pods(self, dev: str) -> bool:
         if dev not in self._is_container:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from ipaddress import collapse_addresses
 from typing import TYPE_CHECKING
 
+from hostrouting.model.routes import Table
+from hostrouting.model.rules import RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Verdict
 
 if TYPE_CHECKING:
+    from hostrouting.model.routes import Route
+    from hostrouting.model.rules import Rule
     from hostrouting.overlap.findings import OverlapReport
 
-__all__ = ["PASTE", "advice", "error_text", "pasted_entries", "reasons", "summary"]
+__all__ = ["PASTE", "advice", "decided_by", "error_text", "pasted_entries", "reasons", "summary", "ways_past"]
 
 # A line is for people; ``hostrouting fix`` prints all of them.
 _SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
@@ -54,11 +58,30 @@ def _left(report: OverlapReport) -> list[str]:
 
 def reasons(report: OverlapReport) -> list[str]:
     """What no route mends and why, a line a reason."""
-    return [
-        f"no route mends {shortened([str(part).removesuffix('/32') for part in left.about], ' ', _SHOWN_RANGES)}: "
-        f"{left.reason}"
-        for left in report.remedy.unmendable
-    ]
+    lines = []
+    for left in report.remedy.unmendable:
+        parts = [str(part).removesuffix("/32") for part in left.about]
+        reason = left.reason.replace("CIDR", parts[0]) if len(parts) == 1 else left.reason
+        lines.append(f"no route mends {shortened(parts, ' ', _SHOWN_RANGES)}: {reason}")
+    return lines
+
+
+def decided_by(rule: Rule) -> str:
+    """That a policy rule decides, with what names it."""
+    what = f"has table {rule.table} decide" if rule.action is RuleAction.TO_TABLE else "decides"
+    return f"the policy rule of preference {rule.preference} {what}"
+
+
+def ways_past(rule: Rule, default: Route) -> str:
+    """What mends what a policy rule does to a CIDR: commands in which CIDR stands for it."""
+    ways = []
+    if rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL):
+        hops = [hop.words() + (" onlink" if hop.onlink else "") for hop in default.hops]
+        way = hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
+        ways.append(f"ip route add CIDR table {rule.table} {way}")
+    if rule.preference > 0:
+        ways.append(f"ip rule add to CIDR lookup main pref {rule.preference - 1}")
+    return ", or: ".join(ways) or "change that rule"
 
 
 def error_text(report: OverlapReport) -> str:
