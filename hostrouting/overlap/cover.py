@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from ipaddress import IPv4Network
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import attrs
@@ -62,10 +63,11 @@ def fewest_prefixes(pieces: Sequence[Piece], taken: Container[Prefix] = ()) -> l
     Returns:
         The prefixes in the order of their addresses, each before those in it.
     """
-    found: list[IPv4Network] = []
-    if pieces:
-        _take(_Trie(pieces, taken).node(0, 0, 0, len(pieces)), -1, found)
-    return found
+    if not pieces:
+        return []
+    trie = _Trie(pieces, taken)
+    trie.take(trie.node(0, 0, 0, len(pieces)), -1)
+    return trie.found
 
 
 @attrs.define(slots=True, eq=False)
@@ -75,19 +77,23 @@ class _Node:
     Args:
         first: its first address.
         length: its length.
+        start: the position of the first piece that meets it.
+        stop: the position behind the last one.
         is_whole: whether the pieces cover all of it.
+        most: the least of theirs.
         is_usable: whether it may be one of those that are looked for.
-        most: the least of its pieces.
         cost: of the prefixes in it, whatever is around it.
         needs: what must be spent in addition, unless a prefix that is longer than the key covers it.
-        halves: none if there is nothing to choose in them.
+        halves: none if they haven't been looked at, as nothing in the prefix needs more than the prefix itself.
     """
 
     first: int
     length: int
+    start: int
+    stop: int
     is_whole: bool
-    is_usable: bool
     most: int
+    is_usable: bool = False
     cost: int = 0
     needs: Mapping[int, int] = attrs.field(factory=dict)
     halves: tuple[_Node, ...] = ()
@@ -100,8 +106,14 @@ class _Node:
 
 class _Trie:
     def __init__(self, pieces: Sequence[Piece], taken: Container[Prefix]) -> None:
+        self.found: list[IPv4Network] = []
         self._pieces, self._taken = pieces, taken
         self._lasts = [piece.last for piece in pieces]
+        self._mosts = [piece.most for piece in pieces]
+        self._aboves = [piece.above if piece.is_target else -2 for piece in pieces]
+        # How many pieces up to this one don't go on where the one before ends.
+        gaps = (piece.first != last + 1 for piece, last in zip(pieces, [-1, *self._lasts], strict=False))
+        self._gaps = list(accumulate(gaps))
 
     def node(self, first: int, length: int, start: int, stop: int) -> _Node:
         """The smallest prefix around what some pieces have in common with a prefix.
@@ -113,63 +125,63 @@ class _Trie:
             stop: the position behind the last one.
         """
         begin = max(first, self._pieces[start].first)
-        end = min(first + _size(length) - 1, self._pieces[stop - 1].last)
+        end = min(first + _size(length) - 1, self._lasts[stop - 1])
         # Of what is shorter, the pieces don't cover a half.
         length = 32 - (begin ^ end).bit_length()
         first = begin >> (32 - length) << (32 - length)
-        if stop - start == 1 and end - begin + 1 == _size(length):
-            return self._leaf(self._pieces[start], first, length)
-        middle = first + _size(length + 1)
-        right = bisect_left(self._lasts, middle, start, stop)
+        is_whole = end - begin + 1 == _size(length) and self._gaps[start] == self._gaps[stop - 1]
+        node = _Node(first, length, start, stop, is_whole, min(self._mosts[start:stop]))
+        above = max(self._aboves[start:stop])
+        if above == -2:
+            return node
+        if above < length and self._may_be_used(node):
+            node.is_usable, node.needs = True, {above: 1}
+            return node
+        if length == 32:
+            node.needs = {above: _TOO_MUCH}
+            return node
+        return self._with_halves(node)
+
+    def _may_be_used(self, node: _Node) -> bool:
+        return node.is_whole and node.length <= node.most and (node.first, node.length) not in self._taken
+
+    def _with_halves(self, node: _Node) -> _Node:
+        length = node.length + 1
+        middle = node.first + _size(length)
+        right = bisect_left(self._lasts, middle, node.start, node.stop)
         is_cut = self._pieces[right].first < middle
-        return self._inner(
-            first,
-            length,
-            self.node(first, length + 1, start, right + is_cut),
-            self.node(middle, length + 1, right, stop),
+        node.halves = (
+            self.node(node.first, length, node.start, right + is_cut),
+            self.node(middle, length, right, node.stop),
         )
-
-    def _leaf(self, piece: Piece, first: int, length: int) -> _Node:
-        if not piece.is_target or piece.above >= 32:
-            return _Node(first, length, is_whole=True, is_usable=False, most=piece.most)
-        is_usable = piece.above < length <= piece.most and (first, length) not in self._taken
-        if is_usable or length == 32:
-            needs = {piece.above: _TOO_MUCH}
-            return _Node(first, length, is_whole=True, is_usable=is_usable, most=piece.most, needs=needs)
-        middle = first + _size(length + 1)
-        return self._inner(first, length, self._leaf(piece, first, length + 1), self._leaf(piece, middle, length + 1))
-
-    def _inner(self, first: int, length: int, *halves: _Node) -> _Node:
-        most = min(half.most for half in halves)
-        is_whole = all(half.is_whole and half.length == length + 1 for half in halves)
-        cost = sum(half.cost for half in halves)
         needs: dict[int, int] = {}
-        for half in halves:
+        for half in node.halves:
+            node.cost += half.cost
             for above, more in half.asks.items():
-                if above < length:
+                if above < node.length:
                     needs[above] = needs.get(above, 0) + more
                 else:  # neither this prefix nor one around it is long enough
-                    cost += more
-        is_usable = bool(needs) and is_whole and length <= most and (first, length) not in self._taken
-        return _Node(first, length, is_whole, is_usable, most, cost, needs, halves if needs or cost else ())
+                    node.cost += more
+        node.needs, node.is_usable = needs, self._may_be_used(node)
+        return node
 
+    def take(self, node: _Node, around: int) -> None:
+        """Find the prefixes of a node.
 
-def _take(node: _Node, around: int, found: list[IPv4Network]) -> None:
-    """Find the prefixes of a node.
-
-    Args:
-        node: the node.
-        around: the length of the innermost prefix that was taken around it; -1: none.
-        found: where to put them.
-    """
-    missing = sum(more for above, more in node.needs.items() if above >= around)
-    # At the same price the smaller one is in a half; what is free is rather taken along.
-    is_free = node.most == 32 and not node.cost
-    if node.is_usable and (missing > 1 or (missing and is_free)):
-        found.append(IPv4Network((node.first, node.length)))
-        around = node.length
-    for half in node.halves:
-        _take(half, around, found)
+        Args:
+            node: the node.
+            around: the length of the innermost prefix that was taken around it; -1: none.
+        """
+        # At the same price the smaller one is in a half; what is free is rather taken along.
+        is_free = node.most == 32 and not node.cost
+        if node.is_usable and not node.halves and not is_free and node.length < 32 and max(node.needs) >= around:
+            self._with_halves(node)
+        missing = sum(more for above, more in node.needs.items() if above >= around)
+        if node.is_usable and (missing > 1 or (missing and is_free)):
+            self.found.append(IPv4Network((node.first, node.length)))
+            around = node.length
+        for half in node.halves:
+            self.take(half, around)
 
 
 def _size(length: int) -> int:
