@@ -130,8 +130,11 @@ class _Trie:
         length = 32 - (begin ^ end).bit_length()
         first = begin >> (32 - length) << (32 - length)
         is_whole = end - begin + 1 == _size(length) and self._gaps[start] == self._gaps[stop - 1]
-        node = _Node(first, length, start, stop, is_whole, min(self._mosts[start:stop]))
-        above = max(self._aboves[start:stop])
+        if stop - start == 1:
+            most, above = self._mosts[start], self._aboves[start]
+        else:
+            most, above = min(self._mosts[start:stop]), max(self._aboves[start:stop])
+        node = _Node(first, length, start, stop, is_whole, most)
         if above == -2:
             return node
         if above < length and self._may_be_used(node):
@@ -172,6 +175,8 @@ class _Trie:
             node: the node.
             around: the length of the innermost prefix that was taken around it; -1: none.
         """
+        if not node.needs and not node.cost:
+            return
         # At the same price the smaller one is in a half; what is free is rather taken along.
         is_free = node.most == 32 and not node.cost
         if node.is_usable and not node.halves and not is_free and node.length < 32 and max(node.needs) >= around:
