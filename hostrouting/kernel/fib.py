@@ -193,6 +193,20 @@ class Fib:
         found = Fib(self.rules, near, dev).decide(gateway).route
         return found is not None and found.type in (RouteType.UNICAST, RouteType.LOCAL)
 
+    def claims_gateway(self, gateway: IPv4Address) -> Route | None:
+        """The entry of table local because of which the kernel would refuse an onlink gateway (fib_check_nh_v4_gw).
+
+        Args:
+            gateway: of a next hop that is onlink.
+
+        Returns:
+            None if the kernel takes it. VRFs are thought to have it taken, as above.
+        """
+        found = None if any(rule.is_l3mdev for rule in self.rules) else self._find(Table.LOCAL, gateway)
+        # What discards or throws is no address of this host.
+        is_claimed = found is not None and found.type in (RouteType.LOCAL, RouteType.BROADCAST)
+        return found if is_claimed else None
+
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
         """As it would be with some routes more, each before what has its key, and some less."""
         gone = set(remove)

@@ -212,7 +212,11 @@ class Remedies:
         default = self._reading.default
         for hop in default.hops:
             gateway, dev = hop.gateway, hop.dev
-            if hop.is_dead or hop.onlink or dev is None or not isinstance(gateway, IPv4Address):
+            if hop.is_dead or dev is None or not isinstance(gateway, IPv4Address):
+                continue
+            if hop.onlink:
+                if (claim := self._fib.claims_gateway(gateway)) is not None:
+                    return f"the kernel would refuse entries via {gateway}, as it is in {claim}: remove that"
                 continue
             if self._fib.finds_gateway(gateway, dev):
                 continue

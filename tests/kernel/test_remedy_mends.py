@@ -18,6 +18,7 @@ from scenario import play
 from test_exact_coverage import checked
 from worlds import (
     BLACKHOLED_GATEWAY,
+    CLAIMED_GATEWAY,
     EXPECTED_LOST_GATEWAY,
     LOST_GATEWAY,
     ODD_NAME,
@@ -291,7 +292,9 @@ def kernels() -> Iterator[Kernel]:
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("question", [LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, UDP_REFUSED])
+@pytest.mark.parametrize(
+    "question", [LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, CLAIMED_GATEWAY, UDP_REFUSED]
+)
 def test_no_entry_is_proposed_that_the_kernel_refuses_as_it_does_not_find_the_gateway(
     question: Question, root: Path
 ) -> None:
@@ -318,6 +321,18 @@ def test_entries_by_a_gateway_that_the_rules_pass_over_need_one_to_it_first(tmp_
     assert covered(after.routes) == {address for cidr in LOST_GATEWAY.cidrs for address in cidr}
     patient.apply([own, *after.routes])
     assert patient.check().verdict == "ok"
+
+
+def test_entries_by_an_onlink_gateway_that_table_local_claims_are_not_proposed(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    CLAIMED_GATEWAY.world.build(kernel)
+    report = Patient(kernel, CLAIMED_GATEWAY, tmp_path).check()
+    assert (report.remedy.routes, {finding.fix for finding in report.findings}) == ((), {()})
+    (part,) = report.remedy.unmendable
+    claim = next(route for route in kernel.routes(Table.LOCAL) if route.destination.prefixlen == 30)
+    assert part.reason == f"the kernel would refuse entries via 192.0.2.1, as it is in {claim}: remove that"
+    assert kernel.delete([claim]) == ()
+    mend(Patient(kernel, CLAIMED_GATEWAY, tmp_path), few=False)
 
 
 def test_entries_by_a_gateway_that_a_rule_discards_need_another_rule(tmp_path: Path) -> None:

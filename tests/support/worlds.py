@@ -415,6 +415,19 @@ EXPECTED_LOST_GATEWAY = attrs.evolve(
 )
 """Likewise, and the gateway itself is in an expected CIDR."""
 
+CLAIMED_GATEWAY = Question(
+    World(
+        _UPLINK,
+        (
+            Route(DEFAULT_DESTINATION, (NextHop("eth0", _FAR, onlink=True),), protocol=Protocol.DHCP),
+            Route(_BEHIND_MAIN, (NextHop("ib0"),), protocol=Protocol.STATIC),
+            Route(IPv4Network("192.0.2.0/30"), (NextHop("lo"),), RouteType.LOCAL, table=Table.LOCAL),
+        ),
+    ),
+    (IPv4Network("10.0.0.0/22"),),
+)
+"""The default route's onlink gateway has since become an address of this host, so the kernel refuses new routes by it."""
+
 PASSED_DISCARD = Question(
     World(
         (("eth0", NewAddress("192.0.2.4/24")), ("ib0", NewAddress("198.51.100.4/24"))),
@@ -483,5 +496,5 @@ HIDDEN_HOPS = Question(
 
 SELDOM = (
     *(PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME, PASSED_DISCARD, HIDDEN_HOPS),
-    *(LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, UDP_REFUSED),
+    *(LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, CLAIMED_GATEWAY, UDP_REFUSED),
 )
