@@ -22,6 +22,7 @@ from hostrouting.config.schema import (
     write,
 )
 from hostrouting.model.parsing import parse_device, parse_prefix, parse_unicast_address
+from hostrouting.model.prefixes import numbers
 from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
@@ -67,14 +68,14 @@ def _parse_metric(value: object) -> int:
 
 
 def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
-    first: dict[tuple[IPv4Network, int], int] = {}
+    first: dict[tuple[int, ...], int] = {}
     position = -1
 
     def parse(item: object) -> StaticRoute:
         nonlocal position
         position += 1
         route = item if isinstance(item, StaticRoute) else read(StaticRoute, item)
-        earlier = first.setdefault((route.destination, route.metric), position)
+        earlier = first.setdefault((*numbers(route.destination), route.metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
             raise ValueError(f"{twin}; the kernel holds one route of a destination and metric")

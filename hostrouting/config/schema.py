@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from enum import StrEnum
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import attrs
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import os
 
 __all__ = [
-    "JsonObject",
     "attempt",
     "below",
     "each",
@@ -81,10 +81,11 @@ def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
 def raise_invalid(instance: attrs.AttrsInstance, *, more: Iterable[Problem] = ()) -> None:
     """Raise one ``ConfigError`` with the problems of all fields and some more, if there are any."""
     problems: list[Problem] = list(more)
-    for key, field in _fields(type(instance)).items():
-        value = getattr(instance, field.name)
-        if isinstance(value, Invalid):
-            problems += below(key, value.problems)
+    values = _values(type(instance))(instance)
+    if Invalid in map(type, values):
+        for key, value in zip(_names(type(instance)), values, strict=True):
+            if isinstance(value, Invalid):
+                problems += below(key, value.problems)
     if problems:
         raise ConfigError(problems)
 
@@ -120,14 +121,18 @@ def each(value: object, parse: Callable[[Any], T]) -> tuple[T, ...]:
     return tuple(items)
 
 
-class JsonObject(dict[str, Any]):
-    """A JSON object that remembers the keys that were given twice; for ``json.loads(object_pairs_hook=)``."""
+class _Doubled(dict[str, Any]):
+    """A JSON object in which some keys were given twice."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        self.duplicates: tuple[str, ...] = ()
-        if len(self) < len(pairs):
-            self.duplicates = tuple(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        self.duplicates = tuple(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``json.loads(object_pairs_hook=)``."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Doubled(pairs)
 
 
 def _key(key: object) -> str:
@@ -136,9 +141,21 @@ def _key(key: object) -> str:
 
 
 @cache
-def _fields(cls: type) -> dict[str, attrs.Attribute[Any]]:
-    """The fields of a class by their JSON keys."""
-    return {field.metadata["key"]: field for field in attrs.fields(cls)}
+def _names(cls: type) -> dict[str, str]:
+    """The names of a class's fields by their JSON keys."""
+    return {field.metadata["key"]: field.name for field in attrs.fields(cls)}
+
+
+@cache
+def _required(cls: type) -> tuple[str, ...]:
+    """The names of the fields without a default."""
+    return tuple(field.name for field in attrs.fields(cls) if field.default is attrs.NOTHING)
+
+
+@cache
+def _values(cls: type) -> Callable[[object], tuple[object, ...]]:
+    """What takes the values of the fields, of which every class here has several, off an instance."""
+    return attrgetter(*_names(cls).values())
 
 
 # What an older config may have, and why it isn't known any more.
@@ -172,14 +189,12 @@ def read(cls: type[T], value: object) -> T:
     """
     if not isinstance(value, Mapping):
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
-    fields = _fields(cast("type", cls))
-    problems = _key_problems(value, fields.keys())
-    given: dict[str, Any] = {}
-    for key, field in fields.items():
-        if value.get(key) is not None:
-            given[field.name] = value[key]
-        elif field.default is attrs.NOTHING:
-            given[field.name] = Invalid((("", "is missing"),))
+    names = _names(cast("type", cls))
+    problems = _key_problems(value, names.keys())
+    given: dict[str, Any] = {names[key]: item for key, item in value.items() if item is not None and key in names}
+    for name in _required(cast("type", cls)):
+        if name not in given:
+            given[name] = Invalid((("", "is missing"),))
     try:
         instance = cls(**given)
     except ConfigError as error:
@@ -306,7 +321,7 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
         bytes_max: a larger file is refused.
 
     Returns:
-        The document, its objects as ``JsonObject``.
+        The document; ``read`` finds the keys that were given twice in it.
 
     Raises:
         ConfigError: there is no such file, or it isn't JSON.
@@ -335,7 +350,7 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
         bytes_max: a larger one is refused.
 
     Returns:
-        The document, its objects as ``JsonObject``.
+        The document, as of ``read_document``.
 
     Raises:
         ConfigError: it isn't JSON.
@@ -353,7 +368,7 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     try:
         # As os.fsdecode would: to the kernel any bytes make an interface's name, and ip prints them as they are.
         with uncollected():
-            return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=JsonObject)
+            return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
     except ValueError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
+from hostrouting.model.prefixes import network_of
 from hostrouting.model.text import shown
 
 __all__ = [
@@ -165,7 +166,7 @@ def parse_prefix(value: object) -> IPv4Network:
         if number & (_ALL_ONES >> length):
             masked = IPv4Network((number, length), strict=False)
             raise ValueError(f"'{IPv4Address(number)}/{length}' has host bits set; did you mean {masked}?")
-        value = IPv4Network((number, length))
+        value = network_of(number, length)
     if value.prefixlen == 0:
         raise ValueError("'0.0.0.0/0' is the default route; these tasks install only more specific ones")
     return _refuse_reserved(value)

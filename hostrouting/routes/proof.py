@@ -82,7 +82,7 @@ class _Comparison:
 
     def __init__(self) -> None:
         # By the identity of hops, which thousands of routes share; the caller holds them, so it stays theirs.
-        self._is_hop_as_wanted: dict[tuple[int, int], bool] = {}
+        self._are_as_wanted: dict[tuple[int, int], bool] = {}
 
     def is_as_wanted(self, entry: Route, route: Route) -> bool:
         return (
@@ -90,13 +90,13 @@ class _Comparison:
             and entry.metric == route.metric
             and entry.tos == route.tos
             and entry.table == route.table
-            and len(entry.hops) == len(route.hops) > 0
-            and all(map(self._is_hop, entry.hops, route.hops))
+            and self._are_hops_as_wanted(entry.hops, route.hops)
         )
 
-    def _is_hop(self, there: NextHop, wanted: NextHop) -> bool:
+    def _are_hops_as_wanted(self, there: tuple[NextHop, ...], wanted: tuple[NextHop, ...]) -> bool:
         pair = (id(there), id(wanted))
-        if pair not in self._is_hop_as_wanted:
+        if pair not in self._are_as_wanted:
             # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
-            self._is_hop_as_wanted[pair] = there == wanted and not there.is_dead and not there.is_linkdown
-        return self._is_hop_as_wanted[pair]
+            is_alive = bool(there) and not any(hop.is_dead or hop.is_linkdown for hop in there)
+            self._are_as_wanted[pair] = there == wanted and is_alive
+        return self._are_as_wanted[pair]

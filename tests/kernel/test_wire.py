@@ -28,6 +28,7 @@ from hostrouting.kernel.rtnetlink.entries import Inside, RouteReader
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, attributes, number, runs
 from hostrouting.kernel.rtnetlink.socket import Socket
 from hostrouting.model.errors import RouteError
+from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, policy_rules, routes
 
@@ -146,11 +147,9 @@ def test_what_is_packed_and_read_back_is_the_same_route(node: NamespaceKernel) -
 
 
 def test_a_copied_network_is_like_one_that_was_checked() -> None:
-    from hostrouting.kernel.rtnetlink.entries import _network
-
     for length in range(33):
         address = 0xA0000000 if length > 2 else 0
-        mine, theirs = _network(length, address), IPv4Network((address, length))
+        mine, theirs = network_of(address, length), IPv4Network((address, length))
         assert (mine, hash(mine), str(mine), mine.prefixlen) == (theirs, hash(theirs), str(theirs), length)
         assert (mine[0], mine[-1], mine.broadcast_address) == (theirs[0], theirs[-1], theirs.broadcast_address)
         assert vars(mine).keys() == vars(theirs).keys()
