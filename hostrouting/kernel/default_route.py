@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.model.routes import DEFAULT_DESTINATION, Route, RouteType, Table
+from hostrouting.model.routes import Route, RouteType, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +58,7 @@ def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
     return [
         route
         for route in routes
-        if route.destination == DEFAULT_DESTINATION
+        if route.destination.prefixlen == 0
         and route.table == Table.MAIN
         and route.type is RouteType.UNICAST
         and route.tos == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -132,9 +132,6 @@ def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> dict[int, 
     return found
 
 
-_Way = tuple[tuple[NextHop, ...], Route | None]
-
-
 @attrs.frozen
 class _Resolver:
     links: dict[str, Link]
@@ -142,14 +139,18 @@ class _Resolver:
     defaults: list[Route]
     on_link: dict[int, dict[int, set[str | None]]]
     # What thousands of routes have in common, by what their entries name.
-    ways: dict[tuple[str | None, Gateway], _Way] = attrs.field(factory=dict, init=False)
+    ways: dict[tuple[str | None, Gateway, int], tuple[Any, ...]] = attrs.field(factory=dict, init=False)
 
     def resolve(self, static: StaticRoute) -> Route:
-        named = (static.dev, static.gateway)
+        named = (static.dev, static.gateway, static.metric)
         way = self.ways.get(named)
         if way is None:
-            way = self.ways[named] = self._way(static)
-        hops, default = way
+            # All of a route but its destination, in order.
+            way = self.ways[named] = attrs.astuple(self._first(static), recurse=False)[1:]
+        return Route(static.destination, *way)
+
+    def _first(self, static: StaticRoute) -> Route:
+        hops, default = self._hops(static)
         return Route(
             destination=static.destination,
             hops=hops,
@@ -158,7 +159,7 @@ class _Resolver:
             mtu=default.mtu if default else None,
         )
 
-    def _way(self, static: StaticRoute) -> _Way:
+    def _hops(self, static: StaticRoute) -> tuple[tuple[NextHop, ...], Route | None]:
         """The next hops, and the default route that the rest is inherited from, if it is."""
         if static.dev is not None:
             self._check_device(static.dev)
