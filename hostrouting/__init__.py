@@ -77,9 +77,9 @@ if TYPE_CHECKING:
     from hostrouting.routes.plan import RoutesReport as RoutesReport
     from hostrouting.tasks.configure import Configure as Configure
     from hostrouting.tasks.configure import RemoveHostRouting as RemoveHostRouting
+    from hostrouting.tasks.install_routes import InstallRoutes as InstallRoutes
     from hostrouting.tasks.route_overlap import CheckRouteOverlap as CheckRouteOverlap
     from hostrouting.tasks.static_routes import ConfigureStaticRoutes as ConfigureStaticRoutes
-    from hostrouting.tasks.static_routes import InstallRoutes as InstallRoutes
     from hostrouting.tasks.watch import ConfigureWatch as ConfigureWatch
 else:
     __all__, __getattr__, __dir__ = lazily(
@@ -103,8 +103,9 @@ else:
             "OverlapReport Remedy RouteOverlapError Unmendable Verdict",
             "routes.plan": "Replacement RoutePlan RoutesReport",
             "tasks.configure": "Configure RemoveHostRouting",
+            "tasks.install_routes": "InstallRoutes",
             "tasks.route_overlap": "CheckRouteOverlap",
-            "tasks.static_routes": "ConfigureStaticRoutes InstallRoutes",
+            "tasks.static_routes": "ConfigureStaticRoutes",
             "tasks.watch": "ConfigureWatch",
         },
         "__version__",

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +85,8 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
             if path.read_bytes() == content and path.stat().st_mode & 0o7777 == mode:
                 return False
         path.parent.mkdir(parents=True, exist_ok=True)
+        import tempfile  # it loads hashes and three kinds of compression, and much of what runs only reads
+
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
         temporary = Path(name)
         try:

@@ -1,4 +1,4 @@
-"""What each command does: a few lines over the tasks; what it prints is worded in ``report`` and ``styled``."""
+"""What each command does: a few lines over the tasks; what it prints is worded elsewhere in this room."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def demo(options: argparse.Namespace, host: Host | None) -> int:
 
 def apply(options: argparse.Namespace, host: Host | None) -> int:
     """Install, and check."""
-    from hostrouting.boot.host import Host
-    from hostrouting.cli import report
-    from hostrouting.tasks.configure import Configure
-    from hostrouting.tasks.static_routes import InstallRoutes
-
     document, config = read(options, host)
     neighbours.say_what_is_asked_for(document)
     if options.routes_only:
+        from hostrouting.tasks.install_routes import InstallRoutes
+
         routes, overlap = run_task(InstallRoutes(config, host=host)), None
     else:
+        from hostrouting.boot.host import Host
+        from hostrouting.tasks.configure import Configure
+
         if options.root is not None:
             host = Host.image(options.root)
         routes, overlap = run_task(Configure(config, host=host))
@@ -66,16 +66,20 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
     elif options.root is not None:
         styled.say(f"installed into {options.root}; it holds from the first boot")
     else:
-        styled.say(report.routes_text(routes))
+        from hostrouting.cli.changes import routes_text
+
+        styled.say(routes_text(routes))
         if overlap is not None and overlap.cidrs:
-            styled.say(report.overlap_text(overlap))
+            from hostrouting.cli.report import overlap_text
+
+            styled.say(overlap_text(overlap))
     return 0
 
 
 def plan(options: argparse.Namespace, host: Host | None) -> int:
     """What apply would change."""
     from hostrouting.boot.installation import plan_boot
-    from hostrouting.cli import report
+    from hostrouting.cli.changes import plan_text
     from hostrouting.cli.preview import will_start
     from hostrouting.routes.plan import plan_now
 
@@ -90,7 +94,7 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
         document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
         styled.say(to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
     else:
-        styled.say(report.plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds))
+        styled.say(plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds))
     is_done = plan.is_empty and missing is None and (boot is None or boot.is_empty)
     return 0 if is_done else EXIT_PLAN_CHANGES
 
@@ -245,12 +249,12 @@ def remove(options: argparse.Namespace, host: Host | None) -> int:
     """Take back what was installed."""
     del options
     from hostrouting.boot.host import Host
-    from hostrouting.cli import report
+    from hostrouting.cli.changes import routes_text
     from hostrouting.tasks.configure import RemoveHostRouting
 
     on = host or Host()
     neighbours.remove(on)
-    styled.say(report.routes_text(run_task(RemoveHostRouting(host=on))))
+    styled.say(routes_text(run_task(RemoveHostRouting(host=on))))
     return 0
 
 

@@ -23,7 +23,7 @@ import phases
 from hostrouting.boot.fake_systemd import FakeSystemd
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
-from hostrouting.cli import report, styled
+from hostrouting.cli import changes, report, styled
 from hostrouting.cli.styled import bad, dim, good, head
 from hostrouting.config.routing import Config
 from hostrouting.kernel.memory import FakeKernel
@@ -133,7 +133,7 @@ def _tell(kernel: Kernel, host: Host, api_server: _ApiServer | None) -> Iterator
 
     yield from _heading("hostrouting apply, with the fix: next hop inherited from the default route")
     config = attrs.evolve(CONFIG, static_routes={"enabled": True, "routes": sick.remedy.routes})
-    yield from _indent(report.routes_text(run(ConfigureStaticRoutes(config, host=host))))
+    yield from _indent(changes.routes_text(run(ConfigureStaticRoutes(config, host=host))))
     yield _answer(kernel)
     yield from _send(api_server)
 
@@ -142,8 +142,8 @@ def _tell(kernel: Kernel, host: Host, api_server: _ApiServer | None) -> Iterator
     yield from _indent(report.overlap_text(after, width=_COLUMNS))
 
     yield from _heading("hostrouting apply, again; then remove: the table is as it was")
-    yield from _indent(report.routes_text(run(ConfigureStaticRoutes(config, host=host))))
-    yield from _indent(report.routes_text(run(RemoveHostRouting(host=host))))
+    yield from _indent(changes.routes_text(run(ConfigureStaticRoutes(config, host=host))))
+    yield from _indent(changes.routes_text(run(RemoveHostRouting(host=host))))
     if kernel.routes(254) != before:
         raise HostRoutingError("the table isn't what it was before; please report this")
     yield f"   {good('✓')} every route that was there before is untouched"

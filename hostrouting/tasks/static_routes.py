@@ -1,77 +1,27 @@
-"""ConfigureStaticRoutes: look -> resolve -> plan -> install the part -> install the routes -> verify -> report."""
+"""ConfigureStaticRoutes: install the part for the next boot and the routes; and the way back."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from hostrouting.boot.files import locked
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
 from hostrouting.boot.manifest import ROUTES
 from hostrouting.boot.parts import routes_part
-from hostrouting.kernel.waiting import look_until
-from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import RoutesReport, plan_now, plan_routes
-from hostrouting.routes.verify import verify_routes
+from hostrouting.routes.plan import RoutesReport, plan_routes
+from hostrouting.tasks.install_routes import carry_out
 from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
-    from hostrouting.boot.parts import Part
     from hostrouting.config.routing import Config
     from hostrouting.model.routes import Route
 
-__all__ = ["ConfigureStaticRoutes", "InstallRoutes", "remove_routes"]
-
-
-def _carry_out(config: Config, host: Host, scope: CancelScope, part: Part | None) -> RoutesReport:
-    """The way of the routes to the kernel: wait, plan, install, prove; or put back what was changed."""
-
-    def look() -> tuple[RoutesReport, str | None]:
-        with locked(host.layout.lock, scope):
-            plan, missing = plan_now(config, host.routes)
-            if missing is None:
-                with all_or_nothing(scope) as undo:
-                    if part is not None:
-                        install_part(host, config.consumer, part, undo)
-                    apply_routes(plan, host.routes, scope, undo)
-                    verify_routes(plan.wanted, host.routes)
-            return RoutesReport(plan), missing
-
-    report, missing = look_until(host.routes, scope, config.wait_seconds, look)
-    if missing is not None:
-        raise RouteError(
-            f"can't install the static routes: waited {config.wait_seconds} s and still missing is {missing}; "
-            "bring it up, name another gateway or dev, or raise waitSeconds"
-        )
-    return report
-
-
-@attrs.frozen
-class InstallRoutes:
-    """Give the kernel the static routes, all of them or none, and nothing else: no file but the lock is written.
-
-    Args:
-        config: what is wanted.
-        host: where; None: this host.
-    """
-
-    name: ClassVar[str] = "install-routes"
-
-    config: Config
-    host: Host | None = attrs.field(default=None, kw_only=True)
-
-    def do(self, scope: CancelScope) -> RoutesReport:
-        """Do it.
-
-        Raises:
-            RouteError: a route can't be installed or doesn't win; the table is as before.
-            FileError: the lock can't be taken.
-        """
-        return _carry_out(self.config, self.host or Host(), scope, None)
+__all__ = ["ConfigureStaticRoutes", "remove_routes"]
 
 
 @attrs.frozen
@@ -108,7 +58,7 @@ class ConfigureStaticRoutes:
             with all_or_nothing(scope) as undo:
                 install_part(host, self.config.consumer, part, undo)
             return RoutesReport()
-        return _carry_out(self.config, host, scope, part)
+        return carry_out(self.config, host, scope, partial(install_part, host, self.config.consumer, part))
 
 
 def remove_routes(host: Host, scope: CancelScope) -> RoutesReport:

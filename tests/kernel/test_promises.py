@@ -31,7 +31,7 @@ from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.errors import FileError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.tasks.static_routes import InstallRoutes
+from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FailingBackend, FakeSystemd, RecordingBackend
 
 if TYPE_CHECKING:

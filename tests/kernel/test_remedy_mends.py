@@ -36,7 +36,7 @@ from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.findings import Remedy
-from hostrouting.tasks.static_routes import InstallRoutes
+from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hostrouting import Config, Host, Layout
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.overlap.check import check_overlap
-from hostrouting.tasks.static_routes import InstallRoutes
+from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from scripts import AWKS, Sandbox, awk_or_skip
 import phases
 from hostrouting import Config, Host, Layout, RouteError
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
-from hostrouting.cli.report import routes_text
+from hostrouting.cli.changes import routes_text
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.errors import HostRoutingError
@@ -30,7 +30,7 @@ from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.wording import advice, summary
-from hostrouting.tasks.static_routes import InstallRoutes
+from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import NewAddress, new_addresses, policy_rules, routes, variants
 

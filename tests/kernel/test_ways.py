@@ -17,7 +17,7 @@ import phases
 from hostrouting import Config, Host, InstallRoutes, Layout
 from hostrouting.overlap.check import check_overlap
 from hostrouting.routes.install import apply_routes
-from hostrouting.tasks import static_routes
+from hostrouting.tasks import install_routes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_a_route_from_the_json_to_the_kernel(
         apply_routes(*arguments)
         sys.setprofile(None)
 
-    monkeypatch.setattr(static_routes, "apply_routes", apply_and_stop)
+    monkeypatch.setattr(install_routes, "apply_routes", apply_and_stop)
     files = Trace().of(lambda: InstallRoutes(Config.load(path), host=host).do(phases.CancelScope()))
     assert any(route.destination == FOLLOWED for route in kernel.routes())
     assert "hostrouting.kernel.rtnetlink.wire" in files

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.boot.installation import FileChange
-from hostrouting.cli.report import boot_lines, diff_lines
+from hostrouting.cli.changes import boot_lines, diff_lines
 from hostrouting.cli.styled import bad, dim, good
 from hostrouting.model.text import clean
 

@@ -1,0 +1,86 @@
+"""What became, or would become, of routes, files and units, as text for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostrouting.cli.styled import bad, dim, good
+from hostrouting.model.text import clean
+from hostrouting.model.uncollected import uncollected
+
+if TYPE_CHECKING:
+    from hostrouting.boot.installation import BootPlan, FileChange
+    from hostrouting.cli.preview import NextStart
+    from hostrouting.model.routes import Route
+    from hostrouting.routes.plan import RoutePlan, RoutesReport
+
+__all__ = ["boot_lines", "diff_lines", "plan_text", "routes_text"]
+
+_NEW_FILE_LINES = 40
+
+
+def routes_text(report: RoutesReport) -> str:
+    """What became of the routes, a line each; one line if nothing changed."""
+    with uncollected():
+        lines = _route_lines(report.changes, "added", "replaced", "removed", "unchanged")
+    if report.changes.is_empty:
+        lines.append("nothing to change")
+    return "\n".join(lines)
+
+
+def plan_text(
+    plan: RoutePlan, missing: str | None, boot: BootPlan | None, next_start: NextStart, *, wait_seconds: int
+) -> str:
+    """What would become of routes, files and units (None: they aren't known), and of the consumer's next start."""
+    lines = _route_lines(plan, "+", "~", "-", "=")
+    if missing is not None:
+        lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
+    if boot is not None:
+        lines += boot_lines(boot)
+    if plan.is_empty and missing is None and (boot is None or boot.is_empty):
+        lines.append("nothing to change")
+    if boot is None:
+        lines.append(dim("files and units aren't recorded: only routes were compared"))
+    verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
+    lines.append(f"the next start of {next_start.consumer} {verdict}: {clean(next_start.reason)}")
+    return "\n".join(lines)
+
+
+def boot_lines(boot: BootPlan) -> list[str]:
+    """What would become of files and units, as diffs and a line a unit."""
+    return [
+        *(line for change in boot.files for line in diff_lines(change)),
+        *(good(f"enable {unit}") for unit in boot.enable),
+        *(bad(f"disable {unit}") for unit in boot.disable),
+    ]
+
+
+def diff_lines(change: FileChange) -> list[str]:
+    """What would become of a file, as a unified diff; a long new one is only named."""
+    import difflib
+
+    before, after = (change.before or "").splitlines(), (change.after or "").splitlines()
+    if change.before is None and len(after) > _NEW_FILE_LINES:
+        return [good(f"+ {clean(change.path)} ({len(after)} lines, new)")]
+    old, new = (change.path if text is not None else "/dev/null" for text in (change.before, change.after))
+    paint = {"+": good, "-": bad, "@": dim}
+    return [
+        paint.get(line[0], str)(clean(line))
+        for line in difflib.unified_diff(before, after, old, new, n=1, lineterm="")
+        if line
+    ]
+
+
+def _route_lines(plan: RoutePlan, add: str, replace: str, remove: str, unchanged: str) -> list[str]:
+    width = max(map(len, (add, replace, remove, unchanged)))
+
+    def line(word: str, route: Route, tail: str = "") -> str:
+        return f"{word:{width}} {clean(str(route))}{tail}"
+
+    return [
+        *(good(line(add, route)) for route in plan.add),
+        *(line(replace, item.new, dim(f"  was: {clean(str(item.old))}")) for item in plan.replace),
+        *(bad(line(remove, route)) for route in plan.remove),
+        *(dim(line(unchanged, route)) for route in plan.unchanged),
+        *(dim(line(unchanged, route, "  (somebody else's, already there)")) for route in plan.foreign),
+    ]
