@@ -3,10 +3,9 @@
 import gc
 import sys
 
-# Modules are tens of thousands of objects that stay: looking for garbage among them, as they are loaded and once more
-# at the exit, takes as long as a whole check.
-_LOADED_OBJECTS_MAX = 200_000
-gc.set_threshold(_LOADED_OBJECTS_MAX)
+# Modules are tens of thousands of objects that stay, and routes may be millions: looking for garbage among them, here
+# and once more at the exit, takes as long as a whole check. Only watch, which doesn't end by itself, enables it.
+gc.disable()
 
 
 def run() -> int:

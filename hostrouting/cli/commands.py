@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -271,6 +272,7 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
     journal = Journal.of(os.environ, on.layout.journal_socket)
     supervisor = Supervisor.of(os.environ, os.getpid())
     scope = phases.CancelScope(clock=LazyClock())
+    gc.enable()
     task = WatchHostRouting(lambda: Config.load(path), on, journal.write, supervisor)
     with cancelled_by_signals(scope), suppress(phases.Cancelled):
         phases.run(task, scope=scope)

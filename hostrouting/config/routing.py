@@ -63,10 +63,6 @@ def _parse_dev(value: object) -> str | None:
     return None if value is None or value == "" else parse_device(value)
 
 
-def _parse_metric(value: object) -> int:
-    return parse_integer(value, METRIC_MAX)
-
-
 def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
     first: dict[tuple[int, ...], int] = {}
     position = -1
@@ -100,7 +96,7 @@ def _dev(value: str | None) -> str | None:
 
 
 def _metric(value: int) -> int:
-    return attempt(_parse_metric, value)
+    return attempt(parse_integer, value, METRIC_MAX)
 
 
 def _consumer(value: str) -> str:

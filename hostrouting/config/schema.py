@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 from functools import cache
 from operator import attrgetter
@@ -58,12 +58,12 @@ class Invalid:
     problems: tuple[Problem, ...]
 
 
-def attempt(parse: Callable[[Any], T], value: object) -> T:
-    """Parse a field's value, or leave its problems in the field for ``raise_invalid``."""
+def attempt(parse: Callable[..., T], value: object, *rules: object) -> T:
+    """Parse a field's value by some rules, or leave its problems in the field for ``raise_invalid``."""
     if isinstance(value, Invalid):
         return cast("T", value)
     try:
-        return parse(value)
+        return parse(value, *rules)
     except ConfigError as error:
         return cast("T", Invalid(error.problems))
     except ValueError as error:
@@ -78,16 +78,16 @@ def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
     ]
 
 
-def raise_invalid(instance: attrs.AttrsInstance, *, more: Iterable[Problem] = ()) -> None:
+def raise_invalid(instance: attrs.AttrsInstance, *, more: Sequence[Problem] = ()) -> None:
     """Raise one ``ConfigError`` with the problems of all fields and some more, if there are any."""
-    problems: list[Problem] = list(more)
     values = _values(type(instance))(instance)
-    if Invalid in map(type, values):
-        for key, value in zip(_names(type(instance)), values, strict=True):
-            if isinstance(value, Invalid):
-                problems += below(key, value.problems)
-    if problems:
-        raise ConfigError(problems)
+    if not more and Invalid not in map(type, values):
+        return
+    problems: list[Problem] = list(more)
+    for key, value in zip(_names(type(instance)), values, strict=True):
+        if isinstance(value, Invalid):
+            problems += below(key, value.problems)
+    raise ConfigError(problems)
 
 
 def kind(value: object) -> str:
@@ -187,7 +187,7 @@ def read(cls: type[T], value: object) -> T:
     Raises:
         ConfigError: with all that is wrong in it.
     """
-    if not isinstance(value, Mapping):
+    if not isinstance(value, (dict, Mapping)):  # of a dict it is known in half the time
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
     names = _names(cast("type", cls))
     problems = _key_problems(value, names.keys())
