@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,12 +66,13 @@ def _parse_dev(value: object) -> str | None:
 
 def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
     first: dict[tuple[int, ...], int] = {}
+    known: dict[tuple[object, ...], StaticRoute] = {}
     position = -1
 
     def parse(item: object) -> StaticRoute:
         nonlocal position
         position += 1
-        route = item if isinstance(item, StaticRoute) else read(StaticRoute, item)
+        route = item if isinstance(item, StaticRoute) else _read_route(item, known)
         earlier = first.setdefault((*numbers(route.destination), route.metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
@@ -78,6 +80,37 @@ def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
         return route
 
     return each(value, parse)
+
+
+def _read_route(entry: object, known: dict[tuple[object, ...], StaticRoute]) -> StaticRoute:
+    """``read(StaticRoute, entry)``, in a third of the time for one that differs from a known one in its destination.
+
+    Whatever looks otherwise, or is wrong, is for ``read``.
+    """
+    if type(entry) is not dict or type(entry.get("metric", 0)) is not int:  # a boolean equals a number
+        return read(StaticRoute, entry)
+    named = (entry.get("gateway"), entry.get("dev"), entry.get("metric"))
+    if len(entry) + named.count(None) == len(named) + 1:  # no other key, no null
+        try:
+            like, destination = known[named], parse_prefix(entry["destination"])
+        except (KeyError, TypeError, ValueError):
+            pass
+        else:
+            return _copy(like, destination)
+    route = read(StaticRoute, entry)
+    known[named] = route
+    return route
+
+
+def _copy(route: StaticRoute, destination: IPv4Network) -> StaticRoute:
+    """A route with another destination, which has been checked as all of it has."""
+    copied = StaticRoute.__new__(StaticRoute)
+    set_field = partial(object.__setattr__, copied)  # as attrs does
+    set_field("destination", destination)
+    set_field("gateway", route.gateway)
+    set_field("dev", route.dev)
+    set_field("metric", route.metric)
+    return copied
 
 
 # --- converters: named functions, since type checkers read the constructor's types off them -----------------------
