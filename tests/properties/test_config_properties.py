@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting import Config, ConfigError, ExpectedCidr, RouteOverlap
+from hostrouting import Config, ConfigError, ExpectedCidr, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.model.parsing import parse_device, parse_prefix
 
 KEYS = ["hostRouting", "staticRoutes", "routeOverlap", "enabled", "routes", "destination", "gateway", "dev", "metric",
@@ -64,3 +64,38 @@ def test_an_expected_cidr_is_masked_or_lies_in_a_special_block(number: int, leng
         assert int(network.network_address) >> 24 in {0, 127, *range(224, 256)}
     else:
         assert overlap.expected_cidrs == (ExpectedCidr(network),)
+
+
+# Few values each, so that entries have much in common; of those that equal each other some are wrong (True, 1.0).
+entries = st.fixed_dictionaries(
+    {},
+    optional={
+        "destination": st.sampled_from(["10.0.0.0/24", "10.0.1.0/24", "10.0.1.1/24", "127.0.0.0/24", 7, None]),
+        "gateway": st.sampled_from(["10.0.0.1", "onlink", "", "127.0.0.1", None, 1, True, ["10.0.0.1"]]),
+        "dev": st.sampled_from(["eth0", "", "a/b", None, 1]),
+        "metric": st.sampled_from([0, 1, 2, True, 1.0, "1", -1, None]),
+        "metrics": st.just(None),
+    },
+)
+
+
+@given(st.lists(entries, max_size=8))
+def test_an_entry_of_many_is_read_as_if_it_were_alone(many: list[dict[str, Any]]) -> None:
+    routes: list[StaticRoute] = []
+    problems: list[tuple[str, str]] = []
+    for position, entry in enumerate(many):
+        try:
+            routes += StaticRoutes(True, [entry]).routes
+        except ConfigError as error:
+            problems += [(path.replace("[0]", f"[{position}]"), message) for path, message in error.problems]
+    keys = [(route.destination, route.metric) for route in routes]
+    try:
+        found = StaticRoutes(True, many).routes
+    except ConfigError as error:
+        twins = [problem for problem in error.problems if "is already routes[" in problem[1]]
+        assert len(twins) == len(keys) - len(set(keys))
+        assert [problem for problem in error.problems if problem not in twins] == problems
+    else:
+        assert not problems
+        assert found == tuple(routes)
+        assert [type(route.metric) for route in found] == [int] * len(found)
