@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hostrouting import Config, ConfigError, ExpectedCidr, RouteOverlap, StaticRoute, StaticRoutes
@@ -80,6 +80,10 @@ entries = st.fixed_dictionaries(
 
 
 @given(st.lists(entries, max_size=8))
+@example([{"destination": "10.0.0.0/24", "metric": 1}, {"destination": "10.0.1.0/24", "metric": True}])
+@example([{"destination": "10.0.0.0/24", "metric": 1}, {"destination": "10.0.1.0/24", "metric": 1.0}])
+@example([{"destination": "10.0.0.0/24"}, {"destination": "10.0.1.0/24", "metrics": None}])
+@example([{"destination": "10.0.0.0/24"}, {"metrics": "10.0.1.0/24"}])
 def test_an_entry_of_many_is_read_as_if_it_were_alone(many: list[dict[str, Any]]) -> None:
     routes: list[StaticRoute] = []
     problems: list[tuple[str, str]] = []
