@@ -1,8 +1,9 @@
 """Pure: the config -> the texts of the scripts that run at boot.
 
-Each asset is a complete script with a few ``@NAMES@``, which are substituted in one pass; what is data stands in a
-quoted here-document, a row each. Only values that the config's classes have accepted reach a row: addresses,
-prefixes, numbers, and names and patterns of a small alphabet without blanks, quotes or ``$``.
+Each asset is a script with a few ``@NAMES@``, which are substituted in one pass: values, and the parts that several
+scripts share. What is data stands in a quoted here-document, a row each. Only values that the config's classes have
+accepted reach a row: addresses, prefixes, numbers, and names and patterns of a small alphabet without blanks, quotes
+or ``$``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 ROOM = "hostrouting.boot"
+
+_SHARED = {"COMMON": "common.sh", "ROUTES_AWK": "routes.awk"}
 
 _INHERITED = "*"  # no name of an interface, and no gateway
 
@@ -132,13 +135,18 @@ def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
     Args:
         asset: the file's name.
         room: the package whose ``scripts`` it is in.
-        values: by the names.
+        values: by the names. ``@COMMON@`` and ``@ROUTES_AWK@`` are what the scripts share, for any room.
     """
-    text = resources.files(room).joinpath("scripts", asset).read_text(encoding="utf-8")
+    text = _read(room, asset)
 
     def value(match: re.Match[str]) -> str:
         line, word = match.groups()
-        found = values[line or word]
+        name = line or word
+        found = _read(ROOM, _SHARED[name]) if name in _SHARED else values[name]
         return f"{found}\n" if line and found else found
 
-    return re.sub(r"^@([A-Z_]+)@\n|@([A-Z_]+)@", value, text, flags=re.MULTILINE)
+    return re.sub(r"^@([A-Z_]+)@\n|@([A-Z_]+)@", value, text, flags=re.MULTILINE) + "\n"
+
+
+def _read(room: str, asset: str) -> str:
+    return resources.files(room).joinpath("scripts", asset).read_text(encoding="utf-8").rstrip("\n")

@@ -1,0 +1,147 @@
+# --- what the scripts at boot share ---------------------------------------------------------------------------------
+# shellcheck shell=bash disable=SC2034,SC2329 # each uses some
+
+set -u
+export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
+# bash puts here-documents that are too long for a pipe into a file; /run is writable long before /tmp is.
+export TMPDIR=/run
+umask 022
+
+readonly RUN_DIR=/run/aks-flex-node
+readonly LOCK=$RUN_DIR/lock
+readonly GATE_OFF=/etc/aks-flex-node/gate.off
+
+# At the gate the long wait is over: it was the oneshot's.
+readonly GATE_SECONDS=5
+# systemd gives up for good after 5 starts in 10 s: a gate that holds this long is tried for ever.
+readonly HOLD_SECONDS=3
+# As long as a task waits for it.
+readonly LOCK_SECONDS=60
+# Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
+readonly ATTEMPTS=32
+# What attempt() returns if something is missing that may still come: MISSING says what.
+readonly MAY_COME=75
+
+say() { printf '%s\n' "$@"; }
+complain() { printf '%s\n' "$@" >&2; }
+
+# Sets NOW, in hundredths of a second. /proc/uptime, as the clock may be set while this waits.
+look_at_time() {
+  local up
+  read -r up _ </proc/uptime
+  NOW=$((10#${up/./}))
+}
+
+# ask COMMANDS [-N|-force]: the kernel's answers, a line each, then "==errors", what ip said on stderr (on one pipe
+# with the answers that could fall into the middle of a line), and "==status" and its exit code.
+ask() {
+  local commands=$1 errors
+  shift
+  { errors=$(exec ip -4 -o "$@" -batch - <<<"$commands" 2>&1 >&3 3>&-); } 3>&1
+  say "==errors" "$errors" "==status $?"
+}
+
+# No ${1##*==errors}: in a long text that takes minutes.
+errors_of() { sed '/^==errors$/,$!d; /^==/d' <<<"$1"; }
+
+# list WHAT: what the kernel holds, with numbers for names (an rt_protos file may give 217 any name), and the nexthop
+# objects, as a sysctl has the kernel hide the hops of routes by them. Sets LISTED; or fails and sets MESSAGE.
+list() {
+  local left
+  for ((left = ATTEMPTS; left; left--)); do
+    LISTED=$(ask "$1" -N; ip -N -o nexthop show 2>/dev/null)
+    case $LISTED in
+      *'Dump was interrupted'*) MESSAGE='the routes changed each time that they were read; try again later' ;;
+      *'==status '[1-9]* | '==errors'*) MESSAGE="can't read the routes: $(errors_of "$LISTED")" && return 1 ;;
+      *) return 0 ;;
+    esac
+  done
+  return 1
+}
+
+# Takes the lock that every run which writes holds; or sets MESSAGE.
+take_lock() {
+  MESSAGE="can't open the lock $LOCK"
+  [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR" || return
+  umask 077 # whoever can open it can hold it
+  { exec 9>>"$LOCK"; } 2>/dev/null || { umask 022 && return 1; }
+  umask 022
+  MESSAGE="another run has held the lock $LOCK for $LOCK_LIMIT s; see who with: fuser -v $LOCK"
+  flock -w "$LOCK_LIMIT" 9
+}
+
+# Returns at the next change of links, addresses or routes, and after a second at the latest: some send no event.
+nap() {
+  local events line
+  if [ -z "$MONITOR" ]; then
+    exec 8< <(exec ip -4 -o monitor link address route 2>/dev/null 9>&-)
+    MONITOR=$!
+    # It would live on in the control group of the machine.
+    trap 'kill "$MONITOR" 2>/dev/null' EXIT
+    # It says nothing when it begins to listen; what happened until then is seen by looking again soon.
+    sleep 0.05
+    return
+  fi
+  while :; do
+    read -r -t 1 -u 8 line
+    case $? in
+      0) [[ $IS_TRYING && $line != *': '* ]] || break ;; # routes that we try ourselves are no news
+      1) sleep 1 && return ;; # the monitor is gone
+      *) return ;;
+    esac
+  done
+  # One look for a burst. A bound, so that a flood that never ends can't keep this from looking.
+  for ((events = 0; events < 10000; events++)); do
+    read -r -t 0.02 -u 8 _ || return 0
+  done
+}
+
+# Runs attempt() until it succeeds, or what is missing hasn't come in LIMIT seconds, or it has failed for HOLD seconds.
+keep_trying() {
+  local status until hold_until='' reported=''
+  look_at_time
+  until=$((NOW + LIMIT * 100))
+  while :; do
+    attempt
+    status=$?
+    exec 9>&- # nobody waits with the lock
+    look_at_time
+    case $status in
+      0) return 0 ;;
+      "$MAY_COME")
+        [ "$NOW" -lt "$until" ] || return
+        [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
+        reported=$MISSING
+        ;;
+      *)
+        : "${hold_until:=$((NOW + HOLD * 100))}"
+        [ "$NOW" -lt "$hold_until" ] || return
+        ;;
+    esac
+    nap
+  done
+}
+
+# Sets WHY and GATE: off if somebody has broken the glass, other in a network namespace of the unit's own, else host.
+look_at_gate() {
+  local words
+  read -r words </proc/cmdline
+  GATE=off
+  WHY="the file $GATE_OFF is there"
+  [ ! -e "$GATE_OFF" ] || return 0
+  WHY='the kernel was started with hostrouting.gate=off'
+  [[ " $words " != *' hostrouting.gate=off '* ]] || return 0
+  GATE=host WHY=''
+  [ ! /proc/self/ns/net -ef /proc/1/ns/net ] || return 0
+  GATE=other WHY='this unit has a network namespace of its own; the host is not seen from there'
+  [ -e /proc/1/ns/net ] || GATE=unknown WHY="can't tell whether this is the host's network namespace; run as root"
+}
+
+# At the gate waits are short, and what fails is looked at again.
+be_the_gate() {
+  [ "$LIMIT" -le "$GATE_SECONDS" ] || LIMIT=$GATE_SECONDS
+  [ "$LIMIT" -ge "$HOLD_SECONDS" ] || LIMIT=$HOLD_SECONDS
+  LOCK_LIMIT=$GATE_SECONDS HOLD=$HOLD_SECONDS
+}
+
+MONITOR='' MESSAGE='' MISSING='' LISTED='' NOW=0 HOLD=0 IS_TRYING='' LOCK_LIMIT=$LOCK_SECONDS
