@@ -49,15 +49,18 @@ errors_of() { sed '/^==errors$/,$!d; /^==/d' <<<"$1"; }
 list() {
   local left
   for ((left = ATTEMPTS; left; left--)); do
-    LISTED=$(ask "$1" -N; ip -N -o nexthop show 2>/dev/null)
+    LISTED=$(ask "$1" -N)
     case $LISTED in
       *'Dump was interrupted'*) MESSAGE='the routes changed each time that they were read; try again later' ;;
       *'==status '[1-9]* | '==errors'*) MESSAGE="can't read the routes: $(errors_of "$LISTED")" && return 1 ;;
+      *' nhid '*) NEXTHOPS=$(list_nexthops) LISTED+=$'\n'$NEXTHOPS && return ;;
       *) return 0 ;;
     esac
   done
   return 1
 }
+
+list_nexthops() { exec ip -N -o nexthop show 2>/dev/null; }
 
 # Takes the lock that every run which writes holds; or sets MESSAGE.
 take_lock() {
@@ -144,4 +147,4 @@ be_the_gate() {
   LOCK_LIMIT=$GATE_SECONDS HOLD=$HOLD_SECONDS
 }
 
-MONITOR='' MESSAGE='' MISSING='' LISTED='' NOW=0 HOLD=0 IS_TRYING='' LOCK_LIMIT=$LOCK_SECONDS
+MONITOR='' MESSAGE='' MISSING='' LISTED='' NEXTHOPS='' NOW=0 HOLD=0 IS_TRYING='' LOCK_LIMIT=$LOCK_SECONDS
