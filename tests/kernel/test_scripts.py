@@ -14,7 +14,6 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import pytest
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
 from scripts import AWKS, Sandbox, awk_or_skip
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kernel
 
 DESTINATION = IPv4Network("172.16.1.0/24")
-LINE = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
+ADDED = "route add 172.16.1.0/24 table 254 proto 217 metric 0 via 10.1.0.1 dev eth0"
 
 
 @pytest.fixture(params=AWKS)
@@ -99,7 +98,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_route_is_added_with_the_inherited_next_hop_and_wins(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    assert installed(sandbox, routes_script()) == [f"added     {LINE}"]
+    assert installed(sandbox, routes_script()) == [ADDED]
     assert route_of(node) == Route(DESTINATION, (NextHop("eth0", GATEWAY),))
     (answer,) = node.lookup([DESTINATION.network_address])
     assert answer.route == route_of(node)
@@ -119,10 +118,10 @@ def test_a_changed_config_adds_replaces_and_removes_in_this_order(node: Namespac
     installed(sandbox, routes_script("172.16.1.0/24", "172.16.2.0/24"))
     eth1 = {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}
     lines, events = watched(sandbox, routes_script(eth1, "172.16.3.0/24"))
-    assert lines == [
-        "added     172.16.3.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
-        f"replaced  172.16.1.0/24 via 10.2.0.1 dev eth1 proto hostrouting  was: {LINE}",
-        "removed   172.16.2.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
+    assert [line.partition(" table ")[0] for line in lines] == [
+        "route add 172.16.3.0/24",
+        "route replace 172.16.1.0/24",
+        "route del 172.16.2.0/24",
     ]
     assert [re.sub(r" (via|proto).*", "", event) for event in events] == [
         "172.16.3.0/24",
@@ -157,11 +156,10 @@ def watched(sandbox: Sandbox, text: str) -> tuple[list[str], list[str]]:
 def test_routes_that_nobody_wants_any_more_are_removed(node: NamespaceKernel, sandbox: Sandbox) -> None:
     before = table(node)
     installed(sandbox, routes_script("172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 2**32 - 1}))
+    ours_for_a_tos = "ip route add 172.16.3.0/24 tos 0x10 via 10.1.0.1 proto 217"
+    subprocess.run(ours_for_a_tos.split(), check=True)
     removed = installed(sandbox, render_static_routes_script([]))
-    assert removed == [
-        f"removed   {LINE}",
-        "removed   172.16.2.0/24 via 10.1.0.1 dev eth0 proto hostrouting metric 4294967295",
-    ]
+    assert [line.split()[:3] for line in removed] == [["route", "del", f"172.16.{n}.0/24"] for n in (1, 2, 3)]
     assert table(node) == before
 
 
@@ -173,14 +171,10 @@ def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
     other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
     assert node.add([same, other]) == ()
     before = table(node)
-    left_alone = f"unchanged 172.16.1.0/24 via 10.1.0.1 dev eth0 proto {protocol.name.lower()}"
-    assert installed(sandbox, routes_script()) == [
-        f"{left_alone}  (somebody else's, already there)",
-        "nothing to change",
-    ]
-    assert refused(sandbox, routes_script("172.16.2.0/24")) == (
-        "can't install 172.16.2.0/24 via 10.1.0.1 dev eth0 proto hostrouting: somebody else's route has its destination "
-        f"and metric ({other}); choose another metric or destination, or have its owner remove it\n"
+    assert installed(sandbox, routes_script()) == ["nothing to change"]
+    error = refused(sandbox, routes_script("172.16.2.0/24"))
+    assert error.startswith(
+        "can't install 172.16.2.0/24: somebody else's route has its destination and metric: via 10.2.0.1"
     )
     assert table(node) == before
 
@@ -190,8 +184,10 @@ def test_10_7_a_connected_route_of_the_same_destination_is_refused_and_stays(
 ) -> None:
     before = table(node)
     error = refused(sandbox, routes_script("172.16.0.0/16"))
-    assert "it is the connected network of ib0" in error
-    assert "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17" in error
+    assert error == (
+        "can't install 172.16.0.0/16: it is a connected network, which another route would cut off; "
+        "name its halves instead\n"
+    )
     assert table(node) == before
     installed(sandbox, routes_script("172.16.0.0/17", "172.16.128.0/17"))
     assert set(before) < set(table(node))
@@ -233,7 +229,7 @@ def test_10_8_the_whole_next_hop_of_any_default_route_is_inherited(
     build_links(kernel)
     subprocess.run(["ip", "nexthop", "add", "id", "7", "via", "10.1.0.1", "dev", "eth0"], check=True)
     subprocess.run(["ip", "-4", "route", "add", "default", "metric", "100", *default.split()], check=True)
-    assert installed(sandbox, routes_script()) == [f"added     172.16.1.0/24 {expected}"]
+    installed(sandbox, routes_script())
     assert str(route_of(kernel)) == f"172.16.1.0/24 {expected}"
     assert installed(sandbox, routes_script()) == ["nothing to change"]
 
@@ -246,7 +242,7 @@ def test_one_hop_of_a_multipath_default_is_inherited_where_its_dev_is_named(
     assert route_of(kernel).hops == (NextHop("eth1", SECOND_GATEWAY),)
     error = refused(sandbox, routes_script({"destination": "172.16.2.0/24", "gateway": "onlink"}))
     assert error == (
-        "can't install 172.16.2.0/24 onlink: the default route leaves by eth0 and eth1; name the one meant as dev\n"
+        "can't install 172.16.2.0/24: the default route leaves by eth0 and eth1; name the one meant as dev\n"
     )
 
 
@@ -254,7 +250,7 @@ def test_the_name_of_protocol_217_does_not_matter(node: NamespaceKernel, plain: 
     name = "mkdir -p /etc/iproute2/rt_protos.d; echo '217 hostrouting' > /etc/iproute2/rt_protos.d/hostrouting.conf"
     assert plain.run(routes_script(), etc=True, prepare=name).returncode == 0
     done = Sandbox(plain.root / "run").run(routes_script("172.16.2.0/24"), etc=True, prepare=name)
-    assert done.stdout.splitlines()[1] == f"removed   {LINE}"
+    assert done.stdout.splitlines()[1].startswith("route del 172.16.1.0/24 ")
 
 
 # --- all or nothing --------------------------------------------------------------------------------------------------
@@ -278,20 +274,9 @@ def test_the_500th_of_1000_routes_fails_and_the_table_is_as_before(node: Namespa
     installed(sandbox, routes_script("172.16.2.0/24", "172.16.3.0/24"))
     before = table(node)
     assert refused(sandbox, many(1000, 499)) == (
-        "can't add 172.17.7.204/30 via 10.1.0.255 dev eth0 proto hostrouting: its gateway can't be reached "
-        "(kernel: Nexthop has invalid gateway); look at: ip -4 route get 10.1.0.255\n"
+        "can't do ip route add 172.17.7.204/30 table 254 proto 217 metric 0 via 10.1.0.255 dev eth0: "
+        "Nexthop has invalid gateway.\n"
     )
-    assert table(node) == before
-
-
-def test_the_error_names_all_that_is_wrong_with_a_bulk_and_no_more_than_five(
-    node: NamespaceKernel, plain: Sandbox
-) -> None:
-    before = table(node)
-    lines = refused(plain, many(1000, 256, 300, 511, 512)).splitlines()
-    assert [line.split()[2] for line in lines] == ["172.17.4.0/30", "172.17.4.176/30", "172.17.7.252/30"]
-    lines = refused(plain, many(300, *range(40, 50))).splitlines()
-    assert (len(lines), lines[-1]) == (6, "and 5 more")
     assert table(node) == before
 
 
@@ -316,8 +301,7 @@ def test_a_route_that_a_rule_beats_is_an_error_that_names_the_winner_and_is_take
     node.add_rule(Rule(5270, table=52))
     before = table(node)
     assert refused(sandbox, routes_script()) == (
-        f"{LINE} is in the table but doesn't win: packets to 172.16.1.0 go by {winner}; "
-        "look at: ip -4 rule; ip -4 route show table all\n"
+        "172.16.1.0/24 doesn't win: packets to it go by 172.0.0.0/8 dev ib0 table 52 proto 4 scope 253 \n"
     )
     assert table(node) == before
 
@@ -326,9 +310,8 @@ def test_a_route_that_is_discarded_on_the_way_is_an_error(node: NamespaceKernel,
     assert node.add([Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, table=52)]) == ()
     node.add_rule(Rule(5270, table=52))
     before = table(node)
-    lines = refused(sandbox, routes_script(*(f"172.16.{n}.0/24" for n in range(1, 9)))).splitlines()
-    assert "packets to 172.16.1.0 go nowhere (No route to host); look at" in lines[0]
-    assert (len(lines), lines[-1]) == (6, "and 3 more")
+    error = refused(sandbox, routes_script(*(f"172.16.{n}.0/24" for n in range(1, 9))))
+    assert error == "172.16.1.0/24 doesn't win: packets to it go nowhere (No route to host)\n"
     assert table(node) == before
 
 
@@ -342,8 +325,7 @@ def test_a_route_that_longer_prefixes_cover_is_fine_only_if_they_are_ours(
         == ()
     )
     error = refused(sandbox, routes_script())
-    assert "172.16.1.0/24" in error
-    assert "never wins: longer prefixes cover all of it, for example 172.16.1.0/25 dev ib0 proto static" in error
+    assert error.startswith("can't install 172.16.1.0/24: longer prefixes cover all of it; look at: ")
 
 
 # ip as the script calls it, with what it was asked kept; $MEANWHILE is done before the second call, which writes.
@@ -362,7 +344,6 @@ mount --bind "$ROOT/spy" "$real"
 """
 
 MANY = [str(DESTINATION), *(f"10.200.{n}.0/24" for n in range(60))]
-NO_LOOK_UP = "rule show\nroute show table all"
 
 
 def asked_of_ip(sandbox: Sandbox, text: str, meanwhile: str = ":") -> tuple[subprocess.CompletedProcess[str], str]:
@@ -373,23 +354,14 @@ def asked_of_ip(sandbox: Sandbox, text: str, meanwhile: str = ":") -> tuple[subp
     return done, commands
 
 
-def test_many_routes_in_a_small_table_are_proven_without_look_ups(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    for wanted in (MANY, MANY, MANY[:-1]):  # added, kept, one removed
-        done, asked = asked_of_ip(sandbox, routes_script(*wanted))
+def test_each_route_is_looked_up_at_an_address_of_its_own_by_the_ip_that_wrote_it(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    longer = ["172.16.1.0/32", "172.16.1.1/32", "172.16.1.4/30"]
+    for _ in ("added", "kept"):
+        done, asked = asked_of_ip(sandbox, routes_script(str(DESTINATION), *longer))
         assert (done.returncode, done.stderr) == (0, "")
-        assert asked.endswith(NO_LOOK_UP)
-        assert "route get" not in asked
-    node.replace([Route(DESTINATION, (NextHop("eth0", GATEWAY, onlink=True),))])
-    done, asked = asked_of_ip(sandbox, routes_script(*MANY))
-    assert done.stdout.startswith("added     10.200.59.0/24 ")
-    assert "route replace 172.16.1.0/24 " in asked
-    assert "route get" not in asked
-
-
-def test_a_few_routes_are_looked_up_as_a_table_may_hold_a_million(node: NamespaceKernel, plain: Sandbox) -> None:
-    done, asked = asked_of_ip(plain, routes_script())
-    assert done.returncode == 0
-    assert asked.endswith("route get fibmatch 172.16.1.0 uid 0")
+        assert asked.splitlines()[-4:] == [f"route get fibmatch 172.16.1.{n} uid 0" for n in (2, 0, 1, 4)]
 
 
 def beaten_by_a_rule(kernel: NamespaceKernel) -> Route:
@@ -421,7 +393,8 @@ def test_a_route_among_many_that_is_beaten_is_an_error_that_names_the_winner(
     winner = beat(node)
     before = table(node)
     error = refused(sandbox, routes_script({"destination": str(DESTINATION), "metric": 9}, *MANY[1:]))
-    assert f"{LINE} metric 9 is in the table but doesn't win: packets to 172.16.1.0 go by {winner}; " in error
+    assert error.startswith("172.16.1.0/24 doesn't win: packets to it go by ")
+    assert f" {winner.destination} " in error
     assert table(node) == before
 
 
@@ -437,18 +410,15 @@ def test_what_somebody_adds_while_many_are_written_is_noticed(
     node: NamespaceKernel, sandbox: Sandbox, meanwhile: str
 ) -> None:
     done, asked = asked_of_ip(sandbox, routes_script(*MANY), f"{meanwhile} 2>/dev/null")
-    assert NO_LOOK_UP in asked
     assert "route get fibmatch 172.16.1.0 uid 0" in asked
     assert done.returncode == 1
-    assert "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting is in the table but doesn't win" in done.stderr
+    assert "172.16.1.0/24 doesn't win" in done.stderr
 
 
 def test_without_cap_net_admin_it_fails_and_says_so(node: NamespaceKernel, plain: Sandbox) -> None:
     before = table(node)
     error = refused(plain, routes_script(), before=("setpriv", "--bounding-set=-net_admin", "--inh-caps=-all"))
-    assert error == (
-        f"can't add {LINE}: not permitted (kernel: Operation not permitted); run as root (CAP_NET_ADMIN)\n"
-    )
+    assert error == f"can't do ip {ADDED}: Operation not permitted\n"
     assert table(node) == before
 
 
@@ -478,7 +448,7 @@ def test_the_lock_is_not_held_during_a_wait_which_ends_as_soon_as_the_network_is
     """10.5 too: it is waited for once for the whole run, not anew for each route."""
     build_links(kernel)
     process = sandbox.start(routes_script(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60))
-    missing = "the default route (table main has no unicast 0.0.0.0/0), for 172.16.1.0/24"
+    missing = "the default route, for 172.16.1.0/24"
     assert read_line(process) == f"waiting up to 60 s for {missing}"
     while is_locked(sandbox):
         pass
@@ -492,15 +462,16 @@ def test_a_device_that_comes_up_and_a_gateway_that_becomes_reachable_are_waited_
 ) -> None:
     wanted = {"destination": str(DESTINATION), "dev": "eth2", "gateway": "10.3.0.1"}
     process = plain.start(routes_script(wanted, wait=60))
-    words = "172.16.1.0/24 via 10.3.0.1 dev eth2"
-    assert read_line(process).endswith(f"for device eth2 (there is no such interface), for {words}")
+    assert read_line(process).endswith("for device eth2 (there is no such interface), for 172.16.1.0/24")
     node.add_link("eth2", up=False)
-    assert read_line(process).endswith(f"for device eth2 (it is down), for {words}")
+    assert read_line(process).endswith("for device eth2 (it is down), for 172.16.1.0/24")
     node.set_link("eth2", up=True)
-    assert read_line(process).endswith(f"for gateway 10.3.0.1 (no route of scope link reaches it on eth2), for {words}")
+    missing = "gateway 10.3.0.1 (no route of scope link reaches it on eth2), for 172.16.1.0/24"
+    assert read_line(process) == f"waiting up to 60 s for {missing}"
     node.add_address("eth2", "10.3.0.4/24")
     out, error = process.communicate(timeout=30)
-    assert (process.returncode, out, error) == (0, f"added     {words} proto hostrouting\n", "")
+    assert (process.returncode, error) == (0, "")
+    assert out.startswith("route add 172.16.1.0/24 ")
 
 
 def test_what_is_missing_is_named_with_a_route_that_needs_it(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
@@ -512,8 +483,7 @@ def test_what_is_missing_is_named_with_a_route_that_needs_it(kernel: NamespaceKe
     ]
     assert refused(sandbox, routes_script(*wanted)) == (
         "can't install the static routes: waited 0 s and still missing is device ib9 (there is no such interface), for "
-        "172.16.9.0/24 onlink dev ib9; the default route (table main has no unicast 0.0.0.0/0), for 172.16.0.0/24; "
-        "bring it up, name another gateway or dev, or raise waitSeconds\n"
+        "172.16.9.0/24\n"
     )
     assert table(kernel) == before
 
@@ -538,7 +508,7 @@ def test_a_lock_that_can_not_be_opened_changes_nothing(node: NamespaceKernel, pl
     (plain.root / "run").mkdir()
     (plain.root / "run/aks-flex-node").write_text("in the way")
     before = table(node)
-    assert refused(plain, routes_script()) == "can't open the lock /run/aks-flex-node/lock: File exists\n"
+    assert refused(plain, routes_script()) == "can't open the lock /run/aks-flex-node/lock\n"
     assert table(node) == before
 
 
@@ -563,7 +533,7 @@ def test_at_the_gate_a_held_lock_fails_the_routes_and_not_the_check(node: Namesp
     before = table(node)
     error = refused(plain, with_constant(routes_script(), "GATE_SECONDS", 1), "gate", is_host=True)
     assert error == (
-        "can't take the lock /run/aks-flex-node/lock: another run has held it for 1 s; "
+        "another run has held the lock /run/aks-flex-node/lock for 1 s; "
         "see who with: fuser -v /run/aks-flex-node/lock\n"
     )
     assert table(node) == before
@@ -575,7 +545,7 @@ def test_at_the_gate_a_held_lock_fails_the_routes_and_not_the_check(node: Namesp
 
 def test_at_the_gate_routes_go_in_as_at_boot(node: NamespaceKernel, sandbox: Sandbox) -> None:
     done = sandbox.run(routes_script(), "gate", is_host=True)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"added     {LINE}\n")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{ADDED}\n")
 
 
 def test_at_the_gate_a_failing_installation_is_looked_at_again(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
@@ -591,7 +561,7 @@ def test_at_the_gate_a_failing_installation_is_looked_at_again(kernel: Namespace
         pass
     assert kernel.delete([blocking]) == ()
     out, error = process.communicate(timeout=30)
-    assert (process.returncode, out, error) == (0, f"added     {LINE}\n", "")
+    assert (process.returncode, out, error) == (0, f"{ADDED}\n", "")
 
 
 def test_at_the_gate_a_failure_is_said_once(node: NamespaceKernel, plain: Sandbox) -> None:
@@ -656,6 +626,7 @@ def markers(sandbox: Sandbox) -> dict[str, str]:
     folder = sandbox.root / "run/aks-flex-node"
     assert {path.name for path in folder.iterdir()} <= {
         "lock",
+        "script.sh.errors",
         "route-overlap.ok",
         "route-overlap.detected",
         "route-overlap.json",
@@ -957,22 +928,6 @@ def test_10_10_nor_does_it_where_the_kernel_hides_hops(node: NamespaceKernel, pl
     cidrs = [f"11.0.{n}.0/25" for n in range(200)]
     checks = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 200)]
     assert checks[0] == checks[1]
-
-
-@attrs.frozen
-class Shared:
-    """The part of awk that stands in both scripts."""
-
-    text: str
-
-    @classmethod
-    def of(cls, script: str) -> Shared:
-        start = script.index("# --- routes as ip prints them")
-        return cls(script[start : script.index("# --- the end of the part that both scripts share")])
-
-
-def test_what_both_scripts_share_is_the_same() -> None:
-    assert Shared.of(routes_script()) == Shared.of(check_script("10.0.0.0/8"))
 
 
 def test_an_address_of_the_api_server_arrives_nowhere_else(node: NamespaceKernel, sandbox: Sandbox) -> None:

@@ -1,5 +1,5 @@
 # --- what the scripts at boot share ---------------------------------------------------------------------------------
-# shellcheck shell=bash disable=SC2034,SC2329 # each uses some
+# shellcheck shell=bash disable=SC2034,SC2329 # each uses some of it
 
 set -u
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -10,6 +10,8 @@ umask 022
 readonly RUN_DIR=/run/aks-flex-node
 readonly LOCK=$RUN_DIR/lock
 readonly GATE_OFF=/etc/aks-flex-node/gate.off
+# What ip said last on stderr: on one pipe with its answers that could fall into the middle of a line.
+readonly ERRORS=$RUN_DIR/${0##*/}.errors
 
 # At the gate the long wait is over: it was the oneshot's.
 readonly GATE_SECONDS=5
@@ -32,40 +34,40 @@ look_at_time() {
   NOW=$((10#${up/./}))
 }
 
-# ask COMMANDS [-N|-force]: the kernel's answers, a line each, then "==errors", what ip said on stderr (on one pipe
-# with the answers that could fall into the middle of a line), and "==status" and its exit code.
+# ask COMMANDS [-force]: sets ANSWERS to what ip says to them, a line each and with numbers for names (an rt_protos file
+# may give 217 any name), and ERROR to what it complains of. systemd sends its signals to all processes of a unit: half
+# of the commands would be worse than a late end.
 ask() {
-  local commands=$1 errors
-  shift
-  { errors=$(exec ip -4 -o "$@" -batch - <<<"$commands" 2>&1 >&3 3>&-); } 3>&1
-  say "==errors" "$errors" "==status $?"
+  local status
+  ANSWERS=$(trap '' HUP INT TERM && exec ip -4 -N -o "${@:2}" -batch - <<<"$1" 2>"$ERRORS")
+  status=$?
+  read -r -d '' ERROR <"$ERRORS"
+  return "$status"
 }
 
-# No ${1##*==errors}: in a long text that takes minutes.
-errors_of() { sed '/^==errors$/,$!d; /^==/d' <<<"$1"; }
-
-# list WHAT: what the kernel holds, with numbers for names (an rt_protos file may give 217 any name), and the nexthop
-# objects, as a sysctl has the kernel hide the hops of routes by them. Sets LISTED; or fails and sets MESSAGE.
+# list COMMANDS: sets LISTED to all that the kernel answers, behind NEXTHOPS, the nexthop objects, as a sysctl has it
+# hide the hops of routes by them. Or fails and sets MESSAGE.
 list() {
-  local left
+  local left status
   for ((left = ATTEMPTS; left; left--)); do
-    LISTED=$(ask "$1" -N)
-    case $LISTED in
-      *'Dump was interrupted'*) MESSAGE='the routes changed each time that they were read; try again later' ;;
-      *'==status '[1-9]* | '==errors'*) MESSAGE="can't read the routes: $(errors_of "$LISTED")" && return 1 ;;
-      *' nhid '*) NEXTHOPS=$(list_nexthops) LISTED+=$'\n'$NEXTHOPS && return ;;
-      *) return 0 ;;
-    esac
+    ask "$1"
+    status=$?
+    [[ $ERROR != *'Dump was interrupted'* ]] || continue
+    MESSAGE="can't list the routes: ${ERROR%%$'\n'*}"
+    [ "$status" -eq 0 ] || return
+    NEXTHOPS=''
+    [[ $ANSWERS != *' nhid '* ]] || NEXTHOPS=$(exec ip -N -o nexthop show 2>/dev/null)$'\n'
+    LISTED=$NEXTHOPS$ANSWERS
+    return
   done
+  MESSAGE="can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later"
   return 1
 }
-
-list_nexthops() { exec ip -N -o nexthop show 2>/dev/null; }
 
 # Takes the lock that every run which writes holds; or sets MESSAGE.
 take_lock() {
   MESSAGE="can't open the lock $LOCK"
-  [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR" || return
+  [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR" 2>/dev/null || return
   umask 077 # whoever can open it can hold it
   { exec 9>>"$LOCK"; } 2>/dev/null || { umask 022 && return 1; }
   umask 022
@@ -75,27 +77,24 @@ take_lock() {
 
 # Returns at the next change of links, addresses or routes, and after a second at the latest: some send no event.
 nap() {
-  local events line
+  local limit=1 events
   if [ -z "$MONITOR" ]; then
     exec 8< <(exec ip -4 -o monitor link address route 2>/dev/null 9>&-)
     MONITOR=$!
     # It would live on in the control group of the machine.
     trap 'kill "$MONITOR" 2>/dev/null' EXIT
     # It says nothing when it begins to listen; what happened until then is seen by looking again soon.
-    sleep 0.05
-    return
+    limit=0.05
   fi
-  while :; do
-    read -r -t 1 -u 8 line
-    case $? in
-      0) [[ $IS_TRYING && $line != *': '* ]] || break ;; # routes that we try ourselves are no news
-      1) sleep 1 && return ;; # the monitor is gone
-      *) return ;;
-    esac
-  done
+  read -r -t "$limit" -u 8 _
+  case $? in
+    0) ;;
+    1) sleep 1 && return ;; # the monitor is gone
+    *) return ;;
+  esac
   # One look for a burst. A bound, so that a flood that never ends can't keep this from looking.
   for ((events = 0; events < 10000; events++)); do
-    read -r -t 0.02 -u 8 _ || return 0
+    read -r -t 0.02 -u 8 _ || return
   done
 }
 
@@ -110,18 +109,19 @@ keep_trying() {
     exec 9>&- # nobody waits with the lock
     look_at_time
     case $status in
-      0) return 0 ;;
+      0) return ;;
       "$MAY_COME")
-        [ "$NOW" -lt "$until" ] || return
+        [ "$NOW" -lt "$until" ] || return "$status"
         [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
         reported=$MISSING
+        nap
         ;;
       *)
         : "${hold_until:=$((NOW + HOLD * 100))}"
-        [ "$NOW" -lt "$hold_until" ] || return
+        [ "$NOW" -lt "$hold_until" ] || return "$status"
+        sleep 1 # not by events: what was written and put back makes some
         ;;
     esac
-    nap
   done
 }
 
@@ -147,4 +147,4 @@ be_the_gate() {
   LOCK_LIMIT=$GATE_SECONDS HOLD=$HOLD_SECONDS
 }
 
-MONITOR='' MESSAGE='' MISSING='' LISTED='' NEXTHOPS='' NOW=0 HOLD=0 IS_TRYING='' LOCK_LIMIT=$LOCK_SECONDS
+MONITOR='' MESSAGE='' MISSING='' NEXTHOPS='' NOW=0 HOLD=0 LOCK_LIMIT=$LOCK_SECONDS
