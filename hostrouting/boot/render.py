@@ -9,11 +9,13 @@ or ``$``.
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from hostrouting.config.overlap import CONTAINER_DEVS
 from hostrouting.config.routing import Config, StaticRoute
+from hostrouting.model.parsing import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -104,19 +106,59 @@ def render_check(config: Config) -> str:
     """The same of a whole config."""
     overlap = config.route_overlap
     rows = [
-        *(_row("expect", str(cidr)) for cidr in dict.fromkeys(each.cidr for each in overlap.expected_cidrs)),
-        *(_row("container", pattern) for pattern in overlap.container_devs),
-        *(_row("allow", pattern) for pattern in overlap.allowed_devs),
-        *(_row("foreseen", str(cidr)) for cidr in dict.fromkeys(overlap.foreseen)),
+        _row("container", _expression(overlap.container_devs)),
+        _row("allowed", _expression(overlap.allowed_devs)),
+        *(row for expected in dict.fromkeys(overlap.expected_cidrs) for row in _expected_rows(expected)),
     ]
     return fill(
         "check-route-overlap.sh",
         MODE=overlap.mode.value,
-        COVERAGE="EXACT",
         WAIT_SECONDS=f"{config.wait_seconds:d}",
         SETTLE_SECONDS=f"{overlap.settle_seconds:d}",
         CONFIG="\n".join(rows),
     )
+
+
+def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
+    """The parts of an expected CIDR that are judged, from first to last address."""
+    own = () if expected.devs is None else (_expression(expected.devs), ",".join(expected.devs))
+    words = (str(expected.cidr), *own)
+    first, end = int(expected.cidr.network_address), int(expected.cidr.broadcast_address)
+    for reserved in [*sorted(RESERVED), None]:
+        last = end if reserved is None else min(end, int(reserved.network_address) - 1)
+        if first <= last:
+            yield _row("expect", f"{first:d}", f"{last:d}", *words)
+        if reserved is not None:
+            first = max(first, int(reserved.broadcast_address) + 1)
+
+
+# In no name of an interface.
+_NONE = "/"
+
+
+def _expression(patterns: Iterable[str]) -> str:
+    """What awk matches as shell patterns do, without anchors: their corners differ between awks, and from fnmatch's."""
+    return "|".join(filter(None, map(_pattern_expression, patterns))) or _NONE
+
+
+def _pattern_expression(pattern: str) -> str | None:
+    """One of them; None if nothing is like it."""
+    parts = []
+    # As fnmatch does: a bracket that stands first in a set is one of it, and one that isn't closed is a letter.
+    for part in re.findall(r"\[\]?[^]]*\]|.", pattern):
+        if len(part) == 1:
+            parts.append({"*": ".*", "?": "."}.get(part) or _letter_expression(part))
+        elif letters := [letter for letter in map(chr, range(33, 127)) if fnmatchcase(letter, part)]:
+            parts.append(f"({'|'.join(map(_letter_expression, letters))})")
+        else:
+            return None
+    return "".join(parts)
+
+
+def _letter_expression(letter: str) -> str:
+    if letter in "^\\":
+        return f"\\{letter}"
+    return letter if letter.isalnum() or letter in "_-" else f"[{letter}]"
 
 
 def _route_row(route: StaticRoute) -> str:
