@@ -29,7 +29,6 @@ class Leaving:
     """
 
     def __init__(self, *devs: str) -> None:
-        self.packets = 0
         self._wires = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ALL))
         self._wires.setblocking(False)
         for dev in devs:
@@ -85,7 +84,6 @@ class Leaving:
             return None
         # By lo, the answer that refuses it is one to the same address.
         first, *_ = self._leaving_for(address)
-        self.packets += 1
         return first
 
     def _leaving_for(self, address: IPv4Address) -> list[str]:
