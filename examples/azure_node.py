@@ -68,7 +68,7 @@ def main() -> int:
     assert isinstance(probe, ProbeReport)
     for item in stale.removed:
         print(f"removed {item.what}: {item.reason}")
-    print(f"probes are rewritten on {', '.join(probe.devices)}, as {probe.evidence}")
+    print(f"probes are rewritten on {probe.device}, as {probe.evidence}")
     return 0
 
 

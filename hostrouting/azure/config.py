@@ -58,8 +58,15 @@ def _boolean(value: bool) -> bool:
     return attempt(parse_boolean, value)
 
 
+def _parse_devices(value: object) -> tuple[str, ...]:
+    devices = tuple(dict.fromkeys(each(value, parse_device)))
+    if len(devices) > 1:
+        raise ValueError("names several; name the one by which probes come in: answers can leave by one alone")
+    return devices
+
+
 def _devices(value: Sequence[str]) -> tuple[str, ...]:
-    return attempt(lambda given: tuple(dict.fromkeys(each(given, parse_device))), value)
+    return attempt(_parse_devices, value)
 
 
 def _device(value: str) -> str:
@@ -115,9 +122,10 @@ class LoadBalancerProbe:
 
     Args:
         enabled: the opt-in; must be true where it is required.
-        devices: the interfaces by which probes come in; empty: those of the default routes.
+        devices: the interface by which probes come in, one at most; empty: that of the default route.
         ipv6_detection: how it is told whether the node has IPv6; without it nothing is installed.
-        required: whether the node must not start without the rules.
+        required: whether the node must not start without the rules; then they are installed also where no IPv6 address
+            has come in time.
         wait_seconds: 0-600; how long to wait for a default route and an IPv6 address as it is configured.
 
     Raises:

@@ -12,7 +12,6 @@ from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
@@ -43,11 +42,11 @@ def flush_drop_in(layout: Layout, unit: str) -> Path:
     return layout.gate(unit)
 
 
-def probe_part(devices: Sequence[str], layout: Layout, *, required: bool) -> Part:
+def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
     """What rewrites probes from boot on, and again after whoever flushes the ruleset.
 
     Args:
-        devices: by which probes come in; the route to their rewritten source is pinned on the first that can carry it.
+        device: by which probes come in, and the route to their rewritten source leads.
         layout: where files are.
         required: whether the consumer must not start without the rules.
 
@@ -55,40 +54,39 @@ def probe_part(devices: Sequence[str], layout: Layout, *, required: bool) -> Par
         The part.
 
     Raises:
-        ValueError: one isn't the name of an interface, or there is none.
+        ValueError: it isn't the name of an interface.
     """
     # Whether the node has IPv6 is told now; what is installed has it.
-    probe = LoadBalancerProbe(True, tuple(devices), Ipv6Detection.ALWAYS, required, 0)
+    probe = LoadBalancerProbe(True, (device,), Ipv6Detection.ALWAYS, required, 0)
     return Part(
         PROBE,
         is_blocking=required,
         after=FLUSHERS,
         config=HostNetworking(probe).to_mapping(),
         files=(
-            BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(devices)),
-            BootFile(layout.script(PROBE), render_script(devices, required=required), 0o755),
+            BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
+            BootFile(layout.script(PROBE), render_script(device, required=required), 0o755),
             BootFile(layout.unit(PROBE), unit_text(PROBE, WAIT_SECONDS, room=ROOM)),
             *(BootFile(flush_drop_in(layout, unit), _flush_drop_in_text(unit)) for unit in FLUSHERS),
         ),
     )
 
 
-def render_script(devices: Sequence[str], *, required: bool) -> str:
+def render_script(device: str, *, required: bool) -> str:
     """Render the script that loads the rules and pins the route.
 
     Args:
-        devices: by which probes come in, the preferred ones first.
+        device: by which probes come in.
         required: whether a failure holds the consumer back, so that it is looked at again before.
 
     Returns:
         The text of an executable file.
 
     Raises:
-        ValueError: one isn't the name of an interface.
+        ValueError: it isn't the name of an interface.
     """
-    names = dict.fromkeys(map(parse_device, devices))
     flag, seconds = "yes" if required else "no", f"{WAIT_SECONDS:d}"
-    return fill(f"{PROBE}.sh", room=ROOM, REQUIRED=flag, WAIT_SECONDS=seconds, DEVICES="\n".join(names))
+    return fill(f"{PROBE}.sh", room=ROOM, REQUIRED=flag, WAIT_SECONDS=seconds, DEVICE=parse_device(device))
 
 
 def installed_config(manifest: Manifest) -> HostNetworking:

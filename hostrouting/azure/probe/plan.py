@@ -1,4 +1,4 @@
-"""Pure: which devices, whether the node has IPv6, and what has to change; nothing of anybody else's ever does."""
+"""Pure: which device, whether the node has IPv6, and what has to change; nothing of anybody else's ever does."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ __all__ = [
     "PinPlan",
     "ProbePlan",
     "ProbeReport",
-    "check_devices",
-    "choose_pin_device",
+    "choose_device",
     "judge_addresses",
     "judge_assigned",
     "plan_pins",
@@ -79,7 +78,7 @@ class ProbePlan:
     """What has to change on a running node.
 
     Args:
-        devices: by which probes come in.
+        device: by which probes come in; None: it isn't known.
         evidence: why the node is taken to have IPv6, or not.
         skipped_because: why there is nothing to do; None: there is, or all is as wanted.
         missing: what has to come first, in words; then nothing else is planned.
@@ -89,7 +88,7 @@ class ProbePlan:
         pins: the routes.
     """
 
-    devices: tuple[str, ...] = ()
+    device: str | None = None
     evidence: str = ""
     skipped_because: str | None = None
     missing: str | None = None
@@ -111,7 +110,7 @@ class ProbePlan:
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON; rules as nft(8) lists them, each route as ``ip -6 route show`` prints it."""
         return {
-            "devices": list(self.devices),
+            "device": self.device,
             "evidence": self.evidence,
             "skippedBecause": self.skipped_because,
             "missing": self.missing,
@@ -125,7 +124,7 @@ class ProbeReport:
     """What became of the rewriting of probes.
 
     Args:
-        devices: by which probes come in.
+        device: by which probes come in; None: it isn't known.
         evidence: why the node is taken to have IPv6, or not.
         skipped_because: why nothing was done; None: something was, or all was as wanted.
         problem: why probes aren't rewritten though they should be; what was there before still is. Where the rules
@@ -135,7 +134,7 @@ class ProbeReport:
         files_changed: whether what is installed for the next boot is something else now.
     """
 
-    devices: tuple[str, ...] = ()
+    device: str | None = None
     evidence: str = ""
     skipped_because: str | None = None
     problem: str | None = None
@@ -153,7 +152,7 @@ class ProbeReport:
         return {
             "schema": 1,
             "changed": self.changed,
-            "devices": list(self.devices),
+            "device": self.device,
             "evidence": self.evidence,
             "skippedBecause": self.skipped_because,
             "problem": self.problem,
@@ -171,63 +170,57 @@ def _pins_json(pins: PinPlan) -> dict[str, list[str]]:
     }
 
 
-# --- devices -------------------------------------------------------------------------------------------------------
+# --- the device -----------------------------------------------------------------------------------------------------
 
 
-def check_devices(names: Iterable[str]) -> tuple[str, ...]:
-    """The devices that a kernel names, each once, as far as rules and scripts can name them.
+def choose_device(candidates: Sequence[str], links: Iterable[Link]) -> tuple[str | None, str | None]:
+    """The device by which probes come in and answers have to go out.
+
+    It is the first that is no port: what goes out by the port of a bridge or bond never arrives. The others get no
+    rules: answers of the host itself to probes that come in there would leave by this one, and be lost.
+
+    Args:
+        candidates: the preferred ones first.
+        links: all of the node.
+
+    Returns:
+        The device, None if it isn't known yet; and what is missing in words, None if it is there and up.
 
     Raises:
-        LoadBalancerProbeError: one has a name that the kernel allows and no script should hold.
+        LoadBalancerProbeError: they are all ports, so there will never be one; or no script should hold its name.
     """
+    if not candidates:
+        return None, "a default route, whose device probes come in by"
+    there = {link.name: link for link in links}
+    ports: dict[str, str] = {}
+    for name in candidates:
+        if master := _master(name, there):
+            ports[name] = master
+            continue
+        if name not in there:
+            return _checked(name), f"device {name} (there is no such device)"
+        return _checked(name), None if there[name].is_up else f"device {name} (it is down)"
+    said = "; ".join(f"{name} is a port of {master}" for name, master in ports.items())
+    raise LoadBalancerProbeError(
+        f"can't pin the route for answers to probes: {said}, which takes its packets; name "
+        f"{' or '.join(dict.fromkeys(ports.values()))} in loadBalancerProbe.devices"
+    )
+
+
+def _checked(name: str) -> str:
+    """The name that a kernel gives a device, if rules and scripts can hold it."""
     try:
-        return tuple(dict.fromkeys(map(parse_device, names)))
+        return parse_device(name)
     except ValueError as error:
         raise LoadBalancerProbeError(
-            f"can't rewrite probes on the default route's device: {error}; rename it, or name others as "
+            f"can't rewrite probes on the default route's device: {error}; rename it, or name another as "
             "loadBalancerProbe.devices"
         ) from error
 
 
-def choose_pin_device(devices: Sequence[str], links: Iterable[Link]) -> tuple[str | None, str | None]:
-    """The device on which the route to the rewritten address is pinned.
-
-    It is the first that is there and no port: what goes out by the port of a bridge or bond never arrives.
-
-    Args:
-        devices: by which probes come in, the preferred ones first.
-        links: all of the node.
-
-    Returns:
-        The device, and None; or None, and what is missing in words.
-
-    Raises:
-        LoadBalancerProbeError: they are all ports, so there will never be one.
-    """
-    there = {link.name: link for link in links}
-    ports: dict[str, str] = {}
-    absent: list[str] = []
-    for name in devices:
-        if name not in there:
-            absent.append(f"device {name} (there is no such device)")
-        elif master := _master(name, there):
-            ports[name] = master
-        elif there[name].is_up:
-            return name, None
-        else:
-            return None, f"device {name} (it is down)"
-    if absent:
-        return None, " or ".join(absent)
-    said = "; ".join(f"{name} is a port of {master}" for name, master in ports.items())
-    raise LoadBalancerProbeError(
-        f"can't pin the route for answers to probes: {said}, which takes its packets; name "
-        f"{' and '.join(dict.fromkeys(ports.values()))} in loadBalancerProbe.devices"
-    )
-
-
 def _master(name: str, there: dict[str, Link]) -> str | None:
     """Who takes the packets of a device; the members of a VRF keep theirs."""
-    master = there[name].master
+    master = there[name].master if name in there else None
     if master is None or (master in there and there[master].kind == "vrf"):
         return None
     return master
@@ -236,26 +229,25 @@ def _master(name: str, there: dict[str, Link]) -> str | None:
 # --- IPv6 ----------------------------------------------------------------------------------------------------------
 
 
-def judge_addresses(devices: Sequence[str], addresses: Iterable[NodeAddress]) -> Evidence:
+def judge_addresses(device: str, addresses: Iterable[NodeAddress]) -> Evidence:
     """Whether a node has IPv6, by its own addresses.
 
     Args:
-        devices: those that count: pods have addresses on others.
+        device: whose addresses count: pods have some on others.
         addresses: all of the node.
 
     Returns:
         The evidence; an address that is still tried out (RFC 4862) is none yet.
     """
-    own = [address for address in addresses if address.dev in devices and address.is_global]
+    own = [address for address in addresses if address.dev == device and address.is_global]
     for address in own:
         if address.is_usable:
-            return Evidence(has_ipv6=True, sentence=f"{address.dev} has {address.address}")
-    on = " or ".join(devices)
+            return Evidence(has_ipv6=True, sentence=f"{device} has {address.address}")
     tried = f"; {own[0].address} is there, and not usable (tentative, or a duplicate)" if own else ""
     return Evidence(
         has_ipv6=False,
-        sentence=f"no IPv6 address of scope global on {on}{tried}",
-        missing=f"an IPv6 address of scope global on {on}",
+        sentence=f"no IPv6 address of scope global on {device}{tried}",
+        missing=f"an IPv6 address of scope global on {device}",
     )
 
 

@@ -1,18 +1,14 @@
 """Pure: the addresses of Azure's balancer, and the rules that rewrite its probes as nft(8) reads them.
 
-The asset is the whole text but for the devices, so that it can be read, and tried with ``nft -c``, as it is.
+The asset is the whole text but for the device, so that it can be read, and tried with ``nft -c``, as it is.
 """
 
 from __future__ import annotations
 
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING
 
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["PROBE", "PROBE_SOURCE", "REMOVAL", "REWRITTEN_SOURCE", "ROOM", "TABLE", "render_ruleset"]
 
@@ -30,20 +26,16 @@ TABLE = "azure_slb_probe"
 REMOVAL = f"table ip6 {TABLE} {{\n}}\ndelete table ip6 {TABLE}\n"
 
 
-def render_ruleset(devices: Iterable[str]) -> str:
-    """Render the rules that rewrite probes that come in by some devices, and what answers them.
+def render_ruleset(device: str) -> str:
+    """Render the rules that rewrite probes that come in by a device, and what answers them.
 
     Args:
-        devices: names of interfaces; names, not numbers: a device may come later, or again.
+        device: the name of an interface; no number: it may come later, or again.
 
     Returns:
         A text for ``nft -f``: one transaction that replaces what is there of the table.
 
     Raises:
-        ValueError: one isn't the name of an interface, or there is none.
+        ValueError: it isn't the name of an interface.
     """
-    names = sorted({parse_device(device) for device in devices})
-    if not names:
-        raise ValueError("there is no device to rewrite probes on")
-    quoted = ", ".join(f'"{name}"' for name in names)
-    return fill(f"{PROBE}.nft", room=ROOM, DEVICES=quoted if len(names) == 1 else f"{{ {quoted} }}")
+    return fill(f"{PROBE}.nft", room=ROOM, DEVICE=parse_device(device))

@@ -20,8 +20,7 @@ from hostrouting.azure.probe.plan import (
     Evidence,
     ProbePlan,
     ProbeReport,
-    check_devices,
-    choose_pin_device,
+    choose_device,
     judge_addresses,
     judge_assigned,
     plan_pins,
@@ -72,7 +71,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     if not probe.enabled:
         return _plan_removal(host, node, is_asked_for=False)
     if host.is_image:
-        return ProbePlan(devices=_devices_of_image(probe))
+        return ProbePlan(_device_of_image(probe))
     node = nodes.probe_node(host, node)
     return _plan_now(probe, host, node, _assigned(probe, node, scope))
 
@@ -86,7 +85,7 @@ def plan_next_boot(config: HostNetworking, host: Host, plan: ProbePlan) -> BootP
         plan: what ``plan_probe`` has made of it.
 
     Returns:
-        The plan; an empty one where it isn't known for which devices, as then nothing is changed.
+        The plan; an empty one where it isn't known for which device, as then nothing is changed.
 
     Raises:
         FileError: a file can't be read.
@@ -95,9 +94,9 @@ def plan_next_boot(config: HostNetworking, host: Host, plan: ProbePlan) -> BootP
     probe = config.load_balancer_probe
     if not probe.enabled:
         return plan_part(host, config.consumer, None, PROBE)
-    if plan.skipped_because is not None or not plan.devices:
+    if plan.skipped_because is not None or plan.device is None:
         return BootPlan()
-    return plan_part(host, config.consumer, probe_part(plan.devices, host.layout, required=probe.required), PROBE)
+    return plan_part(host, config.consumer, probe_part(plan.device, host.layout, required=probe.required), PROBE)
 
 
 def _assigned(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> tuple[IPv6Address, ...] | None:
@@ -106,57 +105,63 @@ def _assigned(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> 
 
 
 def _plan_now(
-    probe: LoadBalancerProbe, host: Host, node: ProbeNode, assigned: tuple[IPv6Address, ...] | None
+    probe: LoadBalancerProbe,
+    host: Host,
+    node: ProbeNode,
+    assigned: tuple[IPv6Address, ...] | None,
+    *,
+    is_last: bool = False,
 ) -> ProbePlan:
-    devices = probe.devices or check_devices(node.default_devices())
-    if not devices:
-        return ProbePlan(missing="a default route, whose device probes come in by")
-    links = node.links()
-    if not {link.name for link in links} & set(devices):
-        # Or their having no address would read as "no IPv6".
-        return ProbePlan(devices, missing=choose_pin_device(devices, links)[1])
-    evidence = _judge(probe, node, devices, assigned)
+    """Plan for this moment; the last time that is asked, rules that are required wait for no address any more."""
+    device, missing = choose_device(probe.devices or node.default_devices(), node.links())
+    if device is None or missing is not None:
+        return ProbePlan(device, missing=missing)
+    evidence = _judge(probe, node, device, assigned)
+    sentence = evidence.sentence
+    # A false no costs the service, a false yes nothing: without probes the rules match nothing.
     if not evidence.has_ipv6:
-        # A false no costs the service, a false yes nothing: without probes the rules match nothing.
-        if not is_installed(host, PROBE):
-            return ProbePlan(devices, evidence.sentence, evidence.sentence, evidence.missing)
-        evidence = attrs.evolve(evidence, sentence=f"{evidence.sentence}, but it is installed already, and stays")
-    dev, missing = choose_pin_device(devices, links)
-    if missing is not None:
-        return ProbePlan(devices, evidence.sentence, missing=missing)
-    text = render_ruleset(devices)
+        may_come = probe.required and evidence.missing is not None
+        if is_installed(host, PROBE):
+            sentence += ", but it is installed already, and stays"
+        elif not may_come:
+            return ProbePlan(device, sentence, sentence, evidence.missing)
+        elif not is_last:
+            return ProbePlan(device, sentence, missing=evidence.missing)
+        else:
+            sentence += ", but it may come, and the rules are required"
+    text = render_ruleset(device)
     after = node.dry_run(text, TABLE)
     return ProbePlan(
-        devices,
-        evidence.sentence,
+        device,
+        sentence,
         ruleset=text,
         rules_before=node.listing(TABLE),
         rules_after=after,
-        pins=plan_pins(dev, node.pins(REWRITTEN_SOURCE)),
+        pins=plan_pins(device, node.pins(REWRITTEN_SOURCE)),
     )
 
 
 def _judge(
-    probe: LoadBalancerProbe, node: ProbeNode, devices: tuple[str, ...], assigned: tuple[IPv6Address, ...] | None
+    probe: LoadBalancerProbe, node: ProbeNode, device: str, assigned: tuple[IPv6Address, ...] | None
 ) -> Evidence:
     if probe.ipv6_detection is Ipv6Detection.ALWAYS:
         return ALWAYS
     if assigned is not None:
         return judge_assigned(assigned)
-    return judge_addresses(devices, node.addresses())
+    return judge_addresses(device, node.addresses())
 
 
-def _devices_of_image(probe: LoadBalancerProbe) -> tuple[str, ...]:
+def _device_of_image(probe: LoadBalancerProbe) -> str:
     if not probe.devices:
         raise ConfigError(
             [
                 (
                     "hostNetworking.loadBalancerProbe.devices",
-                    "must be given for an image: there is no kernel to ask which devices its default routes have",
+                    "must be given for an image: there is no kernel to ask which device its default route has",
                 )
             ]
         )
-    return probe.devices
+    return probe.devices[0]
 
 
 # --- carrying it out ---------------------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ class ConfigureLoadBalancerProbe:
     """Rewrite the IPv6 health probes of Azure's load balancer, now and at every boot, on a node that has IPv6.
 
     Not enabled: what an earlier run installed is removed. No IPv6: nothing is installed, but what is there already is
-    kept up.
+    kept up; where the rules are required an address may come later, so they are installed all the same.
 
     Args:
         config: what is wanted.
@@ -186,7 +191,7 @@ class ConfigureLoadBalancerProbe:
 
         Returns:
             What was changed, or why nothing was; with a ``problem`` if it couldn't be and the config doesn't require
-            it. Then it is installed for the next boot all the same, if it is known for which devices.
+            it. Then it is installed for the next boot all the same, if it is known for which device.
 
         Raises:
             LoadBalancerProbeError: it is required and can't be done; everything is as before.
@@ -198,7 +203,7 @@ class ConfigureLoadBalancerProbe:
         if not probe.enabled:
             return _remove(host, self.node, scope, is_asked_for=False)
         if host.is_image:
-            return self._install(host, scope, ProbeReport(devices=_devices_of_image(probe)))
+            return self._install(host, scope, ProbeReport(_device_of_image(probe)))
         node = nodes.probe_node(host, self.node)
         try:
             return self._carry_out(host, node, scope)
@@ -207,23 +212,23 @@ class ConfigureLoadBalancerProbe:
                 raise
             # With what couldn't be put back, if anything.
             problem = "\n".join([str(error), *getattr(error, "__notes__", ())])
-            return self._install(host, scope, ProbeReport(devices=_known_devices(probe, node), problem=problem))
+            return self._install(host, scope, ProbeReport(_known_device(probe, node), problem=problem))
 
     def _carry_out(self, host: Host, node: ProbeNode, scope: CancelScope) -> ProbeReport:
         probe = self.config.load_balancer_probe
         assigned = _assigned(probe, node, scope)
 
-        def look() -> tuple[ProbeReport, str | None]:
+        def look(*, is_last: bool = False) -> tuple[ProbeReport, str | None]:
             with locked(host.layout.lock, scope):
-                plan = _plan_now(probe, host, node, assigned)
+                plan = _plan_now(probe, host, node, assigned, is_last=is_last)
                 is_new = False
-                if plan.missing is None and plan.skipped_because is None:
+                if plan.device is not None and plan.missing is None and plan.skipped_because is None:
                     with all_or_nothing(scope) as undo:
-                        is_new = install_part(host, self.config.consumer, self._part(host, plan.devices), undo)
+                        is_new = install_part(host, self.config.consumer, self._part(host, plan.device), undo)
                         _apply(plan, node, scope, undo)
                         _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
                 report = ProbeReport(
-                    plan.devices,
+                    plan.device,
                     plan.evidence,
                     plan.skipped_because,
                     rules_changed=plan.has_new_rules,
@@ -233,32 +238,32 @@ class ConfigureLoadBalancerProbe:
                 return report, plan.missing
 
         report, missing = look_until(host.routes, scope, probe.wait_seconds, look)
+        if missing is not None and probe.required:
+            report, missing = look(is_last=True)
         if missing is not None and report.skipped_because is None:
             raise LoadBalancerProbeError(
                 f"can't rewrite the load balancer's probes: waited {probe.wait_seconds} s and still missing is "
-                f"{missing}; bring it up, name others as loadBalancerProbe.devices, or raise its waitSeconds"
+                f"{missing}; bring it up, name another as loadBalancerProbe.devices, or raise its waitSeconds"
             )
         return report
 
     def _install(self, host: Host, scope: CancelScope, report: ProbeReport) -> ProbeReport:
         """Only what stays for the next boot, which may go better."""
-        if not report.devices:
+        if report.device is None:
             return report
         with exclusive(host, scope), all_or_nothing(scope) as undo:
-            is_new = install_part(host, self.config.consumer, self._part(host, report.devices), undo)
+            is_new = install_part(host, self.config.consumer, self._part(host, report.device), undo)
         return attrs.evolve(report, files_changed=is_new)
 
-    def _part(self, host: Host, devices: tuple[str, ...]) -> Part:
-        return probe_part(devices, host.layout, required=self.config.load_balancer_probe.required)
+    def _part(self, host: Host, device: str) -> Part:
+        return probe_part(device, host.layout, required=self.config.load_balancer_probe.required)
 
 
-def _known_devices(probe: LoadBalancerProbe, node: ProbeNode) -> tuple[str, ...]:
-    if probe.devices:
-        return probe.devices
+def _known_device(probe: LoadBalancerProbe, node: ProbeNode) -> str | None:
     try:
-        return check_devices(node.default_devices())
+        return choose_device(probe.devices or node.default_devices(), node.links())[0]
     except LoadBalancerProbeError:
-        return ()  # the problem that is reported already
+        return next(iter(probe.devices), None)  # the problem that is reported already
 
 
 def _apply(plan: ProbePlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:

@@ -66,7 +66,7 @@ def _why_probes_hold(host: Host) -> str | None:
     probe, script = installed.load_balancer_probe, host.layout.script(PROBE)
     if not probe.required:
         return None
-    if read_text(script) != render_script(probe.devices, required=True):
+    if read_text(script) != render_script(probe.devices[0], required=True):
         return f"{host.layout.relative(script)} isn't as hostrouting writes it: see hostrouting doctor"
     missing = plan_probe(installed, host, CancelScope()).missing
     return None if missing is None else f"the load balancer's probes need {missing}"

@@ -43,10 +43,10 @@ def report_text(report: ProbeReport) -> str:
     if report.problem is not None:
         lines += [bad(f"problem: {clean(line)}") for line in report.problem.splitlines()]
     if report.rules_changed:
-        lines.append(good(f"{_TABLE}: {'loaded' if report.devices else 'removed'}"))
+        lines.append(good(f"{_TABLE}: {'loaded' if report.device else 'removed'}"))
     lines += _pin_lines(report.pins, "pinned", "unpinned", "unchanged")
     if report.files_changed:
-        lines.append(good(f"for the next boot: {'installed' if report.devices else 'removed'}"))
+        lines.append(good(f"for the next boot: {'installed' if report.device else 'removed'}"))
     if not report.changed and report.problem is None:
         lines.append("nothing to change")
     return "\n".join(lines)
@@ -56,7 +56,7 @@ def _reason_lines(about: ProbePlan | ProbeReport) -> list[str]:
     if about.skipped_because is not None:
         return [f"skipped: {clean(about.skipped_because)}"]
     why = f"  ({clean(about.evidence)})" if about.evidence else ""
-    return [f"probes come in by: {clean(', '.join(about.devices))}{dim(why)}"] if about.devices else []
+    return [f"probes come in by: {clean(about.device)}{dim(why)}"] if about.device else []
 
 
 def _fate(plan: ProbePlan) -> str:
