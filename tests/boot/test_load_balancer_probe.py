@@ -40,10 +40,11 @@ LOOK = f"[Service]\nExecStartPre=+/bin/sh -c '{' '.join(LISTING)} >>/run/seen ||
 CONFIG = "/root/networking.json"
 
 
-def change(node: Machine, *devices: str, required: bool = True, consumer: str = TEMPLATE) -> None:
+def change(node: Machine, device: str | None = None, *, required: bool = True, consumer: str = TEMPLATE) -> None:
     """``hostrouting lb-probe apply``; without a device of a config that doesn't enable it. Off: into an image."""
-    probe = {"enabled": bool(devices), "devices": devices, "ipv6Detection": "ALWAYS"}
-    probe |= {"required": required} if devices else {}
+    probe: dict[str, object] = {"enabled": False}
+    if device is not None:
+        probe = {"enabled": True, "devices": [device], "ipv6Detection": "ALWAYS", "required": required}
     document = {"hostRouting": {"consumer": consumer}, "hostNetworking": {"loadBalancerProbe": probe}}
     node.write(CONFIG, json.dumps(document))
     if node.is_on:
@@ -133,7 +134,7 @@ def test_installed_changed_and_removed_on_a_running_node_it_never_bounces_the_ma
     assert node.python("lb-probe", "plan", CONFIG).stdout.splitlines()[-1] == "nothing to change"
     assert node.run("nft", "-a", "list", "ruleset").stdout == counted
     assert "✓ probes" in node.python("doctor", CONFIG, check=False).stdout
-    change(node, "eth0", "ib0")
+    change(node, "ib0")
     assert payload.main_pid() == pid
     change(node, "eth0", consumer=payload.unit)
     assert listing(node) == wanted

@@ -73,7 +73,7 @@ def apply(layout: Layout, wanted: Config | Probe) -> None:
         remove_part(on, PROBE)
     else:
         with all_or_nothing(phases.CancelScope()) as undo:
-            install_part(on, wanted.consumer, probe_part([wanted.device], layout, required=True), undo)
+            install_part(on, wanted.consumer, probe_part(wanted.device, layout, required=True), undo)
 
 
 def tree(layout: Layout) -> dict[str, tuple[str, int]]:

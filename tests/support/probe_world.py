@@ -274,8 +274,8 @@ def nft(text: str) -> None:
     tool("nft", "-f", "-", stdin=text)
 
 
-def load_rules(*devices: str) -> None:
-    nft(render_ruleset(devices or ("eth0",)))
+def load_rules(device: str = "eth0") -> None:
+    nft(render_ruleset(device))
 
 
 def counters(table: str = TABLE) -> tuple[int, ...]:

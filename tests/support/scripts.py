@@ -107,8 +107,8 @@ class Sandbox:
         out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def count_processes(self, text: str, *arguments: str) -> int:
+    def count_processes(self, text: str, *arguments: str, **more: object) -> int:
         """How many processes a script starts, itself and its subshells included."""
-        done = self.run(text, *arguments, is_host=True, before=("bash", "-c", _COUNT, "count"))
+        done = self.run(text, *arguments, **({"is_host": True} | more), before=("bash", "-c", _COUNT, "count"))
         assert done.returncode == 0, (done.stdout, done.stderr, (self.root / "out").read_text())
         return int(done.stdout)

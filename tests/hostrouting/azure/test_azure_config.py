@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WHOLE = {
     "loadBalancerProbe": {
         "enabled": True,
-        "devices": ["eth0", "azure0"],
+        "devices": ["azure0"],
         "ipv6Detection": "METADATA",
         "required": True,
         "waitSeconds": 60,
@@ -46,12 +46,18 @@ def problems(document: Any) -> dict[str, str]:
 
 def test_every_key_is_read() -> None:
     config = read(**WHOLE)
-    assert config.load_balancer_probe == LoadBalancerProbe(True, ("eth0", "azure0"), Ipv6Detection.METADATA, True, 60)
+    assert config.load_balancer_probe == LoadBalancerProbe(True, ("azure0",), Ipv6Detection.METADATA, True, 60)
     stale = config.stale_azure_vnet
     assert stale is not None
     assert stale.cidrs == (IPv4Network("10.241.0.0/16"), IPv6Network("fd00:10::/64"))
     assert stale.keep == (IPv4Address("10.241.0.9"), IPv6Address("fd00:10::9"))
     assert (stale.bridge, stale.uplink, stale.lock_wait_seconds) == ("azure1", "enP1s0", 10)
+
+
+def test_several_devices_are_an_error_and_one_named_twice_is_one() -> None:
+    found = problems({"hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0", "azure0"]}}})
+    assert list(found) == ["hostNetworking.loadBalancerProbe.devices"]
+    assert LoadBalancerProbe(True, ["eth0", "eth0"]).devices == ("eth0",)
 
 
 def test_what_is_left_out_has_a_default() -> None:

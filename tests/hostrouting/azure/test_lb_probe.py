@@ -47,8 +47,8 @@ UNAVAILABLE = LoadBalancerProbeError("Azure's metadata service is unavailable")
 
 
 # What is in force of the rules for some devices, as the node in memory lists it.
-def rules(*devices: str) -> str:
-    return FakeProbeNode().dry_run(render_ruleset(devices), TABLE)
+def rules(device: str) -> str:
+    return FakeProbeNode().dry_run(render_ruleset(device), TABLE)
 
 
 def config(*, enabled: bool = True, **more: Any) -> HostNetworking:
@@ -117,7 +117,7 @@ def world(tmp_path: Path) -> World:
 def test_the_first_run_loads_pins_and_installs_and_the_second_touches_nothing(world: World) -> None:
     first = world.configure()
     assert (first.changed, first.rules_changed, first.files_changed, first.pins.add) == (True, True, True, (PINNED,))
-    assert (first.devices, first.evidence, first.problem) == (("eth0",), "eth0 has fd00::4", None)
+    assert (first.device, first.evidence, first.problem) == ("eth0", "eth0 has fd00::4", None)
     assert world.node.tables == {TABLE: rules("eth0")}
     assert world.node.pin_list == [PINNED]
     assert world.is_installed
@@ -133,12 +133,12 @@ def test_a_change_of_devices_changes_rules_and_route_the_new_route_first(world: 
     calls: list[str] = []
     instead(world.node, "pin", note(calls, "pin", world.node.pin))
     instead(world.node, "unpin", note(calls, "unpin", world.node.unpin))
-    report = world.configure(config(devices=["eth1", "eth0"]))
-    assert world.node.tables == {TABLE: rules("eth0", "eth1")}
+    report = world.configure(config(devices=["eth1"]))
+    assert world.node.tables == {TABLE: rules("eth1")}
     assert calls == ["pin", "unpin"]
     assert [(pin.dev, pin.metric) for pin in world.node.pin_list] == [("eth1", 1)]
     assert report.pins.remove == (PINNED,)
-    assert not world.configure(config(devices=["eth1", "eth0"])).changed
+    assert not world.configure(config(devices=["eth1"])).changed
 
 
 def note(calls: list[str], name: str, call: Callable[[Pin], None]) -> Callable[[Pin], None]:
@@ -168,6 +168,18 @@ def test_without_ipv6_nothing_is_installed_after_a_wait_that_is_told(tmp_path: P
     assert world.clock.monotonic() >= 5
 
 
+def test_rules_that_are_required_wait_for_an_address_and_then_are_installed_without(tmp_path: Path) -> None:
+    world = World(tmp_path, node(addresses=[]))
+    asked = config(required=True)
+    assert world.plan(asked).missing == "an IPv6 address of scope global on eth0"
+    report = world.configure(asked)
+    assert world.clock.monotonic() >= 5
+    assert (report.skipped_because, report.rules_changed, report.pins.add) == (None, True, (PINNED,))
+    assert report.evidence == "no IPv6 address of scope global on eth0, but it may come, and the rules are required"
+    assert world.is_installed
+    assert world.plan(asked).is_empty
+
+
 def test_an_address_that_is_still_tried_out_is_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path, node(addresses=[TENTATIVE]))
     world.clock.call_later(2, lambda: world.node.address_list.append(OWN))
@@ -185,7 +197,7 @@ def test_only_addresses_of_the_devices_in_question_and_of_scope_global_count(tmp
 def test_a_default_route_is_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path, node(default_devices=[]))
     world.clock.call_later(3, lambda: world.node.default_device_names.append("eth0"))
-    assert world.configure().devices == ("eth0",)
+    assert world.configure().device == "eth0"
     assert world.waits[0].startswith("waiting up to 5 s for a default route")
 
 
@@ -229,25 +241,29 @@ def test_what_cannot_be_done_is_an_error_if_required_and_a_problem_if_not(
     report = world.configure(config(**asked))
     assert expected in (report.problem or "")
     assert (world.node.tables, world.node.pin_list) == ({}, given.get("pins", []))
-    # For the next boot, which may go better, all is there if it is known for which devices.
-    assert world.is_installed == bool(report.devices) == (world.node.default_device_names == ["eth0"])
+    # For the next boot, which may go better, all is there if it is known for which device.
+    is_known = not any(words in expected for words in ("a default route", "is a port of", "not an interface name"))
+    assert world.is_installed == (report.device is not None) == is_known
     assert not world.configure(config(**asked)).changed
 
 
-def test_devices_that_are_named_are_needed_by_rules_though_not_all_are_there(tmp_path: Path) -> None:
-    world = World(tmp_path, node(default_devices=[]))
-    world.configure(config(devices=["ghost0", "eth0"]))
-    assert world.node.tables == {TABLE: rules("ghost0", "eth0")}
+def test_of_several_default_routes_the_device_of_the_best_gets_rules_and_route(tmp_path: Path) -> None:
+    world = World(tmp_path, node(default_devices=["eth0", "eth1"]))
+    world.configure()
+    assert world.node.tables == {TABLE: rules("eth0")}
     assert world.node.pin_list == [PINNED]
 
 
 def test_the_route_is_pinned_on_no_port_of_a_bridge_but_on_a_member_of_a_vrf(tmp_path: Path) -> None:
     links = [Link(2, "eth0", master="azure0"), Link(3, "azure0", kind="bridge"), Link(4, "eth2", master="red"),
              Link(5, "red", kind="vrf")]  # fmt: skip
-    world = World(tmp_path, node(links=links, default_devices=["eth0", "azure0"]))
+    world = World(
+        tmp_path, node(links=links, default_devices=["eth0", "azure0"], addresses=[attrs.evolve(OWN, dev="azure0")])
+    )
     world.configure()
     assert [pin.dev for pin in world.node.pin_list] == ["azure0"]
-    assert world.configure(config(devices=["eth0", "eth2"], ipv6_detection="ALWAYS")).pins.add[0].dev == "eth2"
+    assert world.node.tables == {TABLE: rules("azure0")}
+    assert world.configure(config(devices=["eth2"], ipv6_detection="ALWAYS")).pins.add[0].dev == "eth2"
 
 
 def test_always_asks_nobody(tmp_path: Path) -> None:
@@ -525,9 +541,9 @@ def test_an_image_gets_files_and_its_kernel_is_not_asked(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="loadBalancerProbe.devices: must be given for an image"):
         ConfigureLoadBalancerProbe(config(), host=image).do(CancelScope())
     asked = config(devices=["eth0"], required=True)
-    assert plan_probe(asked, image, CancelScope()).devices == ("eth0",)
+    assert plan_probe(asked, image, CancelScope()).device == "eth0"
     report = ConfigureLoadBalancerProbe(asked, host=image).do(CancelScope())
-    assert (report.changed, report.rules_changed, report.devices) == (True, False, ("eth0",))
+    assert (report.changed, report.rules_changed, report.device) == (True, False, "eth0")
     assert world.is_installed
     assert not (tmp_path / "run").exists()
     assert not ConfigureLoadBalancerProbe(asked, host=image).do(CancelScope()).changed

@@ -58,7 +58,7 @@ def host(units: FakeSystemd, layout: Layout) -> Host:
 
 @pytest.fixture
 def part(layout: Layout) -> Part:
-    return probe_part(["eth0"], layout, required=True)
+    return probe_part("eth0", layout, required=True)
 
 
 def tree(layout: Layout, *, manifest: bool = True) -> dict[str, object]:
@@ -119,7 +119,7 @@ def test_its_files_are_those_that_are_taken_back(layout: Layout, part: Part) -> 
 
 @pytest.mark.parametrize("required", [True, False])
 def test_it_holds_the_consumer_back_if_and_only_if_it_is_required(host: Host, layout: Layout, required: bool) -> None:
-    install(host, probe_part(["eth0"], layout, required=required))
+    install(host, probe_part("eth0", layout, required=required))
     marks = "+" if required else "-+"
     assert f"\nExecStartPre={marks}/etc/aks-flex-node/{PROBE_GATE}\n" in layout.gate(TEMPLATE).read_text()
     assert {name: part.is_blocking for name, part in Manifest.load(layout).parts.items()} == {PROBE: required}
@@ -140,7 +140,7 @@ def test_a_second_time_touches_nothing_and_another_device_changes_two_files_and_
     before, reloads = tree(layout), units.reloads
     assert not install(host, part)
     assert (tree(layout), units.reloads) == (before, reloads)
-    install(host, probe_part(["eth0", "azure0"], layout, required=True))
+    install(host, probe_part("azure0", layout, required=True))
     after = tree(layout)
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {
@@ -154,10 +154,10 @@ def test_a_second_time_touches_nothing_and_another_device_changes_two_files_and_
 def test_the_manifest_tells_what_it_was_rendered_from(host: Host, layout: Layout, required: bool) -> None:
     assert installed_config(Manifest.load(layout)) == HostNetworking()
     apply(host)
-    install(host, probe_part(["eth0", "azure0"], layout, required=required), "kubelet.service")
+    install(host, probe_part("azure0", layout, required=required), "kubelet.service")
     installed = installed_config(Manifest.load(layout))
     probe = installed.load_balancer_probe
-    assert (probe.enabled, probe.devices, probe.required) == (True, ("eth0", "azure0"), required)
+    assert (probe.enabled, probe.devices, probe.required) == (True, ("azure0",), required)
     assert probe.ipv6_detection is Ipv6Detection.ALWAYS
     assert installed.consumer == "kubelet.service"
     remove_part(host, PROBE)
@@ -219,7 +219,7 @@ def test_it_comes_changes_and_goes_beside_host_routing(host: Host, layout: Layou
     alone = tree(layout, manifest=False)
     install(host, part)
     assert pre_starts(layout) == [*BOTH_GATES, PROBE_GATE]
-    install(host, probe_part(["eth1"], layout, required=False))
+    install(host, probe_part("eth1", layout, required=False))
     assert f"-+/etc/aks-flex-node/{PROBE_GATE}" in layout.gate(TEMPLATE).read_text()
     remove_part(host, PROBE)
     assert tree(layout, manifest=False) == alone

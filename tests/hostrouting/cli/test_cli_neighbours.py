@@ -94,7 +94,7 @@ def test_apply_does_what_plan_said_and_then_there_is_nothing_left(run: Any, prob
 
 def test_json_is_one_document(run: Any) -> None:
     plan = json.loads(run("lb-probe plan CONFIG --output json")[1])
-    assert (plan["schema"], plan["devices"], plan["rules"]["differ"]) == (1, ["eth0"], True)
+    assert (plan["schema"], plan["device"], plan["rules"]["differ"]) == (1, "eth0", True)
     assert plan["boot"]["enable"] == ["load-balancer-probe.service"]
     report = json.loads(run("lb-probe apply CONFIG --output json")[1])
     assert (report["schema"], report["changed"], report["problem"]) == (1, True, None)

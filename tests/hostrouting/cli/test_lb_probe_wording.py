@@ -20,7 +20,7 @@ def plain(text: str) -> str:
 
 def test_a_plan_shows_devices_rules_routes_and_files() -> None:
     plan = ProbePlan(
-        ("eth0",),
+        "eth0",
         "eth0 has fd00::4",
         ruleset="x",
         rules_before="a\nb\n",
@@ -53,7 +53,7 @@ def test_a_plan_tells_a_new_table_from_one_that_goes() -> None:
 
 
 def test_a_plan_without_changes_says_so() -> None:
-    plan = ProbePlan(("eth0",), "x", rules_before="a", rules_after="a", pins=PinPlan(unchanged=(OURS,)))
+    plan = ProbePlan("eth0", "x", rules_before="a", rules_after="a", pins=PinPlan(unchanged=(OURS,)))
     assert plain(plan_text(plan, BootPlan(), wait_seconds=5)).splitlines()[1:] == [
         "= nftables table ip6 azure_slb_probe",
         f"= {OURS}",
@@ -70,7 +70,7 @@ def test_a_plan_says_what_would_be_waited_for_or_why_nothing_is_done() -> None:
 
 def test_a_report_shows_what_was_done() -> None:
     report = ProbeReport(
-        ("eth0",), "eth0 has fd00::4", rules_changed=True, pins=PinPlan(add=(OURS,), remove=(OLD,)),
+        "eth0", "eth0 has fd00::4", rules_changed=True, pins=PinPlan(add=(OURS,), remove=(OLD,)),
         files_changed=True,
     )  # fmt: skip
     assert plain(report_text(report)).splitlines() == [
@@ -84,7 +84,7 @@ def test_a_report_shows_what_was_done() -> None:
 
 
 def test_a_problem_is_told_line_by_line_and_cannot_colour_the_terminal() -> None:
-    report = ProbeReport(devices=("eth0",), problem="nft refused: \x1b[31m\nand more")
+    report = ProbeReport(device="eth0", problem="nft refused: \x1b[31m\nand more")
     lines = plain(report_text(report)).splitlines()
     assert lines[1].startswith("problem: nft refused: ")
     assert "\x1b" not in lines[1]
