@@ -1,21 +1,18 @@
 """Azure's metadata service: plain HTTP at a link-local address that only this machine can reach.
 
-By hand over one socket, so that a cancel ends it at any moment, an answer that trickles in can't hold it up, and no
-proxy is ever asked. Whatever isn't understood means that nobody knows, never that there is no IPv6.
+Whatever isn't understood means that nobody knows, never that there is no IPv6.
 """
 
 from __future__ import annotations
 
-import errno as errnos
-import io
 import json
 import os
-import select
-import socket
-from contextlib import closing
-from http.client import HTTPException, HTTPResponse
+import threading
+from http.client import HTTPException
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
+from urllib.request import HTTPHandler, OpenerDirector, Request
 
 from hostrouting.azure.errors import LoadBalancerProbeError
 from phases import TimedOut
@@ -25,13 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["MetadataService"]
 
-_ADDRESS = ("169.254.169.254", 80)
-_PATH = "/metadata/instance/network/interface?api-version=2021-02-01"
-# Without the header "Metadata" the service refuses, so that no page can lure a browser there.
-_REQUEST = (
-    f"GET {_PATH} HTTP/1.1\r\nHost: {_ADDRESS[0]}\r\nMetadata: true\r\nAccept: application/json\r\n"
-    "Accept-Encoding: identity\r\nConnection: close\r\n\r\n"
-).encode()
+_REQUEST = Request(
+    "http://169.254.169.254/metadata/instance/network/interface?api-version=2021-02-01",
+    # Without it the service refuses, so that no page can lure a browser there.
+    headers={"Metadata": "true"},
+)
+# It asks no proxy and follows no redirect: nobody but the machine's own host is to be believed.
+_OPENER = OpenerDirector()
+_OPENER.add_handler(HTTPHandler())
 
 # Together less than 5 s.
 TRY_SECONDS = 1.0
@@ -39,10 +37,9 @@ TRIES = 4
 PAUSE_SECONDS = 0.25
 
 ANSWER_BYTES_MAX = 1 << 20
-_CHUNK_BYTES = 1 << 16
-_HEAD_END = b"\r\n\r\n"
 
 _OK, _TOO_MANY_REQUESTS, _SERVER_ERRORS = 200, 429, range(500, 600)
+_SILENCE = f"no answer within {TRY_SECONDS:g} s"
 
 
 class _UnclearError(Exception):
@@ -76,7 +73,7 @@ class MetadataService:
         scope.progress("asking Azure's metadata service for this machine's IPv6 addresses")
         for number in range(1, TRIES + 1):
             try:
-                return _read(_answer(scope))
+                return _read(_ask(scope))
             except _UnclearError as error:
                 if not error.is_passing or number == TRIES:
                     raise LoadBalancerProbeError(
@@ -90,92 +87,56 @@ class MetadataService:
 # --- HTTP ----------------------------------------------------------------------------------------------------------
 
 
-def _answer(scope: CancelScope) -> bytes:
-    """The body of one answer with status 200."""
-    within = scope.child(timeout=TRY_SECONDS)
+def _ask(scope: CancelScope) -> bytes:
+    """The body of one answer.
+
+    It is asked for in a thread, as a cancel must end it at any moment and an answer that trickles in mustn't hold it
+    up; a thread that is left behind ends with its socket's time-outs, or with the process.
+    """
+    answers: list[bytes | Exception] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        try:
+            answers.append(_fetch())
+        except Exception as error:  # noqa: BLE001 - raised where the answer is waited for
+            answers.append(error)
+        is_over.set()
+
+    threading.Thread(target=ask, name="metadata-service", daemon=True).start()
     try:
-        with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)) as service:
-            service.setblocking(False)
-            _connect(service, within)
-            service.sendall(_REQUEST)  # of a few hundred bytes, so into an empty buffer
-            return _parse(_receive(service, within))
+        scope.child(timeout=TRY_SECONDS).wait(is_over)
     except TimedOut:
         scope.check()  # the try's end is no news; the scope's own deadline is
-        raise _UnclearError(f"no answer within {TRY_SECONDS:g} s", is_passing=True) from None
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise _UnclearError(reason.lower(), is_passing=error.errno == errnos.ECONNRESET) from error
+        raise _UnclearError(_SILENCE, is_passing=True) from None
+    (answer,) = answers
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
-def _connect(service: socket.socket, scope: CancelScope) -> None:
-    errno = service.connect_ex(_ADDRESS)
-    if errno == errnos.EINPROGRESS:
-        # A scope waits for what can be read, which an epoll can be as soon as what it watches is as asked.
-        with select.epoll() as watch:
-            watch.register(service, select.EPOLLOUT)
-            scope.wait(watch)
-        errno = service.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if errno:
-        raise OSError(errno, os.strerror(errno))
-
-
-def _receive(service: socket.socket, scope: CancelScope) -> bytes:
-    received = bytearray()
-    while not _is_whole(received):
-        scope.wait(service)
-        chunk = service.recv(_CHUNK_BYTES)
-        if not chunk:
-            break
-        received += chunk
-        if len(received) > ANSWER_BYTES_MAX:
-            raise _too_long()
-    return bytes(received)
-
-
-def _too_long() -> _UnclearError:
-    return _UnclearError(f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
-
-
-def _is_whole(received: bytearray) -> bool:
-    """Whether a body of a known length has come, for services that don't hang up."""
-    head, end, body = bytes(received).partition(_HEAD_END)
-    if not end:
-        return False
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length" and value.strip().isdigit():
-            digits = value.strip().lstrip(b"0")
-            # Python turns no more than a few thousand digits into a number.
-            if len(digits) > len(str(ANSWER_BYTES_MAX)):
-                raise _too_long()
-            return len(body) >= int(digits or b"0")
-    return False
-
-
-class _Received:
-    """What ``HTTPResponse`` asks of a socket, for an answer that has come whole."""
-
-    def __init__(self, answer: bytes) -> None:
-        self._answer = answer
-
-    def makefile(self, _mode: str) -> io.BytesIO:
-        """The answer as a file."""
-        return io.BytesIO(self._answer)
-
-
-def _parse(answer: bytes) -> bytes:
-    if not answer:
-        raise _UnclearError("it hung up without an answer", is_passing=True)
+def _fetch() -> bytes:
     try:
-        response = HTTPResponse(_Received(answer), method="GET")  # type: ignore[arg-type]
-        response.begin()
-        body = response.read()
+        with _OPENER.open(_REQUEST, timeout=TRY_SECONDS) as response:
+            body: bytes = response.read(ANSWER_BYTES_MAX + 1)
+    except OSError as error:
+        cause = error.reason if isinstance(error, URLError) else error
+        if isinstance(cause, TimeoutError):
+            raise _UnclearError(_SILENCE, is_passing=True) from error
+        if isinstance(cause, ConnectionResetError):
+            raise _UnclearError("it hung up without an answer", is_passing=True) from error
+        errno = getattr(cause, "errno", None)
+        raise _UnclearError(os.strerror(errno).lower() if errno else str(cause)) from error
     except (HTTPException, ValueError, OverflowError) as error:
         raise _UnclearError(f"its answer isn't whole, or isn't HTTP: {error!r}") from error
-    # A redirect is refused too: nobody but the machine's own host is to be believed.
     if response.status != _OK:
         is_passing = response.status == _TOO_MANY_REQUESTS or response.status in _SERVER_ERRORS
         raise _UnclearError(f"it answered {response.status} {response.reason}".rstrip(), is_passing=is_passing)
+    if len(body) > ANSWER_BYTES_MAX:
+        raise _UnclearError(f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
+    length = response.headers["Content-Length"]
+    if length not in (None, str(len(body))):
+        raise _UnclearError(f"its answer isn't whole: {len(body)} of {length[:20]} bytes")
     return body
 
 
