@@ -11,6 +11,7 @@ from probe_world import (
     BALANCER_MAC,
     HOST_PORT,
     NODE,
+    NODE_BY_SECOND_NIC,
     PIN,
     SERVICE_PORT,
     World,
@@ -27,7 +28,7 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
 from hostrouting.azure.probe.linux import LinuxProbeNode
-from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
 from hostrouting.testing import FakeSystemd
 
@@ -95,6 +96,34 @@ def test_configuring_again_mends_what_others_have_wiped(world: World, host: Host
         assert world.is_lost()
         assert configure(host)
         assert world.probe() == ANSWER
+
+
+def test_of_two_default_routes_one_device_gets_rules_and_probes_by_the_other_are_answered_as_without(
+    world: World, host: Host
+) -> None:
+    world.add_nic()
+    for dev, metric in (("eth0", 10), ("eth1", 20)):
+        ip(f"route add default via {PROBE_SOURCE} dev {dev} metric {metric}")
+    with serving(SERVICE_PORT, world.pod), serving(HOST_PORT) as own:
+        assert world.probe(NODE_BY_SECOND_NIC, HOST_PORT, by="eth1") == ANSWER
+        configure(host)
+        assert world.probe(NODE_BY_SECOND_NIC, HOST_PORT, by="eth1") == ANSWER
+        assert world.probe(NODE, HOST_PORT) == ANSWER
+        assert world.probe() == ANSWER
+        assert own.peers == [PROBE_SOURCE, PROBE_SOURCE, REWRITTEN_SOURCE]
+        # With rules of its own they would be lost: their answers would leave by the pinned route.
+        nft(render_ruleset("eth1").replace('"eth1"', '{ "eth0", "eth1" }'))
+        assert world.is_lost(NODE_BY_SECOND_NIC, HOST_PORT, by="eth1")
+
+
+def test_rules_that_are_required_are_there_before_an_ipv6_address_that_comes_late(world: World, host: Host) -> None:
+    ip(f"address del {NODE}/64 dev eth0", f"route add default via {PROBE_SOURCE} dev eth0")
+    assert configure(host)
+    ip(f"address add {NODE}/64 dev eth0")
+    with serving(SERVICE_PORT, world.pod), serving(HOST_PORT):
+        assert world.probe() == ANSWER
+        assert world.probe(NODE, HOST_PORT) == ANSWER
+    assert not configure(host)
 
 
 def test_where_the_uplink_is_a_bridges_port_the_bridge_is_configured(world: World, host: Host) -> None:

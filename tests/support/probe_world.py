@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 BALANCER = IPv6Address("2001:db8:1::1")
 SECOND_ROUTER = IPv6Address("fe80::2")  # at the balancer's end as well
 NODE = IPv6Address("2001:db8:1::4")
+NODE_BY_SECOND_NIC = IPv6Address("2001:db8:2::4")
 NODE_LINK_LOCAL = IPv6Address("fe80::4")
 NODE_ON_POD_LINK = IPv6Address("fd00:cafe::1")
 POD = IPv6Address("fd00:cafe::10")
@@ -99,21 +100,36 @@ class World:
             *_up("azure0", f"{NODE}/64", f"{NODE_LINK_LOCAL}/64"),
         )
 
+    def add_nic(self) -> None:
+        """The node gets eth1, by which the balancer sends probes too."""
+        far = f"peer name eth1 netns /proc/self/fd/{self.balancer.fd}"
+        node = _up("eth1", f"{NODE_BY_SECOND_NIC}/64", f"{NODE_LINK_LOCAL}/64")
+        ip(f"link add eth1 type veth {far}", *node, pass_fds=(self.balancer.fd,))
+        balancer = _up("eth1", f"{PROBE_SOURCE}/64", "2001:db8:2::1/64")
+        self.balancer.run(lambda: ip(*balancer))
+        for inside in (_here, self.balancer.run):
+            inside(lambda: _set_checksum_offload(False, "eth1"))
+
     # --- probes ------------------------------------------------------------------------------------------------
 
     def probe(
-        self, destination: IPv6Address = POD, port: int = SERVICE_PORT, *, patience: float = PATIENCE_SECONDS
+        self,
+        destination: IPv6Address = POD,
+        port: int = SERVICE_PORT,
+        *,
+        by: str = "eth0",
+        patience: float = PATIENCE_SECONDS,
     ) -> bytes:
         """What a health probe of the balancer hears."""
-        with self.balancer.run(_probing_socket) as client:
+        with self.balancer.run(lambda: _probing_socket(by)) as client:
             client.settimeout(patience)
             client.connect((str(destination), port))
             return b"".join(iter(lambda: client.recv(65536), b""))
 
-    def is_lost(self, destination: IPv6Address = POD, port: int = SERVICE_PORT) -> bool:
+    def is_lost(self, destination: IPv6Address = POD, port: int = SERVICE_PORT, *, by: str = "eth0") -> bool:
         """Whether a probe hears nothing at all."""
         try:
-            self.probe(destination, port, patience=LOST_AFTER_SECONDS)
+            self.probe(destination, port, by=by, patience=LOST_AFTER_SECONDS)
         except TimeoutError:
             return True
         return False
@@ -166,9 +182,9 @@ def _set_checksum_offload(on: bool, *devs: str) -> None:
             fcntl.ioctl(here, _SIOCETHTOOL, struct.pack("16sP", dev.encode(), value.buffer_info()[0]))
 
 
-def _probing_socket() -> socket.socket:
+def _probing_socket(dev: str) -> socket.socket:
     client = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-    client.bind((str(PROBE_SOURCE), 0, 0, socket.if_nametoindex("eth0")))
+    client.bind((str(PROBE_SOURCE), 0, 0, socket.if_nametoindex(dev)))
     return client
 
 

@@ -70,8 +70,8 @@ _APPLY_MORE = """
 Now: the rules in one nftables transaction, seen to be in force, and a route to the rewritten address, so that answers
 of the host itself find back without a default route. For every boot: a script, its unit, and a line in the gate; a
 flush of the ruleset by nftables.service or nftables-flush.service is made good at once. A second run changes nothing
-and keeps the counters. A node without IPv6 is left alone. What fails is an error if CONFIG says "required": true;
-otherwise it is reported, and the node starts.
+and keeps the counters. A node without IPv6 is left alone, unless CONFIG says "required": true and an address may come
+later. What fails is an error if it says so; otherwise it is reported, and the node starts.
 
   hostrouting lb-probe apply /etc/aks-flex-node/config.json
   hostrouting lb-probe apply --root /mnt/image config.json      with "devices"; holds from the image's first boot
