@@ -479,8 +479,9 @@ done
 
 def test_cut_off_at_the_end_of_any_line_or_inside_it_is_no_script(sandbox: Sandbox) -> None:
     """A cut behind a complete line is what would make a shorter script that succeeds."""
-    body = script().split("\n", 1)[1]
-    assert body.startswith("{\n")
+    head, group, rest = script().partition("\n{\n")
+    assert all(line.startswith("#") for line in head.splitlines())
+    body = group.lstrip() + rest
     whole = len(body) - 1
     sizes = {*(match.end() for match in re.finditer("\n|;", body)), *range(1, whole, 97)} - {len(body)} | {whole}
     argv = ["bash", "-c", _PARSE_EACH, "bash", *map(str, sorted(sizes))]

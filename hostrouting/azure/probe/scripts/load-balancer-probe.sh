@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2329 # some is for the part that the scripts share
 {
 # Loads the rules that rewrite the IPv6 health probes of Azure's load balancer, so that pods can answer them, and pins
 # the route that the answers take. Rendered by hostrouting: edits are lost.
@@ -38,17 +39,10 @@ see_host() {
   look_at_gate
   case $GATE:$MODE in
     off:gate)
-      complain "GATE OFF: $WHY; the start is admitted and the load balancer's probes were not looked at"
-      exit 0
+      complain "GATE OFF: $WHY; the start is admitted and the load balancer's probes were not looked at" && exit 0
       ;;
-    other:*)
-      say "$WHY: nothing was changed"
-      exit 0
-      ;;
-    unknown:*)
-      complain "$WHY"
-      exit 1
-      ;;
+    other:*) say "$WHY: nothing was changed" && exit 0 ;;
+    unknown:*) complain "$WHY" && exit 1 ;;
   esac
 }
 
@@ -64,7 +58,6 @@ run_bounded() {
 }
 
 attempt() {
-  MISSING=''
   if [ "$MODE" = rules ]; then
     take_lock || complain "$MESSAGE; going on without it"
     load_rules
@@ -150,7 +143,7 @@ fail() {
   return 1
 }
 
-ANSWER='' WHY='' GATE='' CHANGES=() MODE=${1-} LIMIT=$WAIT_SECONDS
+CHANGES=() MODE=${1-} LIMIT=$WAIT_SECONDS
 case $#:$MODE in
   0: | 1:bounded) ;;
   1:gate | 1:rules) see_host ;;
@@ -159,22 +152,20 @@ case $#:$MODE in
     exit 64
     ;;
 esac
-if ! [ -d /proc/sys/net/ipv6 ]; then
-  say 'this kernel has no IPv6: there are no probes to rewrite'
-  exit 0
-fi
+[ -d /proc/sys/net/ipv6 ] || { say 'this kernel has no IPv6: there are no probes to rewrite' && exit 0; }
 case $MODE:$REQUIRED in
   gate:no) run_bounded ;;
   gate:yes) be_the_gate ;;
   bounded:*) be_the_gate && HOLD=0 ;;
   rules:*) LOCK_LIMIT=$RULES_LOCK_SECONDS ;;
 esac
-if keep_trying; then
-  say "${CHANGES[@]:-nothing to change}"
-  exit 0
-fi
-[ -z "$MISSING" ] ||
-  fail "waited $LIMIT s and still missing is $MISSING; bring it up, or name another in loadBalancerProbe.devices"
+keep_trying
+case $? in
+  0) say "${CHANGES[@]:-nothing to change}" && exit 0 ;;
+  "$MAY_COME")
+    fail "waited $LIMIT s and still missing is $MISSING; bring it up, or name another in loadBalancerProbe.devices"
+    ;;
+esac
 complain "$MESSAGE"
 exit 1
 }
