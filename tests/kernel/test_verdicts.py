@@ -1,0 +1,157 @@
+"""Hosts on which a verdict was once wrong: library, recording and boot script say the same, and it is right."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from scripts import AWKS, Sandbox, awk_or_skip
+
+import phases
+from hostrouting import Config
+from hostrouting.boot.render import render_check_route_overlap_script
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.overlap.check import check_overlap
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostrouting.kernel.namespace import NamespaceKernel
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.overlap.findings import OverlapReport
+
+pytestmark = pytest.mark.kernel
+
+CIDR = "172.16.0.0/16"
+# e0 has the default route, e1 is a second interface.
+NODE = """
+    link add e0 type veth peer name p0
+    link add e1 type veth peer name p1
+    link set e0 up
+    link set p0 up
+    link set e1 up
+    link set p1 up
+    addr add 10.1.0.4/24 dev e0
+    addr add 10.2.0.4/24 dev e1
+    route add default via 10.1.0.1 dev e0 proto dhcp
+"""
+
+
+@attrs.frozen
+class Case:
+    """What is done to the node, and what is to be said.
+
+    Args:
+        does: commands of ip.
+        told: of each failure the kind, the interfaces, the first address and the source.
+        cidr: what is expected.
+        overlap: more keys of ``routeOverlap``.
+    """
+
+    does: str
+    told: tuple[tuple[str, str, str, str], ...] = ()
+    cidr: Any = CIDR
+    overlap: dict[str, Any] = attrs.field(factory=dict)
+
+
+AWAY = "route add default via 10.2.0.1 dev e1 table 100"
+CASES = {
+    "a rule for the source that connections get": Case(
+        f"{AWAY}\nrule add from 10.1.0.4 lookup 100", (("OVERLAP", "e1", "172.16.0.0", "10.1.0.4"),)
+    ),
+    "one for another source": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100"),
+    "one for the source and a part of the CIDR": Case(
+        f"{AWAY}\nrule add from 10.1.0.4 to 172.16.9.0/24 lookup 100", (("OVERLAP", "e1", "172.16.9.0", "10.1.0.4"),)
+    ),
+    "one that connections don't meet, and datagrams do": Case(
+        f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", (("OVERLAP", "e1", "172.16.0.0", ""),)
+    ),
+    "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", (("OVERLAP", "e1", "172.16.0.0", ""),)),
+    "one for TCP from a source": Case(
+        f"{AWAY}\nrule add from 10.1.0.4 ipproto tcp lookup 100", (("OVERLAP", "e1", "172.16.0.0", "10.1.0.4"),)
+    ),
+    "one for ports": Case(f"{AWAY}\nrule add ipproto tcp dport 443 lookup 100"),
+    "one for tunnels, and nothing else leads to the default route": Case(
+        """
+        route add 172.16.0.0/17 via 10.1.0.1 table 100
+        rule add pref 100 tun_id 5 lookup main
+        rule add pref 200 lookup 100
+        rule del pref 32766
+        rule del pref 32767
+        """,
+        (("NO-ROUTE", "", "172.16.128.0", ""),),
+    ),
+    "one for tunnels that leads away": Case(f"{AWAY}\nrule add pref 100 tun_id 5 lookup 100"),
+    "a connection that is discarded": Case(
+        "rule add from 10.1.0.4 to 172.16.0.0/24 blackhole", (("BLACKHOLE", "", "172.16.0.0", "10.1.0.4"),)
+    ),
+    "a local route of main": Case(
+        "route add local 172.16.5.0/24 dev lo table main", (("OVERLAP", "lo", "172.16.5.0", ""),)
+    ),
+    "a local route of main beside rules": Case(
+        "rule add pref 9 lookup 7\nroute add local 172.16.5.0/24 dev e0 table main",
+        (("OVERLAP", "lo", "172.16.5.0", ""),),
+    ),
+    "own and broadcast addresses": Case("addr add 172.16.5.1/24 dev e0"),
+    "a default route for a tos that is encapsulated": Case(
+        "link add t0 type veth peer name q0\nlink set t0 up\nroute add default tos 0x10 dev t0\n"
+        "route add 172.16.3.0/24 dev e1",
+        (("OVERLAP", "e1", "172.16.3.0", ""),),
+    ),
+    "an interface that took a node's CIDR": Case(
+        "link add cali1 type veth peer name q1\nlink set cali1 up\nroute add 172.16.7.0/24 dev cali1",
+        (("OVERLAP", "cali1", "172.16.7.0", ""),),
+        cidr={"cidr": CIDR, "devs": ["e0"]},
+    ),
+    "the same where pods may": Case(
+        "link add cali1 type veth peer name q1\nlink set cali1 up\nroute add 172.16.7.0/24 dev cali1"
+    ),
+    "wg0": Case(
+        "link add wg0 type veth peer name q2\nlink set wg0 up\nroute add 172.16.0.0/16 dev wg0",
+        (("OVERLAP", "wg0", "172.16.0.0", ""),),
+    ),
+}
+
+
+def check(backend: RouteBackend, case: Case) -> OverlapReport:
+    section = {"routeOverlap": {"expectedCidrs": [case.cidr], **case.overlap}, "waitSeconds": 0}
+    return check_overlap(Config.from_mapping({"hostRouting": section}), backend, phases.CancelScope())
+
+
+_LINE = re.compile(
+    r"(?P<kind>[A-Z-]+): expected CIDR \S+ \(probe (?P<probe>\S+)\) (?:routes via (?P<devs>\S+), )?"
+    r".*?(?: for connections from (?P<source>[0-9.]+))?(?:; by .*)?"
+)
+
+
+def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
+    matches = [_LINE.fullmatch(line) for line in lines]
+    assert None not in matches, lines
+    return tuple((m["kind"], m["devs"] or "", m["probe"], m["source"] or "") for m in matches if m is not None)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_library_recording_and_script_say_what_is_so(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    commands = "\n".join(line.strip() for line in (NODE + case.does).splitlines() if line.strip())
+    subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
+    recording = Snapshot.from_document(json.loads(take_snapshot(NetlinkBackend()).to_text()))
+    for backend in (NetlinkBackend(), SnapshotBackend(recording)):
+        report = check(backend, case)
+        told = tuple((str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings)
+        assert told == case.told
+        assert report.verdict == ("overlap" if case.told else "ok")
+    script = render_check_route_overlap_script([case.cidr], "STRICT", wait_seconds=0, **case.overlap)
+    for name in AWKS:
+        root = tmp_path / name
+        root.mkdir()
+        sandbox = Sandbox(root, awk_or_skip(name))
+        done = sandbox.run(script)
+        assert done.returncode == (1 if case.told else 0), done.stderr
+        marker = sandbox.root / "run/aks-flex-node" / f"route-overlap.{'detected' if case.told else 'ok'}"
+        assert told_by(marker.read_text().splitlines()) == case.told
