@@ -53,55 +53,79 @@ function read_link(    name, i) {
       master[name] = $(i + 1)
 }
 
-function read_route(    id, is_ours) {
+# What we have in main is left out of near and in_main: what is wanted is there afterwards, and no more.
+function read_route(    id) {
   parse($0)
   if (table_of[class] == 255)
     cover(to, in_local)
   if (table_of[class] != 254)
     return
-  is_ours = proto_of[class] == 217 && to != "0.0.0.0/0"
-  if (is_ours) {
-    our_count++
-    our_to[our_count] = to
-    our_class[our_count] = class
-  }
-  else if (type_of[class] == 1 && scope_of[class] >= 253)
-    add_near(to, devs_of[class])
-  # Of ours those that are wanted are there afterwards, and no others.
-  if (!is_ours && !is_for_tos[class])
-    cover(to, in_main)
   if (is_default())
     defaults[++default_count] = class
-  if (proto_of[class] == 2 && type_of[class] == 1 && scope_of[class] == 253)
+  if (type_of[class] == 1 && scope_of[class] == 253 && proto_of[class] == 2)
     is_connected[to] = 1
   # Of several the first is the one that would be replaced.
   id = to " " metric_of[class]
   if (!is_for_tos[class] && !(id in there))
     there[id] = class
-}
-
-# --- what a gateway can be reached by: the kernel looks it up among routes of scope link or nearer only ---------------
-
-function add_near(prefix, devs) {
-  near[prefix] = near[prefix] "," devs ","
-  near_bits[substr(prefix, index(prefix, "/") + 1)] = 1
-}
-
-function is_reachable(via, name,    n, length_, prefix) {
-  n = number(via)
-  for (length_ in near_bits) {
-    prefix = dotted(n - n % size[length_]) "/" length_
-    if (prefix in near && index(near[prefix], "," name ","))
-      return 1
+  if (proto_of[class] == 217 && to != "0.0.0.0/0") {
+    our_to[++our_count] = to
+    our_class[our_count] = class
+    return
   }
-  return 0
+  if (!is_for_tos[class])
+    cover(to, in_main)
+  if (type_of[class] == 1 && scope_of[class] >= 253)
+    bring_near(to, devs_of[class])
 }
 
 # --- what is left open comes from the default route -------------------------------------------------------------------
 
-# The default route that counts, or that does on some device.
+# What stands behind destination and metric of a route, in ip's words; "" if it can't be yet, or ever.
+function resolve(gateway, name,    best, head, legs, count, h) {
+  split("", onlink_by)
+  if (name != "*" && !is_ready(name))
+    return ""
+  if (name != "*" && gateway != "*")
+    return named_hop(gateway, name)
+  best = default_on(name)
+  if (best == "") {
+    fail("lacking", "the default route" (name == "*" ? "" : " on " name))
+    return ""
+  }
+  take_apart(1, best)
+  head = (field["src"] == "" ? "" : " src " field["src"]) (field["mtu"] == "" ? "" : " mtu " field["mtu"])
+  count = 0
+  for (h = 1; h <= hops; h++)
+    if (!is_dead[h] && (name == "*" || dev[h] == name)) {
+      legs = legs " nexthop" hop[h]
+      count++
+      if (onlink[h] != "")
+        onlink_by[via[h], dev[h]] = 1
+    }
+  if (gateway != "*")
+    return head named_hop(gateway, name == "*" ? one_of(devs_of[best], gateway) : name)
+  if (count == 1) {
+    sub(/ nexthop/, "", legs)
+    sub(/ weight [0-9]+/, "", legs)
+  }
+  return head legs
+}
+
+function is_ready(name) {
+  if (!(name in is_up))
+    fail("lacking", "device " name " (there is no such interface)")
+  else if (name in master && !(master[name] in is_vrf))
+    fail("refused", name " is a port of " master[name] ", which takes its packets; name " master[name] " as dev")
+  else if (!is_up[name])
+    fail("lacking", "device " name " (it is down)")
+  else
+    return 1
+  return 0
+}
+
+# The default route that counts, of those with a live hop on this device if one is named.
 function default_on(name,    i, best) {
-  best = ""
   for (i = 1; i <= default_count; i++)
     if (name == "*" || index("," devs_of[defaults[i]] ",", "," name ","))
       if (best == "" || metric_of[defaults[i]] < metric_of[best])
@@ -109,172 +133,109 @@ function default_on(name,    i, best) {
   return best
 }
 
-# Sets words, all of a route behind its destination and metric; or lack, what may still come; or refusal.
-function resolve(gateway, name,    best, h, count, legs, head) {
-  words = lack = refusal = ""
-  if (name != "*" && !check_device(name))
-    return
-  if (name != "*" && gateway != "*") {
-    split("", onlink_to)
-    words = named_hop(gateway, name)
-    return
-  }
-  best = default_on(name)
-  if (best == "") {
-    lack = "the default route" (name == "*" ? "" : " on " name)
-    return
-  }
-  take_apart(1, best)
-  head = (field["src"] == "" ? "" : " src " field["src"]) (field["mtu"] == "" ? "" : " mtu " field["mtu"])
-  count = 0
-  split("", onlink_to)
-  for (h = 1; h <= hops; h++)
-    if (!is_dead[h] && (name == "*" || dev[h] == name)) {
-      legs = legs " nexthop" hop[h]
-      count++
-      if (onlink[h] != "")
-        onlink_to[via[h], dev[h]] = 1
-    }
-  if (gateway != "*")
-    words = named_hop(gateway, name == "*" ? one_of(devs_of[best], gateway) : name)
-  else if (count > 1)
-    words = legs
-  else {
-    words = substr(legs, length(" nexthop") + 1)
-    sub(/ weight [0-9]+/, "", words)
-  }
-  words = head words
-}
-
-function check_device(name) {
-  if (!(name in is_up))
-    lack = "device " name " (there is no such interface)"
-  else if (name in master && !(master[name] in is_vrf))
-    refusal = name " is a port of " master[name] ", which takes its packets; name " master[name] " as dev"
-  else if (!is_up[name])
-    lack = "device " name " (it is down)"
-  return lack refusal == ""
-}
-
-function named_hop(gateway, name) {
-  if (gateway == "onlink")
-    return " dev " name
-  if (gateway in is_own)
-    refusal = "the gateway " gateway " is an address of this host"
-  else if (!((gateway, name) in onlink_to) && !is_reachable(gateway, name))
-    lack = "gateway " gateway " (no route of scope link reaches it on " name ")"
-  return " via " gateway " dev " name ((gateway, name) in onlink_to ? " onlink" : "")
-}
-
-# The one interface of the default route that a route with a named gateway, or with none, goes by.
+# The one interface of several by which a gateway is reached; "" if there is no such one.
 function one_of(devs, gateway,    list, count, i, reaching) {
   count = split(devs, list, ",")
-  reaching = ""
   for (i = 1; i <= count && count > 1 && gateway != "onlink"; i++)
     if (is_reachable(gateway, list[i]))
       reaching = reaching (reaching == "" ? "" : ",") list[i]
   if (reaching != "")
     devs = reaching
-  if (gsub(/,/, " and ", devs))
-    refusal = "the default route leaves by " devs "; name the one meant as dev"
-  return devs
+  if (!gsub(/,/, " and ", devs))
+    return devs
+  fail("refused", "the default route leaves by " devs "; name the one meant as dev")
+  return ""
+}
+
+function named_hop(gateway, name) {
+  if (name == "" || gateway == "onlink")
+    return " dev " name
+  if (gateway in is_own)
+    fail("refused", "the gateway " gateway " is an address of this host")
+  else if (!((gateway, name) in onlink_by) && !is_reachable(gateway, name))
+    fail("lacking", "gateway " gateway " (no route of scope link reaches it on " name ")")
+  return " via " gateway " dev " name ((gateway, name) in onlink_by ? " onlink" : "")
+}
+
+# The kernel looks a gateway up among routes of scope link or nearer only.
+function bring_near(prefix, devs) {
+  near[prefix] = near[prefix] "," devs ","
+  near_bits[substr(prefix, index(prefix, "/") + 1)] = 1
+}
+
+function is_reachable(gateway, name,    n, some_bits, prefix) {
+  n = number(gateway)
+  for (some_bits in near_bits) {
+    prefix = dotted(n - n % size[some_bits]) "/" some_bits
+    if (prefix in near && index(near[prefix], "," name ","))
+      return 1
+  }
+  return 0
+}
+
+# Keeps the first reason why the route that is looked at can't be installed yet ("lacking"), or ever ("refused").
+function fail(how, why) {
+  if (!(how in reason))
+    reason[how] = how == "lacking" ? why ", for " looked_at : "can\047t install " looked_at ": " why
 }
 
 # --- the plan -------------------------------------------------------------------------------------------------------
 
-# Prints "refused" or "lacking" and why; or "planned", how many changes and how many questions, and then the changes,
-# how each is taken back, the questions, and what is to be answered.
-function print_plan(    i, id, is_near, carrier) {
+function make_plan(    i, id, carrier) {
   for (i = 1; i <= wanted; i++)
     if (wanted_gateway[i] == "onlink")
-      add_near(wanted_to[i], wanted_dev[i] == "*" ? devs_of[default_on("*")] : wanted_dev[i])
+      bring_near(wanted_to[i], wanted_dev[i] == "*" ? devs_of[default_on("*")] : wanted_dev[i])
   for (i = 1; i <= wanted; i++) {
+    looked_at = wanted_to[i]
     id = wanted_gateway[i] " " wanted_dev[i]
-    if (!(id in words_of)) {
-      resolve(wanted_gateway[i], wanted_dev[i])
-      words_of[id] = words
-      if (lack refusal != "")
-        stop(lack != "" ? "lacking" : "refused", wanted_to[i], lack refusal)
-    }
+    if (!(id in words_of))
+      words_of[id] = resolve(wanted_gateway[i], wanted_dev[i])
+    # Of several metrics of a destination the lowest carries the packets.
+    if (!(looked_at in carrier) || wanted_metric[i] + 0 < wanted_metric[carrier[looked_at]] + 0)
+      carrier[looked_at] = i
   }
-  if (!("lacking" in reason)) {
-    for (i = 1; i <= wanted; i++)
-      plan_one(i)
-    plan_removals()
-    # Of several metrics of a destination the lowest carrier the packets.
-    for (i = 1; i <= wanted; i++)
-      if (!(wanted_to[i] in carrier) || wanted_metric[i] + 0 < wanted_metric[carrier[wanted_to[i]]] + 0)
-        carrier[wanted_to[i]] = i
-    for (i = 1; i <= wanted; i++)
-      if (carrier[wanted_to[i]] == i)
-        plan_proof(i)
-  }
-  if ("refused" in reason)
-    print "refused", reason["refused"]
-  else if ("lacking" in reason)
-    print "lacking", reason["lacking"]
-  else {
-    print "planned", changes["add"] + changes["replace"] + changes["del"], questions + 0
-    print_changes(forth)
-    print_changes(back)
-    for (i = 1; i <= questions; i++)
-      print question[i]
-    for (i = 1; i <= questions; i++)
-      print to_answer[i]
-  }
-}
-
-# Keeps the first reason.
-function stop(how, destination, why) {
-  if (!(how in reason))
-    reason[how] = how == "lacking" ? why ", for " destination : "can\047t install " destination ": " why
-}
-
-function plan_one(i,    id, words, text, old) {
-  words = words_of[wanted_gateway[i] " " wanted_dev[i]]
-  id = wanted_to[i] " " wanted_metric[i]
-  is_wanted[id] = 1
-  cover(wanted_to[i], in_main)
-  # As ip does by itself, but for a route that replaces another.
-  text = wanted_to[i] " table 254 proto 217" (words ~ / (via|nexthop) / ? "" : " scope 253") " metric " wanted_metric[i] words
-  parse(text)
-  outcome[i] = id " 254 " ways_of[class]
-  if (to in is_connected)
-    stop("refused", to, "it is a connected network, which another route would cut off; name its halves instead")
-  else if (!(id in there))
-    change("add", scope_of[class] == 253, text, "del " text)
-  else {
-    old = there[id]
-    if (proto_of[old] != 217 && ways_of[old] != ways_of[class])
-      stop("refused", to, "somebody else\047s route has its destination and metric:" old)
-    else if (proto_of[old] == 217 && substance(old) != substance(class))
-      change("replace", scope_of[class] == 253, text, "replace " command(to, old))
-  }
-  if (!(id in there) || proto_of[there[id]] == 217)
-    cover(wanted_to[i], mine)
-}
-
-function plan_removals(    i) {
+  if ("lacking" in reason || "refused" in reason)
+    return
+  for (i = 1; i <= wanted; i++)
+    plan_one(i, words_of[wanted_gateway[i] " " wanted_dev[i]])
   for (i = 1; i <= our_count; i++)
     if (is_for_tos[our_class[i]] || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted))
-      change("del", scope_of[our_class[i]] == 253, command(our_to[i], our_class[i]), "add " command(our_to[i], our_class[i]))
+      change("del", command(our_to[i], our_class[i]), scope_of[our_class[i]] == 253, "add " command(our_to[i], our_class[i]))
+  for (i = 1; i <= wanted; i++)
+    if (carrier[wanted_to[i]] == i)
+      plan_proof(i)
 }
 
-# Routes that a gateway may need are added first and removed last.
-function change(verb, is_near, text, undo,    n) {
-  n = ++changes[verb]
-  is_first[verb, n] = verb == "del" ? !is_near : is_near
-  forth[verb, n] = "route " verb " " text
-  back[verb, n] = "route " undo
+function plan_one(i, words,    id, text, is_near, old) {
+  looked_at = wanted_to[i]
+  id = looked_at " " wanted_metric[i]
+  is_wanted[id] = 1
+  is_near = words !~ / (via|nexthop) /
+  text = looked_at " table 254 proto 217" (is_near ? " scope 253" : "") " metric " wanted_metric[i] words
+  parse(text)
+  outcome[i] = id " 254 " ways_of[class]
+  cover(looked_at, in_main)
+  old = id in there ? there[id] : ""
+  if (looked_at in is_connected)
+    fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
+  else if (old != "" && proto_of[old] != 217) {
+    if (ways_of[old] != ways_of[class])
+      fail("refused", "somebody else\047s route has its destination and metric:" old)
+    return
+  }
+  else if (old == "")
+    change("add", text, is_near, "del " text)
+  else if (substance(old) != substance(class))
+    change("replace", text, is_near, "replace " command(looked_at, old))
+  cover(looked_at, in_ours)
 }
 
-function print_changes(list,    step, verb, verbs, first_ones, i) {
-  verbs = split("add replace del", verb, " ")
-  for (step = 1; step <= verbs; step++)
-    for (first_ones = 1; first_ones >= 0; first_ones--)
-      for (i = 1; i <= changes[verb[step]]; i++)
-        if (is_first[verb[step], i] == first_ones)
-          print list[verb[step], i]
+# Those that a gateway may need are added first and removed last.
+function change(verb, text, is_near, undo,    step) {
+  step = verb == "add" ? 2 - is_near : verb == "replace" ? 4 - is_near : 5 + is_near
+  changes++
+  forth[step, ++done[step]] = "route " verb " " text
+  back[step, done[step]] = "route " undo
 }
 
 # A route to somewhere of some class, in words that ip takes.
@@ -304,6 +265,30 @@ function substance(some,    h) {
   return substance_of[some]
 }
 
+# "refused" or "lacking" and why; or "planned" and how many changes and questions, and then these: the changes, how each
+# is taken back, the questions, and what is to be answered.
+function print_plan(    i) {
+  if ("refused" in reason)
+    print "refused", reason["refused"]
+  else if ("lacking" in reason)
+    print "lacking", reason["lacking"]
+  else {
+    print "planned", changes + 0, questions + 0
+    print_changes(forth)
+    print_changes(back)
+    for (i = 1; i <= questions; i++)
+      print question[i]
+    for (i = 1; i <= questions; i++)
+      print to_answer[i]
+  }
+}
+
+function print_changes(list,    step, i) {
+  for (step = 1; step <= 6; step++)
+    for (i = 1; i <= done[step]; i++)
+      print list[step, i]
+}
+
 # --- what proves that a route wins: an address that no longer prefix covers -------------------------------------------
 
 function cover(prefix, some) {
@@ -312,7 +297,7 @@ function cover(prefix, some) {
 }
 
 # The first address of a prefix that no longer one of these covers; "" if they cover it all.
-function own_address_of(prefix, some, more,    address, n, end, longer, found) {
+function own_address_of(prefix, some, more,    address, n, longer) {
   place(prefix)
   address = substr(prefix, 1, index(prefix, "/") - 1)
   for (n = first; n < first + size[bits]; address = dotted(n += size[longer])) {
@@ -327,13 +312,14 @@ function own_address_of(prefix, some, more,    address, n, end, longer, found) {
 
 # A route that longer ones cover is fine as long as some of them are ours, and the rest own addresses.
 function plan_proof(i,    address) {
-  address = own_address_of(wanted_to[i], in_main, in_local)
+  looked_at = wanted_to[i]
+  address = own_address_of(looked_at, in_main, in_local)
   if (address != "") {
     question[++questions] = "route get fibmatch " address " uid 0"
     to_answer[questions] = outcome[i]
   }
-  else if (own_address_of(wanted_to[i], mine, in_local) != "" || own_address_of(wanted_to[i], in_local, in_local) == "")
-    stop("refused", wanted_to[i], "longer prefixes cover all of it; look at: ip -4 route show root " wanted_to[i])
+  else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
+    fail("refused", "longer prefixes cover all of it; look at: ip -4 route show root " looked_at)
 }
 
 function print_proof(    i) {
@@ -344,14 +330,16 @@ function print_proof(    i) {
       return
     }
   }
-  print answers == expectations ? "proven" : "ip gave " answers + 0 " answers to " expectations " questions"
+  print (answers == expectations ? "proven" : "ip gave " answers + 0 " answers to " expectations " questions")
 }
 
 END {
   # To 0.0.0.0 a host talks to itself, whatever its tables say.
   cover("0.0.0.0/32", in_local)
-  if (step == "plan")
+  if (step == "plan") {
+    make_plan()
     print_plan()
+  }
   else
     print_proof()
 }
