@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kernel
 
 DESTINATION = IPv4Network("172.16.1.0/24")
-ADDED = "route add 172.16.1.0/24 table 254 proto 217 metric 0 via 10.1.0.1 dev eth0"
+ADDED = "route add 172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 
 
 @pytest.fixture(params=AWKS)
@@ -117,7 +117,7 @@ def test_a_changed_config_adds_replaces_and_removes_in_this_order(node: Namespac
     installed(sandbox, routes_script("172.16.1.0/24", "172.16.2.0/24"))
     eth1 = {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}
     lines, events = watched(sandbox, routes_script(eth1, "172.16.3.0/24"))
-    assert [line.partition(" table ")[0] for line in lines] == [
+    assert [line.partition(" via ")[0] for line in lines] == [
         "route add 172.16.3.0/24",
         "route replace 172.16.1.0/24",
         "route del 172.16.2.0/24",
@@ -273,7 +273,7 @@ def test_the_500th_of_1000_routes_fails_and_the_table_is_as_before(node: Namespa
     installed(sandbox, routes_script("172.16.2.0/24", "172.16.3.0/24"))
     before = table(node)
     assert refused(sandbox, many(1000, 499)) == (
-        "can't do ip route add 172.17.7.204/30 table 254 proto 217 metric 0 via 10.1.0.255 dev eth0: "
+        "can't install the static routes: ip route add 172.17.7.204/30 via 10.1.0.255 dev eth0 proto 217: "
         "Nexthop has invalid gateway.\n"
     )
     assert table(node) == before
@@ -417,7 +417,7 @@ def test_what_somebody_adds_while_many_are_written_is_noticed(
 def test_without_cap_net_admin_it_fails_and_says_so(node: NamespaceKernel, plain: Sandbox) -> None:
     before = table(node)
     error = refused(plain, routes_script(), before=("setpriv", "--bounding-set=-net_admin", "--inh-caps=-all"))
-    assert error == f"can't do ip {ADDED}: Operation not permitted\n"
+    assert error == f"can't install the static routes: ip {ADDED}: Operation not permitted\n"
     assert table(node) == before
 
 
@@ -454,6 +454,20 @@ def test_the_lock_is_not_held_during_a_wait_which_ends_as_soon_as_the_network_is
     assert kernel.add([default_route()]) == ()
     out, error = process.communicate(timeout=30)
     assert (process.returncode, error, len(out.splitlines())) == (0, "", 49)
+
+
+def test_a_script_that_was_replaced_while_it_waited_writes_nothing_and_its_successor_does(
+    kernel: NamespaceKernel, plain: Sandbox
+) -> None:
+    build_links(kernel)
+    process = plain.start(routes_script(wait=60))
+    read_line(process)
+    plain.write(routes_script("172.16.2.0/24", wait=60), "new.sh").rename(plain.root / "script.sh")
+    assert kernel.add([default_route()]) == ()
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (0, "")
+    assert out.splitlines()[0] == f"another {plain.root}/script.sh has been installed; it takes over"
+    assert [str(route.destination) for route in kernel.routes() if route.is_ours] == ["172.16.2.0/24"]
 
 
 def test_a_device_that_comes_up_and_a_gateway_that_becomes_reachable_are_waited_for(

@@ -270,6 +270,48 @@ def test_installing(world: World, config: Config, awk: str, roots: Callable[[], 
     _see_same_end(script, others)
 
 
+def _configs_for(question: worlds_to_cut.Question) -> st.SearchStrategy[Config]:
+    entries = st.fixed_dictionaries(
+        {
+            "destination": st.sampled_from([str(cidr) for cidr in question.cidrs]),
+            "gateway": st.sampled_from(("", "", "", "onlink", "192.0.2.1", "10.0.0.1", "10.0.0.5")),
+            "dev": st.sampled_from(("", "", "", "eth0", "eth1", "ib0")),
+            "metric": st.sampled_from((0, 0, 10)),
+        }
+    )
+    wanted = st.lists(entries, max_size=4, unique_by=lambda entry: (entry["destination"], entry["metric"]))
+    return wanted.map(
+        lambda some: Config.from_mapping(
+            {"hostRouting": {"staticRoutes": {"enabled": True, "routes": some}, "waitSeconds": 0}}
+        )
+    )
+
+
+@_SOME
+@given(
+    data=st.data(),
+    question=st.one_of(worlds_to_cut.questions(), worlds_to_cut.questions(has_objects=True)),
+    awk=st.sampled_from(AWKS),
+)
+def test_installing_one_config_after_another_where_cidrs_are_cut(
+    data: st.DataObject, question: worlds_to_cut.Question, awk: str, roots: Callable[[], Path]
+) -> None:
+    configs = (data.draw(_configs_for(question)), data.draw(_configs_for(question)))
+    enter_namespace()
+    kernel = NamespaceKernel()
+    question.world.build(kernel)
+    scripts = [_install_at_boot(config, Sandbox(roots(), awk_or_skip(awk)), kernel) for config in configs]
+    others: list[dict[str, Outcome]] = [{}, {}]
+    for name, other in _kernels():
+        # Only a real kernel has nexthop objects.
+        if not question.world.objects or isinstance(other, NamespaceKernel):
+            question.world.build(other)
+            for outcomes, config in zip(others, configs, strict=True):
+                outcomes[name] = _install(config, other, roots())
+    for script, outcomes in zip(scripts, others, strict=True):
+        _see_same_end(script, outcomes)
+
+
 # --- the check ---------------------------------------------------------------------------------------------------
 
 CIDRS = (*PREFIXES, "0.0.0.0/0", "10.0.0.2/31", "10.0.9.0/30", "128.0.0.0/1", "10.0.0.77/24", "11.0.0.0/8")

@@ -81,35 +81,39 @@ function read_route(    id) {
 
 # --- what is left open comes from the default route -------------------------------------------------------------------
 
-# What stands behind destination and metric of a route, in ip's words; "" if it can't be yet, or ever.
-function resolve(gateway, name,    best, head, legs, count, h) {
+# All of a route behind its destination, in the order in which ip prints it, with "*" for its metric.
+function resolve(gateway, name,    best, count, h, head, legs, flag, source, mtu) {
   split("", onlink_by)
   if (name != "*" && !is_ready(name))
     return ""
   if (name != "*" && gateway != "*")
-    return named_hop(gateway, name)
+    return in_order(named_hop(gateway, name), "", "")
   best = default_on(name)
   if (best == "") {
     fail("lacking", "the default route" (name == "*" ? "" : " on " name))
     return ""
   }
   take_apart(1, best)
-  head = (field["src"] == "" ? "" : " src " field["src"]) (field["mtu"] == "" ? "" : " mtu " field["mtu"])
   count = 0
   for (h = 1; h <= hops; h++)
     if (!is_dead[h] && (name == "*" || dev[h] == name)) {
-      legs = legs " nexthop" hop[h]
       count++
-      if (onlink[h] != "")
-        onlink_by[via[h], dev[h]] = 1
+      head = way(h)
+      flag = onlink[h]
+      legs = legs " nexthop" hop[h]
+      if (flag != "")
+        onlink_by[head] = flag
     }
-  if (gateway != "*")
-    return head named_hop(gateway, name == "*" ? one_of(devs_of[best], gateway) : name)
-  if (count == 1) {
-    sub(/ nexthop/, "", legs)
-    sub(/ weight [0-9]+/, "", legs)
-  }
-  return head legs
+  source = field["src"] == "" ? "" : " src " field["src"]
+  mtu = field["mtu"] == "" ? "" : " mtu " field["mtu"]
+  if (gateway == "*")
+    return count == 1 ? in_order(head, source, flag mtu) : in_order("", source, mtu legs)
+  head = named_hop(gateway, name == "*" ? one_of(devs_of[best], gateway) : name)
+  return in_order(head, source, onlink_by[head] mtu)
+}
+
+function in_order(head, source, tail) {
+  return head " proto 217" (head ~ /^ dev / ? " scope 253" : "") source " metric *" tail
 }
 
 function is_ready(name) {
@@ -147,14 +151,13 @@ function one_of(devs, gateway,    list, count, i, reaching) {
   return ""
 }
 
-function named_hop(gateway, name) {
-  if (name == "" || gateway == "onlink")
-    return " dev " name
+function named_hop(gateway, name,    head) {
+  head = (gateway == "onlink" ? "" : " via " gateway) " dev " name
   if (gateway in is_own)
     fail("refused", "the gateway " gateway " is an address of this host")
-  else if (!((gateway, name) in onlink_by) && !is_reachable(gateway, name))
+  else if (name != "" && gateway != "onlink" && onlink_by[head] == "" && !is_reachable(gateway, name))
     fail("lacking", "gateway " gateway " (no route of scope link reaches it on " name ")")
-  return " via " gateway " dev " name ((gateway, name) in onlink_by ? " onlink" : "")
+  return head
 }
 
 # The kernel looks a gateway up among routes of scope link or nearer only.
@@ -210,12 +213,13 @@ function plan_one(i, words,    id, text, is_near, old) {
   looked_at = wanted_to[i]
   id = looked_at " " wanted_metric[i]
   is_wanted[id] = 1
-  is_near = words !~ / (via|nexthop) /
-  text = looked_at " table 254 proto 217" (is_near ? " scope 253" : "") " metric " wanted_metric[i] words
+  is_near = words ~ / scope 253 /
+  sub(/ metric \*/, wanted_metric[i] == "0" ? "" : " metric " wanted_metric[i], words)
+  text = as_shown(looked_at) words
   parse(text)
-  outcome[i] = id " 254 " ways_of[class]
   cover(looked_at, in_main)
   old = id in there ? there[id] : ""
+  answer_of[i] = old == "" || substance(old) != substance(class) ? text " " : as_shown(looked_at) old
   if (looked_at in is_connected)
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
   else if (old != "" && proto_of[old] != 217) {
@@ -228,6 +232,10 @@ function plan_one(i, words,    id, text, is_near, old) {
   else if (substance(old) != substance(class))
     change("replace", text, is_near, "replace " command(looked_at, old))
   cover(looked_at, in_ours)
+}
+
+function as_shown(prefix) {
+  return prefix ~ /\/32$/ ? substr(prefix, 1, length(prefix) - 3) : prefix
 }
 
 # Those that a gateway may need are added first and removed last.
@@ -243,13 +251,13 @@ function command(somewhere, some,    i, h, word, count) {
   if (!(some in command_of)) {
     take_apart(type_of[some], some)
     # ip takes some types to be meant for table local.
-    command_of[some] = " table 254"
+    command_of[some] = (hops == 1 && field["nhid"] == "" ? hop[1] : "") (type_of[some] == 1 ? "" : " table 254")
     count = split("tos proto scope metric src mtu nhid", word, " ")
     for (i = 1; i <= count; i++)
       if (field[word[i]] != "")
         command_of[some] = command_of[some] " " word[i] " " field[word[i]]
-    for (h = 1; h <= hops && field["nhid"] == ""; h++)
-      command_of[some] = command_of[some] (hops > 1 ? " nexthop" : "") hop[h]
+    for (h = 1; h <= hops && hops > 1 && field["nhid"] == ""; h++)
+      command_of[some] = command_of[some] " nexthop" hop[h]
   }
   return (type_of[some] == 1 || command_of[some] ~ / nhid / ? "" : type_name[type_of[some]] " ") somewhere command_of[some]
 }
@@ -316,21 +324,26 @@ function plan_proof(i,    address) {
   address = own_address_of(looked_at, in_main, in_local)
   if (address != "") {
     question[++questions] = "route get fibmatch " address " uid 0"
-    to_answer[questions] = outcome[i]
+    to_answer[questions] = answer_of[i]
   }
   else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
     fail("refused", "longer prefixes cover all of it; look at: ip -4 route show root " looked_at)
 }
 
-function print_proof(    i) {
+function print_proof(    i, wanted_answer) {
   for (i = 1; i <= answers; i++) {
-    parse(answer[i])
-    if (to " " metric_of[class] " " table_of[class] " " ways_of[class] != expected[i]) {
-      print substr(expected[i], 1, index(expected[i], " ") - 1) " doesn\047t win: packets to it go by " answer[i]
+    wanted_answer = outcome(expected[i])
+    if (outcome(answer[i]) != wanted_answer) {
+      print substr(wanted_answer, 1, index(wanted_answer, " ") - 1) " doesn\047t win: packets to it go by " answer[i]
       return
     }
   }
   print (answers == expectations ? "proven" : "ip gave " answers + 0 " answers to " expectations " questions")
+}
+
+function outcome(line) {
+  parse(line)
+  return to " " metric_of[class] " " table_of[class] " " ways_of[class]
 }
 
 END {
@@ -353,6 +366,7 @@ ROUTES
 attempt() {
   local plan
   take_lock || return 1
+  is_installed || run_anew
   list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
   plan=$(think plan <<<"$LISTED")
   MESSAGE="can't plan the static routes: awk ended without an answer"
@@ -379,14 +393,28 @@ attempt() {
   [ "$MESSAGE" = proven ]
 }
 
+# Whether the file of this script, which bash has open as 255, is still there by its name.
+is_installed() {
+  [ ! -e /dev/fd/255 ] || [ "$0" -ef /dev/fd/255 ]
+}
+
+# What was installed while this waited has the last word.
+run_anew() {
+  say "another $0 has been installed; it takes over"
+  [ -z "$MONITOR" ] || kill "$MONITOR"
+  exec "$0" "${ARGUMENTS[@]}"
+}
+
 # Makes the changes and has it proven that the routes win. Sets MADE, how many changes are to be put back if not.
 commit() {
-  local commands failed reason
+  local commands expected failed reason
   printf -v commands '%s\n' "${PLAN[@]:1:CHANGES}" "${PLAN[@]:1 + 2 * CHANGES:QUESTIONS}"
   MADE=$CHANGES
   if ask "$commands"; then
-    printf -v commands '%s\n' ==expected "${PLAN[@]:1 + 2 * CHANGES + QUESTIONS}" ==answers "$ANSWERS"
-    MESSAGE=$(think prove <<<"$NEXTHOPS$commands")
+    printf -v expected '%s\n' "${PLAN[@]:1 + 2 * CHANGES + QUESTIONS}"
+    MESSAGE=proven
+    # As a rule word by word.
+    [ "$ANSWERS"$'\n' = "$expected" ] || MESSAGE=$(think prove <<<"$NEXTHOPS==expected"$'\n'"$expected==answers"$'\n'"$ANSWERS")
     return
   fi
   reason=${ERROR%%$'\n'*} reason=${reason#RTNETLINK answers: } reason=${reason#Error: }
@@ -394,7 +422,7 @@ commit() {
   [[ $ERROR =~ 'Command failed -:'([0-9]+) ]] || return
   failed=${BASH_REMATCH[1]}
   if [ "$failed" -le "$CHANGES" ]; then
-    MADE=$((failed - 1)) MESSAGE="can't do ip ${PLAN[failed]}: $reason"
+    MADE=$((failed - 1)) MESSAGE="can't install the static routes: ip ${PLAN[failed]}: $reason"
   else
     MESSAGE="${PLAN[CHANGES + QUESTIONS + failed]%% *} doesn't win: packets to it go nowhere ($reason)"
   fi
@@ -410,7 +438,7 @@ put_back() {
   while read -r line; do
     case $line in
       'Command failed '* | *': No such process' | *': File exists') ;;
-      *) MESSAGE+="; and not all could be put back: $line" && break ;;
+      *) LEFT="not all could be put back: $line" MESSAGE+="; $LEFT" && break ;;
     esac
   done <<<"$ERROR"
 }
@@ -422,13 +450,13 @@ on_signal() {
 }
 
 stop() {
-  complain "stopped: $STOPPED; nothing is left half-done"
+  complain "stopped: $STOPPED; ${LEFT:-nothing is left half-done}"
   exit 1
 }
 
 # --- the run --------------------------------------------------------------------------------------------------------
 
-PLAN=() CHANGES=0 QUESTIONS=0 MADE=0 STOPPED='' IS_WRITING='' LIMIT=$WAIT_SECONDS
+ARGUMENTS=("$@") PLAN=() CHANGES=0 QUESTIONS=0 MADE=0 STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
 case $#:${1-} in
   0:) ;;
   1:gate)
