@@ -203,47 +203,63 @@ function make_plan(    i, id, carrier) {
     plan_one(i, words_of[wanted_gateway[i] " " wanted_dev[i]])
   for (i = 1; i <= our_count; i++)
     if (is_for_tos[our_class[i]] || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted))
-      change("del", command(our_to[i], our_class[i]), scope_of[our_class[i]] == 253, "add " command(our_to[i], our_class[i]))
+      change("del", command(our_to[i], our_class[i]), our_class[i], "add " command(our_to[i], our_class[i]))
   for (i = 1; i <= wanted; i++)
     if (carrier[wanted_to[i]] == i)
       plan_proof(i)
 }
 
-function plan_one(i, words,    id, text, is_near, old) {
+function plan_one(i, words,    id, text, old) {
   looked_at = wanted_to[i]
   id = looked_at " " wanted_metric[i]
   is_wanted[id] = 1
-  is_near = words ~ / scope 253 /
-  sub(/ metric \*/, wanted_metric[i] == "0" ? "" : " metric " wanted_metric[i], words)
-  text = as_shown(looked_at) words
-  parse(text)
   cover(looked_at, in_main)
+  class = with_metric(words, wanted_metric[i])
+  text = as_shown(looked_at) class
+  answer_of[i] = text " "
   old = id in there ? there[id] : ""
-  answer_of[i] = old == "" || substance(old) != substance(class) ? text " " : as_shown(looked_at) old
   if (looked_at in is_connected)
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
-  else if (old != "" && proto_of[old] != 217) {
-    if (ways_of[old] != ways_of[class])
-      fail("refused", "somebody else\047s route has its destination and metric:" old)
-    return
-  }
   else if (old == "")
-    change("add", text, is_near, "del " text)
-  else if (substance(old) != substance(class))
-    change("replace", text, is_near, "replace " command(looked_at, old))
-  cover(looked_at, in_ours)
+    change("add", text, class)
+  else if (proto_of[old] != 217 && ways_of[old] != ways_of[class])
+    fail("refused", "somebody else\047s route has its destination and metric:" old)
+  else if (proto_of[old] != 217 || substance(old) == substance(class))
+    answer_of[i] = as_shown(looked_at) old
+  else
+    change("replace", text, class, "replace " command(looked_at, old))
+  if (old == "" || proto_of[old] == 217)
+    in_ours[looked_at] = 1
+}
+
+# The class of a wanted route.
+function with_metric(words, some_metric,    text) {
+  if (!((words, some_metric) in class_of)) {
+    text = words
+    sub(/ metric \*/, some_metric == "0" ? "" : " metric " some_metric, text)
+    if (!(text in type_of))
+      classify(1, text)
+    class_of[words, some_metric] = text
+  }
+  return class_of[words, some_metric]
 }
 
 function as_shown(prefix) {
-  return prefix ~ /\/32$/ ? substr(prefix, 1, length(prefix) - 3) : prefix
+  return index(prefix, "/32") ? substr(prefix, 1, length(prefix) - 3) : prefix
 }
 
 # Those that a gateway may need are added first and removed last.
-function change(verb, text, is_near, undo,    step) {
-  step = verb == "add" ? 2 - is_near : verb == "replace" ? 4 - is_near : 5 + is_near
+function change(verb, text, some, undo,    step) {
+  step = (verb == "add" ? 1 : verb == "replace" ? 3 : 5) + ((verb == "del") == (scope_of[some] == 253))
   changes++
-  forth[step, ++done[step]] = "route " verb " " text
-  back[step, done[step]] = "route " undo
+  forth[step, ++done[step]] = counted("forth", "route " verb " " text)
+  if (undo != "")
+    back[step, done[step]] = counted("back", "route " undo)
+}
+
+function counted(what, line) {
+  bytes[what] += length(line) + 1
+  return line
 }
 
 # A route to somewhere of some class, in words that ip takes.
@@ -273,43 +289,53 @@ function substance(some,    h) {
   return substance_of[some]
 }
 
-# "refused" or "lacking" and why; or "planned" and how many changes and questions, and then these: the changes, how each
-# is taken back, the questions, and what is to be answered.
+# "refused" or "lacking" and why; or "planned", how many changes, how many of them add a route, and how long these three are:
+# changes and questions for ip, what is to be answered, and how the other changes are taken back; then a line that ends it.
 function print_plan(    i) {
   if ("refused" in reason)
     print "refused", reason["refused"]
   else if ("lacking" in reason)
     print "lacking", reason["lacking"]
   else {
-    print "planned", changes + 0, questions + 0
-    print_changes(forth)
-    print_changes(back)
-    for (i = 1; i <= questions; i++)
-      print question[i]
-    for (i = 1; i <= questions; i++)
-      print to_answer[i]
+    print "planned", changes + 0, done[1] + done[2], bytes["forth"] + bytes["question"], bytes["answer"] + 0, bytes["back"] + 0
+    print_changes(forth, 1)
+    print_all(question)
+    print_all(right_answer)
+    print_changes(back, 3)
+    print "end"
   }
 }
 
-function print_changes(list,    step, i) {
-  for (step = 1; step <= 6; step++)
+function print_changes(list, step,    i) {
+  for (; step <= 6; step++)
     for (i = 1; i <= done[step]; i++)
       print list[step, i]
 }
 
+function print_all(list,    i) {
+  for (i = 1; i <= questions; i++)
+    print list[i]
+}
+
 # --- what proves that a route wins: an address that no longer prefix covers -------------------------------------------
 
-function cover(prefix, some) {
+function cover(prefix, some,    slash) {
   some[prefix] = 1
-  has_length[substr(prefix, index(prefix, "/") + 1) + 0] = 1
+  slash = index(prefix, "/")
+  starts[substr(prefix, 1, slash - 1)]++
+  has_length[substr(prefix, slash + 1)] = 1
 }
 
 # The first address of a prefix that no longer one of these covers; "" if they cover it all.
-function own_address_of(prefix, some, more,    address, n, longer) {
-  place(prefix)
-  address = substr(prefix, 1, index(prefix, "/") - 1)
-  for (n = first; n < first + size[bits]; address = dotted(n += size[longer])) {
-    for (longer = bits + 1; longer <= 32; longer++)
+function own_address_of(prefix, some, more,    slash, address, own_bits, n, end, longer) {
+  slash = index(prefix, "/")
+  address = substr(prefix, 1, slash - 1)
+  if (starts[address] < 2)
+    return address
+  own_bits = substr(prefix, slash + 1) + 0
+  n = number(address)
+  for (end = n + size[own_bits]; n < end; address = dotted(n += size[longer])) {
+    for (longer = own_bits + 1; longer <= 32; longer++)
       if (longer in has_length && ((address "/" longer) in some || (address "/" longer) in more))
         break
     if (longer > 32)
@@ -323,8 +349,8 @@ function plan_proof(i,    address) {
   looked_at = wanted_to[i]
   address = own_address_of(looked_at, in_main, in_local)
   if (address != "") {
-    question[++questions] = "route get fibmatch " address " uid 0"
-    to_answer[questions] = answer_of[i]
+    question[++questions] = counted("question", "route get fibmatch " address " uid 0")
+    right_answer[questions] = counted("answer", answer_of[i])
   }
   else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
     fail("refused", "longer prefixes cover all of it; look at: ip -4 route show root " looked_at)
@@ -364,7 +390,7 @@ ROUTES
 
 # Returns whether the routes are as wanted. Sets MESSAGE, and MISSING to what may still come.
 attempt() {
-  local plan
+  local plan first second third
   take_lock || return 1
   is_installed || run_anew
   list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
@@ -380,9 +406,10 @@ attempt() {
     refused\ *) MESSAGE=${plan#refused } && return 1 ;;
     *) return 1 ;;
   esac
-  read -r _ CHANGES QUESTIONS <<<"$plan"
-  mapfile -t PLAN <<<"$plan"
-  [ "${#PLAN[@]}" -eq $((1 + 2 * CHANGES + 2 * QUESTIONS)) ] || return 1
+  read -r _ CHANGES ADDED first second third <<<"${plan%%$'\n'*}"
+  plan=${plan#*$'\n'}
+  COMMANDS=${plan:0:first} RIGHT_ANSWERS=${plan:first:second} UNDO=${plan:first + second:third}
+  [ "${plan:first + second + third}" = end ] || return 1
   IS_WRITING=1
   commit
   if [ "$MESSAGE" != proven ] || [ -n "$STOPPED" ]; then
@@ -407,14 +434,13 @@ run_anew() {
 
 # Makes the changes and has it proven that the routes win. Sets MADE, how many changes are to be put back if not.
 commit() {
-  local commands expected failed reason
-  printf -v commands '%s\n' "${PLAN[@]:1:CHANGES}" "${PLAN[@]:1 + 2 * CHANGES:QUESTIONS}"
+  local reason failed line
   MADE=$CHANGES
-  if ask "$commands"; then
-    printf -v expected '%s\n' "${PLAN[@]:1 + 2 * CHANGES + QUESTIONS}"
+  if ask "$COMMANDS"; then
     MESSAGE=proven
     # As a rule word by word.
-    [ "$ANSWERS"$'\n' = "$expected" ] || MESSAGE=$(think prove <<<"$NEXTHOPS==expected"$'\n'"$expected==answers"$'\n'"$ANSWERS")
+    [ "$ANSWERS" = "${RIGHT_ANSWERS%$'\n'}" ] ||
+      MESSAGE=$(think prove <<<"$NEXTHOPS==expected"$'\n'"$RIGHT_ANSWERS==answers"$'\n'"$ANSWERS")
     return
   fi
   reason=${ERROR%%$'\n'*} reason=${reason#RTNETLINK answers: } reason=${reason#Error: }
@@ -422,17 +448,26 @@ commit() {
   [[ $ERROR =~ 'Command failed -:'([0-9]+) ]] || return
   failed=${BASH_REMATCH[1]}
   if [ "$failed" -le "$CHANGES" ]; then
-    MADE=$((failed - 1)) MESSAGE="can't install the static routes: ip ${PLAN[failed]}: $reason"
+    MADE=$((failed - 1))
+    mapfile -t -s "$MADE" -n 1 line <<<"$COMMANDS"
+    MESSAGE="can't install the static routes: ip ${line[0]}: $reason"
   else
-    MESSAGE="${PLAN[CHANGES + QUESTIONS + failed]%% *} doesn't win: packets to it go nowhere ($reason)"
+    mapfile -t -s $((failed - CHANGES - 1)) -n 1 line <<<"$RIGHT_ANSWERS"
+    MESSAGE="${line[0]%% *} doesn't win: packets to it go nowhere ($reason)"
   fi
 }
 
 # Takes back what was made, the last of it first. What somebody else has taken back meanwhile needs it no more.
 put_back() {
-  local commands='' i line
-  for ((i = MADE; i; i--)); do
-    commands+=${PLAN[CHANGES + i]}$'\n'
+  local made back commands='' i line
+  mapfile -t -n "$MADE" made <<<"$COMMANDS"
+  mapfile -t back <<<"$UNDO"
+  for ((i = MADE - 1; i >= 0; i--)); do
+    if [ "$i" -lt "$ADDED" ]; then
+      commands+="route del ${made[i]#route add }"$'\n'
+    else
+      commands+=${back[i - ADDED]}$'\n'
+    fi
   done
   [ -n "$commands" ] && ! ask "$commands" -force || return
   while read -r line; do
@@ -456,7 +491,7 @@ stop() {
 
 # --- the run --------------------------------------------------------------------------------------------------------
 
-ARGUMENTS=("$@") PLAN=() CHANGES=0 QUESTIONS=0 MADE=0 STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
+ARGUMENTS=("$@") CHANGES=0 STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
 case $#:${1-} in
   0:) ;;
   1:gate)
@@ -485,7 +520,8 @@ if [ "$CHANGES" -eq 0 ]; then
   say 'nothing to change'
   exit 0
 fi
-say "${PLAN[@]:1:CHANGES < 50 ? CHANGES : 50}"
+mapfile -t -n $((CHANGES < 50 ? CHANGES : 50)) DONE <<<"$COMMANDS"
+say "${DONE[@]}"
 [ "$CHANGES" -le 50 ] || say "and $((CHANGES - 50)) more"
 exit 0
 }
