@@ -252,14 +252,12 @@ function as_shown(prefix) {
 function change(verb, text, some, undo,    step) {
   step = (verb == "add" ? 1 : verb == "replace" ? 3 : 5) + ((verb == "del") == (scope_of[some] == 253))
   changes++
-  forth[step, ++done[step]] = counted("forth", "route " verb " " text)
-  if (undo != "")
-    back[step, done[step]] = counted("back", "route " undo)
-}
-
-function counted(what, line) {
-  bytes[what] += length(line) + 1
-  return line
+  forth[step, ++done[step]] = text = "route " verb " " text
+  forth_bytes += length(text) + 1
+  if (undo != "") {
+    back[step, done[step]] = undo = "route " undo
+    back_bytes += length(undo) + 1
+  }
 }
 
 # A route to somewhere of some class, in words that ip takes.
@@ -297,7 +295,7 @@ function print_plan(    i) {
   else if ("lacking" in reason)
     print "lacking", reason["lacking"]
   else {
-    print "planned", changes + 0, done[1] + done[2], bytes["forth"] + bytes["question"], bytes["answer"] + 0, bytes["back"] + 0
+    print "planned", changes + 0, done[1] + done[2], forth_bytes + question_bytes, answer_bytes + 0, back_bytes + 0
     print_changes(forth, 1)
     print_all(question)
     print_all(right_answer)
@@ -349,8 +347,10 @@ function plan_proof(i,    address) {
   looked_at = wanted_to[i]
   address = own_address_of(looked_at, in_main, in_local)
   if (address != "") {
-    question[++questions] = counted("question", "route get fibmatch " address " uid 0")
-    right_answer[questions] = counted("answer", answer_of[i])
+    question[++questions] = address = "route get fibmatch " address " uid 0"
+    question_bytes += length(address) + 1
+    right_answer[questions] = answer_of[i]
+    answer_bytes += length(answer_of[i]) + 1
   }
   else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
     fail("refused", "longer prefixes cover all of it; look at: ip -4 route show root " looked_at)
