@@ -29,7 +29,7 @@ from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.markers import marker_text, write_markers
 from hostrouting.overlap.wording import advice, summary
-from hostrouting.tasks.static_routes import InstallRoutes
+from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import NewAddress, new_addresses, policy_rules, routes, variants
 
