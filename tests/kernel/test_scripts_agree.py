@@ -34,7 +34,7 @@ from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import NewAddress, new_addresses, policy_rules, routes, variants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hostrouting.kernel.port import Kernel
     from hostrouting.overlap.findings import OverlapReport
@@ -316,10 +316,17 @@ CIDRS = (*PREFIXES, "0.0.0.0/0", "10.0.0.2/31", "10.0.9.0/30", "128.0.0.0/1", "1
 PATTERNS = ("v1", "v[2-9]", "v?", "*2", "[v]0", "lo", "veth*")
 
 
+def _with_devs(cidrs: Sequence[str], patterns: Sequence[str]) -> st.SearchStrategy[dict[str, object]]:
+    devs = st.lists(st.sampled_from(patterns), min_size=1, max_size=2)
+    return st.fixed_dictionaries({"cidr": st.sampled_from(cidrs), "devs": devs})
+
+
 def checks() -> st.SearchStrategy[Config]:
     overlap = st.fixed_dictionaries(
         {
-            "expectedCidrs": st.lists(st.sampled_from(CIDRS), min_size=1, max_size=6),
+            "expectedCidrs": st.lists(
+                st.one_of(*[st.sampled_from(CIDRS)] * 3, _with_devs(CIDRS, PATTERNS)), min_size=1, max_size=6
+            ),
             "mode": st.sampled_from(("WARN", "STRICT")),
             "containerDevs": st.lists(st.sampled_from(PATTERNS), max_size=1),
             "allowedDevs": st.lists(st.sampled_from(PATTERNS), max_size=1),
