@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from fnmatch import fnmatchcase
 from importlib import resources
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -21,8 +22,9 @@ from hostrouting import Config, ConfigError, Layout, RouteOverlap, StaticRoute, 
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import METRIC_MAX
-from hostrouting.model.parsing import reserved_block
+from hostrouting.model.parsing import RESERVED, reserved_block
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -45,12 +47,13 @@ static_routes = st.lists(
 )
 overlaps = st.builds(
     RouteOverlap,
-    st.lists(networks, max_size=6),
+    st.lists(
+        st.one_of(networks, st.builds(ExpectedCidr, networks, st.lists(patterns, min_size=1, max_size=3))), max_size=6
+    ),
     st.sampled_from(["WARN", "STRICT"]),
     st.lists(patterns, max_size=4),
     st.lists(patterns, max_size=4),
     seconds,
-    st.sampled_from(["EXACT", "PROBE"]),
     st.lists(networks, max_size=4),
 )
 
@@ -89,7 +92,6 @@ def render_check(overlap: RouteOverlap, wait_seconds: int) -> str:
         container_devs=overlap.container_devs,
         allowed_devs=overlap.allowed_devs,
         settle_seconds=overlap.settle_seconds,
-        coverage=overlap.coverage,
         foreseen=overlap.foreseen,
     )
 
@@ -119,19 +121,54 @@ def test_any_routes_render_to_bash_whose_rows_read_back(routes: list[StaticRoute
 
 @given(overlaps, seconds)
 @example(RouteOverlap([]), 0)
+@example(RouteOverlap(["0.0.0.0/0", {"cidr": "64.0.0.0/2", "devs": ["eth*"]}]), 0)
 def test_any_check_renders_to_bash_whose_rows_read_back(overlap: RouteOverlap, wait_seconds: int) -> None:
     script = render_check(overlap, wait_seconds)
     assert script == render_check(overlap, wait_seconds)
-    read: dict[str, list[str]] = {"expect": [], "container": [], "allow": [], "foreseen": []}
-    for row in rows(script, "check-route-overlap.sh"):
-        kind, value = row.split()
-        read[kind].append(value)
-    assert tuple(map(IPv4Network, read["expect"])) == tuple(dict.fromkeys(overlap.expected_cidrs))
-    assert tuple(read["container"]) == overlap.container_devs
-    assert tuple(read["allow"]) == overlap.allowed_devs
-    assert tuple(map(IPv4Network, read["foreseen"])) == tuple(dict.fromkeys(overlap.foreseen))
-    assert f"\nreadonly MODE={overlap.mode}\nreadonly COVERAGE={overlap.coverage}\n" in script
+    read: dict[str, int] = {}
+    container, allowed, *expected = [row.split() for row in rows(script, "check-route-overlap.sh")]
+    for kind, first, last, cidr, *own in expected:
+        assert kind == "expect"
+        assert (len(own) == 2) is bool(own)
+        network, ends = IPv4Network(cidr), (IPv4Address(int(first)), IPv4Address(int(last)))
+        assert ends[0] in network
+        assert ends[1] in network
+        assert not any(end in block for end in ends for block in RESERVED)
+        name = " by ".join([cidr, *own[1:]])
+        read[name] = read.get(name, 0) + int(last) - int(first) + 1
+    assert [*read] == [*map(str, dict.fromkeys(overlap.expected_cidrs))]
+    assert [*read.values()] == [_judged(each.cidr) for each in dict.fromkeys(overlap.expected_cidrs)]
+    assert (container[0], allowed[0]) == ("container", "allowed")
+    assert f"\nreadonly MODE={overlap.mode}\n" in script
     check_syntax(script)
+
+
+def _judged(network: IPv4Network) -> int:
+    """How many of its addresses are judged."""
+    return network.num_addresses - sum(block.num_addresses for block in RESERVED if block.subnet_of(network))
+
+
+interfaces = st.one_of(names, st.from_regex(r"[!-.0-~]{1,15}", fullmatch=True))
+
+
+@given(st.lists(patterns, min_size=1, max_size=3), st.lists(interfaces, max_size=8))
+@example(["[a-c]*", "[]x]?", "[z-a]", "a[b", "[Z-a]", "v.*"], ["b1", "]1", "z", "a[b", "^", "v.x", "vxx", "[", "x"])
+@example(["[*-z]"], ["*", "+", "\\", "^", "]", "[", "{", "|", ".", "$", "-"])
+def test_a_shell_pattern_is_rendered_to_an_expression_that_matches_alike(wanted: list[str], names: list[str]) -> None:
+    script = render_check_route_overlap_script(["10.0.0.0/8"], allowed_devs=wanted)
+    (expression,) = [row.split()[1] for row in rows(script, "check-route-overlap.sh") if row.startswith("allowed ")]
+    like = {name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)}
+    for awk in filter(shutil.which, ("mawk", "gawk", "busybox")):
+        program = [awk, "awk"] if awk == "busybox" else [awk]
+        done = subprocess.run(
+            [*program, '{ if (NR == 1) e = "^(" $0 ")$"; else if ($0 ~ e) print }'],
+            input="\n".join([expression, *names]),
+            env=os.environ | {"LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert set(done.stdout.splitlines()) == like, awk
 
 
 HOSTILE = ["", " ", "x\n", "$(reboot)", "`reboot`", "'; reboot; '", '"', "\\", "@MODE@", "EOF", "a b", "\x00", "\u202e"]
@@ -164,8 +201,6 @@ def test_a_wait_that_is_no_number_of_seconds_never_reaches_a_script(value: Any) 
         render_check_route_overlap_script([], settle_seconds=value)
     with pytest.raises(ConfigError):
         render_check_route_overlap_script([], value)
-    with pytest.raises(ConfigError):
-        render_check_route_overlap_script([], coverage=value)
 
 
 SAMPLES = {
@@ -178,12 +213,11 @@ SAMPLES = {
         wait_seconds=45,
     ),
     "check-route-overlap.sh": render_check_route_overlap_script(
-        ["172.16.1.0/24", "10.96.0.1/12", "172.16.1.0/24"],
+        ["172.16.1.0/24", "10.96.0.1/12", "172.16.1.0/24", {"cidr": "126.0.0.0/7", "devs": ["eth0", "unbounded?"]}],
         "strict",
         container_devs=["cali*", "veth[0-9]*"],
         allowed_devs=["ens1f0"],
         settle_seconds=60,
-        coverage="probe",
         foreseen=["172.16.0.0/16"],
     ),
 }
