@@ -100,7 +100,8 @@ def routes_part(config: Config, layout: Layout) -> Part:
 def check_part(config: Config, layout: Layout) -> Part:
     """What checks at boot; a failure holds the consumer back in STRICT mode."""
     overlap = config.route_overlap
-    script = render_check(config)
+    # An image has its own Python, if any.
+    script = render_check(config, python=sys.executable if layout.is_this_host else "")
     wait_seconds = max(config.wait_seconds, overlap.settle_seconds)
     return Part(
         CHECK,

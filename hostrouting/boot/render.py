@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 from importlib import resources
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from hostrouting.config.overlap import CONTAINER_DEVS
@@ -102,8 +103,13 @@ def render_check_route_overlap_script(
     return render_check(config)
 
 
-def render_check(config: Config) -> str:
-    """The same of a whole config."""
+def render_check(config: Config, *, python: str = "") -> str:
+    """The same of a whole config.
+
+    Args:
+        config: what is expected.
+        python: the program that explains a failing verdict, if it is still there; empty: none does.
+    """
     overlap = config.route_overlap
     rows = [
         _row("container", _expression(overlap.container_devs)),
@@ -115,6 +121,7 @@ def render_check(config: Config) -> str:
         MODE=overlap.mode.value,
         WAIT_SECONDS=f"{config.wait_seconds:d}",
         SETTLE_SECONDS=f"{overlap.settle_seconds:d}",
+        PYTHON=quote(python),
         CONFIG="\n".join(rows),
     )
 

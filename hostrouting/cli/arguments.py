@@ -235,6 +235,8 @@ def _check(parser: Parser) -> None:
     _add_cidr(parser)
     _add_snapshot(parser)
     add_output(parser, "nagios", "svg")
+    what = "what the boot check's verdict leaves out: judges by the installed config, and leaves route-overlap.json"
+    parser.add_argument("--report", action="store_true", help=what)
 
 
 def _fix(parser: Parser) -> None:

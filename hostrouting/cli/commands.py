@@ -121,6 +121,10 @@ def check(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.cli import report
     from hostrouting.overlap.findings import Verdict
 
+    if options.report:
+        from hostrouting.cli.boot_report import explain_verdict
+
+        return explain_verdict(host)
     if options.output == "nagios":
         return _check_for_nagios(options, host)
     result, config, on = _judge(options, host)

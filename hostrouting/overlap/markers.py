@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.boot.files import remove, write_if_changed
+from hostrouting.boot.files import read_text, remove, write_if_changed
 from hostrouting.model.text import to_json_text
-from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
+from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, FindingKind, OverlapReport, Verdict
 
 if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout
 
-__all__ = ["marker_text", "write_markers"]
+__all__ = ["marked_verdict", "marker_text", "write_markers"]
 
 
 def marker_text(report: OverlapReport) -> str:
@@ -20,6 +20,20 @@ def marker_text(report: OverlapReport) -> str:
         return "".join(f"{finding.message}\n" for finding in report.findings)
     reason = " ".join((report.reason or "").split())
     return f"{NO_DEFAULT_ROUTE}\n" if reason.startswith(NO_DEFAULT_ROUTE) else f"{reason}\n"
+
+
+def marked_verdict(layout: Layout) -> Verdict | None:
+    """What the marker says; None if there is none.
+
+    Raises:
+        FileError: it can't be read.
+    """
+    if layout.marker_ok.exists():
+        return Verdict.OK
+    text = read_text(layout.marker_detected)
+    if text is None:
+        return None
+    return Verdict.OVERLAP if text.startswith(tuple(f"{kind}: " for kind in FindingKind)) else Verdict.UNKNOWN
 
 
 def write_markers(layout: Layout, report: OverlapReport) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import select
 import shlex
 import signal
 import subprocess
+import sys
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,9 @@ import pytest
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
 from scripts import AWKS, Sandbox, awk_or_skip
 
-from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting import Config, Layout
+from hostrouting.boot.parts import wanted_manifest, wanted_parts
+from hostrouting.boot.render import render_check, render_check_route_overlap_script, render_static_routes_script
 from hostrouting.kernel.rtnetlink.changes import Listener
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
@@ -877,6 +881,49 @@ class infiniband:  # noqa: N801 - reads like a function
 
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)
+
+
+# --- what Python adds to a failing verdict ---------------------------------------------------------------------------
+
+SHADOWED = Config(route_overlap={"expectedCidrs": ["172.0.0.0/8"], "mode": "STRICT"}, wait_seconds=0)
+INSTALLED = 'mkdir -p /etc/aks-flex-node; cp "$ROOT/manifest" /etc/aks-flex-node/hostrouting.installed.json'
+
+
+def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SHADOWED) -> Any:
+    manifest = wanted_manifest(config, wanted_parts(config, Layout()), Layout())
+    sandbox.write(manifest.to_text(), "manifest")
+    text = with_constant(render_check(config, python=python), "EXPLAIN_SECONDS", 1 if "waiting" in python else 30)
+    return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=INSTALLED)
+
+
+@pytest.mark.parametrize("arguments", [[], ["gate"]])
+def test_python_explains_a_failing_verdict_and_leaves_a_report(
+    node: NamespaceKernel, plain: Sandbox, arguments: list[str]
+) -> None:
+    done = run_with(plain, sys.executable, *arguments)
+    assert done.returncode == 1
+    assert "; shadowed: 172.16.0.0/16; by " in done.stderr
+    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.0.0/17"}' in done.stderr
+    report = json.loads((plain.root / "run/aks-flex-node/route-overlap.json").read_text())
+    assert (report["verdict"], report["findings"][0]["probe"]) == ("overlap", "172.16.0.0")
+    fine = Config(route_overlap={"expectedCidrs": ["10.96.0.0/12"]}, wait_seconds=0)
+    assert run_with(plain, sys.executable, config=fine).returncode == 0
+    assert markers(plain) == {"route-overlap.ok": ""}
+
+
+@pytest.mark.parametrize("body", [None, "exit 0", "exit 3", "kill -9 $$", "exec sleep 600"])
+def test_whatever_becomes_of_the_explanation_the_verdict_stays(
+    node: NamespaceKernel, plain: Sandbox, body: str | None
+) -> None:
+    before = run_with(plain, "")
+    marker = markers(plain)
+    python = plain.root / ("waiting-python" if body and "sleep" in body else "python")
+    if body is not None:
+        plain.write(f"#!/bin/sh\n{body}\n", python.name)
+    done = run_with(plain, str(python))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(before.stderr)
+    assert markers(plain) == marker
 
 
 # --- the scripts as such ---------------------------------------------------------------------------------------------

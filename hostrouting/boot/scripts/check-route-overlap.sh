@@ -23,9 +23,12 @@ readonly SETTLE_SECONDS=@SETTLE_SECONDS@
 readonly MARKER_OK=$RUN_DIR/route-overlap.ok
 readonly MARKER_DETECTED=$RUN_DIR/route-overlap.detected
 readonly REPORT=$RUN_DIR/route-overlap.json
+# What explains a failing verdict, if it is still there; may be empty.
+readonly PYTHON=@PYTHON@
 
 # In WARN mode the gate opens after 20 s, come what may.
 readonly WARN_SECONDS=18
+readonly EXPLAIN_SECONDS=5
 readonly SHOWN_LINES=50
 
 # Links only tell what may still come.
@@ -648,6 +651,14 @@ report() {
   [ "$MODE" = WARN ] || [ -n "$is_ok" ]
 }
 
+# Has Python tell what is shadowed, what mends it and what else is worth a note, and leave the report. Whatever becomes of
+# it changes nothing of the verdict.
+explain() {
+  if [ "$VERDICT" != ok ] && [ "$VERDICT" != nothing ] && [ -x "$PYTHON" ]; then
+    timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -P -m hostrouting check --report >&2
+  fi
+}
+
 give_up() {
   VERDICT=unknown LINES=$1
   report
@@ -655,7 +666,7 @@ give_up() {
 
 # --- the run --------------------------------------------------------------------------------------------------------
 
-VERDICT='' PENDING='' LINES=''
+VERDICT='' PENDING='' LINES='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS
 LIMIT=$((WAIT_SECONDS > SETTLE_SECONDS ? WAIT_SECONDS : SETTLE_SECONDS))
 case $#:${1-} in
   0:) ;;
@@ -680,6 +691,7 @@ case $#:${1-} in
       exit 0
     fi
     be_the_gate
+    EXPLAIN_LIMIT=$HOLD_SECONDS
     [ "$MODE" = STRICT ] || HOLD=0
     ;;
   *)
@@ -691,5 +703,7 @@ look_at_time
 SETTLE_UNTIL=$((NOW + (SETTLE_SECONDS < LIMIT ? SETTLE_SECONDS : LIMIT) * 100))
 keep_trying
 report
-exit
+STATUS=$?
+explain
+exit "$STATUS"
 }

@@ -1,0 +1,59 @@
+"""``check --report``: what is told of the boot check's verdict, and that nothing is of another one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from node import build_node
+
+from hostrouting import Config, Host, Layout
+from hostrouting.boot.parts import wanted_manifest, wanted_parts
+from hostrouting.cli import main
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHADOWED = ("172.16.1.0/24",)
+
+
+def host_with(tmp_path: Path, *cidrs: str, marker: str, text: str) -> Host:
+    """A shadowed node where a check of these CIDRs is installed, and has left a marker."""
+    kernel, layout = FakeKernel(), Layout(tmp_path)
+    build_node(kernel)
+    config = Config(route_overlap={"expectedCidrs": cidrs})
+    for path, content in (
+        (layout.manifest, wanted_manifest(config, wanted_parts(config, layout), layout).to_text()),
+        (layout.run_dir / f"route-overlap.{marker}", text),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return Host(routes=kernel, units=FakeSystemd(), layout=layout)
+
+
+def test_of_the_same_verdict_everything_is_said_and_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    host = host_with(tmp_path, *SHADOWED, marker="detected", text="OVERLAP: expected CIDR 172.16.1.0/24 (probe ...")
+    assert main(["check", "--report"], host=host) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.1.0/24"}' in err
+    assert json.loads(host.layout.report.read_text())["verdict"] == "overlap"
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "marker", "text"),
+    [
+        (SHADOWED, "ok", ""),
+        (SHADOWED, "detected", "no-default-route\n"),
+        (("10.96.0.0/12",), "detected", "OVERLAP: expected CIDR"),
+    ],
+)
+def test_of_another_verdict_nothing_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cidrs: tuple[str, ...], marker: str, text: str
+) -> None:
+    host = host_with(tmp_path, *cidrs, marker=marker, text=text)
+    assert main(["check", "--report"], host=host) == 1
+    assert "fix:" not in capsys.readouterr().err
+    assert not host.layout.report.exists()
