@@ -81,13 +81,13 @@ function read_route(    id) {
 
 # --- what is left open comes from the default route -------------------------------------------------------------------
 
-# All of a route behind its destination, in the order in which ip prints it, with "*" for its metric.
-function resolve(gateway, name,    best, count, h, head, legs, flag, source, mtu) {
+# All of a route behind its destination, in the order in which ip prints it.
+function resolve(gateway, name, rank,    best, count, h, head, legs, flag, source, mtu) {
   split("", onlink_by)
   if (name != "*" && !is_ready(name))
     return ""
   if (name != "*" && gateway != "*")
-    return in_order(named_hop(gateway, name), "", "")
+    return in_order(named_hop(gateway, name), "", rank, "")
   best = default_on(name)
   if (best == "") {
     fail("lacking", "the default route" (name == "*" ? "" : " on " name))
@@ -107,13 +107,13 @@ function resolve(gateway, name,    best, count, h, head, legs, flag, source, mtu
   source = field["src"] == "" ? "" : " src " field["src"]
   mtu = field["mtu"] == "" ? "" : " mtu " field["mtu"]
   if (gateway == "*")
-    return count == 1 ? in_order(head, source, flag mtu) : in_order("", source, mtu legs)
+    return count == 1 ? in_order(head, source, rank, flag mtu) : in_order("", source, rank, mtu legs)
   head = named_hop(gateway, name == "*" ? one_of(devs_of[best], gateway) : name)
-  return in_order(head, source, onlink_by[head] mtu)
+  return in_order(head, source, rank, onlink_by[head] mtu)
 }
 
-function in_order(head, source, tail) {
-  return head " proto 217" (head ~ /^ dev / ? " scope 253" : "") source " metric *" tail
+function in_order(head, source, rank, tail) {
+  return head " proto 217" (head ~ /^ dev / ? " scope 253" : "") source (rank == "0" ? "" : " metric " rank) tail
 }
 
 function is_ready(name) {
@@ -184,15 +184,18 @@ function fail(how, why) {
 
 # --- the plan -------------------------------------------------------------------------------------------------------
 
-function make_plan(    i, id, carrier) {
+function make_plan(    i, id, words_of, carrier) {
   for (i = 1; i <= wanted; i++)
     if (wanted_gateway[i] == "onlink")
       bring_near(wanted_to[i], wanted_dev[i] == "*" ? devs_of[default_on("*")] : wanted_dev[i])
   for (i = 1; i <= wanted; i++) {
     looked_at = wanted_to[i]
-    id = wanted_gateway[i] " " wanted_dev[i]
-    if (!(id in words_of))
-      words_of[id] = resolve(wanted_gateway[i], wanted_dev[i])
+    id = wanted_gateway[i] " " wanted_dev[i] " " wanted_metric[i]
+    if (!(id in words_of)) {
+      words_of[id] = resolve(wanted_gateway[i], wanted_dev[i], wanted_metric[i])
+      classify(1, words_of[id])
+    }
+    wanted_class[i] = words_of[id]
     # Of several metrics of a destination the lowest carries the packets.
     if (!(looked_at in carrier) || wanted_metric[i] + 0 < wanted_metric[carrier[looked_at]] + 0)
       carrier[looked_at] = i
@@ -200,7 +203,7 @@ function make_plan(    i, id, carrier) {
   if ("lacking" in reason || "refused" in reason)
     return
   for (i = 1; i <= wanted; i++)
-    plan_one(i, words_of[wanted_gateway[i] " " wanted_dev[i]])
+    plan_one(i)
   for (i = 1; i <= our_count; i++)
     if (is_for_tos[our_class[i]] || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted))
       change("del", command(our_to[i], our_class[i]), our_class[i], "add " command(our_to[i], our_class[i]))
@@ -209,12 +212,12 @@ function make_plan(    i, id, carrier) {
       plan_proof(i)
 }
 
-function plan_one(i, words,    id, text, old) {
+function plan_one(i,    id, text, old) {
   looked_at = wanted_to[i]
   id = looked_at " " wanted_metric[i]
   is_wanted[id] = 1
   cover(looked_at, in_main)
-  class = with_metric(words, wanted_metric[i])
+  class = wanted_class[i]
   text = as_shown(looked_at) class
   answer_of[i] = text " "
   old = id in there ? there[id] : ""
@@ -232,32 +235,22 @@ function plan_one(i, words,    id, text, old) {
     in_ours[looked_at] = 1
 }
 
-# The class of a wanted route.
-function with_metric(words, some_metric,    text) {
-  if (!((words, some_metric) in class_of)) {
-    text = words
-    sub(/ metric \*/, some_metric == "0" ? "" : " metric " some_metric, text)
-    if (!(text in type_of))
-      classify(1, text)
-    class_of[words, some_metric] = text
-  }
-  return class_of[words, some_metric]
-}
-
 function as_shown(prefix) {
   return index(prefix, "/32") ? substr(prefix, 1, length(prefix) - 3) : prefix
 }
 
-# Those that a gateway may need are added first and removed last.
+# In steps 1 to 6: those that a gateway may need are added first and removed last. What isn't added is taken back by 9 to
+# 12; in between stand questions and answers.
 function change(verb, text, some, undo,    step) {
   step = (verb == "add" ? 1 : verb == "replace" ? 3 : 5) + ((verb == "del") == (scope_of[some] == 253))
-  changes++
-  forth[step, ++done[step]] = text = "route " verb " " text
-  forth_bytes += length(text) + 1
-  if (undo != "") {
-    back[step, done[step]] = undo = "route " undo
-    back_bytes += length(undo) + 1
-  }
+  put(step, "route " verb " " text)
+  if (verb != "add")
+    put(step + 6, "route " undo)
+}
+
+function put(step, text) {
+  out[step, ++lines[step]] = text
+  bytes[step] += length(text) + 1
 }
 
 # A route to somewhere of some class, in words that ip takes.
@@ -287,32 +280,23 @@ function substance(some,    h) {
   return substance_of[some]
 }
 
-# "refused" or "lacking" and why; or "planned", how many changes, how many of them add a route, and how long these three are:
-# changes and questions for ip, what is to be answered, and how the other changes are taken back; then a line that ends it.
-function print_plan(    i) {
-  if ("refused" in reason)
-    print "refused", reason["refused"]
-  else if ("lacking" in reason)
-    print "lacking", reason["lacking"]
-  else {
-    print "planned", changes + 0, done[1] + done[2], forth_bytes + question_bytes, answer_bytes + 0, back_bytes + 0
-    print_changes(forth, 1)
-    print_all(question)
-    print_all(right_answer)
-    print_changes(back, 3)
-    print "end"
+# "refused" or "lacking" and why; or "planned", how many changes, how many of them add a route, and how long these three
+# are: changes and questions, what is to be answered, and how the other changes are taken back; then a line that ends it.
+function print_plan(    step, i, changes, length_of) {
+  if ("refused" in reason || "lacking" in reason) {
+    step = "refused" in reason ? "refused" : "lacking"
+    print step, reason[step]
+    return
   }
-}
-
-function print_changes(list, step,    i) {
-  for (; step <= 6; step++)
-    for (i = 1; i <= done[step]; i++)
-      print list[step, i]
-}
-
-function print_all(list,    i) {
-  for (i = 1; i <= questions; i++)
-    print list[i]
+  for (step = 1; step <= 12; step++) {
+    changes += step <= 6 ? lines[step] : 0
+    length_of[step < 8 ? 1 : step == 8 ? 2 : 3] += bytes[step]
+  }
+  print "planned", changes, lines[1] + lines[2], length_of[1], length_of[2], length_of[3]
+  for (step = 1; step <= 12; step++)
+    for (i = 1; i <= lines[step]; i++)
+      print out[step, i]
+  print "end"
 }
 
 # --- what proves that a route wins: an address that no longer prefix covers -------------------------------------------
@@ -347,10 +331,8 @@ function plan_proof(i,    address) {
   looked_at = wanted_to[i]
   address = own_address_of(looked_at, in_main, in_local)
   if (address != "") {
-    question[++questions] = address = "route get fibmatch " address " uid 0"
-    question_bytes += length(address) + 1
-    right_answer[questions] = answer_of[i]
-    answer_bytes += length(answer_of[i]) + 1
+    put(7, "route get fibmatch " address " uid 0")
+    put(8, answer_of[i])
   }
   else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
     fail("refused", "longer prefixes cover all of it; look at: ip -4 route show root " looked_at)
@@ -392,7 +374,8 @@ ROUTES
 attempt() {
   local plan first second third
   take_lock || return 1
-  is_installed || run_anew
+  # That is this file, as bash has it open.
+  [ ! -e /dev/fd/255 ] || [ "$0" -ef /dev/fd/255 ] || run_anew
   list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
   plan=$(think plan <<<"$LISTED")
   MESSAGE="can't plan the static routes: awk ended without an answer"
@@ -418,11 +401,6 @@ attempt() {
   IS_WRITING=''
   [ -z "$STOPPED" ] || stop
   [ "$MESSAGE" = proven ]
-}
-
-# Whether the file of this script, which bash has open as 255, is still there by its name.
-is_installed() {
-  [ ! -e /dev/fd/255 ] || [ "$0" -ef /dev/fd/255 ]
 }
 
 # What was installed while this waited has the last word.
