@@ -265,18 +265,14 @@ function print_more_questions(    i, k, given, list, count) {
 }
 
 # Each live hop's own, unless the route has one.
-function find_sources(c,    h, found, is_found, out) {
+function find_sources(c,    h, out) {
   take_apart(type_of[c], c)
   if ("src" in field)
     return field["src"]
   out = ""
   for (h = 1; h <= hops; h++)
-    if (!is_dead[h] && dev[h] != "") {
-      found = chosen_source(dev[h], via[h] ~ /[.]/ ? number(via[h]) : "", scope_of[c])
-      if (!(found in is_found))
-        out = out " " found
-      is_found[found] = 1
-    }
+    if (!is_dead[h] && dev[h] != "")
+      out = out " " chosen_source(dev[h], via[h] ~ /[.]/ ? number(via[h]) : "", scope_of[c])
   return out
 }
 
@@ -299,7 +295,7 @@ function chosen_source(name, gateway, scope,    i, other) {
 
 # --- the verdict ----------------------------------------------------------------------------------------------------
 
-function print_verdict(    i, given) {
+function print_verdict(    i, given, p, list, count) {
   find_default()
   given = 0
   devs_of["lo"] = "lo"
@@ -318,6 +314,10 @@ function print_verdict(    i, given) {
       trouble = "again"
   if (trouble == "" && answers != given + helds)
     trouble = "again"
+  for (p in second_at) {
+    count = split(second_at[p], list, " ")
+    second_at[p] = sorted(list, count, " ")
+  }
   for (i = 1; i <= ranges && trouble == ""; i++)
     judge(i)
   if (trouble == "again")
@@ -325,7 +325,7 @@ function print_verdict(    i, given) {
   else if (trouble != "")
     print "unknown\ncheck-failed: can\047t look up routes: " trouble
   else {
-    print (findings ? "overlap " : "ok ") pending_devs()
+    print (findings ? "overlap" : "ok") pending_devs()
     for (i = 1; i <= findings; i++)
       print message(finding[i])
     if (!findings)
@@ -365,33 +365,28 @@ function meaning() {
 }
 
 # Judges a range, from its first address on.
-function judge(r,    p, k, i, count, list, what, more) {
+function judge(r,    p, k, said, list, count) {
   p = place_of[dotted(range_first[r])]
   if (!p)
     trouble = "again"
   for (; p && p <= places && address_at[p] <= range_last[r]; p++) {
-    what = fault(first_at[p], own_pattern[r])
-    if (what != "")
-      tell(r, first_at[p], what)
+    said = consider(r, first_at[p], "")
     # TCP sends nothing by a look-up that only chooses the source of a second one.
-    if (p in tcp_at && !connects_at[p]) {
-      more = fault(tcp_at[p], own_pattern[r])
-      if (more != "")
-        tell(r, tcp_at[p], more)
-    }
-    if (!(p in second_at))
-      continue
-    count = split(second_at[p], list, " ")
-    second_at[p] = sorted(list, count, " ")
-    count = split(second_at[p], list, " ")
-    for (k = 1; k <= count; k++) {
-      i = substr(list[k], 23) + 0
-      more = fault(i, own_pattern[r])
-      # One that fails as the first did says nothing new.
-      if (more != "" && more != what)
-        tell(r, i, more)
-    }
+    if (p in tcp_at && !connects_at[p])
+      consider(r, tcp_at[p], "")
+    # A second one that fails as the first did says nothing new.
+    count = p in second_at ? split(second_at[p], list, " ") : 0
+    for (k = 1; k <= count; k++)
+      consider(r, substr(list[k], 23) + 0, said)
   }
+}
+
+# Tells of what is wrong with the answer to a question, unless it is said already, and returns it.
+function consider(r, i, said,    what) {
+  what = fault(i, own_pattern[r])
+  if (what != "" && what != said)
+    tell(r, i, what)
+  return what
 }
 
 # What is wrong with the answer to a question: "KIND" or "KIND INTERFACES"; "" if nothing is.
@@ -467,13 +462,13 @@ function in_words(text,    word, name, count, i) {
   return substr(text, 1, length(text) - 1)
 }
 
-# The InfiniBand interfaces without an address: their connected routes may still come.
+# The InfiniBand interfaces without an address, " ib0, ib1": their connected routes may still come.
 function pending_devs(    list, count, i) {
   count = 0
   for (i = 1; i <= infinibands; i++)
     if (!(infiniband[i] in has_address) && !index("," expected ",", "," infiniband[i] ","))
       list[++count] = infiniband[i]
-  return sorted(list, count, ", ")
+  return count ? " " sorted(list, count, ", ") : ""
 }
 
 # --- who discards ---------------------------------------------------------------------------------------------------
@@ -574,7 +569,7 @@ look() {
     esac
     [[ -z $NEXTHOPS || $(exec ip -N -o nexthop show 2>/dev/null)$'\n' == "$NEXTHOPS" ]] || continue
     LINES=${text#*$'\n'} text=${text%%$'\n'*}
-    VERDICT=${text%% *} PENDING=${text#* }
+    VERDICT=${text%% *} PENDING=${text#"${text%% *}"}
     [ "$VERDICT" = again ] || break
   done
   case $VERDICT in
@@ -604,7 +599,7 @@ attempt() {
     *) return 1 ;;
   esac
   if [ -n "$PENDING" ] && [ "$NOW" -lt "$SETTLE_UNTIL" ]; then
-    MISSING="an address on $PENDING"
+    MISSING="an address on$PENDING"
     return "$MAY_COME"
   fi
   [ "$VERDICT" != overlap ]
