@@ -156,6 +156,8 @@ def test_with_restart_it_comes_up_by_itself_after_a_mend_thirty_seconds_later(no
 def test_10_4_a_shadow_beside_the_probe_holds_back_and_python_explains_it_where_it_is_there(node: Machine) -> None:
     wide = ("172.0.0.0/8", "10.96.0.0/12")
     payload = installed(node, cidrs=wide)
+    environment = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
+    node.write(f"{UNITS}/{TEMPLATE}.d/python.conf", environment)
     node.boot()
     assert node.state(payload.unit) == "failed/failed"
     found = "expected CIDR 172.0.0.0/8 (probe 172.16.0.0) routes via ib0, expected eth0"
