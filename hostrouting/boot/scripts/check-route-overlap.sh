@@ -557,15 +557,11 @@ look() {
     list "$TABLES" || { VERDICT=unknown LINES="check-failed: $MESSAGE" && return; }
     questions=$(think ask <<<"$LISTED")
     if [[ $LISTED == *'from '[0-9]* ]]; then
-      ask_about "$questions"
-      questions=$(think ask-more <<<"$ASKED")
+      questions=$(think ask-more < <(answers_to "$questions"))
     fi
     case $questions in
       nothing | no-default-route*) text=$questions ;;
-      *)
-        ask_about "$questions"
-        text=$(think judge <<<"$ASKED")
-        ;;
+      *) text=$(think judge < <(answers_to "$questions")) ;;
     esac
     [[ -z $NEXTHOPS || $(exec ip -N -o nexthop show 2>/dev/null)$'\n' == "$NEXTHOPS" ]] || continue
     LINES=${text#*$'\n'} text=${text%%$'\n'*}
@@ -579,10 +575,12 @@ look() {
   esac
 }
 
-# Sets ASKED: what the kernel held, the questions, and the answers with what it holds then.
-ask_about() {
-  ask "$1"$'\n'"$TABLES" -force
-  ASKED=$LISTED$'\n==questions\n'$1$'\n==errors\n'$ERROR$'\n==answers\n'$ANSWERS
+# What the kernel held, the questions, and the answers with what it holds then: straight from ip to awk.
+answers_to() {
+  say "$LISTED" "==questions" "$1" "==answers"
+  ip -4 -N -o -force -batch - <<<"$1"$'\n'"$TABLES" 2>"$ERRORS"
+  read -r -d '' ERROR <"$ERRORS"
+  say "==errors" "$ERROR"
 }
 
 attempt() {
