@@ -249,6 +249,36 @@ def test_one_hop_of_a_multipath_default_is_inherited_where_its_dev_is_named(
     )
 
 
+@pytest.mark.parametrize(
+    ("tunnelled", "dev"),
+    [("tos 0x10 encap ip6 id 1 dst fc00::1", "eth0"), ("encap ip id 1 dst 192.0.2.1 tos 4", "eth1")],
+    ids=["for a tos", "the tunnel's tos"],
+)
+def test_a_default_route_for_a_tos_behind_the_words_of_a_tunnel_is_not_the_default_route(
+    node: NamespaceKernel, sandbox: Sandbox, tunnelled: str, dev: str
+) -> None:
+    words = f"ip route add default {tunnelled} via 10.2.0.1 dev eth1"
+    subprocess.run(words.split(), check=True)
+    installed(sandbox, routes_script())
+    assert route_of(node).devs == (dev,)
+
+
+def test_a_gateway_without_dev_goes_by_the_interface_of_the_default_route_that_reaches_it(
+    kernel: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    build_node(kernel, default_route(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY)))
+    installed(sandbox, routes_script({"destination": str(DESTINATION), "gateway": "10.2.0.9"}))
+    assert route_of(kernel).hops == (NextHop("eth1", IPv4Address("10.2.0.9")),)
+
+
+def test_what_only_a_route_reaches_that_is_to_be_removed_is_missing(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    assert node.add([Route(IPv4Network("10.7.0.0/24"), (NextHop("eth1"),))]) == ()
+    before = table(node)
+    error = refused(sandbox, routes_script({"destination": str(DESTINATION), "gateway": "10.7.0.1", "dev": "eth1"}))
+    assert "still missing is gateway 10.7.0.1 (no route of scope link reaches it on eth1), for 172.16.1.0/24" in error
+    assert table(node) == before
+
+
 def test_the_name_of_protocol_217_does_not_matter(node: NamespaceKernel, plain: Sandbox) -> None:
     name = "mkdir -p /etc/iproute2/rt_protos.d; echo '217 hostrouting' > /etc/iproute2/rt_protos.d/hostrouting.conf"
     assert plain.run(routes_script(), etc=True, prepare=name).returncode == 0

@@ -33,6 +33,7 @@ section == "config" {
   wanted_gateway[wanted] = $2
   wanted_dev[wanted] = $3
   wanted_metric[wanted] = $4
+  next
 }
 
 section == "kernel" && /^[0-9]+: +[^ ]+ +inet / { sub(/\/.*/, "", $4); is_own[$4] = 1 }
