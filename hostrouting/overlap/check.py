@@ -118,7 +118,6 @@ def _judge(
     report = attrs.evolve(report, verdict=verdict, findings=findings, notes=notes, judged=judged)
     if not findings:
         return report
-    from hostrouting.overlap.connections import left_of_connections
     from hostrouting.overlap.fix import Remedies
 
     scope.check()
@@ -128,8 +127,11 @@ def _judge(
         scope.check()  # thousands of them take seconds
         mended.append(attrs.evolve(finding, fix=remedies.fix_of(finding)))
     remedy, tables = remedies.of_all()
-    left = left_of_connections(overlap, reading, outcomes, tables)
-    remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
+    if any(len(answers) > 1 for answers in reading.answers.values()):
+        from hostrouting.overlap.connections import left_of_connections
+
+        left = left_of_connections(overlap, reading, outcomes, tables)
+        remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
     return attrs.evolve(report, findings=tuple(mended), remedy=remedy)
 
 

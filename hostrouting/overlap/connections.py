@@ -45,8 +45,6 @@ def left_of_connections(
     Returns:
         What still fails of connections, and of TCP: static routes are for the first look-up of a datagram.
     """
-    if all(len(answers) == 1 for answers in reading.answers.values()):
-        return ()
     answers = ask(tuple(reading.answers), reading.rules, reading.addresses, partial(_look_up, mended))
     after = attrs.evolve(reading, routes=mended.routes, answers=answers)
     left: dict[tuple[tuple[str, ...], str], dict[Tile, None]] = {}
