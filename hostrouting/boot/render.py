@@ -81,7 +81,7 @@ def render_check_route_overlap_script(
         container_devs: shell patterns of interfaces that belong to pods.
         allowed_devs: shell patterns of interfaces that may carry expected traffic.
         settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
-        foreseen: CIDRs that another interface may get later; what they would shadow is noted.
+        foreseen: CIDRs that another interface may get later; the script, which has no notes, has no use for them.
 
     Returns:
         The text of an executable file.

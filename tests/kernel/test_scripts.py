@@ -989,6 +989,10 @@ def test_10_10_the_number_of_processes_does_not_depend_on_the_number_of_routes(
     plain.count_processes(check_script(*shadowed, mode="WARN"))  # takes the other marker away
     failing = [plain.count_processes(check_script(*shadowed[:count], mode="WARN")) for count in (1, 500)]
     assert failing == checks
+    node.add_rule(Rule(101, source=IPv4Network(f"{OWN}/32")))
+    plain.count_processes(check_script(cidrs[0]))
+    sourced = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 300)]
+    assert sourced[0] == sourced[1]
 
 
 def test_10_10_nor_does_it_where_the_kernel_hides_hops(node: NamespaceKernel, plain: Sandbox) -> None:

@@ -137,7 +137,7 @@ function read_question(    p, is_tcp) {
     first_at[p] = questions
 }
 
-# Sets expected, the interfaces of the default route, "" if there is none; and elsewhere, a default route of another table.
+# Sets expected, the interfaces of the default route, "" without one; and elsewhere, what to say of another table's.
 function find_default(    i, metric) {
   expected = elsewhere = ""
   for (i = 1; i <= routes; i++) {
@@ -556,13 +556,11 @@ look() {
     PENDING='' LINES=''
     list "$TABLES" || { VERDICT=unknown LINES="check-failed: $MESSAGE" && return; }
     questions=$(think ask <<<"$LISTED")
-    if [[ $LISTED == *'from '[0-9]* ]]; then
-      questions=$(think ask-more < <(answers_to "$questions"))
+    text=$questions
+    if [[ $questions == 'route get '* ]]; then
+      [[ $LISTED != *'from '[0-9]* ]] || questions=$(think ask-more < <(answers_to "$questions"))
+      text=$(think judge < <(answers_to "$questions"))
     fi
-    case $questions in
-      nothing | no-default-route*) text=$questions ;;
-      *) text=$(think judge < <(answers_to "$questions")) ;;
-    esac
     [[ -z $NEXTHOPS || $(exec ip -N -o nexthop show 2>/dev/null)$'\n' == "$NEXTHOPS" ]] || continue
     LINES=${text#*$'\n'} text=${text%%$'\n'*}
     VERDICT=${text%% *} PENDING=${text#"${text%% *}"}
