@@ -695,6 +695,7 @@ SETTLE_UNTIL=$((NOW + (SETTLE_SECONDS < LIMIT ? SETTLE_SECONDS : LIMIT) * 100))
 keep_trying
 report
 STATUS=$?
+exec 9>&-
 explain
 exit "$STATUS"
 }

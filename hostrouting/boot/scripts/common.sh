@@ -99,6 +99,7 @@ nap() {
 }
 
 # Runs attempt() until it succeeds, or what is missing hasn't come in LIMIT seconds, or it has failed for HOLD seconds.
+# Nobody waits with the lock; the last attempt leaves it to the end of the run.
 keep_trying() {
   local status until hold_until='' reported=''
   look_at_time
@@ -106,7 +107,6 @@ keep_trying() {
   while :; do
     attempt
     status=$?
-    exec 9>&- # nobody waits with the lock
     look_at_time
     case $status in
       0) return ;;
@@ -114,11 +114,13 @@ keep_trying() {
         [ "$NOW" -lt "$until" ] || return "$status"
         [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
         reported=$MISSING
+        exec 9>&-
         nap
         ;;
       *)
         : "${hold_until:=$((NOW + HOLD * 100))}"
         [ "$NOW" -lt "$hold_until" ] || return "$status"
+        exec 9>&-
         sleep 1 # not by events: what was written and put back makes some
         ;;
     esac
