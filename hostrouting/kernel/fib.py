@@ -34,6 +34,9 @@ _ERRNO_OF_ACTION = {
 }
 
 
+_KERNEL_RULES = ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
+
+
 @attrs.frozen
 class Decision:
     """What ends a look-up.
@@ -85,7 +88,8 @@ class Fib:
     @cached_property
     def _is_merged(self) -> bool:
         """Tables local and main are one trie until the first custom rule (fib_unmerge)."""
-        return all(rule.protocol == Protocol.KERNEL for rule in self.rules) and len(self.rules) == 3
+        there = [(rule.preference, rule.table, rule.protocol) for rule in self.rules]
+        return there == [(preference, table, Protocol.KERNEL) for preference, table in _KERNEL_RULES]
 
     def longest_match(self, table: int, address: IPv4Address) -> Route | None:
         """The entry of a table with the longest prefix around an address, be it one that discards or ``throw``."""

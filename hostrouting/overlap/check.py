@@ -110,8 +110,7 @@ def _judge(
     nameservers: Sequence[IPv4Address],
     scope: CancelScope,
 ) -> OverlapReport:
-    by_devs = {expected.devs: sort_answers(overlap, reading, expected) for expected in overlap.expected_cidrs}
-    outcomes = {expected: by_devs[expected.devs] for expected in overlap.expected_cidrs}
+    outcomes = sort_answers(overlap, reading)
     findings, notes = judge(overlap, reading, outcomes)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     judged = tuple(judged_cidr(expected.cidr, reading.tiling, found) for expected, found in outcomes.items())
@@ -130,7 +129,7 @@ def _judge(
     if any(len(answers) > 1 for answers in reading.answers.values()):
         from hostrouting.overlap.connections import left_of_connections
 
-        left = left_of_connections(overlap, reading, outcomes, tables)
+        left = left_of_connections(overlap, reading, tables)
         remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
     return attrs.evolve(report, findings=tuple(mended), remedy=remedy)
 

@@ -18,10 +18,10 @@ from hostrouting.overlap.outcomes import sort_answers
 from hostrouting.overlap.wording import decided_by, ways_past
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from ipaddress import IPv4Address
 
-    from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
+    from hostrouting.config.overlap import RouteOverlap
     from hostrouting.kernel.fib import Fib
     from hostrouting.model.routes import Lookup, Route
     from hostrouting.overlap.coverage import Tile
@@ -31,15 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["left_of_connections"]
 
 
-def left_of_connections(
-    overlap: RouteOverlap, reading: Reading, expected: Iterable[ExpectedCidr], mended: Fib
-) -> tuple[Unmendable, ...]:
+def left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -> tuple[Unmendable, ...]:
     """Judge the mended host again, with its new sources.
 
     Args:
-        overlap: what may carry expected traffic besides.
+        overlap: the expected CIDRs.
         reading: the host as it is.
-        expected: the CIDRs.
         mended: its tables as they would be.
 
     Returns:
@@ -48,8 +45,7 @@ def left_of_connections(
     answers = ask(tuple(reading.answers), reading.rules, reading.addresses, partial(_look_up, mended))
     after = attrs.evolve(reading, routes=mended.routes, answers=answers)
     left: dict[tuple[tuple[str, ...], str], dict[Tile, None]] = {}
-    for cidr in expected:
-        outcomes = sort_answers(overlap, after, cidr)
+    for cidr, outcomes in sort_answers(overlap, after).items():
         for tile in reading.tiling.of(cidr.cidr):
             for outcome in outcomes[tile.question][1:]:
                 reason = _reason(outcome, mended, reading.default)

@@ -344,7 +344,7 @@ def _of_first_look_ups(
             outcome = of_cidr[tile.question][0]
             if tile.question not in found or (outcome.is_failure and not found[tile.question].is_failure):
                 found[tile.question] = outcome
-            if outcome.is_failure and not expected.is_default(reading.default.devs):
+            if not expected.is_default(reading.default.devs):
                 elsewhere[tile.question] = expected
     return found, elsewhere
 

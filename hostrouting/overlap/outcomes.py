@@ -61,20 +61,25 @@ class Outcome:
         return (self.kind, self.is_lost, self.route if self.kind is NoteKind.CNI_DISCARD else None)
 
 
-def sort_answers(overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> Outcomes:
-    """What the kernel's answers mean to an expected CIDR.
+def sort_answers(overlap: RouteOverlap, reading: Reading) -> dict[ExpectedCidr, Outcomes]:
+    """What the kernel's answers mean to each expected CIDR.
 
     Args:
-        overlap: what may carry expected traffic besides.
+        overlap: the CIDRs, and what may carry them besides.
         reading: the host.
-        expected: the CIDR; only its ``devs`` count.
 
     Returns:
-        For each question what its first answer means, and then each failure of the other answers that this one doesn't
-        tell of.
+        For each CIDR and question what its first answer means, and then each failure of the other answers that this
+        one doesn't tell of. What holds for a CIDR holds for all that expect the same interfaces.
     """
-    sorter = _Sorter(overlap, reading, expected)
-    return {question: tuple(sorter.sort(answers)) for question, answers in reading.answers.items()}
+    by_devs: dict[tuple[str, ...] | None, Outcomes] = {}
+    for expected in overlap.expected_cidrs:
+        if expected.devs not in by_devs:
+            sorter = _Sorter(overlap, reading, expected)
+            by_devs[expected.devs] = {
+                question: tuple(sorter.sort(found)) for question, found in reading.answers.items()
+            }
+    return {expected: by_devs[expected.devs] for expected in overlap.expected_cidrs}
 
 
 class _Sorter:
@@ -123,7 +128,9 @@ class _Sorter:
     def _is_of_table_local(self, answer: Answer) -> bool:
         """The kernel names table main for the entries of both, as long as they are one trie (fib_trie_unmerge)."""
         entry, route = self._fib.longest_match(Table.LOCAL, answer.lookup.address), answer.lookup.route
-        return entry is not None and route is not None and entry.destination == route.destination
+        if entry is None or route is None:
+            return False
+        return (entry.destination, entry.type) == (route.destination, route.type)
 
     def _discarded(self, answer: Answer) -> Outcome:
         lookup = answer.lookup

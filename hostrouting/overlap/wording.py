@@ -81,7 +81,7 @@ def ways_past(rule: Rule, default: Route) -> str:
         ways.append(f"ip route add CIDR table {rule.table} {way}")
     if rule.preference > 0:
         ways.append(f"ip rule add to CIDR lookup main pref {rule.preference - 1}")
-    return ", or: ".join(ways) or "change that rule"
+    return f"{', or: '.join(ways)}; then check again" if ways else "change that rule"
 
 
 def error_text(report: OverlapReport) -> str:

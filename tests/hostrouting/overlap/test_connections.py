@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any
 
@@ -188,3 +189,42 @@ def test_where_the_default_route_is_not_expected_no_route_by_it_is_proposed() ->
     assert finding.ranges == (IPv4Network("172.16.128.0/17"),)
     assert report.remedy.routes == ()
     assert "172.16.0.0/16 by e1 is expected" in report.remedy.unmendable[0].reason
+
+
+def test_where_two_entries_ask_for_different_interfaces_no_fix_serves_one_at_the_others_cost() -> None:
+    kernel = host(routes=())
+    kernel.add_link("ib0")
+    kernel.add_address("ib0", "172.16.5.4/24")
+    report = check(kernel, CIDR, {"cidr": "172.16.5.0/24", "devs": ["ib0"]})
+    assert told(report) == [("OVERLAP", ("ib0",), None)]
+    assert report.remedy.routes == ()
+    assert "172.16.5.0/24 by ib0 is expected" in report.remedy.unmendable[0].reason
+
+
+def test_a_cidr_costs_the_same_however_many_there_are() -> None:
+    """Each answer is sorted once for all CIDRs that expect the same interfaces."""
+    cidrs = [f"172.{16 + number // 250}.{number % 250}.0/24" for number in range(600)]
+    calls = {}
+    for count in (150, 600):
+        profile = cProfile.Profile()
+        profile.runcall(check, host(), *cidrs[:count])
+        calls[count] = sum(entry.callcount for entry in profile.getstats())
+    assert calls[600] < 5 * calls[150]
+
+
+@pytest.mark.parametrize("kind", [RouteType.THROW, RouteType.UNREACHABLE])
+def test_what_table_local_says_otherwise_makes_nothing_an_own_address(kind: RouteType) -> None:
+    network = IPv4Network("172.16.5.0/24")
+    local = Route(network, (NextHop("lo"),), type=RouteType.LOCAL, table=Table.MAIN)
+    kernel = host(Rule(50, table=7), routes=(local, Route(network, type=kind, table=Table.LOCAL)))
+    kernel.del_rule(Rule(0, table=Table.LOCAL, protocol=Protocol.KERNEL))
+    assert told(check(kernel)) == [("OVERLAP", ("lo",), None)]
+
+
+def test_a_recorded_host_with_three_rules_of_protocol_kernel_is_judged_by_what_they_say() -> None:
+    kernel = host(
+        Rule(20, table=100, protocol=Protocol.KERNEL),
+        routes=(WRONG, Route(IPv4Network("172.16.1.0/24"), BY_E0)),
+    )
+    kernel.del_rule(Rule(32767, table=Table.DEFAULT, protocol=Protocol.KERNEL))
+    assert told(check(recorded(kernel))) == told(check(kernel)) == [("OVERLAP", ("e1",), None)]

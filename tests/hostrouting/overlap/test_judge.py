@@ -51,8 +51,7 @@ def judged(
 ) -> tuple[list[Finding], list[Note]]:
     host = reading(answer, **changes)
     overlap = overlap or RouteOverlap([CIDR])
-    outcomes = {expected: sort_answers(overlap, host, expected) for expected in overlap.expected_cidrs}
-    findings, notes = judge(overlap, host, outcomes)
+    findings, notes = judge(overlap, host, sort_answers(overlap, host))
     return list(findings), list(notes)
 
 
