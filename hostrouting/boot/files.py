@@ -21,6 +21,7 @@ __all__ = [
     "link",
     "litter",
     "locked",
+    "make_folders",
     "read_state",
     "read_text",
     "remove",
@@ -32,6 +33,7 @@ __all__ = [
 
 LOCK_WAIT_SECONDS = 60
 _LOCK_POLL_SECONDS = 0.05
+_FOLDER_MODE = 0o755
 
 
 def read_text(path: Path) -> str | None:
@@ -63,7 +65,8 @@ def read_state(path: Path) -> tuple[bytes, int] | None:
 
 
 def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
-    """Give a file this content and mode: a reader, or a crash at any point, sees the old content or the new.
+    """Give a file this content and mode, whatever the umask, and us as its owner: a reader, or a crash at any point,
+    sees the old content or the new.
 
     Nothing is touched if it is like that already. rename(2) is atomic; the folder is synced, for without that a
     power cut may undo the rename (fsync(2)).
@@ -82,9 +85,11 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     try:
         with contextlib.suppress(FileNotFoundError):
-            if path.read_bytes() == content and path.stat().st_mode & 0o7777 == mode:
+            state = path.stat()
+            is_as_asked = state.st_mode & 0o7777 == mode and state.st_uid == os.geteuid()
+            if is_as_asked and path.read_bytes() == content:
                 return False
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         import tempfile  # it loads hashes and three kinds of compression, and much of what runs only reads
 
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
@@ -103,6 +108,22 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     except OSError as error:
         raise FileError.of(f"write {path}", error) from error
     return True
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, with mode 0755 whatever the umask.
+
+    By a umask of 0 everybody could replace what the gate runs as root, by one of 077 nobody read the markers.
+
+    Raises:
+        OSError: one can't be made.
+    """
+    if folder.is_dir():
+        return
+    make_folders(folder.parent)
+    with contextlib.suppress(FileExistsError):  # somebody was faster; what isn't a folder is an error to whoever uses it
+        folder.mkdir(_FOLDER_MODE)
+        folder.chmod(_FOLDER_MODE)
 
 
 def litter(path: Path) -> list[Path]:
@@ -180,7 +201,7 @@ def link(path: Path, to: str) -> None:
         FileError: it can't be made.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         path.symlink_to(to)
     except OSError as error:
         raise FileError.of(f"make the link {path}", error) from error
@@ -208,7 +229,7 @@ def locked(path: Path, scope: CancelScope) -> Iterator[None]:
         FileError: the file can't be opened, or another run holds it for more than ``LOCK_WAIT_SECONDS``.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise FileError.of(f"open the lock {path}", error) from error

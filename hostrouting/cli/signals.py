@@ -16,7 +16,10 @@ __all__ = ["cancelled_by_signals"]
 
 @contextmanager
 def cancelled_by_signals(scope: CancelScope) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP cancel the scope, so that what was begun is put back."""
+    """SIGINT, SIGTERM and SIGHUP cancel the scope, so that what was begun is put back.
+
+    One that is ignored stays so: nohup(1) ignores SIGHUP, and a shell SIGINT of what it runs in the background.
+    """
 
     def cancel(number: int, _frame: object) -> None:
         scope.cancel(signal.Signals(number).name)
@@ -24,7 +27,8 @@ def cancelled_by_signals(scope: CancelScope) -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            before[number] = signal.signal(number, cancel)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, cancel)
     except ValueError:  # in another thread: whoever runs us there cancels the scope by other means
         before.clear()
     try:

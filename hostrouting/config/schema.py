@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import attrs
 
+from hostrouting.config.opening import open_at_once
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.text import shown
 from hostrouting.model.uncollected import uncollected
@@ -324,11 +325,12 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
         The document; ``read`` finds the keys that were given twice in it.
 
     Raises:
-        ConfigError: there is no such file, or it isn't JSON.
+        ConfigError: there is no such file, it isn't JSON, or it is a pipe or device with a name, which might never
+            end; what a shell hands over in /dev/fd is fine.
         FileError: it can't be read.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
             return parse_document(file, str(path), what, bytes_max=bytes_max)
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError([(str(path), "there is no such file")]) from None

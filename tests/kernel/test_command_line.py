@@ -177,6 +177,21 @@ def test_sigterm_of_a_waiting_apply_ends_it_at_once_with_1(tmp_path: Path) -> No
     assert done.stdout.startswith("waiting up to 600 s for the default route")
 
 
+def test_apply_under_nohup_outlives_the_session_that_started_it(tmp_path: Path) -> None:
+    done = on_a_host(
+        tmp_path,
+        r"""
+        sed -i 's/"waitSeconds": 0/"waitSeconds": 600/' "$CONFIG"
+        ip route del default
+        mkfifo "$SCRATCH/progress"
+        nohup "$PYTHON" -m hostrouting apply --routes-only "$CONFIG" 2> "$SCRATCH/progress" >/dev/null &
+        { read -r line; kill -HUP $!; ip route add default via 10.1.0.1; cat; } < "$SCRATCH/progress"
+        wait $! && echo "apply: $?"
+        """,
+    )
+    assert done.stdout.splitlines()[-1] == "apply: 0"
+
+
 def test_two_processes_at_once_come_one_after_the_other_with_the_same_end(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import phases
-from hostrouting.boot.files import locked, read_text, remove, write_if_changed
+from hostrouting.boot.files import link, locked, read_text, remove, write_if_changed
 from hostrouting.model.errors import FileError
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
@@ -22,16 +22,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_file_is_written_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "file"
-    before = os.umask(0o077)
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_files_and_new_folders_have_their_modes_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    path, lock = tmp_path / "a" / "b" / "file", tmp_path / "run" / "lock"
+    before = os.umask(umask)
     try:
         assert write_if_changed(path, "text\n", mode=0o755)
+        link(tmp_path / "c" / "link", "to")
+        with locked(lock, CancelScope()):
+            pass
     finally:
         os.umask(before)
     assert path.read_text() == "text\n"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert [p.name for p in path.parent.iterdir()] == ["file"]
+    made = {path: 0o755, lock: 0o600} | {tmp_path / name: 0o755 for name in ("a", "a/b", "c", "run")}
+    assert {each: stat.S_IMODE(each.stat().st_mode) for each in made} == made
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_somebody_else_is_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_if_changed(path, "text")
+    os.chown(path, 65534, 65534)
+    assert write_if_changed(path, "text")
+    assert path.stat().st_uid == 0
 
 
 def test_an_equal_file_is_not_touched(tmp_path: Path) -> None:
