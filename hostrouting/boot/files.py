@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,10 +66,10 @@ def read_state(path: Path) -> tuple[bytes, int] | None:
 
 
 def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
-    """Give a file this content and mode, whatever the umask, and us as its owner: a reader, or a crash at any point,
-    sees the old content or the new.
+    """Give a file this content and mode: a reader, or a crash at any point, sees the old content or the new.
 
-    Nothing is touched if it is like that already. rename(2) is atomic; the folder is synced, for without that a
+    It is ours, and its mode doesn't depend on the umask; a link in its place is replaced, not followed. Nothing is
+    touched if it is like that already. rename(2) is atomic; the folder is synced, for without that a
     power cut may undo the rename (fsync(2)).
 
     Args:
@@ -85,8 +86,8 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     try:
         with contextlib.suppress(FileNotFoundError):
-            state = path.stat()
-            is_as_asked = state.st_mode & 0o7777 == mode and state.st_uid == os.geteuid()
+            state = path.lstat()
+            is_as_asked = state.st_mode == stat.S_IFREG | mode and state.st_uid == os.geteuid()
             if is_as_asked and path.read_bytes() == content:
                 return False
         make_folders(path.parent)
@@ -121,7 +122,7 @@ def make_folders(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folders(folder.parent)
-    with contextlib.suppress(FileExistsError):  # somebody was faster; what isn't a folder is an error to whoever uses it
+    with contextlib.suppress(FileExistsError):  # somebody was faster; using what isn't a folder will fail
         folder.mkdir(_FOLDER_MODE)
         folder.chmod(_FOLDER_MODE)
 

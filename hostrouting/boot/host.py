@@ -66,16 +66,15 @@ class Host:
             The host; what is installed into it holds from its first boot.
 
         Raises:
-            ConfigError: there is no such folder, or it is this host's own root.
+            ConfigError: there is no such folder, it holds no system, a link in it leads out of it, or it is this
+                host's own root.
         """
+        from hostrouting.boot.image import refuse_what_is_no_image
         from hostrouting.boot.layout import Layout
         from hostrouting.boot.systemctl import Systemctl
 
         layout = Layout(root)
-        if layout.is_this_host:
-            raise ConfigError([("root", "is this host's own; leave it out to work on this host")])
-        if not layout.root.is_dir():
-            raise ConfigError([("root", f"there is no folder {layout.root}; is the image mounted?")])
+        refuse_what_is_no_image(layout)
         image = cls.__new__(cls)
         image.__attrs_init__(backend=None, units=Systemctl(layout.root), layout=layout)
         return image

@@ -117,6 +117,7 @@ def test_nothing_asked_nothing_done(host: Host, node: FakeBridgeNode) -> None:
 
 
 def test_an_image_has_no_kernel_to_clean(tmp_path: Path, node: FakeBridgeNode) -> None:
+    (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
     image = Host.image(tmp_path)
     with pytest.raises(AzureVnetError, match="has no kernel that holds any of it"):
         clean(image, node)

@@ -39,6 +39,15 @@ def test_files_and_new_folders_have_their_modes_whatever_the_umask(tmp_path: Pat
     assert {each: stat.S_IMODE(each.stat().st_mode) for each in made} == made
 
 
+def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    write_if_changed(other, "text")
+    path.symlink_to(other)
+    assert write_if_changed(path, "text")
+    assert not path.is_symlink()
+    assert other.read_text() == "text"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_file_of_somebody_else_is_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "file"

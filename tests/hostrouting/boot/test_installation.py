@@ -387,9 +387,62 @@ def test_plan_says_what_apply_does_and_nothing_afterwards(host: Host, layout: La
     assert taken_back.disable == ("static-routes.service", "check-route-overlap.service")
 
 
-def test_an_image_gets_files_and_enablement_and_no_run(tmp_path: Path) -> None:
+@pytest.fixture
+def image_root(tmp_path: Path) -> Path:
     root = tmp_path / "image"
-    (root / "etc").mkdir(parents=True)
+    for folder in ("etc/systemd/system", "usr/lib/systemd/system", "opt"):
+        (root / folder).mkdir(parents=True)
+    return root
+
+
+@pytest.mark.parametrize("rest", ["", "etc/systemd/system"])
+def test_a_folder_without_a_system_is_no_image(tmp_path: Path, rest: str) -> None:
+    """A mount point that nothing is mounted on, or whose /usr isn't."""
+    (tmp_path / rest).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(HostRoutingError, match=r"holds no system: it has no usr/lib/systemd/system"):
+        Host.image(tmp_path)
+
+
+OUTWARD = ["/opt/elsewhere", "../" * 30 + "opt/elsewhere"]
+
+
+@pytest.mark.parametrize("target", OUTWARD)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "etc/aks-flex-node",
+        "etc/aks-flex-node/static-routes.sh",
+        "etc/systemd/system/systemd-nspawn@.service.d",
+        "etc/systemd/system/multi-user.target.wants",
+        "etc/iproute2",
+        "etc/iproute2/rt_protos.d",
+        "etc",
+        "usr",
+    ],
+)
+def test_a_link_out_of_an_image_is_refused_before_anything_is_written(image_root: Path, path: str, target: str) -> None:
+    link = image_root / path
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.exists():
+        link.rename(image_root / "moved")
+    link.symlink_to(target)
+    before = tree(Layout(image_root))
+    with pytest.raises(HostRoutingError, match=f"{link} is a link to {target}, which leads out of the image"):
+        Host.image(image_root)
+    assert tree(Layout(image_root)) == before
+
+
+def test_a_link_inside_an_image_is_followed(image_root: Path) -> None:
+    (image_root / "etc").rename(image_root / "usr/etc")
+    (image_root / "etc").symlink_to("usr/etc")
+    (image_root / "etc/aks-flex-node").symlink_to("../../opt")
+    phases.run(Configure(config(), host=Host.image(image_root)))
+    assert (image_root / "opt/static-routes.sh").is_file()
+    assert (image_root / "usr/etc/systemd/system/static-routes.service").is_file()
+
+
+def test_an_image_gets_files_and_enablement_and_no_run(image_root: Path) -> None:
+    root = image_root
     if not os.access("/usr/bin/systemctl", os.X_OK):
         pytest.skip("no systemctl on this machine")
     before = tree(Layout(root))

@@ -166,7 +166,7 @@ def test_the_plan_of_host_routing_says_if_required_rules_would_hold_the_next_sta
 
 def test_into_an_image_go_files_alone(run: Any, host: Host, tmp_path: Path) -> None:
     image = tmp_path / "image"
-    image.mkdir()
+    (image / "usr/lib/systemd/system").mkdir(parents=True)
     code, _, err = run(f"lb-probe apply --root {image} CONFIG")
     assert code == 78
     assert "hostNetworking.loadBalancerProbe.devices: must be given for an image" in err
