@@ -28,7 +28,7 @@ BELOW = {
     "tasks": {"model", "config", "kernel", "boot", "routes", "overlap"},
     "watch": {"model", "config", "kernel", "boot", "routes", "overlap"},
     "testing": {"model", "config", "kernel", "boot", "azure"},
-    "doctor": {"model", "config", "kernel", "boot", "routes"},
+    "doctor": {"model", "config", "kernel", "boot", "routes", "overlap"},
     "cli": {"model", "config", "kernel", "boot", "routes", "overlap", "tasks", "watch", "doctor"},
 }
 # The neighbours' own commands, and the fakes, are all that knows them.

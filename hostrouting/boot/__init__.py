@@ -18,4 +18,5 @@ __all__ = [
     "resolvers",
     "systemctl",
     "systemd",
+    "unit_files",
 ]

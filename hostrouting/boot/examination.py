@@ -5,6 +5,7 @@ The examinations themselves are ``doctor``'s, and those of whoever else installs
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.boot.layout import Layout
     from hostrouting.config.routing import Config
+    from phases import CancelScope
 
 __all__ = [
     "Examination",
@@ -41,11 +43,11 @@ _PATH = SEARCH_PATH.split(":")
 
 
 class Severity(StrEnum):
-    """``broken``: a promise doesn't hold now; ``risk``: it does, and may not later; ``unknown``: couldn't be seen."""
+    """``broken``: a promise doesn't hold now; ``unknown``: couldn't be seen; ``risk``: it does, and may not later."""
 
     BROKEN = "broken"
-    RISK = "risk"
     UNKNOWN = "unknown"
+    RISK = "risk"
 
 
 @attrs.frozen
@@ -84,10 +86,12 @@ class ExaminedHost:
         host: whose kernel, systemd and files to look at.
         config: what is asked for; None: what the installed parts were rendered from.
         config_name: what a command has to name so that it reads that config.
+        scope: ends what an examination waits for.
     """
 
-    def __init__(self, host: Host, config: Config | None, config_name: str) -> None:
+    def __init__(self, host: Host, config: Config | None, config_name: str, scope: CancelScope) -> None:
         self.host = host
+        self.scope = scope
         self.layout = host.layout
         self.units = host.units
         self.given = config
@@ -142,14 +146,18 @@ class ExaminedHost:
         return self.manifest.consumer or self.config.consumer
 
     @cached_property
-    def instances(self) -> dict[str, dict[str, str]]:
-        """The consumer's units that could start now, each with what is looked at.
+    def units_of_consumer(self) -> dict[str, dict[str, str]]:
+        """The consumer's units, each with what is looked at.
 
         Raises:
             UnitError: systemd can't be asked.
         """
-        shown = {name: self.units.show(name, *_PROPERTIES) for name in self.units.instances(self.consumer)}
-        return {name: properties for name, properties in shown.items() if properties["LoadState"] == "loaded"}
+        return {name: self.units.show(name, *_PROPERTIES) for name in self.units.instances(self.consumer)}
+
+    @property
+    def instances(self) -> dict[str, dict[str, str]]:
+        """Those that could start now; raises as ``units_of_consumer``."""
+        return {name: shown for name, shown in self.units_of_consumer.items() if shown["LoadState"] == "loaded"}
 
     @cached_property
     def is_watched(self) -> bool:
@@ -166,8 +174,11 @@ class ExaminedHost:
 
 
 _PROPERTIES = (
-    *("LoadState", "ExecStartPreEx", "After", "NeedDaemonReload", "DropInPaths"),
-    *("Restart", "PrivateNetwork", "NetworkNamespacePath"),
+    *("LoadState", "ExecConditionEx", "ExecStartPreEx", "After", "NeedDaemonReload", "DropInPaths"),
+    *("SuccessExitStatus", "TimeoutStartUSec", "Requires", "Requisite", "BindsTo", "PartOf"),
+    *("Restart", "RestartUSec", "RestartPreventExitStatus", "StartLimitIntervalUSec", "StartLimitBurst"),
+    *("PrivateNetwork", "NetworkNamespacePath", "RootDirectory", "RootImage"),
+    *("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem"),
 )
 
 
@@ -231,8 +242,9 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
     for tool, package in tools.items():
         # The scripts' first line names it; everything else is looked for.
         places = ("/bin/bash", "/usr/bin/bash") if tool == "bash" else tuple(f"{folder}/{tool}" for folder in _PATH)
-        if not any(examined.layout.of(place).is_symlink() or examined.layout.of(place).exists() for place in places):
-            message = f"it isn't in {':'.join(_PATH)}: {who} fail without it"
+        programs = [examined.layout.of(resolve_link(examined.layout, place).end) for place in places]
+        if not any(os.access(program, os.X_OK) for program in programs):
+            message = f"it isn't in {':'.join(_PATH)}, or can't be run: {who} fail without it"
             yield Fault("tool-missing", tool, message, f"install {package}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class FakeSystemd:
         layout: where unit files and drop-ins are; None: there are none to read back.
         running: the units that are loaded, for example ``systemd-nspawn@kube1.service``.
 
-    ``manager`` holds properties of systemd itself.
+    ``manager`` holds properties of systemd itself, ``properties`` those of units that no file says.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
@@ -34,6 +35,7 @@ class FakeSystemd:
         self.restarts: list[str] = []
         self.reloads = 0
         self.manager: dict[str, str] = {"Version": "257"}
+        self.properties: dict[str, dict[str, str]] = {}
         self._load()
 
     def reload(self) -> None:
@@ -105,7 +107,11 @@ class FakeSystemd:
             "ExecStartPreEx": "\n".join(map(_exec_words, loaded.get("ExecStartPre", ()))),
             "NeedDaemonReload": "yes" if unit in self._loaded and loaded != self._read(unit) else "no",
             "LoadState": self._load_state(unit),
+            "Restart": (loaded.get("Restart") or ["no"])[-1],
+            "StartLimitBurst": (loaded.get("StartLimitBurst") or ["5"])[-1],
+            "ActiveState": "active" if unit in self.active else "inactive",
         }
+        properties |= {name: values[-1] for name, values in _spans(loaded).items()} | self.properties.get(unit, {})
         return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
@@ -127,10 +133,20 @@ class FakeSystemd:
     def _load_state(self, unit: str) -> str:
         if unit in self._loaded or self._layout is None:
             return "loaded" if unit in self._loaded else "not-found"
-        path = self._layout.units / unit
-        if path.is_symlink() and str(path.readlink()) == "/dev/null":
+        prefix, at, _ = unit.partition("@")
+        if at and any(name.startswith(f"{prefix}@") for name in self._running):
+            return "loaded"
+        found = self._files(unit)[:1]
+        if any(path.is_symlink() and str(path.readlink()) == "/dev/null" for path in found):
             return "masked"
-        return "loaded" if path.exists() else "not-found"
+        return "loaded" if found else "not-found"
+
+    def _files(self, unit: str) -> list[Path]:
+        """A unit's own files, or its template's; the first one counts."""
+        if self._layout is None:
+            return []
+        paths = [self._layout.of(f"{folder}/{name}") for name in unit_names(unit)[:2] for folder in UNIT_PATH]
+        return [path for path in paths if path.is_symlink() or path.is_file()]
 
     def _link(self, unit: str) -> Path | None:
         return None if self._layout is None else self._layout.units / "multi-user.target.wants" / unit
@@ -139,21 +155,28 @@ class FakeSystemd:
         """The settings of a unit's file and drop-ins, those by name, an empty value emptying the list."""
         if self._layout is None:
             return {}
-        prefix, at, rest = unit.partition("@")
-        template = f"{prefix}@.{rest.rpartition('.')[2]}" if at else unit
-        folders = dict.fromkeys((template, unit))
-        found = [path for name in folders for path in (self._layout.units / f"{name}.d").glob("*.conf")]
-        drop_ins = {path.name: path for path in found if path.is_file()}
-        own = [path for name in reversed(folders) if (path := self._layout.units / name).is_file()]
+        *names, _ = unit_names(unit)
+        later = [path for path in drop_ins(self._layout, unit).values() if path.is_file()]
         lists: dict[str, list[str]] = {}
-        for path in (*own[:1], *(drop_ins[name] for name in sorted(drop_ins))):
+        for path in (*self._files(unit)[:1], *later):
             for key, value in _settings(path.read_text()):
                 lists[key] = [*lists.get(key, ()), value] if value else []
-        for name in folders:
+        lists["DropInPaths"] = [self._layout.relative(path) for path in later]
+        for name in names:
             for key in ("requires", "wants"):
                 links = sorted(path.name for path in (self._layout.units / f"{name}.{key}").glob("*"))
                 lists.setdefault(key.capitalize(), []).extend(links)
         return lists
+
+
+# systemd.service(5), systemd.unit(5)
+_DEFAULT_SPANS = {"TimeoutStartUSec": ["1min 30s"], "RestartUSec": ["100ms"], "StartLimitIntervalUSec": ["10s"]}
+
+
+def _spans(settings: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Settings that are time spans, by the names of the properties."""
+    given = {f"{key.removesuffix('Sec')}USec": value for key, value in settings.items() if key.endswith("Sec")}
+    return _DEFAULT_SPANS | {key: value for key, value in given.items() if value}
 
 
 def _settings(text: str) -> Iterable[tuple[str, str]]:

@@ -16,9 +16,11 @@ import attrs
 from hostrouting.boot.layout import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hostrouting.boot.manifest import Manifest
 
-__all__ = ["GateCommand", "drop_in_text", "gate_commands", "missing_commands"]
+__all__ = ["GateCommand", "drop_in_text", "gate_commands", "missing_commands", "opening_settings"]
 
 
 @attrs.frozen
@@ -80,3 +82,41 @@ def missing_commands(manifest: Manifest, exec_start_pre: str) -> tuple[GateComma
         if "privileged" in flags:
             held.add((match["argv"], "ignore-failure" not in flags))
     return tuple(c for c in gate_commands(manifest) if (" ".join(c.argv), c.is_blocking) not in held)
+
+
+# The gate ends within 20 s; a consumer with less patience ends it first.
+START_SECONDS = 25
+
+# By what a gate can end: its own 255, bash's, those of a script that can't be run, systemd's (EXIT_CHDIR to
+# EXIT_NUMA_POLICY in its src/basic/exit-status.h), and what kills it.
+_ENDS = {"255", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
+
+
+def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> tuple[str, ...]:
+    """The settings of a unit by which it starts though the gate fails, or fails though the gate would let it start.
+
+    Args:
+        shown: the properties ``SuccessExitStatus`` and ``TimeoutStartUSec`` as ``systemctl show`` prints them.
+        is_strict: whether the check holds it back; if not, the gate makes do with a shorter time-out.
+
+    Returns:
+        Each as a clause.
+    """
+    found = []
+    forgiven = [word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS]
+    if forgiven:
+        found.append(f"SuccessExitStatus={' '.join(forgiven)} takes a gate that fails for one that succeeds")
+    seconds = _seconds(shown["TimeoutStartUSec"])
+    if is_strict and seconds is not None and seconds < START_SECONDS:
+        found.append(f"TimeoutStartSec={seconds:g} ends a gate that may take 20 s; give it {START_SECONDS} or more")
+    return tuple(found)
+
+
+_SHORT = re.compile(r"(?P<number>[0-9.]+)(?P<unit>s|ms|us|)")
+_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def _seconds(span: str) -> float | None:
+    """A time span of less than a minute as systemd prints it; None for a longer one."""
+    match = _SHORT.fullmatch(span)
+    return None if match is None else float(match["number"]) * _UNITS[match["unit"]]

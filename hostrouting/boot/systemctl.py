@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from hostrouting.boot.systemd import ANY_INSTANCE
+from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
 from phases import CancelScope, TimedOut
 
@@ -13,8 +14,6 @@ __all__ = ["Systemctl"]
 
 # Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
 ANSWER_SECONDS = 60.0
-
-_UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
 
 
 class Systemctl:
@@ -78,7 +77,7 @@ class Systemctl:
         pattern = f"{prefix}@*.{suffix}"
         listed = self._run("list-units", "--all", "--full", "--plain", "--no-legend", "--no-pager", pattern)
         names |= {line.split()[0] for line in listed.splitlines() if line.strip()}
-        for folder in map(Path, ("/etc/systemd/system", "/run/systemd/system")):
+        for folder in map(Path, UNIT_PATH):
             for found in (pattern, f"*/{pattern}", f"{pattern}.d"):
                 names |= {path.name.removesuffix(".d") for path in folder.glob(found)}
         return tuple(sorted(names - {consumer}))
@@ -99,7 +98,7 @@ class Systemctl:
             return {}
         # What has ended is forgotten, and with it what it says with Before=; so is what a cycle kept from starting.
         patterns = [f"*.{kind}/*" for kind in ("wants", "requires")]
-        enabled = {path.name for folder in _UNIT_FOLDERS for found in patterns for path in Path(folder).glob(found)}
+        enabled = {path.name for folder in UNIT_PATH for found in patterns for path in Path(folder).glob(found)}
         names = sorted({*units, *(name for name in enabled if "@." not in name)})
         after: dict[str, set[str]] = {}
         for block in self._run("show", "--property", "Id,After,Before,LoadState", "--", "*", *names).split("\n\n"):

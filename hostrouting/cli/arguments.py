@@ -33,7 +33,7 @@ _EPILOG = """\
 exit codes: 0 done; 1 failed; 64 usage; 74 done, but the output could not be written; 77 not permitted; 78 bad config
             check: 0 ok, 1 overlap, 2 couldn't judge;  fix: 1 not all can be mended, 2 couldn't judge;
             plan, lb-probe plan, azure-vnet plan: 0 nothing to change, 2 changes;
-            doctor: 0 nothing found, 1 findings
+            doctor: 0 nothing is broken, 1 something is
 
 see it happen, on a throw-away copy of the kernel's tables:   hostrouting demo
 """
@@ -158,10 +158,10 @@ A host without hostrouting is recorded by a shell and ip (iproute2 5.15 or newer
 """
 _DOCTOR_MORE = """
 
-Looks at the units as systemd has them in memory, at what is installed (all of it against what CONFIG renders), at the
-kernel's routes, and at who may take them away; each finding with its remedy. Changes nothing. Without a CONFIG, and
-without the default one, what is installed is compared with what its own scripts were rendered from. Exits with 0 if
-nothing was found, with 1 otherwise.
+First, what the check says now. Then looks at the units as systemd has them in memory, at what is installed (all of it
+against what CONFIG renders), at the kernel's routes, and at who may take them away; each finding with its remedy.
+Changes nothing. Without a CONFIG, and without the default one, what is installed is compared with what its own scripts
+were rendered from. Exits with 0 if nothing is broken, with 1 otherwise; what only may break later is listed.
 
   ✓ is fine;  ✗ is broken now;  • may break later;  ? couldn't be examined
 """
@@ -254,6 +254,7 @@ def _fix(parser: Parser) -> None:
 def _doctor(parser: Parser) -> None:
     add_config(parser)
     add_output(parser)
+    parser.add_argument("--strict", action="store_true", help="exit with 1 also for what only may break later")
 
 
 def _lb_probe() -> Mapping[str, Word]:

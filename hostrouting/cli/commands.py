@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
     from hostrouting.boot.host import Host
+    from hostrouting.doctor.report import DoctorReport
     from hostrouting.overlap.findings import OverlapReport
 
 __all__ = [
@@ -245,9 +246,11 @@ def doctor(options: argparse.Namespace, host: Host | None) -> int:
     name = "" if options.config is None and has_config else shlex.quote(options.config or "CONFIG")
     config = load(options, host) if has_config else None
     more = neighbours.examinations(options, on, has_config=has_config)
-    report = examine(on, config, more=more, config_name=name)
+    report: DoctorReport = run_task(
+        phases.task("doctor")(lambda scope: examine(on, config, more=more, config_name=name, scope=scope))
+    )
     say_as_asked(options, report.to_json(), doctor_text(report, width=styled.columns(sys.stdout)))
-    return EXIT_FAILURE if report.faults else 0
+    return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0
 
 
 def remove(options: argparse.Namespace, host: Host | None) -> int:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity
-from hostrouting.doctor import files, gate, routes
+from hostrouting.doctor import consumer, files, gate, rights, routes, verdict, watcher
 from hostrouting.doctor.report import DoctorReport, ExaminationResult
 from hostrouting.model.errors import HostRoutingError
+from phases import CancelScope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,23 +24,27 @@ __all__ = ["EXAMINATIONS", "examine"]
 
 
 EXAMINATIONS = (
+    Examination("verdict", "the check lets the next start through now", verdict.verdict),
     Examination("installed", "what is asked for is installed", files.installed, is_of_the_installed=False),
+    Examination("consumer", "the unit that is held back exists", consumer.exists),
     Examination("files", "every file is as rendered", files.rendered),
-    Examination("gate", "every instance runs the gate before it starts", gate.gate),
+    Examination("modes", "only root can change what the gate runs", rights.modes),
+    Examination("access", "the scripts can be run, and their lock is free", rights.access),
+    Examination("gate", "every instance runs the gate before it starts, and obeys it", gate.gate),
     Examination("break-glass", "nobody has left the gate open", gate.break_glass),
-    Examination("namespace", "the gate sees the host's network", gate.namespaces),
+    Examination("sight", "the gate sees the host's network and files", gate.sight),
     Examination("units", "the units start at boot, and systemd has read them", files.units),
     Examination("ordering", "everything starts after what it waits for, in no cycle", gate.ordering),
-    Examination("restart", "after a mend every instance starts by itself", gate.restarts),
-    Examination("tools", "bash, ip, awk, flock and timeout are there", files.tools),
+    Examination("ties", "nothing that is done to the oneshots stops an instance", consumer.ties),
+    Examination("restart", "after a mend every instance starts by itself", consumer.restarts),
+    Examination("tools", "bash, ip, awk, flock and timeout are there, and can be run", files.tools),
+    Examination("watcher", "what puts lost routes back runs, if it is installed", watcher.watcher),
     Examination("leftovers", "nothing is left of the reference or of earlier versions", files.leftovers, False),
-    Examination("agents", "nobody else writes or runs our scripts", files.agents, False),
+    Examination("agents", "nobody else writes our scripts", files.agents, False),
     Examination("routes", "every route is in the kernel, and wins", routes.routes),
-    Examination("protocol", "nobody else uses protocol 217", routes.protocol, False),
     Examination("networkd", "systemd-networkd takes no route away", routes.networkd),
     Examination("networkmanager", "NetworkManager takes no route away", routes.network_manager),
     Examination("cloud-init", "cloud-init takes no route away", routes.cloud_init),
-    Examination("python", "the Python that hostrouting's commands name is there", files.python, False),
 )
 
 
@@ -49,6 +54,7 @@ def examine(
     *,
     more: Iterable[Examination] = (),
     config_name: str = "CONFIG",
+    scope: CancelScope | None = None,
 ) -> DoctorReport:
     """Make all examinations of a running host, changing nothing.
 
@@ -57,11 +63,12 @@ def examine(
         config: what is asked for; None: what is installed, as its manifest says.
         more: examinations of others who install parts.
         config_name: their file, as the remedies shall name it in commands; empty: the one that needn't be named.
+        scope: ends what is waited for.
 
     Returns:
         What was found. It never raises because one examination can't be made.
     """
-    examined = ExaminedHost(host, config, config_name)
+    examined = ExaminedHost(host, config, config_name, scope or CancelScope())
     return DoctorReport(
         tuple(
             ExaminationResult(each.name, each.fine, _look(each, examined))

@@ -6,10 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
-from hostrouting.boot.examination import Fault, Severity, missing_tools, read_folder, resolve_link, stale_files
+from hostrouting.boot.examination import Fault, Severity, missing_tools, resolve_link, stale_files
 from hostrouting.boot.installation import reference_links
-from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
+from hostrouting.boot.manifest import WATCH
 from hostrouting.boot.parts import CONFIGURED, wanted_files, wanted_parts
+from hostrouting.boot.unit_files import UNIT_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,9 +20,13 @@ if TYPE_CHECKING:
     from hostrouting.boot.parts import BootFile
 
 
-__all__ = ["agents", "installed", "leftovers", "python", "rendered", "tools", "units"]
+__all__ = ["agents", "installed", "leftovers", "rendered", "tools", "units"]
 
 _EXECUTABLE = 0o111
+
+# The first word, systemd.syntax(7): quoted, with backslashes and doubled percent signs, or plain.
+_EXEC_START = re.compile(r'^ExecStart=[-@:+!]*(?:"((?:[^"\\]|\\.)*)"|(\S+))', re.MULTILINE)
+
 _TOOLS = {
     "bash": "bash",
     "ip": "iproute2",
@@ -69,7 +74,7 @@ def _compare(examined: ExaminedHost, file: BootFile) -> Iterator[Fault]:
         yield Fault("file-missing", name, "it isn't there", examined.command("apply"))
         return
     content, mode = state
-    # Which Python the watcher is run by is ``python``'s to look at: hardly ever the one that runs this.
+    # The Python that the watcher is run by is hardly ever the one that runs this.
     there, wanted = (_EXEC_START.sub("ExecStart=", text) for text in (content.decode(errors="replace"), file.text))
     if there != wanted if file.path == examined.layout.unit(WATCH) else content != file.text.encode():
         if content.decode(errors="replace") == _as_installed(examined).get(file.path):
@@ -85,9 +90,6 @@ def _compare(examined: ExaminedHost, file: BootFile) -> Iterator[Fault]:
     if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
         message = f"its mode is {mode:04o}, not {file.mode:04o}: it can't be run"
         yield Fault("file-mode", name, message, f"chmod {file.mode:04o} {name}")
-    elif mode & ~file.mode:
-        message = f"its mode is {mode:04o}, not {file.mode:04o}"
-        yield Fault("file-mode", name, message, f"chmod {file.mode:04o} {name}", Severity.RISK)
 
 
 def _as_installed(examined: ExaminedHost) -> dict[Path, str]:
@@ -98,10 +100,9 @@ def _as_installed(examined: ExaminedHost) -> dict[Path, str]:
 
 def units(examined: ExaminedHost) -> Iterator[Fault]:
     """The oneshots are there, start at boot, and systemd has read them."""
-    layout = examined.layout
     for name in examined.gated:
         unit = f"{name}.service"
-        shown = examined.units.show(unit, "LoadState", "NeedDaemonReload")
+        shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
         waits = "the gate still judges, but at boot nothing waits for the network"
         if shown["LoadState"] == "masked":
             yield Fault(
@@ -118,16 +119,9 @@ def units(examined: ExaminedHost) -> Iterator[Fault]:
         if shown["NeedDaemonReload"] == "yes":
             message = "systemd hasn't read what its files say now"
             yield Fault("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
-    if WATCH in examined.manifest.parts and not examined.is_watched:
-        message = "it is installed and doesn't run: routes that get lost aren't put back, and the markers grow old"
-        yield Fault("watcher-down", f"{WATCH}.service", message, f"journalctl -u {WATCH}", Severity.RISK)
-    folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.{kind}"))]
-    for link in (folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)):
-        path = examined.name(link)
-        if link.is_symlink() and not (led := resolve_link(layout, path)).is_there:
-            message = f"it leads to {led.end}, which isn't there"
-            remedy = f"{examined.command('apply')}, or, if {link.name} isn't wanted: rm {path}; systemctl daemon-reload"
-            yield Fault("dangling-link", path, message, remedy, Severity.RISK)
+        elif shown["DropInPaths"]:
+            message = f"it is changed by {shown['DropInPaths']}; if it doesn't run its script, {waits}"
+            yield Fault("overridden", unit, message, f"look at: systemctl cat {unit}", Severity.RISK)
 
 
 def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
@@ -142,13 +136,8 @@ def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
     for gate in map(examined.name, sorted(set(layout.units.glob("*.service.d/*hostrouting*.conf")) - gates)):
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield Fault("stale-gate", gate, message, _removal(gate), Severity.RISK)
-    known = {layout.manifest, *manifest.files(layout)}
     for part in CONFIGURED:
         yield from stale_files(examined, part)
-    for path in sorted(known):
-        for litter in map(examined.name, files.litter(path)):
-            message = "a run that was killed has left it behind"
-            yield Fault("litter", litter, message, f"{examined.command('apply')} removes it", Severity.RISK)
 
 
 def _removal(path: str) -> str:
@@ -159,65 +148,32 @@ _AGENT = "aks-flex-node-agent.service"
 
 
 def agents(examined: ExaminedHost) -> Iterator[Fault]:
-    """Nobody else writes our files or runs our scripts."""
-    folders = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
-    names = dict.fromkeys((ROUTES, CHECK, *examined.gated))
-    scripts = [examined.name(examined.layout.script(name)) for name in names]
-    ours = {examined.layout.unit(name) for name in names}
-    for path, text in read_folder(examined.layout, *(f"{folder}/*.service" for folder in folders)).items():
-        if path.name == _AGENT:
-            yield Fault(
-                "another-agent",
-                path.name,
-                "AKSFlexNode's own agent knows hostRouting too and writes scripts and units of these names",
-                "let one of the two do it: leave hostRouting out of the config that the agent reads",
-                Severity.RISK,
-            )
-        elif path not in ours and (run := [script for script in scripts if script in text]):
-            message = f"it runs {' and '.join(run)} too"
-            remedy = f"look at: systemctl cat {path.name}; the oneshots and the gate do it"
-            yield Fault("another-agent", path.name, message, remedy, Severity.RISK)
+    """Nobody else writes our files."""
+    paths = [f"{folder}/{_AGENT}" for folder in UNIT_PATH]
+    if any(examined.layout.of(path).exists() for path in paths):
+        yield Fault(
+            "another-agent",
+            _AGENT,
+            "AKSFlexNode's own agent knows hostRouting too: it writes scripts and units of these names, and has the "
+            "consumer require them",
+            "let one of the two do it: leave hostRouting out of the config that the agent reads",
+            Severity.RISK,
+        )
 
 
 def tools(examined: ExaminedHost) -> Iterator[Fault]:
-    """What the scripts need at boot is there."""
-    yield from missing_tools(examined, _TOOLS, "the scripts")
+    """What the scripts need at boot is there, and bash is bash."""
+    missing = list(missing_tools(examined, _TOOLS, "the scripts"))
+    yield from missing
+    if "bash" not in {fault.subject for fault in missing} and not _is_bash(examined):
+        message = "another shell is in its place, and the scripts fail in it: no start is let through"
+        yield Fault("tool-missing", "bash", message, f"install {_TOOLS['bash']}")
 
 
-_CONSOLE_SCRIPTS = ("/usr/local/bin/hostrouting", "/usr/bin/hostrouting")
-
-
-def python(examined: ExaminedHost) -> Iterator[Fault]:
-    """The Python environment that something here names is there."""
-    layout = examined.layout
-    watch = files.read_text(layout.unit(WATCH)) or ""
-    if match := _EXEC_START.search(watch):
-        yield from _gone(examined, _unquoted(match), f"{WATCH}.service", "routes that get lost aren't put back")
-    for path in _CONSOLE_SCRIPTS:
-        if not layout.of(path).is_symlink() and not layout.of(path).exists():
-            continue
-        led = resolve_link(layout, path)
-        if not led.is_there:
-            yield from _gone(examined, led.end, path, "the command can't be run")
-        elif match := re.match(r"#!(\S+)", files.read_text(layout.of(led.end)) or ""):
-            yield from _gone(examined, match[1], path, "the command can't be run")
-
-
-# The first word, systemd.syntax(7): quoted, with backslashes and doubled percent signs, or plain.
-_EXEC_START = re.compile(r'^ExecStart=[-@:+!]*(?:"((?:[^"\\]|\\.)*)"|(\S+))', re.MULTILINE)
-
-
-def _unquoted(match: re.Match[str]) -> str:
-    return re.sub(r"\\(.)", r"\1", match[1] or match[2]).replace("%%", "%")
-
-
-def _gone(examined: ExaminedHost, program: str, user: str, so: str) -> Iterator[Fault]:
-    if resolve_link(examined.layout, program).is_there:
-        return
-    yield Fault(
-        "python-gone",
-        program,
-        f"it isn't there, and {user} needs it: {so}; boot and the gate don't need it, they are bash, iproute2 and awk",
-        f"install hostrouting again, and from there: {examined.command('apply')}",
-        Severity.RISK,
-    )
+def _is_bash(examined: ExaminedHost) -> bool:
+    """Whether what the scripts' first line names says of itself that it is bash."""
+    program = examined.layout.of(resolve_link(examined.layout, "/bin/bash").end)
+    try:
+        return bool(examined.scope.run([str(program), "-pc", 'echo "$BASH_VERSION"'], timeout=5).stdout.strip())
+    except OSError:
+        return False

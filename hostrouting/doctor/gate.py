@@ -2,47 +2,74 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
-from hostrouting.boot.examination import Fault, Severity, read_folder
-from hostrouting.boot.gate import missing_commands
-from hostrouting.boot.systemd import ANY_INSTANCE
+from hostrouting.boot.examination import Fault, Severity
+from hostrouting.boot.gate import missing_commands, opening_settings
+from hostrouting.boot.manifest import CHECK
+from hostrouting.boot.unit_files import drop_ins
 from hostrouting.doctor.cycles import find_cycle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hostrouting.boot.examination import ExaminedHost
 
-__all__ = ["break_glass", "gate", "namespaces", "ordering", "restarts"]
-
-_ORDERINGS = ("Before", "After")
-_UNIT_FOLDERS = (
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-)
+__all__ = ["break_glass", "gate", "ordering", "sight"]
 
 
 def gate(examined: ExaminedHost) -> Iterator[Fault]:
-    """Every instance of the consumer runs the scripts before its process starts."""
-    drop_in = examined.name(examined.layout.gate(examined.consumer))
+    """Every instance of the consumer runs the gate before its process starts, and obeys it; also at the next boot."""
+    ours = examined.name(examined.layout.gate(examined.consumer))
+    check = examined.manifest.parts.get(CHECK)
+    is_strict = check is not None and check.is_blocking
     for instance, shown in examined.instances.items():
         missing = missing_commands(examined.manifest, shown["ExecStartPreEx"])
-        if not missing:
-            continue
-        lacks = " and ".join(map(str, missing))
-        if shown["NeedDaemonReload"] == "yes":
-            remedy = "systemctl daemon-reload"
-        else:
-            later = [path for path in shown["DropInPaths"].split() if _basename(path) > _basename(drop_in)]
-            culprits = f"remove ExecStartPre= from {' '.join(later)}" if later else f"look at: systemctl cat {instance}"
-            remedy = f"{culprits}; then: systemctl daemon-reload"
-        yield Fault(
-            "gate-overridden", instance, f"it starts without being held back: its ExecStartPre= lacks {lacks}", remedy
-        )
+        if missing:
+            message = f"it starts without being held back: it lacks {' and '.join(map(str, missing))}"
+            yield Fault("gate-overridden", instance, message, _remedy(instance, shown, ours))
+        for clause in opening_settings(shown, is_strict=is_strict):
+            yield Fault("gate-disobeyed", instance, clause, f"look at: systemctl cat {instance}")
+        unread = _unread(examined, instance, shown)
+        if shown["NeedDaemonReload"] == "yes" or unread:
+            # What they would make of it only systemd can tell, and it does once it has read them.
+            what = " and ".join(unread) or "its files"
+            yield Fault(
+                "not-reloaded",
+                instance,
+                f"systemd hasn't read what {what} say now: whether the gate holds at the next boot can't be seen",
+                "systemctl daemon-reload; hostrouting doctor",
+                Severity.UNKNOWN,
+            )
+
+
+def _remedy(instance: str, shown: Mapping[str, str], ours: str) -> str:
+    if shown["NeedDaemonReload"] == "yes":
+        return "systemctl daemon-reload"
+    later = [path for path in shown["DropInPaths"].split() if _basename(path) > _basename(ours)]
+    lists = "ExecCondition= and ExecStartPre="
+    culprits = f"take {lists} out of {' '.join(later)}" if later else f"look at: systemctl cat {instance}"
+    return f"{culprits}; then: systemctl daemon-reload"
+
+
+def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
+    """The drop-ins that would be read now and weren't: systemd 252 doesn't see those in new folders by itself."""
+    read = {_below_usr(path) for path in shown["DropInPaths"].split()}
+    names = {_basename(path) for path in read}
+    paths = [examined.name(path) for path in drop_ins(examined.layout, instance).values()]
+    # One that is empty, or leads to /dev/null, only masks its namesakes.
+    return [
+        path
+        for path in paths
+        if _below_usr(path) not in read and (_basename(path) in names or files.read_text(examined.layout.of(path)))
+    ]
+
+
+def _below_usr(path: str) -> str:
+    """/lib and /usr/lib are one folder, or the first has what the second lacks."""
+    return path.removeprefix("/usr") if path.startswith("/usr/lib/") else path
 
 
 def _basename(path: str) -> str:
@@ -62,7 +89,6 @@ def ordering(examined: ExaminedHost) -> Iterator[Fault]:
                 "systemctl daemon-reload, and if that doesn't help: hostrouting apply",
                 Severity.RISK,
             )
-    yield from _void_orderings(examined)
     cycle = find_cycle(examined.units.orderings(*units, *examined.instances), [*units, *examined.instances])
     if cycle:
         yield Fault(
@@ -75,61 +101,36 @@ def ordering(examined: ExaminedHost) -> Iterator[Fault]:
         )
 
 
-def _void_orderings(examined: ExaminedHost) -> Iterator[Fault]:
-    """A template's name in a plain unit stands for the instance that is called like that unit."""
-    prefix, at, _ = examined.consumer.partition("@")
-    if not at:
-        return
-    template = f"{prefix}@.service"
-    patterns = [f"{folder}/{name}" for folder in _UNIT_FOLDERS for name in ("*.service", "*.service.d/*.conf")]
-    for path, text in read_folder(examined.layout, *patterns).items():
-        unit = path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name
-        void = [] if "@" in unit else [key for key in _ORDERINGS if template in _values(text, key)]
-        name = unit.removesuffix(".service")
-        for key in void:
-            yield Fault(
-                "void-ordering",
-                examined.name(path),
-                f"{key}={template} orders nothing: systemd takes it for {prefix}@{name}.service",
-                f"say it from the other side, in /etc/systemd/system/{template}.d/{name}.conf: [Unit] "
-                f"{'After' if key == 'Before' else 'Before'}={unit}; then: systemctl daemon-reload",
-                Severity.RISK,
-            )
+_NETWORKS = ("PrivateNetwork", "NetworkNamespacePath")
+_ROOTS = ("RootDirectory", "RootImage")
+_MOUNTS = ("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem")
 
 
-def _values(text: str, key: str) -> list[str]:
-    """The words of all lines ``key=words`` of a unit file."""
-    pairs = (line.partition("=") for line in text.splitlines())
-    return [word for name, equals, value in pairs if equals and name.strip() == key for word in value.split()]
-
-
-def restarts(examined: ExaminedHost) -> Iterator[Fault]:
-    """After a mend the consumer comes up by itself."""
-    without = [name for name, shown in examined.instances.items() if shown["Restart"] in ("", "no")]
-    if without:
-        is_template = any(f"@{ANY_INSTANCE}." in name for name in without)
-        yield Fault(
-            "no-restart",
-            examined.consumer if is_template else " ".join(without),
-            "held back once, it stays down after the mend until somebody starts it: it has no Restart=",
-            f"/etc/systemd/system/{examined.consumer}.d/restart.conf: [Service] Restart=on-failure; then: systemctl "
-            "daemon-reload",
-            Severity.RISK,
-        )
-
-
-def namespaces(examined: ExaminedHost) -> Iterator[Fault]:
-    """The consumer's gate sees the host's routes."""
+def sight(examined: ExaminedHost) -> Iterator[Fault]:
+    """The consumer's gate sees the host's network and files; "+" doesn't lift what a unit mounts."""
     for instance, shown in examined.instances.items():
-        own = [key for key in ("PrivateNetwork", "NetworkNamespacePath") if shown[key] not in ("", "no")]
-        if own:
+        settings = [f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")]
+        settings += [f"{key}={word}" for key in _MOUNTS for word in shown[key].split() if _hides(examined, key, word)]
+        for setting in settings:
+            what = "a network namespace" if setting.startswith(_NETWORKS) else "files"
             yield Fault(
-                "own-network",
+                "own-network" if setting.startswith(_NETWORKS) else "own-files",
                 instance,
-                f"its gate sees a network namespace of its own, not the host's ({own[0]}={shown[own[0]]}): STRICT "
-                "never lets it start, WARN checks nothing",
-                f"take {own[0]}= away, or let it be given its network by what it runs: systemctl cat {instance}",
+                f"its gate sees {what} of its own, not the host's ({setting}): a healthy node may be held back, or a "
+                "shadowed one let through",
+                f"take it away, or let what the unit runs do it: systemctl cat {instance}",
             )
+
+
+def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
+    """Whether a unit's mount lies over something that the gate reads or writes."""
+    parts = word.removeprefix("-").split(":")
+    # source[:destination[:options]], systemd.exec(5); a temporary file system has no source.
+    place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
+    mounted = PurePosixPath(place)
+    layout = examined.layout
+    folders = [PurePosixPath(examined.name(path)) for path in (layout.manifest.parent, layout.run_dir)]
+    return any(mounted.is_relative_to(each) or each.is_relative_to(mounted) for each in folders)
 
 
 def break_glass(examined: ExaminedHost) -> Iterator[Fault]:

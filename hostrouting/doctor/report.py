@@ -47,6 +47,11 @@ class DoctorReport:
         found = {fault.severity for fault in self.faults}
         return next((severity for severity in Severity if severity in found), None)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether anything is broken, or couldn't be seen; not if something only may break later."""
+        return self.worst in (Severity.BROKEN, Severity.UNKNOWN)
+
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""
         findings = [{"examination": e.name, **fault.to_json()} for e in self.results for fault in e.faults]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from hostrouting.boot import files
 from hostrouting.boot.examination import Fault, Severity, read_folder
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import Protocol
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_now
 from hostrouting.routes.verify import verify_routes
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.examination import ExaminedHost
     from hostrouting.model.routes import Route
 
-__all__ = ["cloud_init", "network_manager", "networkd", "protocol", "routes"]
+__all__ = ["cloud_init", "network_manager", "networkd", "routes"]
 
 # The oldest systemd whose ManageForeignRoutes=no and KeepConfiguration=yes were seen to keep routes; 252's don't.
 _KEEPS_SINCE = 257
@@ -46,42 +45,6 @@ def routes(examined: ExaminedHost) -> Iterator[Fault]:
         examined.host.routes.routes()
         remedy = f"look at: {examined.command('plan')}; ip -4 rule; ip -4 route show table all"
         yield Fault("route-fails", "static routes", str(error), remedy)
-
-
-_NAMES = ("/etc/iproute2", "/usr/share/iproute2", "/usr/lib/iproute2")
-
-
-def protocol(examined: ExaminedHost) -> Iterator[Fault]:
-    """Protocol 217 is ours alone."""
-    there = [route for route in examined.host.routes.routes() if route.protocol == Protocol.HOSTROUTING]
-    wanted = {route.destination for route in examined.config.static_routes.routes}
-    for route in there:
-        if not route.is_ours:
-            yield Fault(
-                "protocol-taken",
-                str(route),
-                "somebody else uses protocol 217; such routes in table main are removed as ours",
-                "have whoever installs it use another protocol number",
-                Severity.RISK,
-            )
-        elif route.destination not in wanted:
-            yield Fault(
-                "route-stray",
-                str(route),
-                "nothing asks for it: it is left over, or somebody else uses protocol 217; the next apply or boot "
-                "removes it",
-                f"{examined.command('apply')}, or have whoever installs it use another protocol number",
-                Severity.RISK,
-            )
-    patterns = [f"{folder}/{name}" for folder in _NAMES for name in ("rt_protos", "rt_protos.d/*.conf")]
-    for path, text in read_folder(examined.layout, *patterns).items():
-        for name in re.findall(r"^\s*217\s+(\S+)", text, re.MULTILINE):
-            if name != "hostrouting":
-                message = (
-                    f"it calls protocol 217 {name}: whoever that is, their routes in table main are removed as ours"
-                )
-                remedy = f"have {name} use another protocol number"
-                yield Fault("protocol-taken", examined.name(path), message, remedy, Severity.RISK)
 
 
 # --- who may take them away ----------------------------------------------------------------------------------------

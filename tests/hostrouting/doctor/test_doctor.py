@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
 from ipaddress import IPv4Address
@@ -15,12 +16,16 @@ from shadowed import shadowed_kernel
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
 from hostrouting.boot.examination import Severity
+from hostrouting.boot.files import locked
 from hostrouting.cli.doctor_text import doctor_text
+from hostrouting.doctor.consumer import seconds_of
 from hostrouting.doctor.cycles import find_cycle
 from hostrouting.doctor.examine import EXAMINATIONS, examine
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
+from phases import CancelScope
+from phases.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +101,8 @@ def node(tmp_path: Path) -> Node:
     layout = Layout(tmp_path)
     layout.units.mkdir(parents=True)
     node = Node(kernel, FakeSystemd(layout, running=[MACHINE]), layout)
-    for tool in ("bash", "ip", "awk", "flock", "timeout", "python3"):
+    node.write("/bin/bash", "#!/bin/bash\necho 5.2\n", 0o755)
+    for tool in ("ip", "awk", "flock", "timeout"):
         node.write(f"/usr/bin/{tool}", "", 0o755)
     node.write("/proc/cmdline", "quiet splash\n")
     node.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", "[Service]\nRestart=on-failure\n")
@@ -154,6 +160,26 @@ def break_the_ordering(node: Node) -> None:
     )
 
 
+def set_in(section: str, setting: str, *, name: str = "50-x", reload: bool = True) -> Callable[[Node], None]:
+    """What an operator sets in a drop-in of the machine."""
+
+    def plant(node: Node) -> None:
+        node.write(f"{UNITS}/{MACHINE}.d/{name}.conf", f"[{section}]\n{setting}\n")
+        if reload:
+            node.reload()
+
+    return plant
+
+
+def override_below_usr(node: Node) -> None:
+    node.write(f"/usr/lib/systemd/system/{MACHINE}.d/zzz.conf", "[Service]\nExecStartPre=\n")
+    node.reload()
+
+
+def delete_the_default(node: Node) -> None:
+    assert not node.kernel.delete([route for route in node.kernel.routes() if route.destination.prefixlen == 0])
+
+
 def never_restart(node: Node) -> None:
     node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
     node.reload()
@@ -188,12 +214,126 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "edited script": (edit_a_script, "file-differs", ROUTES, "hostrouting apply"),
     "script that always admits": (open_a_script, "file-differs", CHECK, "hostrouting apply"),
     "script not executable": (lambda n: n.layout.of(CHECK).chmod(0o644), "file-mode", CHECK, "chmod 0755"),
-    "script others may write": (lambda n: n.layout.of(CHECK).chmod(0o777), "file-mode", CHECK, "chmod 0755"),
+    "script others may write": (lambda n: n.layout.of(CHECK).chmod(0o777), "file-mode", CHECK, f"chmod go-w /{CHECK}"),
+    "folder others may write": (
+        lambda n: n.layout.of(CONFIG_DIR).chmod(0o777),
+        "file-mode",
+        f"/{CONFIG_DIR}",
+        f"chmod go-w /{CONFIG_DIR}",
+    ),
+    "drop-in's folder others may write": (
+        lambda n: n.layout.gate(TEMPLATE).parent.chmod(0o777),
+        "file-mode",
+        f"/{UNITS}/{TEMPLATE}.d",
+        "chmod go-w",
+    ),
+    "folder of markers others may write": (
+        lambda n: n.layout.run_dir.chmod(0o777),
+        "file-mode",
+        "/run/aks-flex-node",
+        "chmod go-w",
+    ),
+    "shadowed": (lambda n: n.delete_ours(), "shadowed", TEMPLATE, "hostrouting fix"),
+    "no default route": (delete_the_default, "unjudged", TEMPLATE, "hostrouting check"),
+    "consumer gone": (lambda n: setattr(n.units, "_running", ()), "no-consumer", TEMPLATE, "as consumer in CONFIG"),
+    "machine masked": (
+        lambda n: n.units.properties.update({MACHINE: {"LoadState": "masked"}}),
+        "masked",
+        MACHINE,
+        f"systemctl unmask {MACHINE}",
+    ),
+    "success by the gate's status": (
+        set_in("Service", "SuccessExitStatus=133 255"),
+        "gate-disobeyed",
+        MACHINE,
+        f"systemctl cat {MACHINE}",
+    ),
+    "no time for the gate": (
+        set_in("Service", "TimeoutStartSec=2s"),
+        "gate-disobeyed",
+        MACHINE,
+        f"systemctl cat {MACHINE}",
+    ),
+    "a mount over a script": (
+        set_in("Service", f"BindPaths=/bin/true:/{CHECK}:rbind"),
+        "own-files",
+        MACHINE,
+        "take it away",
+    ),
+    "a mount over the lock": (set_in("Service", "TemporaryFileSystem=/run:ro"), "own-files", MACHINE, "take it away"),
+    "a root of its own": (
+        set_in("Service", "RootDirectory=/var/lib/machines"),
+        "own-files",
+        MACHINE,
+        "take it away",
+    ),
+    "an override that isn't read yet": (
+        set_in("Service", "ExecStartPre=", name="zzz", reload=False),
+        "not-reloaded",
+        MACHINE,
+        "systemctl daemon-reload; hostrouting doctor",
+    ),
+    "an override for all services that isn't read yet": (
+        lambda n: n.write(f"{UNITS}/service.d/zzz.conf", "[Service]\nExecStartPre=\n"),
+        "not-reloaded",
+        MACHINE,
+        "systemctl daemon-reload; hostrouting doctor",
+    ),
+    "gate masked and not read yet": (
+        lambda n: n.link(f"{UNITS}/{MACHINE}.d/zz-hostrouting.conf", "/dev/null"),
+        "not-reloaded",
+        MACHINE,
+        "systemctl daemon-reload; hostrouting doctor",
+    ),
+    "an override below /usr/lib": (
+        override_below_usr,
+        "gate-overridden",
+        MACHINE,
+        "out of /usr/lib/systemd/system/systemd-nspawn@kube1.service.d/zzz.conf",
+    ),
+    "another Restart=": (set_in("Service", "Restart=on-abnormal"), "no-restart", MACHINE, "Restart=on-failure"),
+    "no restart after the gate's status": (
+        set_in("Service", "RestartPreventExitStatus=1 255"),
+        "no-restart",
+        MACHINE,
+        "without 255",
+    ),
+    "two starts an hour": (
+        set_in("Unit", "StartLimitIntervalSec=1h\nStartLimitBurst=2"),
+        "no-restart",
+        MACHINE,
+        "StartLimitIntervalSec=0",
+    ),
+    "requires a oneshot": (
+        set_in("Unit", "Requires=a.service static-routes.service"),
+        "tied",
+        MACHINE,
+        f"out of /{UNITS}/{MACHINE}.d/50-x.conf",
+    ),
+    "is part of a oneshot": (
+        set_in("Unit", "PartOf=static-routes.service"),
+        "tied",
+        MACHINE,
+        f"out of /{UNITS}/{MACHINE}.d/50-x.conf",
+    ),
+    "oneshot overridden": (
+        lambda n: n.units.properties.update({"static-routes.service": {"DropInPaths": "/x.conf"}}),
+        "overridden",
+        "static-routes.service",
+        "systemctl cat static-routes.service",
+    ),
+    "bash is another shell": (
+        lambda n: n.write("/bin/bash", "#!/bin/sh\necho\n", 0o755),
+        "tool-missing",
+        "bash",
+        "install bash",
+    ),
+    "flock can't be run": (lambda n: n.layout.of("/usr/bin/flock").chmod(0o644), "tool-missing", "flock", "util-linux"),
     "script gone": (lambda n: n.remove(ROUTES), "file-missing", ROUTES, "hostrouting apply"),
     "unit gone": (
         lambda n: n.remove(f"{UNITS}/static-routes.service"),
-        "dangling-link",
-        "multi-user.target.wants/static-routes.service",
+        "file-missing",
+        "static-routes.service",
         "hostrouting apply",
     ),
     "unit masked": (
@@ -212,7 +352,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         override_the_gate,
         "gate-overridden",
         MACHINE,
-        f"look at: systemctl cat {MACHINE}",
+        f"ExecStartPre= out of /{UNITS}/{MACHINE}.d/zzz-override.conf",
     ),
     "systemd not reloaded": (forget_to_reload, "gate-overridden", MACHINE, "systemctl daemon-reload"),
     "not ordered": (forget_to_reload, "not-ordered", MACHINE, "systemctl daemon-reload"),
@@ -221,12 +361,6 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "ordering-cycle",
         "static-routes.service",
         "take one After= or Before= away",
-    ),
-    "void ordering": (
-        lambda n: n.write(f"{UNITS}/nftables-flush.service", f"[Unit]\nBefore={TEMPLATE}\n"),
-        "void-ordering",
-        f"{UNITS}/nftables-flush.service",
-        f"{TEMPLATE}.d/nftables-flush.conf: [Unit] After=nftables-flush.service",
     ),
     "the reference's link": (
         lambda n: n.link(
@@ -237,12 +371,6 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "rm /etc/systemd/system",
     ),
     "a gate of before": (install_another_consumer, "stale-gate", "kubelet.service.d/10-hostrouting.conf", "rm /etc"),
-    "a killed run's litter": (
-        lambda n: n.write(f"{CONFIG_DIR}/.static-routes.sh.hostrouting-x1y2", ""),
-        "litter",
-        ".static-routes.sh.hostrouting-x1y2",
-        "hostrouting apply",
-    ),
     "the reference's agent": (
         lambda n: n.write(
             f"{UNITS}/aks-flex-node-agent.service", "[Service]\nExecStart=/usr/local/bin/aks-flex-node agent\n"
@@ -251,36 +379,12 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "aks-flex-node-agent.service",
         "leave hostRouting out",
     ),
-    "somebody runs our script": (
-        lambda n: n.write(f"{UNITS}/routes.service", f"[Service]\nExecStart=/{ROUTES}\n"),
-        "another-agent",
-        "routes.service",
-        "systemctl cat routes.service",
-    ),
     "route gone": (lambda n: n.delete_ours(), "route-missing", "172.16.1.0/24", "hostrouting apply"),
     "route beaten": (
         lambda n: n.add_routes("172.16.1.0/25", "172.16.1.128/25", protocol=4),
         "route-fails",
         "static routes",
         "ip",
-    ),
-    "stray route of 217": (
-        lambda n: n.add_routes("192.168.7.0/24"),
-        "route-stray",
-        "192.168.7.0/24",
-        "another protocol",
-    ),
-    "217 in another table": (
-        lambda n: n.add_routes("192.168.7.0/24", table=100),
-        "protocol-taken",
-        "192.168.7.0/24",
-        "another protocol number",
-    ),
-    "217 has another name": (
-        lambda n: n.write("/etc/iproute2/rt_protos", "#\n217\tfrobd\n"),
-        "protocol-taken",
-        "/etc/iproute2/rt_protos",
-        "have frobd use another",
     ),
     "networkd": (flush_by_networkd, "networkd-flushes", "eth0", "[Network]\n  ManageForeignRoutes=no"),
     "networkd 252, whatever it is told": (
@@ -311,7 +415,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         give_a_network_of_its_own,
         "own-network",
         MACHINE,
-        "take PrivateNetwork= away",
+        "take it away",
     ),
     "break-glass file": (
         lambda n: n.write(f"{CONFIG_DIR}/gate.off", ""),
@@ -326,32 +430,6 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "boot loader",
     ),
     "no awk": (lambda n: n.remove("/usr/bin/awk"), "tool-missing", "awk", "install mawk"),
-    "Python gone": (
-        lambda n: n.write(f"{UNITS}/hostrouting-watch.service", WATCH),
-        "python-gone",
-        "/opt/venv/bin/python",
-        "install hostrouting again",
-    ),
-    "quoted Python gone": (
-        lambda n: n.write(
-            f"{UNITS}/hostrouting-watch.service", WATCH.replace("/opt/venv/bin/python", '"/opt/a b%%/python"')
-        ),
-        "python-gone",
-        "/opt/a b%/python",
-        "install hostrouting again",
-    ),
-    "command's Python gone": (
-        lambda n: n.write("/usr/local/bin/hostrouting", "#!/opt/venv/bin/python\n"),
-        "python-gone",
-        "/opt/venv/bin/python",
-        "install hostrouting again",
-    ),
-    "command gone": (
-        lambda n: n.link("/usr/local/bin/hostrouting", "/opt/venv/bin/hostrouting"),
-        "python-gone",
-        "/opt/venv/bin/hostrouting",
-        "install hostrouting again",
-    ),
     "manifest broken": (
         lambda n: n.write(f"{CONFIG_DIR}/hostrouting.installed.json", "{"),
         "not-examined",
@@ -381,11 +459,6 @@ def test_with_the_config_a_script_of_another_config_is_told_from_an_edited_one(n
     edit_a_script(node)
     (edited,) = [each for each in examine(node.host, config()).faults if each.kind == "file-differs"]
     assert "edited" in edited.message
-
-
-def test_routes_of_a_script_that_can_not_be_read_back_are_not_said_to_be_left_over(node: Node) -> None:
-    edit_a_script(node)
-    assert kinds(examine(node.host)) == ["file-differs"]
 
 
 def test_a_config_that_asks_for_more_or_for_another_consumer_is_a_finding(node: Node) -> None:
@@ -458,30 +531,110 @@ def test_a_network_service_that_manages_other_interfaces_or_does_not_run_is_fine
     assert kinds(examine(node.host)) == []
 
 
-def test_python_gone_says_that_boot_does_not_need_it(node: Node) -> None:
-    node.write(f"{UNITS}/hostrouting-watch.service", WATCH)
-    (gone,) = [each for each in examine(node.host).faults if each.kind == "python-gone"]
-    assert gone.severity is Severity.RISK
-    assert "boot and the gate don't need it" in gone.message
-    node.link("/opt/venv/bin/python", "/usr/bin/python3")
-    assert "python-gone" not in kinds(examine(node.host))
-
-
 def test_the_watcher_may_run_by_another_python_but_it_must_run(node: Node) -> None:
     watched = config(watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
-    unit = f"{UNITS}/hostrouting-watch.service"
-    own = f'"{sys.executable}"'
-    assert own in node.read(unit)
-    node.link("/opt/venv/bin/python", "/usr/bin/python3")
-    node.write(unit, node.read(unit).replace(own, "/opt/venv/bin/python"))
+    unit = "hostrouting-watch.service"
+    own, text = f'"{sys.executable}"', node.read(f"{UNITS}/{unit}")
+    assert own in text
+    node.write(f"{UNITS}/{unit}", text.replace(own, "/opt/venv/bin/python"))
     assert kinds(examine(node.host, watched)) == []
-    node.remove("/usr/bin/python3")
-    assert kinds(examine(node.host, watched)) == ["python-gone"]
-    node.units.stop("hostrouting-watch.service")
-    assert "watcher-down" in kinds(examine(node.host, watched))
-    node.write(unit, node.read(unit).replace("Restart=always", "Restart=no"))
+    node.units.stop(unit)
+    assert kinds(examine(node.host, watched)) == ["watcher-down"]
+    node.units.properties[unit] = {"ActiveState": "activating", "SubState": "auto-restart", "NRestarts": "1"}
+    assert kinds(examine(node.host, watched)) == ["watcher-fails"]
+    node.units.properties[unit] = {"ActiveState": "active", "SubState": "running", "NRestarts": "1"}
+    assert kinds(examine(node.host, watched)) == []
+    node.units.properties[unit]["NRestarts"] = "3"
+    assert kinds(examine(node.host, watched)) == ["watcher-fails"]
+    node.write(f"{UNITS}/{unit}", text.replace("Restart=always", "Restart=no"))
     assert "file-differs" in kinds(examine(node.host, watched))
+
+
+def test_metrics_that_can_not_be_written_are_found_and_the_folder_is_named(node: Node) -> None:
+    watched = config(watch={"enabled": True, "textfile": "/var/lib/metrics/hostrouting.prom"})
+    phases.run(Configure(watched, host=node.host))
+
+    def found() -> list[tuple[str, str]]:
+        return [(each.kind, each.subject) for each in examine(node.host, watched).faults]
+
+    assert found() == [("textfile", "/var/lib/metrics")]
+    node.layout.of("/var/lib/metrics").mkdir(parents=True)
+    assert found() == [("textfile", "/var/lib/metrics/hostrouting.prom")]
+    node.write("/var/lib/metrics/hostrouting.prom", "")
+    assert found() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("path", [CHECK, CONFIG_DIR, "run/aks-flex-node", f"{UNITS}/{TEMPLATE}.d", "etc"])
+def test_a_file_or_folder_of_somebody_else_is_found(node: Node, path: str) -> None:
+    os.chown(node.layout.of(path), 65534, -1)
+    (fault,) = examine(node.host).faults
+    assert (fault.kind, fault.subject, fault.remedy) == ("file-owner", f"/{path}", f"chown root:root /{path}")
+
+
+def test_a_lock_that_somebody_keeps_is_found_and_one_that_is_let_go_is_not(node: Node) -> None:
+    def found() -> list[str]:
+        return kinds(examine(node.host, scope=CancelScope(clock=FakeClock())))
+
+    with locked(node.layout.lock, CancelScope()):
+        assert found() == ["locked"]
+    assert found() == []
+
+
+def test_a_requirement_says_what_it_costs_and_apply_does_not_fail_for_it(node: Node) -> None:
+    set_in("Unit", "Requires=static-routes.service")(node)
+    (fault,) = examine(node.host).faults
+    assert fault.severity is Severity.RISK
+    for cost in ("stops or restarts", "isn't tried again", "after hostrouting remove a start is refused"):
+        assert cost in fault.message
+    phases.run(Configure(config(mode="WARN"), host=node.host))
+
+
+def test_a_link_in_run_by_which_the_machine_requires_a_oneshot_is_named(node: Node) -> None:
+    link = f"/run/systemd/system/{TEMPLATE}.requires/static-routes.service"
+    node.link(link, "/x")
+    node.units.properties[MACHINE] = {"Requires": "static-routes.service"}
+    (fault,) = examine(node.host).faults
+    assert (fault.kind, fault.subject) == ("tied", MACHINE)
+    assert f"take it out of {link};" in fault.remedy
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "SuccessExitStatus=133 1",
+        "TimeoutStartSec=25s",
+        "BindPaths=/srv:/srv",
+        "TemporaryFileSystem=/var",
+        "Restart=always",
+        "RestartPreventExitStatus=1",
+    ],
+)
+def test_settings_that_hurt_nothing_are_no_findings(node: Node, setting: str) -> None:
+    set_in("Service", setting)(node)
+    assert kinds(examine(node.host)) == []
+
+
+def test_a_drop_in_that_only_masks_another_or_is_masked_itself_needs_no_reload(node: Node) -> None:
+    node.link(f"{UNITS}/{MACHINE}.d/50-nothing.conf", "/dev/null")
+    node.write(f"/usr/lib/systemd/system/{TEMPLATE}.d/zz-hostrouting.conf", "[Service]\nExecStartPre=\n")
+    assert kinds(examine(node.host)) == []
+
+
+@pytest.mark.parametrize(
+    ("span", "seconds"),
+    [
+        ("infinity", float("inf")),
+        ("2min 3.004000s", 123.004),
+        ("100ms", 0.1),
+        ("1h", 3600),
+        ("90", 90),
+        ("1month", 2629800),
+    ],
+)
+def test_a_time_span_is_read_as_systemd_prints_it(span: str, seconds: float) -> None:
+    assert seconds_of(span) == pytest.approx(seconds)
 
 
 class Refusing(FakeSystemd):
@@ -495,7 +648,7 @@ def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(n
     assert report.worst is Severity.UNKNOWN
     assert {each.kind for each in report.faults} == {"not-examined"}
     assert all("Connection timed out" in each.message for each in report.faults)
-    assert [each.name for each in report.results if not each.faults][:2] == ["installed", "files"]
+    assert [each.name for each in report.results if not each.faults][:2] == ["verdict", "installed"]
     assert "couldn't be examined" in doctor_text(report).splitlines()[-1]
 
 
@@ -518,9 +671,27 @@ def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) 
         "message": "as long as it is there every start is admitted unchecked",
         "remedy": "rm /etc/aks-flex-node/gate.off",
     }
-    assert {"name": "gate", "ok": True, "fine": "every instance runs the gate before it starts"} in document[
-        "examinations"
-    ]
+    assert {
+        "name": "gate",
+        "ok": True,
+        "fine": "every instance runs the gate before it starts, and obeys it",
+    } in document["examinations"]
+
+
+def test_what_only_may_break_later_is_listed_and_counts_with_strict_alone(node: Node, capsys: Any) -> None:
+    never_restart(node)
+    assert cli.main(["doctor"], host=node.host) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing is broken; 1 may break it later"
+    assert cli.main(["doctor", "--strict"], host=node.host) == 1
+    node.link(f"{UNITS}/{MACHINE}.d/zz-hostrouting.conf", "/dev/null")
+    assert cli.main(["doctor"], host=node.host) == 1
+
+
+def test_the_live_verdict_comes_first(node: Node, capsys: Any) -> None:
+    node.delete_ours()
+    assert cli.main(["doctor"], host=node.host) == 1
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "its next start is held back: OVERLAP: expected CIDR 172.16.1.0/24" in first
 
 
 def test_the_command_reads_the_default_config_if_there_is_one_and_a_named_one_must_be_there(

@@ -1,0 +1,82 @@
+"""Where systemd looks for the files of units, and which drop-ins of a unit it would read now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostrouting.boot.systemd import ANY_INSTANCE
+from hostrouting.model.errors import FileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostrouting.boot.host import Host
+    from hostrouting.boot.layout import Layout
+
+__all__ = ["UNIT_PATH", "drop_ins", "is_there", "unit_names"]
+
+# systemd.unit(5), of two files of a name the first counts; what generators make is left out but for its folder.
+UNIT_PATH = (
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/etc/systemd/system",
+    "/etc/systemd/system.attached",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
+    "/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/run/systemd/generator.late",
+)
+
+
+def unit_names(unit: str) -> tuple[str, ...]:
+    """The names whose folders hold drop-ins and links of a unit: its own, its template's, and all shorter ones.
+
+    Those of ``a-b@c.service`` are ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and, for all services,
+    ``service``.
+    """
+    stem, _, kind = unit.rpartition(".")
+    prefix, at, _ = stem.partition("@")
+    template = (f"{prefix}@.{kind}",) if at else ()
+    dashes = [place for place, letter in enumerate(prefix) if letter == "-" and place + 1 < len(prefix)]
+    return (*dict.fromkeys((unit, *template)), *(f"{prefix[: place + 1]}.{kind}" for place in reversed(dashes)), kind)
+
+
+def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
+    """The drop-ins that systemd would read if it read a unit now, by their names.
+
+    Of several of a name the first counts: by folder, and in it the more special unit; those for all services come
+    last.
+
+    Raises:
+        FileError: a folder can't be read.
+    """
+    *own, kind = unit_names(unit)
+    folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in own]
+    folders += [f"{folder}/{kind}.d" for folder in UNIT_PATH]
+    found: dict[str, Path] = {}
+    for folder in map(layout.of, folders):
+        try:
+            paths = sorted(folder.glob("*.conf"))
+        except OSError as error:
+            raise FileError.of(f"read {folder}", error) from error
+        for path in paths:
+            found.setdefault(path.name, path)
+    return {name: found[name] for name in sorted(found)}
+
+
+def is_there(host: Host, consumer: str) -> bool:
+    """Whether there is such a unit, or template.
+
+    Raises:
+        UnitError: systemd can't be asked.
+    """
+    if host.is_image:
+        paths = [host.layout.of(f"{folder}/{name}") for folder in UNIT_PATH for name in unit_names(consumer)[:2]]
+        return any(path.is_symlink() or path.is_file() for path in paths)
+    instance = consumer.replace("@.", f"@{ANY_INSTANCE}.")
+    return host.units.show(instance, "LoadState")["LoadState"] != "not-found"
