@@ -131,10 +131,8 @@ class FakeSystemd:
         self._loaded = {unit: self._read(unit) for unit in self._running}
 
     def _load_state(self, unit: str) -> str:
-        if unit in self._loaded or self._layout is None:
-            return "loaded" if unit in self._loaded else "not-found"
         prefix, at, _ = unit.partition("@")
-        if at and any(name.startswith(f"{prefix}@") for name in self._running):
+        if unit in self._loaded or (at and any(name.startswith(f"{prefix}@") for name in self._running)):
             return "loaded"
         found = self._files(unit)[:1]
         if any(path.is_symlink() and str(path.readlink()) == "/dev/null" for path in found):

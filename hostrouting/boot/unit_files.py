@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hostrouting.boot.host import Host
     from hostrouting.boot.layout import Layout
 
-__all__ = ["UNIT_PATH", "drop_ins", "is_there", "unit_names"]
+__all__ = ["UNIT_PATH", "drop_ins", "unit_names"]
 
 # systemd.unit(5), of two files of a name the first counts; what generators make is left out but for its folder.
 UNIT_PATH = (
@@ -67,16 +65,3 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
         for path in paths:
             found.setdefault(path.name, path)
     return {name: found[name] for name in sorted(found)}
-
-
-def is_there(host: Host, consumer: str) -> bool:
-    """Whether there is such a unit, or template.
-
-    Raises:
-        UnitError: systemd can't be asked.
-    """
-    if host.is_image:
-        paths = [host.layout.of(f"{folder}/{name}") for folder in UNIT_PATH for name in unit_names(consumer)[:2]]
-        return any(path.is_symlink() or path.is_file() for path in paths)
-    instance = consumer.replace("@.", f"@{ANY_INSTANCE}.")
-    return host.units.show(instance, "LoadState")["LoadState"] != "not-found"

@@ -15,7 +15,7 @@ from hostrouting.cli.options import Asked, UsageError, load, merged, read, read_
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.cli.signals import cancelled_by_signals
 from hostrouting.config.routing import Config
-from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.errors import HostRoutingError, UnitError
 from hostrouting.model.text import to_json_text
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
         from hostrouting.boot.host import Host
         from hostrouting.tasks.configure import Configure
 
-        if options.root is not None:
-            host = Host.image(options.root)
-        routes, overlap = run_task(Configure(config, host=host))
+        on = (host or Host()) if options.root is None else Host.image(options.root)
+        _warn_without_consumer(config, on)
+        routes, overlap = run_task(Configure(config, host=on))
     if options.output == "json":
         document = routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()}
         styled.say(to_json_text(document).rstrip())
@@ -78,6 +78,17 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
     return 0
 
 
+def _warn_without_consumer(config: Config, on: Host) -> None:
+    """Say that nothing is held back, if there is no unit of the consumer's name; it may come later."""
+    from hostrouting.boot.consumer import is_there
+
+    if not (config.static_routes.routes or config.route_overlap.expected_cidrs):
+        return
+    with suppress(UnitError):  # without a systemd to ask nothing can be told
+        if not is_there(on, config.consumer):
+            styled.complain(f"hostrouting: there is no unit {config.consumer}: until there is, nothing is held back")
+
+
 def plan(options: argparse.Namespace, host: Host | None) -> int:
     """What apply would change."""
     from hostrouting.boot.installation import plan_boot
@@ -89,6 +100,8 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
     on = Asked.of(options, host).host
     plan, missing = plan_now(config, on.routes)
     boot = None if options.snapshot is not None else plan_boot(config, on)
+    if boot is not None:
+        _warn_without_consumer(config, on)
     next_start = will_start(config, on.routes, plan, missing)
     if boot is not None:
         next_start = neighbours.as_probes_allow(next_start, on)

@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
+from hostrouting.boot.consumer import is_there
 from hostrouting.boot.examination import Fault, Severity
 from hostrouting.boot.systemd import ANY_INSTANCE
-from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, is_there, unit_names
+from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -48,14 +49,19 @@ def restarts(examined: ExaminedHost) -> Iterator[Fault]:
         if why := _why_it_stays_down(shown):
             found.setdefault(why, []).append(name)
     for (because, setting), instances in found.items():
-        is_template = any(f"@{ANY_INSTANCE}." in name for name in instances)
         yield Fault(
             "no-restart",
-            examined.consumer if is_template else " ".join(instances),
+            _together(examined, instances),
             f"held back once, it stays down after the mend until somebody starts it: {because}",
             f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload",
             Severity.RISK,
         )
+
+
+def _together(examined: ExaminedHost, instances: list[str]) -> str:
+    """The instances; their template, if one that nobody has is among them: then it is so with all."""
+    is_template = any(f"@{ANY_INSTANCE}." in name for name in instances)
+    return examined.consumer if is_template else " ".join(instances)
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
@@ -93,25 +99,25 @@ _TIED = (*_REQUIRING, "PartOf")
 
 def ties(examined: ExaminedHost) -> Iterator[Fault]:
     """Nothing that is done to the oneshots stops the consumer, or keeps it from starting."""
-    oneshots = [f"{name}.service" for name in examined.gated]
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, shown in examined.instances.items():
-        for unit in oneshots:
-            keys = [key for key in _TIED if unit in shown[key].split()]
-            if not keys:
-                continue
-            costs = [f"whoever stops or restarts {unit} stops this unit too"]
-            if set(keys) & {*_REQUIRING}:
-                costs.append("a start that fails for it isn't tried again by Restart=")
-                costs.append("after hostrouting remove a start is refused")
-            where = _where(examined, name, unit, keys)
-            yield Fault(
-                "tied",
-                name,
-                f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}",
-                f"take it out of {' and '.join(where) or f'what systemctl cat {name} shows'}; the gate and its Wants= "
-                "do what it is for; then: systemctl daemon-reload",
-                Severity.RISK,
-            )
+        for unit in (f"{part}.service" for part in examined.gated):
+            if keys := tuple(key for key in _TIED if unit in shown[key].split()):
+                found.setdefault((unit, keys), []).append(name)
+    for (unit, keys), instances in found.items():
+        costs = [f"whoever stops or restarts {unit} stops this unit too"]
+        if set(keys) & {*_REQUIRING}:
+            costs.append("a start that fails for it isn't tried again by Restart=")
+            costs.append("after hostrouting remove a start is refused")
+        where = dict.fromkeys(place for name in instances for place in _where(examined, name, unit, keys))
+        yield Fault(
+            "tied",
+            _together(examined, instances),
+            f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}",
+            f"take it out of {' and '.join(where) or f'what systemctl cat {instances[0]} shows'}; the gate and its "
+            "Wants= do what it is for; then: systemctl daemon-reload",
+            Severity.RISK,
+        )
 
 
 def _where(examined: ExaminedHost, name: str, unit: str, keys: Iterable[str]) -> list[str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from hostrouting.boot import files
 from hostrouting.boot.examination import Fault, Severity, missing_tools, resolve_link, stale_files
 from hostrouting.boot.installation import reference_links
-from hostrouting.boot.manifest import WATCH
 from hostrouting.boot.parts import CONFIGURED, wanted_files, wanted_parts
 from hostrouting.boot.unit_files import UNIT_PATH
 
@@ -24,8 +23,8 @@ __all__ = ["agents", "installed", "leftovers", "rendered", "tools", "units"]
 
 _EXECUTABLE = 0o111
 
-# The first word, systemd.syntax(7): quoted, with backslashes and doubled percent signs, or plain.
-_EXEC_START = re.compile(r'^ExecStart=[-@:+!]*(?:"((?:[^"\\]|\\.)*)"|(\S+))', re.MULTILINE)
+# Which Python is named is settled by who installs: it is hardly ever the one that runs this, and an image's has none.
+_PYTHON = re.compile(r"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-P -m hostrouting ))", re.MULTILINE)
 
 _TOOLS = {
     "bash": "bash",
@@ -74,10 +73,9 @@ def _compare(examined: ExaminedHost, file: BootFile) -> Iterator[Fault]:
         yield Fault("file-missing", name, "it isn't there", examined.command("apply"))
         return
     content, mode = state
-    # The Python that the watcher is run by is hardly ever the one that runs this.
-    there, wanted = (_EXEC_START.sub("ExecStart=", text) for text in (content.decode(errors="replace"), file.text))
-    if there != wanted if file.path == examined.layout.unit(WATCH) else content != file.text.encode():
-        if content.decode(errors="replace") == _as_installed(examined).get(file.path):
+    there = _without_python(content.decode("utf-8", "surrogateescape"))
+    if there != _without_python(file.text):
+        if there == _without_python(_as_installed(examined).get(file.path, "")):
             message = "it was rendered from another config"
         else:
             message = "it has been edited, or another version of hostrouting has written it"
@@ -90,6 +88,10 @@ def _compare(examined: ExaminedHost, file: BootFile) -> Iterator[Fault]:
     if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
         message = f"its mode is {mode:04o}, not {file.mode:04o}: it can't be run"
         yield Fault("file-mode", name, message, f"chmod {file.mode:04o} {name}")
+
+
+def _without_python(text: str) -> str:
+    return _PYTHON.sub("", text)
 
 
 def _as_installed(examined: ExaminedHost) -> dict[Path, str]:
@@ -134,6 +136,8 @@ def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
         yield Fault("reference-link", link, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = {layout.gate(name) for name in (manifest.consumer, *manifest.former)} | set(manifest.files(layout))
     for gate in map(examined.name, sorted(set(layout.units.glob("*.service.d/*hostrouting*.conf")) - gates)):
+        if resolve_link(layout, gate).end == "/dev/null":
+            continue  # it takes ours away: ``gate`` tells of it
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield Fault("stale-gate", gate, message, _removal(gate), Severity.RISK)
     for part in CONFIGURED:

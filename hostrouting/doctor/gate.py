@@ -35,11 +35,11 @@ def gate(examined: ExaminedHost) -> Iterator[Fault]:
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
             # What they would make of it only systemd can tell, and it does once it has read them.
-            what = " and ".join(unread) or "its files"
+            what = " and ".join(unread) or "one of its files"
             yield Fault(
                 "not-reloaded",
                 instance,
-                f"systemd hasn't read what {what} say now: whether the gate holds at the next boot can't be seen",
+                f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen",
                 "systemctl daemon-reload; hostrouting doctor",
                 Severity.UNKNOWN,
             )

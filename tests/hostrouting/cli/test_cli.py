@@ -39,7 +39,7 @@ def kernel() -> FakeKernel:
 
 @pytest.fixture
 def host(kernel: FakeKernel, tmp_path: Path) -> Host:
-    return Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+    return Host(routes=kernel, units=FakeSystemd(running=["systemd-nspawn@kube1.service"]), layout=Layout(tmp_path))
 
 
 @pytest.fixture
@@ -609,3 +609,24 @@ def test_verbose_logs_a_wide_record_for_each_task(run: Any, config: Path) -> Non
     assert "phases.status=ok" in err
     _, _, err = run("-v", "apply", "--routes-only", config)
     assert "phases.path=install-routes" in err
+
+
+# --- the consumer --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["plan", "apply"])
+def test_a_consumer_that_does_not_exist_is_warned_of_and_no_error(run: Any, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "typo.json"
+    warn = CONFIG["hostRouting"] | {"routeOverlap": {"expectedCidrs": ["172.16.1.0/24"]}, "consumer": "kubelt.service"}
+    path.write_text(json.dumps({"hostRouting": warn}))
+    code, _, err = run(command, path)
+    assert code == {"plan": 2, "apply": 0}[command]
+    assert err == "hostrouting: there is no unit kubelt.service: until there is, nothing is held back\n"
+
+
+def test_into_an_image_a_consumer_that_its_unit_path_lacks_is_warned_of(run: Any, config: Path, tmp_path: Path) -> None:
+    units = tmp_path / "image/usr/lib/systemd/system"
+    units.mkdir(parents=True)
+    assert "there is no unit systemd-nspawn@.service" in run("apply", "--root", tmp_path / "image", config)[2]
+    (units / "systemd-nspawn@.service").write_text("[Service]\n")
+    assert "there is no unit" not in run("apply", "--root", tmp_path / "image", config)[2]

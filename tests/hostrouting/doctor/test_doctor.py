@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from ipaddress import IPv4Address
@@ -160,7 +161,7 @@ def break_the_ordering(node: Node) -> None:
     )
 
 
-def set_in(section: str, setting: str, *, name: str = "50-x", reload: bool = True) -> Callable[[Node], None]:
+def set_in(section: str, setting: str, *, name: str = "x", reload: bool = True) -> Callable[[Node], None]:
     """What an operator sets in a drop-in of the machine."""
 
     def plant(node: Node) -> None:
@@ -308,13 +309,13 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         set_in("Unit", "Requires=a.service static-routes.service"),
         "tied",
         MACHINE,
-        f"out of /{UNITS}/{MACHINE}.d/50-x.conf",
+        f"out of /{UNITS}/{MACHINE}.d/x.conf",
     ),
     "is part of a oneshot": (
         set_in("Unit", "PartOf=static-routes.service"),
         "tied",
         MACHINE,
-        f"out of /{UNITS}/{MACHINE}.d/50-x.conf",
+        f"out of /{UNITS}/{MACHINE}.d/x.conf",
     ),
     "oneshot overridden": (
         lambda n: n.units.properties.update({"static-routes.service": {"DropInPaths": "/x.conf"}}),
@@ -451,6 +452,14 @@ def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node
     assert everything(node) == before
     assert found[0].subject in doctor_text(report)
     json.dumps(report.to_json())
+
+
+def test_what_was_installed_by_another_python_or_into_an_image_is_as_rendered(node: Node) -> None:
+    text = node.read(CHECK)
+    for python in ("/opt/venv/bin/python", "/usr/bin/python3"):
+        node.write(CHECK, re.sub("(?m)^readonly PYTHON=.*$", f"readonly PYTHON={python}", text), 0o755)
+        assert node.read(CHECK) != text
+        assert kinds(examine(node.host)) == []
 
 
 def test_with_the_config_a_script_of_another_config_is_told_from_an_edited_one(node: Node) -> None:
