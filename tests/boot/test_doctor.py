@@ -129,7 +129,7 @@ def test_the_planted_faults_are_found_and_the_remedies_end_them(node: Machine) -
     payload = healthy(node)
     node.run_offline("ln", "-sfn", "/dev/null", f"{UNITS}/static-routes.service")
     node.write(ROUTES, node.read(ROUTES).replace("GATE_SECONDS=5", "GATE_SECONDS=4"), mode=0o755)
-    node.write(f"{OURS}/zzz-override.conf", "[Service]\nExecStartPre=\n")
+    node.write(f"{OURS}/zzz-override.conf", "[Service]\nExecCondition=\nExecStartPre=\n")
     node.boot()
     payload.wait_until_it_ran()
     code, findings = doctor(node)
