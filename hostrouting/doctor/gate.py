@@ -77,7 +77,7 @@ def _basename(path: str) -> str:
 
 
 def ordering(examined: ExaminedHost) -> Iterator[Fault]:
-    """The consumer starts after the oneshots; no cycle, and no ordering that means nothing."""
+    """The consumer starts after the oneshots, and in no cycle."""
     units = [f"{name}.service" for name in examined.gated]
     for instance, shown in examined.instances.items():
         early = [unit for unit in units if unit not in shown["After"].split()]
