@@ -127,6 +127,8 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     parts = word.removeprefix("-").split(":")
     # source[:destination[:options]], systemd.exec(5); a temporary file system has no source.
     place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
+    if key == "BindPaths" and place == parts[0]:
+        return False  # what is there anyway
     mounted = PurePosixPath(place)
     layout = examined.layout
     folders = [PurePosixPath(examined.name(path)) for path in (layout.manifest.parent, layout.run_dir)]

@@ -614,7 +614,8 @@ def test_a_link_in_run_by_which_the_machine_requires_a_oneshot_is_named(node: No
     [
         "SuccessExitStatus=133 1",
         "TimeoutStartSec=25s",
-        "BindPaths=/srv:/srv",
+        "BindPaths=/srv:/opt",
+        "BindPaths=/run /etc:/etc:rbind",
         "TemporaryFileSystem=/var",
         "Restart=always",
         "RestartPreventExitStatus=1",
