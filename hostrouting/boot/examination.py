@@ -16,6 +16,7 @@ from hostrouting.boot import files
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import CONFIGURED, BootFile, wanted_files, wanted_manifest, wanted_parts
+from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
@@ -158,6 +159,10 @@ class ExaminedHost:
     def instances(self) -> dict[str, dict[str, str]]:
         """Those that could start now; raises as ``units_of_consumer``."""
         return {name: shown for name, shown in self.units_of_consumer.items() if shown["LoadState"] == "loaded"}
+
+    def called(self, *instances: str) -> str:
+        """The names of instances; their template's, if one that nobody has is among them: then it is so with all."""
+        return self.consumer if any(f"@{ANY_INSTANCE}." in name for name in instances) else " ".join(instances)
 
     @cached_property
     def is_watched(self) -> bool:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from hostrouting.boot import files
 from hostrouting.boot.consumer import is_there
 from hostrouting.boot.examination import Fault, Severity
-from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
 
 if TYPE_CHECKING:
@@ -51,17 +50,11 @@ def restarts(examined: ExaminedHost) -> Iterator[Fault]:
     for (because, setting), instances in found.items():
         yield Fault(
             "no-restart",
-            _together(examined, instances),
+            examined.called(*instances),
             f"held back once, it stays down after the mend until somebody starts it: {because}",
             f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload",
             Severity.RISK,
         )
-
-
-def _together(examined: ExaminedHost, instances: list[str]) -> str:
-    """The instances; their template, if one that nobody has is among them: then it is so with all."""
-    is_template = any(f"@{ANY_INSTANCE}." in name for name in instances)
-    return examined.consumer if is_template else " ".join(instances)
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
@@ -112,7 +105,7 @@ def ties(examined: ExaminedHost) -> Iterator[Fault]:
         where = dict.fromkeys(place for name in instances for place in _where(examined, name, unit, keys))
         yield Fault(
             "tied",
-            _together(examined, instances),
+            examined.called(*instances),
             f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}",
             f"take it out of {' and '.join(where) or f'what systemctl cat {instances[0]} shows'}; the gate and its "
             "Wants= do what it is for; then: systemctl daemon-reload",

@@ -29,16 +29,16 @@ def gate(examined: ExaminedHost) -> Iterator[Fault]:
         missing = missing_commands(examined.manifest, shown["ExecStartPreEx"])
         if missing:
             message = f"it starts without being held back: it lacks {' and '.join(map(str, missing))}"
-            yield Fault("gate-overridden", instance, message, _remedy(instance, shown, ours))
+            yield Fault("gate-overridden", examined.called(instance), message, _remedy(instance, shown, ours))
         for clause in opening_settings(shown, is_strict=is_strict):
-            yield Fault("gate-disobeyed", instance, clause, f"look at: systemctl cat {instance}")
+            yield Fault("gate-disobeyed", examined.called(instance), clause, f"look at: systemctl cat {instance}")
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
             # What they would make of it only systemd can tell, and it does once it has read them.
             what = " and ".join(unread) or "one of its files"
             yield Fault(
                 "not-reloaded",
-                instance,
+                examined.called(instance),
                 f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen",
                 "systemctl daemon-reload; hostrouting doctor",
                 Severity.UNKNOWN,
@@ -84,7 +84,7 @@ def ordering(examined: ExaminedHost) -> Iterator[Fault]:
         if early:
             yield Fault(
                 "not-ordered",
-                instance,
+                examined.called(instance),
                 f"it doesn't start after {' '.join(early)}, so at boot nothing waits for the network before the gate",
                 "systemctl daemon-reload, and if that doesn't help: hostrouting apply",
                 Severity.RISK,
@@ -115,7 +115,7 @@ def sight(examined: ExaminedHost) -> Iterator[Fault]:
             what = "a network namespace" if setting.startswith(_NETWORKS) else "files"
             yield Fault(
                 "own-network" if setting.startswith(_NETWORKS) else "own-files",
-                instance,
+                examined.called(instance),
                 f"its gate sees {what} of its own, not the host's ({setting}): a healthy node may be held back, or a "
                 "shadowed one let through",
                 f"take it away, or let what the unit runs do it: systemctl cat {instance}",

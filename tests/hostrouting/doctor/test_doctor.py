@@ -724,8 +724,12 @@ def test_a_template_without_restart_is_named_itself_and_no_instance_that_nobody_
     bare = FakeSystemd(node.layout, running=[f"{prefix}@hostrouting-probe{suffix}", MACHINE])
     node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
     bare.reload()
-    report = examine(Host(routes=node.kernel, units=bare, layout=node.layout))
-    assert [fault.subject for fault in report.faults if fault.kind == "no-restart"] == [TEMPLATE]
+    host = Host(routes=node.kernel, units=bare, layout=node.layout)
+    assert [fault.subject for fault in examine(host).faults if fault.kind == "no-restart"] == [TEMPLATE]
+    node.write(f"{UNITS}/{TEMPLATE}.d/zzz.conf", "[Service]\nExecStartPre=\nRootDirectory=/srv\n")
+    bare.reload()
+    subjects = {(fault.kind, fault.subject) for fault in examine(host).faults}
+    assert {(kind, each) for kind in ("gate-overridden", "own-files") for each in (TEMPLATE, MACHINE)} <= subjects
 
 
 # --- cycles --------------------------------------------------------------------------------------------------------
