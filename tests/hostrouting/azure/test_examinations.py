@@ -83,10 +83,11 @@ def bare(tmp_path: Path) -> Node:
     """A node with IPv6 on which nothing is installed."""
     layout = Layout(tmp_path)
     layout.units.mkdir(parents=True)
-    for tool in ("bash", "ip", "awk", "flock", "timeout", "python3", "nft", "unshare"):
-        path = layout.of(f"/usr/bin/{tool}")
+    for name in ("bin/bash", *(f"usr/bin/{tool}" for tool in ("ip", "awk", "flock", "timeout", "nft", "unshare"))):
+        path = layout.of(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o755)
+        path.write_text("#!/bin/bash\necho 5.2\n")
+        path.chmod(0o755)
     kernel = FakeKernel()
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
