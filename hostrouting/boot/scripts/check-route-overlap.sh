@@ -45,6 +45,16 @@ think() {
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
+# What print_edges() found, in order.
+step == "ask" && section == "kernel" {
+  if (/^[0-9]/)
+    read_edge()
+  else
+    print
+  next
+}
+# The lifetime of an address from DHCP changes every second.
+/ inet .* valid_lft / { sub(/valid_lft.*/, "") }
 section == "answers" {
   answer[++answers] = $0
   next
@@ -52,11 +62,8 @@ section == "answers" {
 section == "questions" { read_question() }
 section == "kernel" {
   held[++helds] = $0
-  if (!/^[0-9]+:/) {
-    route[++routes] = $0
-    if (/^[23] .* table 255 /)
-      is_own[index($2, "/") ? $2 : $2 "/32"] = 1
-  }
+  if (!/^[0-9]+:/)
+    read_route()
   else if (/^[0-9]+:\t/)
     read_rule()
   else if (/ inet /)
@@ -84,6 +91,18 @@ function link_name(word) {
   return word
 }
 
+function read_route() {
+  route[++routes] = $0
+  if (/^[23] .* table 255 /)
+    is_own[index($2, "/") ? $2 : $2 "/32"] = 1
+  if (!/^([0-9]+ )?default /)
+    return
+  parse($0)
+  read_default()
+  if (elsewhere == "" && type_of[class] == 1 && table_of[class] != 254)
+    elsewhere = "; another table has one: " in_words($0)
+}
+
 # Of the rules this program needs the prefixes. What they do is the kernel's business, but where somebody discards an
 # address, which it doesn't name. A rule with words that aren't known here is thought not to match.
 function read_rule(    i, line) {
@@ -101,7 +120,7 @@ function read_rule(    i, line) {
     rule_discards[substr(line, 2) + 0] = 1
 }
 
-function read_address(    i) {
+function read_address() {
   has_address[$2] = 1
   # A secondary address is never chosen as a source.
   if (/ secondary /)
@@ -111,24 +130,23 @@ function read_address(    i) {
   place($5 == "peer" ? $6 : index($4, "/") ? $4 : $4 "/32")
   source_first[sources] = first - first % size[bits]
   source_last[sources] = source_first[sources] + size[bits] - 1
-  for (i = 5; i < NF && $i != "scope"; i++)
-    ;
-  source_scope[sources] = $(i + 1) + 0
+  match($0, / scope [0-9]+/)
+  source_scope[sources] = substr($0, RSTART + 7, RLENGTH - 7) + 0
 }
 
-# Reads "route get fibmatch ADDRESS uid 0 [ipproto tcp] [from SOURCE]". Second look-ups come in the order of sources.
+# Reads "route get fibmatch ADDRESS [from SOURCE] uid 0 [ipproto tcp]". Second look-ups come in the order of sources.
 function read_question(    p, is_tcp) {
   if (!($4 in place_of)) {
     place_of[$4] = ++places
     address_at[places] = number($4)
   }
   p = place_of[$4]
-  is_tcp = $7 == "ipproto"
+  is_tcp = $NF == "tcp"
   question[++questions] = $0
   address_of[questions] = $4
-  if ($(NF - 1) == "from") {
-    source_of[questions] = $NF
-    second_at[p] = second_at[p] sprintf(" %010.0f:%010.0f:", number($NF), questions) questions
+  if ($5 == "from") {
+    source_of[questions] = $6
+    second_at[p] = second_at[p] " " questions
     connects_at[p] += is_tcp
   }
   else if (is_tcp)
@@ -137,117 +155,66 @@ function read_question(    p, is_tcp) {
     first_at[p] = questions
 }
 
-# Sets expected, the interfaces of the default route, "" without one; and elsewhere, what to say of another table's.
-function find_default(    i, metric) {
-  expected = elsewhere = ""
-  for (i = 1; i <= routes; i++) {
-    if (route[i] !~ /^([0-9]+ )?default /)
-      continue
-    parse(route[i])
-    if (elsewhere == "" && type_of[class] == 1 && table_of[class] != 254)
-      elsewhere = "; another table has one: " in_words(route[i])
-    if (is_default() && (expected == "" || metric_of[class] < metric)) {
-      expected = devs_of[class]
-      metric = metric_of[class]
-    }
-  }
-}
-
 # --- where answers may change ---------------------------------------------------------------------------------------
 
-function print_questions(    i, k, covered, suspected, last) {
-  find_default()
-  if (!ranges)
-    print "nothing"
-  else if (expected == "")
-    print "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
-  if (!ranges || expected == "")
+function print_edges(    i) {
+  if (!ranges || expected == "") {
+    print !ranges ? "nothing" : "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
     return
-  for (i = 1; i <= ranges; i++)
-    add_cut(range_first[i], "expected", range_last[i])
-  # By the default route's interfaces these CIDRs aren't as expected.
-  for (i = 1; i <= ranges; i++)
+  }
+  for (i = 1; i <= ranges; i++) {
+    print_edge(range_first[i], "expected", range_last[i])
+    # By the default route's interfaces this CIDR isn't as expected.
     if (own_pattern[i] != "")
-      add_cut(range_first[i], "suspect", range_last[i])
+      print_edge(range_first[i], "suspect", range_last[i])
+  }
   # With rules of somebody's anything may decide anywhere.
   if (rules != 3 || usual_rules != 3)
-    add_cuts("0.0.0.0/0", "suspect")
+    print_edges_of("0.0.0.0/0", "suspect")
   for (i = 1; i <= rules_to; i++)
-    add_cuts(rule_to[i], "suspect")
+    print_edges_of(rule_to[i], "suspect")
   for (i = 1; i <= routes; i++) {
     parse(route[i])
     if (!(class in what_is))
-      what_is[class] = type_of[class] == 1 && are_all(class, expected, "") ? "plain" : "suspect"
+      what_is[class] = type_of[class] == 1 && !strangers(class, expected, "/") ? "plain" : "suspect"
     if (!is_for_tos[class])
-      add_cuts(to, what_is[class])
-  }
-  sort_cuts()
-  covered = suspected = last = -1
-  for (k = 1; k <= cuts; k++) {
-    i = order[k]
-    if (cut_what[i] == "expected" && cut_last[i] > covered)
-      covered = cut_last[i]
-    if (cut_what[i] == "suspect" && cut_last[i] > suspected)
-      suspected = cut_last[i]
-    if (cut[i] <= covered && cut[i] != last && (cut_what[i] != "plain" || cut[i] <= suspected)) {
-      last = cut[i]
-      ask(last)
-    }
+      print_edges_of(to, what_is[class])
   }
 }
 
 # "plain" are routes by the expected interfaces alone: where nothing "suspect" reaches they change nothing.
-function add_cuts(prefix, what,    last) {
+function print_edges_of(prefix, what,    last) {
   place(index(prefix, "/") ? prefix : prefix "/32")
   last = first + size[bits] - 1
-  if (what == "suspect" || first != cut[cuts])
-    add_cut(first, what, last)
-  add_cut(last + 1, what, last)
+  if (what == "suspect" || first != last_edge)
+    print_edge(first, what, last)
+  last_edge = last + 1
+  print_edge(last_edge, what, last)
 }
 
-function add_cut(n, what, last) {
-  cut[++cuts] = n
-  cut_what[cuts] = what
-  cut_last[cuts] = last
+function print_edge(n, what, last) {
+  print n, what, last, treats_tcp_apart
 }
 
-# Sets order. Merges what is in order already, run by run: the kernel lists its tables so, and few passes are needed.
-function sort_cuts(    merged, end, runs, run, i, j, k) {
-  for (i = 1; i <= cuts; i++) {
-    order[i] = i
-    if (i == cuts || cut[i] > cut[i + 1])
-      end[++runs] = i
-  }
-  end[0] = 0
-  while (runs > 1) {
-    k = 0
-    for (run = 1; run <= runs; run += 2) {
-      i = end[run - 1] + 1
-      j = end[run] + 1
-      end[run + 1] = run < runs ? end[run + 1] : end[run]
-      while (k < end[run + 1])
-        merged[++k] = i <= end[run] && (j > end[run + 1] || cut[order[i]] <= cut[order[j]]) ? order[i++] : order[j++]
-    }
-    for (i = 1; i <= cuts; i++)
-      order[i] = merged[i]
-    runs = int((runs + 1) / 2)
-    for (i = 1; i <= runs; i++)
-      end[i] = end[2 * i]
-  }
-}
-
-# A look-up counts as one of UDP.
-function ask(n,    text) {
-  text = "route get fibmatch " dotted(n) " uid 0"
+# Asks about an edge that matters, and once. A look-up counts as one of UDP.
+function read_edge(    text) {
+  if ($2 == "expected" && $3 > covered)
+    covered = $3
+  if ($2 == "suspect" && $3 > suspected)
+    suspected = $3
+  if ($1 > covered || $1 == asked || ($2 == "plain" && $1 > suspected))
+    return
+  asked = $1
+  text = "route get fibmatch " dotted(asked) " uid 0"
   print text
-  if (treats_tcp_apart)
+  if ($4)
     print text " ipproto tcp"
 }
 
 # --- the second look-up ---------------------------------------------------------------------------------------------
 
 # Whatever connects is looked up again, with the source that the first answer gave it.
-function print_more_questions(    i, k, given, list, count) {
+function print_more_questions(    i, k, given, list, count, text) {
   for (i = 1; i <= questions; i++)
     print question[i]
   for (i = 1; i <= questions; i++) {
@@ -259,8 +226,11 @@ function print_more_questions(    i, k, given, list, count) {
     if (!(class in sources_of))
       sources_of[class] = find_sources(class)
     count = split(sources_of[class], list, " ")
-    for (k = 1; k <= count; k++)
-      print question[i] " from " list[k]
+    for (k = 1; k <= count; k++) {
+      text = question[i]
+      sub(/ uid/, " from " list[k] "&", text)
+      print text
+    }
   }
 }
 
@@ -295,9 +265,7 @@ function chosen_source(name, gateway, scope,    i, other) {
 
 # --- the verdict ----------------------------------------------------------------------------------------------------
 
-function print_verdict(    i, given, p, list, count) {
-  find_default()
-  given = 0
+function print_verdict(    i, given) {
   devs_of["lo"] = "lo"
   for (i = 1; i <= questions; i++)
     if (i in failed)
@@ -308,16 +276,11 @@ function print_verdict(    i, given, p, list, count) {
       class_of[i] = meaning()
     }
   # Behind the answers stands what the kernel holds now.
-  trouble = was_interrupted ? "again" : trouble
-  for (i = 1; i <= helds; i++)
-    if (held[i] != answer[given + i] && lasting(held[i]) != lasting(answer[given + i]))
-      trouble = "again"
-  if (trouble == "" && answers != given + helds)
+  if (was_interrupted || answers != given + helds)
     trouble = "again"
-  for (p in second_at) {
-    count = split(second_at[p], list, " ")
-    second_at[p] = sorted(list, count, " ")
-  }
+  for (i = 1; i <= helds; i++)
+    if (held[i] != answer[given + i])
+      trouble = "again"
   for (i = 1; i <= ranges && trouble == ""; i++)
     judge(i)
   if (trouble == "again")
@@ -331,13 +294,6 @@ function print_verdict(    i, given, p, list, count) {
     if (!findings)
       print "every expected CIDR leaves by " expected
   }
-}
-
-# The lifetime of an address from DHCP changes every second.
-function lasting(line) {
-  if (line ~ /^[0-9]+: .* inet /)
-    sub(/valid_lft.*/, "", line)
-  return line
 }
 
 # The type of what discards; 0: nothing matches.
@@ -375,74 +331,64 @@ function judge(r,    p, k, said, list, count) {
     if (p in tcp_at && !connects_at[p])
       consider(r, tcp_at[p], "")
     # A second one that fails as the first did says nothing new.
-    count = p in second_at ? split(second_at[p], list, " ") : 0
+    count = split(second_at[p], list, " ")
     for (k = 1; k <= count; k++)
-      consider(r, substr(list[k], 23) + 0, said)
+      consider(r, list[k], said)
   }
 }
 
-# Tells of what is wrong with the answer to a question, unless it is said already, and returns it.
-function consider(r, i, said,    what) {
+# Returns what is wrong with the answer to a question, and tells of it unless that is said already. What is alike but for
+# the route is told of once, at its first address.
+function consider(r, i, said,    what, id) {
   what = fault(i, own_pattern[r])
-  if (what != "" && what != said)
-    tell(r, i, what)
-  return what
-}
-
-# What is wrong with the answer to a question: "KIND" or "KIND INTERFACES"; "" if nothing is.
-function fault(i, pattern,    c) {
-  if (i in failed) {
-    if (!discarded_by[i])
-      return "NO-ROUTE"
-    return find_discarder(number(address_of[i]), discarded_by[i]) && pattern == "" ? "" : "BLACKHOLE"
-  }
-  c = class_of[i]
-  if (c == "own")
-    return ""
-  if (!((c, pattern) in is_fine)) {
-    if (pattern == "")
-      is_fine[c, pattern] = are_all(c, expected, "^(" pattern_of["container"] "|" pattern_of["allowed"] ")$")
-    else
-      is_fine[c, pattern] = are_all(c, "", "^(" pattern ")$")
-  }
-  return is_fine[c, pattern] ? "" : "OVERLAP " devs_of[c]
-}
-
-# Whether routes of a class leave, and by nothing but some interfaces and such as are like a pattern.
-function are_all(c, devs, pattern,    list, count, i) {
-  count = split(devs_of[c], list, ",")
-  for (i = 1; i <= count; i++)
-    if (!index("," devs ",", "," list[i] ",") && (pattern == "" || list[i] !~ pattern))
-      return 0
-  return count > 0
-}
-
-# What is alike but for the route is told of once, at its first address.
-function tell(r, i, what,    id) {
+  if (what == "" || what == said)
+    return what
   id = expected_cidr[r] SUBSEP own_words[r] SUBSEP what SUBSEP source_of[i]
   if (!(id in told_at)) {
     finding[++findings] = id
     told_at[id] = address_of[i]
     told_by[id] = i in failed ? discarder : text_of[i]
   }
-  if (what == "BLACKHOLE" && !index("," discards[id] ",", "," type_name[discarded_by[i]] ","))
+  if (i in failed && !index("," discards[id] ",", "," type_name[discarded_by[i]] ","))
     discards[id] = discards[id] (discards[id] == "" ? "" : ",") type_name[discarded_by[i]]
+  return what
 }
 
-function message(id,    part, list, count, kind, words, text) {
-  split(id, part, SUBSEP)
-  kind = part[3]
-  sub(/ .*/, "", kind)
-  words = part[2] == "" ? expected : part[2]
-  text = kind ": expected CIDR " part[1] " (probe " told_at[id] ") "
-  if (kind == "NO-ROUTE")
-    text = text "has no IPv4 route; expected via " words
-  else if (kind == "BLACKHOLE") {
-    count = split(discards[id], list, ",")
-    text = text "is discarded by " sorted(list, count, ",") "; expected via " words
+# What is wrong with the answer to a question, a kind and the words of its message; "" if nothing is.
+function fault(i, pattern,    c) {
+  if (i in failed) {
+    if (!discarded_by[i])
+      return "NO-ROUTE has no IPv4 route; expected via"
+    return find_discarder(number(address_of[i]), discarded_by[i]) && pattern == "" ? "" : "BLACKHOLE is discarded by"
   }
-  else
-    text = text "routes via " (part[3] == "OVERLAP " ? "no device" : substr(part[3], 9)) ", expected " words
+  c = class_of[i]
+  if (!((c, pattern) in is_fine)) {
+    if (pattern == "")
+      is_fine[c, pattern] = c == "own" || !strangers(c, expected, pattern_of["container"] "|" pattern_of["allowed"])
+    else
+      is_fine[c, pattern] = c == "own" || !strangers(c, "", pattern)
+  }
+  return is_fine[c, pattern] ? "" : "OVERLAP routes via " (devs_of[c] == "" ? "no device" : devs_of[c]) ", expected"
+}
+
+# How many interfaces of a class are neither among some nor like a pattern; 1 if it has none at all.
+function strangers(c, devs, pattern,    list, count, i, found) {
+  count = split(devs_of[c], list, ",")
+  found = !count
+  for (i = 1; i <= count; i++)
+    found += !index("," devs ",", "," list[i] ",") && list[i] !~ ("^(" pattern ")$")
+  return found
+}
+
+function message(id,    part, list, count, kind, text) {
+  split(id, part, SUBSEP)
+  kind = substr(part[3], 1, index(part[3], " ") - 1)
+  text = kind ": expected CIDR " part[1] " (probe " told_at[id] ")" substr(part[3], length(kind) + 1)
+  if (kind == "BLACKHOLE") {
+    count = split(discards[id], list, ",")
+    text = text " " sorted(list, count, ",") "; expected via"
+  }
+  text = text " " (part[2] == "" ? expected : part[2])
   if (part[4] != "")
     text = text " for connections from " part[4]
   return text (kind == "NO-ROUTE" ? "" : "; by " in_words(told_by[id]))
@@ -473,73 +419,59 @@ function pending_devs(    list, count, i) {
 
 # --- who discards ---------------------------------------------------------------------------------------------------
 
-# Sets discarder, and returns whether it is a CNI's own block. The kernel doesn't say which entry it was: it is the
-# longest match of one of the tables that rules ask. If several discard alike, or a rule may, each has to be a CNI's.
-function find_discarder(n, type,    table, entry, is_of_cni) {
+# Sets discarder, and returns whether it is a CNI's own block: CNIs blackhole it, with the routes to their pods inside it,
+# in the same table; no default is one. The kernel doesn't say which entry it was: it is the longest match of one of the
+# tables that rules ask. If several discard alike, or a rule may, each has to be a CNI's.
+function find_discarder(n, type,    table, bits, entry, is_block, is_of_cni) {
   read_entries()
-  discarder = "a policy rule"
+  discarder = ""
   is_of_cni = !(type in rule_discards)
   for (table in is_asked) {
-    entry = longest_match(table, n)
-    if (entry == "" || type_of[entry_class[entry]] != type)
+    for (bits = 32; bits >= 0 && !((entry = key(table, n, bits)) in entry_class); bits--)
+      ;
+    if (bits < 0 || type_of[entry_class[entry]] != type)
       continue
-    if (discarder == "a policy rule" || !is_block(entry))
+    is_block = bits > 0 && (entry in holds_pods || proto_of[entry_class[entry]] ~ /^(12|80)$/)
+    if (discarder == "" || !is_block)
       discarder = entry_text[entry]
-    is_of_cni = is_of_cni && is_block(entry)
+    is_of_cni = is_of_cni && is_block
   }
-  return is_of_cni && discarder != "a policy rule"
+  if (discarder != "")
+    return is_of_cni
+  discarder = "a policy rule"
+  return 0
 }
 
 # The entries that the kernel may choose, of one prefix the first: that with the lowest metric.
-function read_entries(    i, h, list, count, id) {
+function read_entries(    i, entry) {
   for (i = 1; i <= routes && !has_read_entries; i++) {
     parse(route[i])
     if (is_for_tos[class] || is_dead_of[class])
       continue
     place(to)
-    id = table_of[class] SUBSEP first SUBSEP bits
-    if (!(id in entry_class)) {
-      entry_class[id] = class
-      entry_text[id] = route[i]
+    entry = key(table_of[class], first, bits)
+    if (!(entry in entry_class)) {
+      entry_class[entry] = class
+      entry_text[entry] = route[i]
     }
-    count = split(devs_of[class], list, ",")
-    for (h = 1; h <= count; h++)
-      if (list[h] ~ ("^(" pattern_of["container"] ")$") && !index("," expected ",", "," list[h] ",")) {
-        pods_table[++pods] = table_of[class]
-        pods_first[pods] = first
-        pods_bits[pods] = bits
-      }
+    if (strangers(class, expected, "/") > strangers(class, expected, pattern_of["container"]))
+      for (; bits > 0 && !((entry = key(table_of[class], first, bits)) in holds_pods); bits--)
+        holds_pods[entry] = 1
   }
   has_read_entries = 1
 }
 
-function longest_match(table, n,    bits, id) {
-  for (bits = 32; bits >= 0; bits--) {
-    id = table SUBSEP (n - n % size[bits]) SUBSEP bits
-    if (id in entry_class)
-      return id
-  }
-  return ""
-}
-
-# CNIs blackhole their own block, with the routes to their pods inside it, in the same table; no default is a block.
-function is_block(entry,    part, i) {
-  if (!(entry in is_of_pods)) {
-    split(entry, part, SUBSEP)
-    is_of_pods[entry] = part[3] > 0 && proto_of[entry_class[entry]] ~ /^(12|80)$/
-    for (i = 1; i <= pods && part[3] > 0; i++)
-      if (pods_table[i] == part[1] && pods_bits[i] >= part[3] && pods_first[i] - pods_first[i] % size[part[3] + 0] == part[2])
-        is_of_pods[entry] = 1
-  }
-  return is_of_pods[entry]
+function key(table, n, bits) {
+  return table SUBSEP (n - n % size[bits]) SUBSEP bits
 }
 
 END {
-  if (step == "ask")
-    print_questions()
+  expected = devs_of[default_on("*")]
+  if (step == "find-edges")
+    print_edges()
   else if (step == "ask-more")
     print_more_questions()
-  else
+  else if (step == "judge")
     print_verdict()
 }
 AWK
@@ -555,10 +487,11 @@ look() {
   for ((left = ATTEMPTS; left; left--)); do
     PENDING='' LINES=''
     list "$TABLES" || { VERDICT=unknown LINES="check-failed: $MESSAGE" && return; }
-    questions=$(think ask <<<"$LISTED")
+    questions=$(think find-edges <<<"$LISTED" | sort -n | think ask) || questions=''
     text=$questions
     if [[ $questions == 'route get '* ]]; then
-      [[ $LISTED != *'from '[0-9]* ]] || questions=$(think ask-more < <(answers_to "$questions"))
+      # By their sources; the first look-ups, which have none, stay in front.
+      [[ $LISTED != *'from '[0-9]* ]] || questions=$(think ask-more < <(answers_to "$questions") | sort -s -V -k 6,6)
       text=$(think judge < <(answers_to "$questions"))
     fi
     [[ -z $NEXTHOPS || $(exec ip -N -o nexthop show 2>/dev/null)$'\n' == "$NEXTHOPS" ]] || continue
@@ -603,17 +536,14 @@ attempt() {
 
 # Leaves exactly one marker, by rename. The stale one goes first: none is never taken for "ok".
 leave_marker() {
-  local marker=$MARKER_DETECTED other=$MARKER_OK text=$LINES$'\n' stale
+  local marker=$MARKER_DETECTED other=$MARKER_OK text=$LINES$'\n'
   case $VERDICT in
     ok) marker=$MARKER_OK other=$MARKER_DETECTED text='' ;;
     no-default-route) text=$'no-default-route\n' ;;
   esac
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
   printf '%s' "$text" >"$marker.$$" || return
-  for stale in "$other" "$REPORT"; do
-    [ ! -e "$stale" ] || rm -f "$stale" || return
-  done
-  mv -f "$marker.$$" "$marker"
+  rm -f "$other" "$REPORT" && mv -f "$marker.$$" "$marker"
 }
 
 # Says the verdict and leaves it. Returns whether the machine may start.

@@ -1,7 +1,7 @@
 # --- what the scripts at boot share ---------------------------------------------------------------------------------
 # shellcheck shell=bash disable=SC2034,SC2329 # each uses some of it
 
-set -u
+set -u -o pipefail
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
 # bash puts here-documents that are too long for a pipe into a file; /run is writable long before /tmp is.
 export TMPDIR=/run

@@ -61,8 +61,7 @@ function read_route(    id) {
     cover(to, in_local)
   if (table_of[class] != 254)
     return
-  if (is_default())
-    defaults[++default_count] = class
+  read_default()
   if (type_of[class] == 1 && scope_of[class] == 253 && proto_of[class] == 2)
     is_connected[to] = 1
   # Of several the first is the one that would be replaced.
@@ -127,15 +126,6 @@ function is_ready(name) {
   else
     return 1
   return 0
-}
-
-# The default route that counts, of those with a live hop on this device if one is named.
-function default_on(name,    i, best) {
-  for (i = 1; i <= default_count; i++)
-    if (name == "*" || index("," devs_of[defaults[i]] ",", "," name ","))
-      if (best == "" || metric_of[defaults[i]] < metric_of[best])
-        best = defaults[i]
-  return best
 }
 
 # The one interface of several by which a gateway is reached; "" if there is no such one.
