@@ -68,8 +68,10 @@ section == "kernel" {
     read_rule()
   else if (/ inet /)
     read_address()
-  else if (/ link\/(\[32\]|infiniband) /)
-    infiniband[++infinibands] = link_name($2)
+  else if (/ link\/(\[32\]|infiniband) /) {
+    sub(/[@:].*/, "", $2)
+    infiniband[++infinibands] = $2
+  }
 }
 
 # expect FIRST LAST CIDR [PATTERN WORDS]: a part of an expected CIDR that is judged, as numbers: what lies in 0/8, 127/8,
@@ -86,11 +88,6 @@ section == "config" && $1 == "expect" {
 # The patterns are regular expressions; "/", which is in no name, for none.
 section == "config" { pattern_of[$1] = $2 }
 
-function link_name(word) {
-  sub(/[@:].*/, "", word)
-  return word
-}
-
 function read_route() {
   route[++routes] = $0
   if (/^[23] .* table 255 /)
@@ -105,13 +102,12 @@ function read_route() {
 
 # Of the rules this program needs the prefixes. What they do is the kernel's business, but where somebody discards an
 # address, which it doesn't name. A rule with words that aren't known here is thought not to match.
-function read_rule(    i, line) {
+function read_rule(    line) {
   rules++
   usual_rules += /^(0:\tfrom all lookup 255|32766:\tfrom all lookup 254|32767:\tfrom all lookup 253) *$/
   treats_tcp_apart = treats_tcp_apart || (/ ipproto / && !/ [sd]port /)
-  for (i = 2; i < NF; i++)
-    if ($i == "to" && $(i + 1) != "all")
-      rule_to[++rules_to] = $(i + 1)
+  if (match($0, / to [0-9][^ ]*/))
+    rule_to[++rules_to] = substr($0, RSTART + 4, RLENGTH - 4)
   line = " " substr($0, index($0, "\t") + 1)
   gsub(/ (not|(from|to|tos|fwmark|iif|oif|uidrange|ipproto|sport|dport|suppress_prefixlength|suppress_ifgroup|proto) [^ ]+)/, "", line)
   if (line ~ /^ lookup [0-9]+ *$/)
@@ -239,7 +235,6 @@ function find_sources(c,    h, out) {
   take_apart(type_of[c], c)
   if ("src" in field)
     return field["src"]
-  out = ""
   for (h = 1; h <= hops; h++)
     if (!is_dead[h] && dev[h] != "")
       out = out " " chosen_source(dev[h], via[h] ~ /[.]/ ? number(via[h]) : "", scope_of[c])
@@ -249,7 +244,6 @@ function find_sources(c,    h, out) {
 # inet_select_addr() in the kernel's net/ipv4/devinet.c: the device's first address in whose subnet the gateway is, its
 # first one, or that of another device.
 function chosen_source(name, gateway, scope,    i, other) {
-  other = ""
   for (i = 1; i <= sources; i++)
     if (source_dev[i] == name && source_scope[i] <= scope) {
       if (gateway == "" || (source_first[i] <= gateway && gateway <= source_last[i]))
@@ -313,9 +307,7 @@ function discards_by(text) {
 # What the answer that parse() took apart means: its class. An own or a broadcast address is nobody's fault, if it is one
 # by table local, which the kernel calls main until somebody makes a rule. What is local by another table stays here.
 function meaning() {
-  if (type_of[class] != 2 && type_of[class] != 3)
-    return class
-  if (to in is_own)
+  if ((type_of[class] == 2 || type_of[class] == 3) && to in is_own)
     return "own"
   return type_of[class] == 2 ? "lo" : class
 }
@@ -396,13 +388,12 @@ function message(id,    part, list, count, kind, text) {
 
 # A route in the words of `ip route show`, from those of `ip -N -o`.
 function in_words(text,    word, name, count, i) {
+  text = text " "
   gsub(/[ \t\\]+/, " ", text)
-  sub(/ $/, "", text)
   if (match(text, /^[0-9]+ /))
     text = type_name[substr(text, 1, RLENGTH - 1)] substr(text, RLENGTH)
   count = split("proto 2,proto 3,proto 4,proto 12,proto 16,proto 217,scope 253,scope 254,table 253,table 255", word, ",")
   split("proto kernel,proto boot,proto static,proto bird,proto dhcp,proto hostrouting,scope link,scope host,table default,table local", name, ",")
-  text = text " "
   for (i = 1; i <= count; i++)
     sub(" " word[i] " ", " " name[i] " ", text)
   return substr(text, 1, length(text) - 1)
@@ -410,7 +401,6 @@ function in_words(text,    word, name, count, i) {
 
 # The InfiniBand interfaces without an address, " ib0, ib1": their connected routes may still come.
 function pending_devs(    list, count, i) {
-  count = 0
   for (i = 1; i <= infinibands; i++)
     if (!(infiniband[i] in has_address) && !index("," expected ",", "," infiniband[i] ","))
       list[++count] = infiniband[i]
@@ -548,17 +538,13 @@ leave_marker() {
 
 # Says the verdict and leaves it. Returns whether the machine may start.
 report() {
-  local is_ok='' shown
+  local is_left=1 shown
   if [ "$VERDICT" = nothing ]; then
     rm -f "$MARKER_OK" "$MARKER_DETECTED" "$REPORT"
     say 'no CIDRs are expected: nothing to check'
     return
   fi
-  if ! leave_marker; then
-    complain "can't write the markers in $RUN_DIR"
-  elif [ "$VERDICT" = ok ]; then
-    is_ok=1
-  fi
+  leave_marker || { complain "can't write the markers in $RUN_DIR"; is_left=''; }
   case $VERDICT in
     ok) say "$LINES" ;;
     overlap)
@@ -569,15 +555,14 @@ report() {
         '  hostrouting fix --snapshot FILE' ;;
     *) complain "the check couldn't judge anything: $LINES" ;;
   esac
-  [ "$MODE" = WARN ] || [ -n "$is_ok" ]
+  [[ $MODE = WARN || ( $VERDICT = ok && -n $is_left ) ]]
 }
 
 # Has Python tell what is shadowed, what mends it and what else is worth a note, and leave the report. Whatever becomes of
 # it changes nothing of the verdict.
 explain() {
-  if [ "$VERDICT" != ok ] && [ "$VERDICT" != nothing ] && [ -x "$PYTHON" ]; then
+  [[ $VERDICT = ok || $VERDICT = nothing || ! -x $PYTHON ]] ||
     timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -P -m hostrouting check --report >&2
-  fi
 }
 
 give_up() {

@@ -77,7 +77,7 @@ take_lock() {
 
 # Returns at the next change of links, addresses or routes, and after a second at the latest: some send no event.
 nap() {
-  local limit=1 events
+  local limit=1
   if [ -z "$MONITOR" ]; then
     exec 8< <(exec ip -4 -o monitor link address route 2>/dev/null 9>&-)
     MONITOR=$!
@@ -88,14 +88,9 @@ nap() {
   fi
   read -r -t "$limit" -u 8 _
   case $? in
-    0) ;;
-    1) sleep 1 && return ;; # the monitor is gone
-    *) return ;;
+    0) read -r -d '' -t 0.02 -u 8 _ ;; # one look for a burst, and no wait for the end of a flood
+    1) sleep 1 ;; # the monitor is gone
   esac
-  # One look for a burst. A bound, so that a flood that never ends can't keep this from looking.
-  for ((events = 0; events < 10000; events++)); do
-    read -r -t 0.02 -u 8 _ || return
-  done
 }
 
 # Runs attempt() until it succeeds, or what is missing hasn't come in LIMIT seconds, or it has failed for HOLD seconds.

@@ -17,8 +17,8 @@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 
-# think STEP <SECTIONS: "plan" prints what is to be done, "prove" which route doesn't win. Takes the place of the
-# subshell that it is called in. The program and the routes are here-documents, quoted: nothing in them is expanded.
+# think STEP <SECTIONS: "plan" prints what is to be done, "undo" what takes it back, "prove" which route doesn't win.
+# Takes the place of the subshell that it is called in. The program and the routes are here-documents, quoted: nothing in them is expanded.
 think() {
   exec awk -v step="$1" -f /dev/fd/3 /dev/fd/4 -
 } 3<<'AWK' 4<<'ROUTES'
@@ -29,7 +29,8 @@ think() {
 # DESTINATION GATEWAY DEV METRIC of a wanted route; "*" is the default route's.
 section == "config" {
   wanted++
-  wanted_to[wanted] = $1
+  wanted_to[wanted] = shown_to[wanted] = $1
+  sub(/\/32$/, "", shown_to[wanted])
   wanted_gateway[wanted] = $2
   wanted_dev[wanted] = $3
   wanted_metric[wanted] = $4
@@ -76,13 +77,13 @@ function read_route(    id) {
   if (!is_for_tos[class])
     cover(to, in_main)
   if (type_of[class] == 1 && scope_of[class] >= 253)
-    bring_near(to, devs_of[class])
+    near[to] = near[to] "," devs_of[class] ","
 }
 
 # --- what is left open comes from the default route -------------------------------------------------------------------
 
 # All of a route behind its destination, in the order in which ip prints it.
-function resolve(gateway, name, rank,    best, count, h, head, legs, flag, source, mtu) {
+function resolve(gateway, name, rank,    best, count, h, head, legs, source, mtu) {
   split("", onlink_by)
   if (name != "*" && !is_ready(name))
     return ""
@@ -94,20 +95,17 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, flag, sourc
     return ""
   }
   take_apart(1, best)
-  count = 0
   for (h = 1; h <= hops; h++)
     if (!is_dead[h] && (name == "*" || dev[h] == name)) {
       count++
       head = way(h)
-      flag = onlink[h]
+      onlink_by[head] = onlink[h]
       legs = legs " nexthop" hop[h]
-      if (flag != "")
-        onlink_by[head] = flag
     }
   source = field["src"] == "" ? "" : " src " field["src"]
   mtu = field["mtu"] == "" ? "" : " mtu " field["mtu"]
   if (gateway == "*")
-    return count == 1 ? in_order(head, source, rank, flag mtu) : in_order("", source, rank, mtu legs)
+    return count == 1 ? in_order(head, source, rank, onlink_by[head] mtu) : in_order("", source, rank, mtu legs)
   head = named_hop(gateway, name == "*" ? one_of(devs_of[best], gateway) : name)
   return in_order(head, source, rank, onlink_by[head] mtu)
 }
@@ -152,18 +150,11 @@ function named_hop(gateway, name,    head) {
 }
 
 # The kernel looks a gateway up among routes of scope link or nearer only.
-function bring_near(prefix, devs) {
-  near[prefix] = near[prefix] "," devs ","
-  near_bits[substr(prefix, index(prefix, "/") + 1)] = 1
-}
-
-function is_reachable(gateway, name,    n, some_bits, prefix) {
+function is_reachable(gateway, name,    n, bits) {
   n = number(gateway)
-  for (some_bits in near_bits) {
-    prefix = dotted(n - n % size[some_bits]) "/" some_bits
-    if (prefix in near && index(near[prefix], "," name ","))
+  for (bits = 0; bits <= 32; bits++)
+    if (index(near[dotted(n - n % size[bits]) "/" bits], "," name ","))
       return 1
-  }
   return 0
 }
 
@@ -178,7 +169,7 @@ function fail(how, why) {
 function make_plan(    i, id, words_of, carrier) {
   for (i = 1; i <= wanted; i++)
     if (wanted_gateway[i] == "onlink")
-      bring_near(wanted_to[i], wanted_dev[i] == "*" ? devs_of[default_on("*")] : wanted_dev[i])
+      near[wanted_to[i]] = near[wanted_to[i]] "," (wanted_dev[i] == "*" ? devs_of[default_on("*")] : wanted_dev[i]) ","
   for (i = 1; i <= wanted; i++) {
     looked_at = wanted_to[i]
     id = wanted_gateway[i] " " wanted_dev[i] " " wanted_metric[i]
@@ -197,7 +188,7 @@ function make_plan(    i, id, words_of, carrier) {
     plan_one(i)
   for (i = 1; i <= our_count; i++)
     if (is_for_tos[our_class[i]] || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted))
-      change("del", command(our_to[i], our_class[i]), our_class[i], "add " command(our_to[i], our_class[i]))
+      change("del", command(our_to[i], our_class[i]), our_class[i], "add")
   for (i = 1; i <= wanted; i++)
     if (carrier[wanted_to[i]] == i)
       plan_proof(i)
@@ -209,34 +200,29 @@ function plan_one(i,    id, text, old) {
   is_wanted[id] = 1
   cover(looked_at, in_main)
   class = wanted_class[i]
-  text = as_shown(looked_at) class
+  text = shown_to[i] class
   answer_of[i] = text " "
   old = id in there ? there[id] : ""
   if (looked_at in is_connected)
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
   else if (old == "")
-    change("add", text, class)
+    change("add", text, class, "del")
   else if (proto_of[old] != 217 && ways_of[old] != ways_of[class])
     fail("refused", "somebody else\047s route has its destination and metric:" old)
-  else if (proto_of[old] != 217 || substance(old) == substance(class))
-    answer_of[i] = as_shown(looked_at) old
+  else if (proto_of[old] != 217 || command(looked_at, old) == command(looked_at, class))
+    answer_of[i] = shown_to[i] old
   else
-    change("replace", text, class, "replace " command(looked_at, old))
+    change("replace", text, class, "replace", command(looked_at, old))
   if (old == "" || proto_of[old] == 217)
     in_ours[looked_at] = 1
 }
 
-function as_shown(prefix) {
-  return index(prefix, "/32") ? substr(prefix, 1, length(prefix) - 3) : prefix
-}
-
-# In steps 1 to 6: those that a gateway may need are added first and removed last. What isn't added is taken back by 9 to
-# 12; in between stand questions and answers.
-function change(verb, text, some, undo,    step) {
+# In steps 1 to 6: those that a gateway may need are added first and removed last. What takes it back is the same text
+# unless another is given. Behind them stand questions, 7, and answers, 8.
+function change(verb, text, some, undoing, undoing_text,    step) {
   step = (verb == "add" ? 1 : verb == "replace" ? 3 : 5) + ((verb == "del") == (scope_of[some] == 253))
   put(step, "route " verb " " text)
-  if (verb != "add")
-    put(step + 6, "route " undo)
+  undo[step, lines[step]] = "route " undoing " " (undoing_text == "" ? text : undoing_text)
 }
 
 function put(step, text) {
@@ -260,34 +246,30 @@ function command(somewhere, some,    i, h, word, count) {
   return (type_of[some] == 1 || command_of[some] ~ / nhid / ? "" : type_name[type_of[some]] " ") somewhere command_of[some]
 }
 
-# All that would be lost if a route of ours weren't replaced.
-function substance(some,    h) {
-  if (!(some in substance_of)) {
-    take_apart(type_of[some], some)
-    substance_of[some] = type_of[some] " " scope_of[some] " " field["src"] " " field["mtu"] " " field["nhid"]
-    for (h = 1; h <= hops; h++)
-      substance_of[some] = substance_of[some] ";" hop[h]
-  }
-  return substance_of[some]
-}
-
-# "refused" or "lacking" and why; or "planned", how many changes, how many of them add a route, and how long these three
-# are: changes and questions, what is to be answered, and how the other changes are taken back; then a line that ends it.
+# "refused" or "lacking" and why; or "planned", how many changes, and how long these two are: changes and questions, and
+# what is to be answered; then a line that ends it.
 function print_plan(    step, i, changes, length_of) {
   if ("refused" in reason || "lacking" in reason) {
     step = "refused" in reason ? "refused" : "lacking"
     print step, reason[step]
     return
   }
-  for (step = 1; step <= 12; step++) {
+  for (step = 1; step <= 8; step++) {
     changes += step <= 6 ? lines[step] : 0
-    length_of[step < 8 ? 1 : step == 8 ? 2 : 3] += bytes[step]
+    length_of[step <= 7] += bytes[step]
   }
-  print "planned", changes, lines[1] + lines[2], length_of[1], length_of[2], length_of[3]
-  for (step = 1; step <= 12; step++)
+  print "planned", changes, length_of[1], length_of[0]
+  for (step = 1; step <= 8; step++)
     for (i = 1; i <= lines[step]; i++)
       print out[step, i]
   print "end"
+}
+
+# What takes the changes back, the last of them first.
+function print_undo(    step, i) {
+  for (step = 6; step >= 1; step--)
+    for (i = lines[step]; i >= 1; i--)
+      print undo[step, i]
 }
 
 # --- what proves that a route wins: an address that no longer prefix covers -------------------------------------------
@@ -348,12 +330,15 @@ function outcome(line) {
 END {
   # To 0.0.0.0 a host talks to itself, whatever its tables say.
   cover("0.0.0.0/32", in_local)
-  if (step == "plan") {
-    make_plan()
-    print_plan()
-  }
-  else
+  if (step == "prove")
     print_proof()
+  else {
+    make_plan()
+    if (step == "plan")
+      print_plan()
+    else
+      print_undo()
+  }
 }
 AWK
 ==config
@@ -363,7 +348,7 @@ ROUTES
 
 # Returns whether the routes are as wanted. Sets MESSAGE, and MISSING to what may still come.
 attempt() {
-  local plan first second third
+  local plan first second
   take_lock || return 1
   # That is this file, as bash has it open.
   [ ! -e /dev/fd/255 ] || [ "$0" -ef /dev/fd/255 ] || run_anew
@@ -380,15 +365,13 @@ attempt() {
     refused\ *) MESSAGE=${plan#refused } && return 1 ;;
     *) return 1 ;;
   esac
-  read -r _ CHANGES ADDED first second third <<<"${plan%%$'\n'*}"
+  read -r _ CHANGES first second <<<"${plan%%$'\n'*}"
   plan=${plan#*$'\n'}
-  COMMANDS=${plan:0:first} RIGHT_ANSWERS=${plan:first:second} UNDO=${plan:first + second:third}
-  [ "${plan:first + second + third}" = end ] || return 1
+  COMMANDS=${plan:0:first} RIGHT_ANSWERS=${plan:first:second}
+  [ "${plan:first + second}" = end ] || return 1
   IS_WRITING=1
   commit
-  if [ "$MESSAGE" != proven ] || [ -n "$STOPPED" ]; then
-    put_back
-  fi
+  [[ $MESSAGE = proven && -z $STOPPED ]] || put_back
   IS_WRITING=''
   [ -z "$STOPPED" ] || stop
   [ "$MESSAGE" = proven ]
@@ -426,19 +409,12 @@ commit() {
   fi
 }
 
-# Takes back what was made, the last of it first. What somebody else has taken back meanwhile needs it no more.
+# Takes back what was made, by the plan for what the kernel held. What somebody else has taken back needs it no more.
 put_back() {
-  local made back commands='' i line
-  mapfile -t -n "$MADE" made <<<"$COMMANDS"
-  mapfile -t back <<<"$UNDO"
-  for ((i = MADE - 1; i >= 0; i--)); do
-    if [ "$i" -lt "$ADDED" ]; then
-      commands+="route del ${made[i]#route add }"$'\n'
-    else
-      commands+=${back[i - ADDED]}$'\n'
-    fi
-  done
-  [ -n "$commands" ] && ! ask "$commands" -force || return
+  local commands line
+  [ "$MADE" -gt 0 ] || return
+  commands=$(trap '' HUP INT TERM && think undo <<<"$LISTED" | tail -n "$MADE")
+  ! ask "${commands:-awk ended without an answer}" -force || return
   while read -r line; do
     case $line in
       'Command failed '* | *': No such process' | *': File exists') ;;
@@ -477,20 +453,12 @@ case $#:${1-} in
     exit 64
     ;;
 esac
-for SIGNAL in HUP INT TERM; do
-  # shellcheck disable=SC2064 # which signal it is is known now
-  trap "on_signal SIG$SIGNAL" "$SIGNAL"
-done
-if ! keep_trying; then
-  complain "$MESSAGE"
-  exit 1
-fi
-if [ "$CHANGES" -eq 0 ]; then
-  say 'nothing to change'
-  exit 0
-fi
-mapfile -t -n $((CHANGES < 50 ? CHANGES : 50)) DONE <<<"$COMMANDS"
-say "${DONE[@]}"
+trap 'on_signal SIGHUP' HUP
+trap 'on_signal SIGINT' INT
+trap 'on_signal SIGTERM' TERM
+keep_trying || { complain "$MESSAGE"; exit 1; }
+[ "$CHANGES" -gt 0 ] || { say 'nothing to change'; exit 0; }
+head -n $((CHANGES < 50 ? CHANGES : 50)) <<<"$COMMANDS"
 [ "$CHANGES" -le 50 ] || say "and $((CHANGES - 50)) more"
 exit 0
 }
