@@ -10,7 +10,7 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.gate import drop_in_text
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
-from hostrouting.boot.render import ROOM, fill, render_check, render_static_routes
+from hostrouting.boot.render import fill, render_check, render_static_routes
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import UnitError
@@ -78,6 +78,9 @@ class Part:
 
 PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOSTROUTING)}\thostrouting\n"
 
+_ROUTES_DESCRIPTION = "More specific host routes, so that no other interface shadows the cluster's network"
+_CHECK_DESCRIPTION = "Check that every expected CIDR leaves by the default route's interface"
+
 # Beyond its own waits a oneshot may take this long; then systemd ends it, and whoever is ordered after it goes on.
 MARGIN_SECONDS = 30
 
@@ -91,7 +94,7 @@ def routes_part(config: Config, layout: Layout) -> Part:
         config=_section(config, "staticRoutes"),
         files=(
             BootFile(layout.script(ROUTES), script, 0o755),
-            BootFile(layout.unit(ROUTES), unit_text(ROUTES, config.wait_seconds)),
+            BootFile(layout.unit(ROUTES), unit_text(ROUTES, _ROUTES_DESCRIPTION, config.wait_seconds)),
             BootFile(layout.protocol_names, PROTOCOL_NAMES),
         ),
     )
@@ -109,7 +112,7 @@ def check_part(config: Config, layout: Layout) -> Part:
         config=_section(config, "routeOverlap"),
         files=(
             BootFile(layout.script(CHECK), script, 0o755),
-            BootFile(layout.unit(CHECK), unit_text(CHECK, wait_seconds)),
+            BootFile(layout.unit(CHECK), unit_text(CHECK, _CHECK_DESCRIPTION, wait_seconds, f"{ROUTES}.service")),
         ),
     )
 
@@ -120,10 +123,34 @@ def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
     return {SECTION: {key: section[key], "waitSeconds": config.wait_seconds}}
 
 
-def unit_text(name: str, wait_seconds: int, *, room: str = ROOM) -> str:
-    """The text of a oneshot's unit, which systemd ends if it takes much longer than its own waits."""
+def unit_text(
+    name: str,
+    description: str,
+    wait_seconds: int,
+    *after: str,
+    manual: str = "ip-route",
+    remover: str = "hostrouting remove",
+) -> str:
+    """The text of a oneshot's unit, which systemd ends if it takes much longer than its own waits.
+
+    Args:
+        name: of the unit, and of the script that it runs.
+        description: what it does.
+        wait_seconds: how long the script waits.
+        after: the units that it starts after, beside the network's.
+        manual: the page of section 8 that explains it.
+        remover: the command that takes it back.
+    """
     seconds = wait_seconds + files.LOCK_WAIT_SECONDS + MARGIN_SECONDS
-    return fill(f"{name}.service", room=room, TIMEOUT_SECONDS=f"{seconds:d}")
+    return fill(
+        "oneshot.service",
+        NAME=name,
+        DESCRIPTION=description,
+        AFTER=" ".join(("network-online.target", *after)),
+        MANUAL=manual,
+        REMOVER=remover,
+        TIMEOUT_SECONDS=f"{seconds:d}",
+    )
 
 
 def watch_part(config: Config, layout: Layout) -> Part:

@@ -66,10 +66,15 @@ def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
             BootFile(layout.script(PROBE), render_script(device, required=required), 0o755),
-            BootFile(layout.unit(PROBE), unit_text(PROBE, WAIT_SECONDS, room=ROOM)),
+            BootFile(layout.unit(PROBE), _unit_text()),
             *(BootFile(flush_drop_in(layout, unit), _flush_drop_in_text(unit)) for unit in FLUSHERS),
         ),
     )
+
+
+def _unit_text() -> str:
+    description = "Rewrite the IPv6 health probes of Azure's load balancer, so that pods can answer them"
+    return unit_text(PROBE, description, WAIT_SECONDS, *FLUSHERS, manual="nft", remover="hostrouting lb-probe remove")
 
 
 def render_script(device: str, *, required: bool) -> str:
