@@ -54,7 +54,7 @@ step == "ask" && section == "kernel" {
   next
 }
 # The lifetime of an address from DHCP changes every second.
-/ inet .* valid_lft / { sub(/valid_lft.*/, "") }
+/ valid_lft [^ ]+ preferred_lft / { sub(/valid_lft.*/, "") }
 section == "answers" {
   answer[++answers] = $0
   next
@@ -210,7 +210,7 @@ function read_edge(    text) {
 # --- the second look-up ---------------------------------------------------------------------------------------------
 
 # Whatever connects is looked up again, with the source that the first answer gave it.
-function print_more_questions(    i, k, given, list, count, text) {
+function print_more_questions(    i, k, given, list, count) {
   for (i = 1; i <= questions; i++)
     print question[i]
   for (i = 1; i <= questions; i++) {
@@ -222,11 +222,8 @@ function print_more_questions(    i, k, given, list, count, text) {
     if (!(class in sources_of))
       sources_of[class] = find_sources(class)
     count = split(sources_of[class], list, " ")
-    for (k = 1; k <= count; k++) {
-      text = question[i]
-      sub(/ uid/, " from " list[k] "&", text)
-      print text
-    }
+    for (k = 1; k <= count; k++)
+      print "route get fibmatch " address_of[i] " from " list[k] substr(question[i], index(question[i], " uid"))
   }
 }
 
@@ -426,10 +423,9 @@ function find_discarder(n, type,    table, bits, entry, is_block, is_of_cni) {
       discarder = entry_text[entry]
     is_of_cni = is_of_cni && is_block
   }
-  if (discarder != "")
-    return is_of_cni
-  discarder = "a policy rule"
-  return 0
+  is_of_cni = is_of_cni && discarder != ""
+  discarder = discarder == "" ? "a policy rule" : discarder
+  return is_of_cni
 }
 
 # The entries that the kernel may choose, of one prefix the first: that with the lowest metric.
@@ -481,7 +477,8 @@ look() {
     text=$questions
     if [[ $questions == 'route get '* ]]; then
       # By their sources; the first look-ups, which have none, stay in front.
-      [[ $LISTED != *'from '[0-9]* ]] || questions=$(think ask-more < <(answers_to "$questions") | sort -s -V -k 6,6)
+      [[ $LISTED != *'from '[0-9]* ]] ||
+        questions=$(think ask-more < <(answers_to "$questions") | sort -s -V -k 6,6) || questions=''
       text=$(think judge < <(answers_to "$questions"))
     fi
     [[ -z $NEXTHOPS || $(exec ip -N -o nexthop show 2>/dev/null)$'\n' == "$NEXTHOPS" ]] || continue
