@@ -45,14 +45,6 @@ think() {
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
-# What print_edges() found, in order.
-step == "ask" && section == "kernel" {
-  if (/^[0-9]/)
-    read_edge()
-  else
-    print
-  next
-}
 # The lifetime of an address from DHCP changes every second.
 / valid_lft [^ ]+ preferred_lft / { sub(/valid_lft.*/, "") }
 section == "answers" {
@@ -190,21 +182,6 @@ function print_edges_of(prefix, what,    last) {
 
 function print_edge(n, what, last) {
   print n, what, last, treats_tcp_apart
-}
-
-# Asks about an edge that matters, and once. A look-up counts as one of UDP.
-function read_edge(    text) {
-  if ($2 == "expected" && $3 > covered)
-    covered = $3
-  if ($2 == "suspect" && $3 > suspected)
-    suspected = $3
-  if ($1 > covered || $1 == asked || ($2 == "plain" && $1 > suspected))
-    return
-  asked = $1
-  text = "route get fibmatch " dotted(asked) " uid 0"
-  print text
-  if ($4)
-    print text " ipproto tcp"
 }
 
 # --- the second look-up ---------------------------------------------------------------------------------------------
@@ -453,7 +430,7 @@ function key(table, n, bits) {
 
 END {
   expected = devs_of[default_on("*")]
-  if (step == "find-edges")
+  if (step == "ask")
     print_edges()
   else if (step == "ask-more")
     print_more_questions()
@@ -473,7 +450,7 @@ look() {
   for ((left = ATTEMPTS; left; left--)); do
     PENDING='' LINES=''
     list "$TABLES" || { VERDICT=unknown LINES="check-failed: $MESSAGE" && return; }
-    questions=$(think find-edges <<<"$LISTED" | sort -n | think ask) || questions=''
+    questions=$(think ask <<<"$LISTED" | sort -n | ask_about_edges) || questions=''
     text=$questions
     if [[ $questions == 'route get '* ]]; then
       # By their sources; the first look-ups, which have none, stay in front.
@@ -491,6 +468,21 @@ look() {
     again) VERDICT=unknown LINES='check-failed: the routes changed each time that they were read; try again later' ;;
     *) VERDICT=unknown PENDING='' LINES='check-failed: awk ended without an answer' ;;
   esac
+}
+
+# From what print_edges() found, in order: asks about an edge that matters, and once. A look-up counts as one of UDP.
+ask_about_edges() {
+  awk '
+    !/^[0-9]/ { print }
+    $2 == "expected" && $3 > covered { covered = $3 }
+    $2 == "suspect" && $3 > suspected { suspected = $3 }
+    $1 <= covered && $1 != asked && ($2 != "plain" || $1 <= suspected) {
+      asked = $1
+      text = sprintf("route get fibmatch %d.%d.%d.%d uid 0", $1 / 16777216, $1 / 65536 % 256, $1 / 256 % 256, $1 % 256)
+      print text
+      if ($4)
+        print text " ipproto tcp"
+    }'
 }
 
 # What the kernel held, the questions, and the answers with what it holds then: straight from ip to awk.
@@ -523,14 +515,17 @@ attempt() {
 
 # Leaves exactly one marker, by rename. The stale one goes first: none is never taken for "ok".
 leave_marker() {
-  local marker=$MARKER_DETECTED other=$MARKER_OK text=$LINES$'\n'
+  local marker=$MARKER_DETECTED other=$MARKER_OK text=$LINES$'\n' stale
   case $VERDICT in
     ok) marker=$MARKER_OK other=$MARKER_DETECTED text='' ;;
     no-default-route) text=$'no-default-route\n' ;;
   esac
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
   printf '%s' "$text" >"$marker.$$" || return
-  rm -f "$other" "$REPORT" && mv -f "$marker.$$" "$marker"
+  for stale in "$other" "$REPORT"; do
+    [ ! -e "$stale" ] || rm -f "$stale" || return
+  done
+  mv -f "$marker.$$" "$marker"
 }
 
 # Says the verdict and leaves it. Returns whether the machine may start.

@@ -188,7 +188,7 @@ function make_plan(    i, id, words_of, carrier) {
     plan_one(i)
   for (i = 1; i <= our_count; i++)
     if (is_for_tos[our_class[i]] || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted))
-      change("del", command(our_to[i], our_class[i]), our_class[i], "add")
+      change("del", command(our_to[i], our_class[i]), our_class[i], "add " command(our_to[i], our_class[i]))
   for (i = 1; i <= wanted; i++)
     if (carrier[wanted_to[i]] == i)
       plan_proof(i)
@@ -206,23 +206,24 @@ function plan_one(i,    id, text, old) {
   if (looked_at in is_connected)
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
   else if (old == "")
-    change("add", text, class, "del")
+    change("add", text, class)
   else if (proto_of[old] != 217 && ways_of[old] != ways_of[class])
     fail("refused", "somebody else\047s route has its destination and metric:" old)
   else if (proto_of[old] != 217 || command(looked_at, old) == command(looked_at, class))
     answer_of[i] = shown_to[i] old
   else
-    change("replace", text, class, "replace", command(looked_at, old))
+    change("replace", text, class, "replace " command(looked_at, old))
   if (old == "" || proto_of[old] == 217)
     in_ours[looked_at] = 1
 }
 
-# In steps 1 to 6: those that a gateway may need are added first and removed last. What takes it back is the same text
-# unless another is given. Behind them stand questions, 7, and answers, 8.
-function change(verb, text, some, undoing, undoing_text,    step) {
+# In steps 1 to 6: those that a gateway may need are added first and removed last. Behind them stand questions, 7, and
+# answers, 8.
+function change(verb, text, some, undoing,    step) {
   step = (verb == "add" ? 1 : verb == "replace" ? 3 : 5) + ((verb == "del") == (scope_of[some] == 253))
   put(step, "route " verb " " text)
-  undo[step, lines[step]] = "route " undoing " " (undoing_text == "" ? text : undoing_text)
+  if (verb != "add")
+    undo[step, lines[step]] = "route " undoing
 }
 
 function put(step, text) {
@@ -269,7 +270,7 @@ function print_plan(    step, i, changes, length_of) {
 function print_undo(    step, i) {
   for (step = 6; step >= 1; step--)
     for (i = lines[step]; i >= 1; i--)
-      print undo[step, i]
+      print step <= 2 ? "route del" substr(out[step, i], length("route add ")) : undo[step, i]
 }
 
 # --- what proves that a route wins: an address that no longer prefix covers -------------------------------------------
@@ -458,7 +459,8 @@ trap 'on_signal SIGINT' INT
 trap 'on_signal SIGTERM' TERM
 keep_trying || { complain "$MESSAGE"; exit 1; }
 [ "$CHANGES" -gt 0 ] || { say 'nothing to change'; exit 0; }
-head -n $((CHANGES < 50 ? CHANGES : 50)) <<<"$COMMANDS"
+mapfile -t -n $((CHANGES < 50 ? CHANGES : 50)) DONE <<<"$COMMANDS"
+say "${DONE[@]}"
 [ "$CHANGES" -le 50 ] || say "and $((CHANGES - 50)) more"
 exit 0
 }
