@@ -414,8 +414,9 @@ commit() {
 put_back() {
   local commands line
   [ "$MADE" -gt 0 ] || return
-  commands=$(trap '' HUP INT TERM && think undo <<<"$LISTED" | tail -n "$MADE")
-  ! ask "${commands:-awk ended without an answer}" -force || return
+  commands=$(trap '' HUP INT TERM && think undo <<<"$LISTED" | tail -n "$MADE") || commands=''
+  ERROR='awk ended without an answer'
+  [ -z "$commands" ] || ! ask "$commands" -force || return
   while read -r line; do
     case $line in
       'Command failed '* | *': No such process' | *': File exists') ;;
