@@ -72,6 +72,31 @@ CASES = {
     "one that connections don't meet, and datagrams do": Case(
         f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", (("OVERLAP", "e1", "172.16.0.0", ""),)
     ),
+    "a rule to a prefix with host bits": Case(
+        f"{AWAY}\naddr add 172.16.1.255/32 dev e0\nrule add to 172.16.1.255/24 lookup 100",
+        (("OVERLAP", "e1", "172.16.1.0", ""),),
+    ),
+    "an interface with a hostile name": Case(
+        "link add secondary type veth peer name q3\nlink set secondary up\naddr add 10.3.0.4/24 dev secondary\n"
+        "route replace default dev secondary\nroute add unreachable default table 100\nrule add from 10.3.0.4 lookup 100",
+        (("BLACKHOLE", "", "172.16.0.0", "10.3.0.4"),),
+    ),
+    "what is discarded by a rule with realms is a CNI's": Case(
+        "route add blackhole 172.16.4.0/24 table 100 proto bird\nrule add pref 5 lookup 100 realms 5/6"
+    ),
+    "TCP and datagrams are discarded otherwise": Case(
+        f"rule add pref 10 to {CIDR} prohibit\nrule add pref 5 ipproto tcp to {CIDR} blackhole",
+        (("BLACKHOLE", "", "172.16.0.0", ""),),
+    ),
+    "table local says that a network isn't local": Case(
+        "rule del pref 0\nroute add throw 172.16.1.0/24 table local\nroute add local 172.16.1.0/24 dev lo table main",
+        (("OVERLAP", "lo", "172.16.1.0", ""),),
+    ),
+    "three rules that aren't the kernel's own": Case(
+        "route add 172.16.1.0/24 via 10.1.0.1\nroute add 172.16.0.0/16 dev e1 table 100\n"
+        "rule add pref 20 lookup 100 protocol kernel\nrule del pref 32767",
+        (("OVERLAP", "e1", "172.16.0.0", ""),),
+    ),
     "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", (("OVERLAP", "e1", "172.16.0.0", ""),)),
     "one for TCP from a source": Case(
         f"{AWAY}\nrule add from 10.1.0.4 ipproto tcp lookup 100", (("OVERLAP", "e1", "172.16.0.0", "10.1.0.4"),)

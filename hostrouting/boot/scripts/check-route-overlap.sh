@@ -83,7 +83,7 @@ section == "config" { pattern_of[$1] = $2 }
 function read_route() {
   route[++routes] = $0
   if (/^[23] .* table 255 /)
-    is_own[index($2, "/") ? $2 : $2 "/32"] = 1
+    is_own[$1 " " ($2 == "default" ? "0.0.0.0/0" : index($2, "/") ? $2 : $2 "/32")] = 1
   if (!/^([0-9]+ )?default /)
     return
   parse($0)
@@ -101,7 +101,7 @@ function read_rule(    line) {
   if (match($0, / to [0-9][^ ]*/))
     rule_to[++rules_to] = substr($0, RSTART + 4, RLENGTH - 4)
   line = " " substr($0, index($0, "\t") + 1)
-  gsub(/ (not|(from|to|tos|fwmark|iif|oif|uidrange|ipproto|sport|dport|suppress_prefixlength|suppress_ifgroup|proto) [^ ]+)/, "", line)
+  gsub(/ (not|(from|to|tos|fwmark|iif|oif|uidrange|ipproto|sport|dport|suppress_prefixlength|suppress_ifgroup|realms|proto) [^ ]+| \[detached\])/, "", line)
   if (line ~ /^ lookup [0-9]+ *$/)
     is_asked[substr(line, 9) + 0] = 1
   else if (line ~ /^ [68] *$/)
@@ -111,7 +111,7 @@ function read_rule(    line) {
 function read_address() {
   has_address[$2] = 1
   # A secondary address is never chosen as a source.
-  if (/ secondary /)
+  if (/ scope [0-9]+ (.* )?secondary /)
     return
   source_dev[++sources] = $2
   source[sources] = substr($4, 1, index($4 "/", "/") - 1)
@@ -173,6 +173,7 @@ function print_edges(    i) {
 # "plain" are routes by the expected interfaces alone: where nothing "suspect" reaches they change nothing.
 function print_edges_of(prefix, what,    last) {
   place(index(prefix, "/") ? prefix : prefix "/32")
+  first -= first % size[bits] # ip prints a rule's host bits, which the kernel compares none of
   last = first + size[bits] - 1
   if (what == "suspect" || first != last_edge)
     print_edge(first, what, last)
@@ -281,33 +282,32 @@ function discards_by(text) {
 # What the answer that parse() took apart means: its class. An own or a broadcast address is nobody's fault, if it is one
 # by table local, which the kernel calls main until somebody makes a rule. What is local by another table stays here.
 function meaning() {
-  if ((type_of[class] == 2 || type_of[class] == 3) && to in is_own)
+  if ((type_of[class] " " to) in is_own)
     return "own"
   return type_of[class] == 2 ? "lo" : class
 }
 
 # Judges a range, from its first address on.
-function judge(r,    p, k, said, list, count) {
+function judge(r,    p, k, said, said_of_tcp, list, count) {
   p = place_of[dotted(range_first[r])]
   if (!p)
     trouble = "again"
   for (; p && p <= places && address_at[p] <= range_last[r]; p++) {
-    said = consider(r, first_at[p], "")
+    said = consider(r, first_at[p])
     # TCP sends nothing by a look-up that only chooses the source of a second one.
-    if (p in tcp_at && !connects_at[p])
-      consider(r, tcp_at[p], "")
-    # A second one that fails as the first did says nothing new.
+    said_of_tcp = p in tcp_at && !connects_at[p] ? consider(r, tcp_at[p], said) : ""
+    # A second one that fails as a first did says nothing new.
     count = split(second_at[p], list, " ")
     for (k = 1; k <= count; k++)
-      consider(r, list[k], said)
+      consider(r, list[k], said, said_of_tcp)
   }
 }
 
-# Returns what is wrong with the answer to a question, and tells of it unless that is said already. What is alike but for
-# the route is told of once, at its first address.
-function consider(r, i, said,    what, id) {
+# Returns what is wrong with the answer to a question, and tells of it unless one of two has said that already. What is
+# alike but for the route is told of once, at its first address.
+function consider(r, i, said, also_said,    what, id) {
   what = fault(i, own_pattern[r])
-  if (what == "" || what == said)
+  if (what == "" || what == said || what == also_said)
     return what
   id = expected_cidr[r] SUBSEP own_words[r] SUBSEP what SUBSEP source_of[i]
   if (!(id in told_at)) {
@@ -456,7 +456,7 @@ look() {
       # By their sources; the first look-ups, which have none, stay in front.
       [[ $LISTED != *'from '[0-9]* ]] ||
         questions=$(think ask-more < <(answers_to "$questions") | sort -s -V -k 6,6) || questions=''
-      text=$(think judge < <(answers_to "$questions"))
+      text=$(think judge < <(answers_to "$questions")) || text=''
     fi
     [[ -z $NEXTHOPS || $(exec ip -N -o nexthop show 2>/dev/null)$'\n' == "$NEXTHOPS" ]] || continue
     LINES=${text#*$'\n'} text=${text%%$'\n'*}

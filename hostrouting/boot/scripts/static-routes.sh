@@ -1,5 +1,4 @@
 #!/bin/bash
-# shellcheck disable=SC2034,SC2329 # some is for the part that the scripts share
 {
 # Gives the kernel the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
 #

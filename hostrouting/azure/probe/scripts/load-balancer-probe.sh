@@ -1,5 +1,4 @@
 #!/bin/bash
-# shellcheck disable=SC2034,SC2329 # some is for the part that the scripts share
 {
 # Loads the rules that rewrite the IPv6 health probes of Azure's load balancer, so that pods can answer them, and pins
 # the route that the answers take. Rendered by hostrouting: edits are lost.
