@@ -558,7 +558,7 @@ def test_a_check_that_can_not_ask_is_unknown_with_the_reason(
         def __getattr__(self, name: str) -> object:
             return getattr(node, name)
 
-        def lookup(self, addresses: Sequence[IPv4Address]) -> None:
+        def lookup(self, addresses: Sequence[IPv4Address], **_: object) -> None:
             raise RouteError("can't look up addresses: no buffer space")
 
     report = phases.run(CheckRouteOverlap(config(cidrs=["172.16.1.0/24"], mode="WARN"), host=host_of(Mute(), layout)))
