@@ -283,10 +283,12 @@ class ConformanceMachine(RuleBasedStateMachine):
             self._compare(f"routes but by {devs}", methodcaller("routes_except", devs, inside=inside))
         self._compare("look-ups", lambda kernel: kernel.lookup(DESTINATIONS))
         self._compare("look-ups of TCP", methodcaller("lookup", DESTINATIONS, is_tcp=True))
-        for source in (*dict.fromkeys(own.local for own in self.reference.addresses()), *_NOT_OWN):
-            for is_tcp in (False, True):
-                ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=is_tcp)
-                self._compare(f"look-ups from {source}, {is_tcp=}", ask)
+        own = list(dict.fromkeys(address.local for address in self.reference.addresses()))
+        for source in (*own, *_NOT_OWN):
+            self._compare(f"look-ups from {source}", methodcaller("lookup", DESTINATIONS, source=source))
+        for source in own[-1:]:
+            ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=True)
+            self._compare(f"look-ups of TCP from {source}", ask)
 
     def _both(self, act: Callable[[Kernel], Sequence[object] | None]) -> None:
         self._compare("refusals", act)
