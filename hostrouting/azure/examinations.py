@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hostrouting.azure.probe.port import ProbeNode
     from hostrouting.azure.vnet.port import BridgeNode
     from hostrouting.boot.examination import ExaminedHost
-    from hostrouting.boot.installation import BootPlan
+    from hostrouting.boot.preview import BootPlan
 
 __all__ = ["examinations"]
 

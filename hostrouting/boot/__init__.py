@@ -5,6 +5,7 @@ Other rooms import the modules named here, and no others.
 """
 
 __all__ = [
+    "alone",
     "consumer",
     "examination",
     "fake_systemd",
@@ -15,6 +16,7 @@ __all__ = [
     "layout",
     "manifest",
     "parts",
+    "preview",
     "render",
     "resolvers",
     "systemctl",

@@ -33,6 +33,7 @@ class FakeSystemd:
         self.enabled: set[str] = set()
         self.active: set[str] = set()
         self.restarts: list[str] = []
+        self.starts: list[str] = []
         self.reloads = 0
         self.manager: dict[str, str] = {"Version": "257"}
         self.properties: dict[str, dict[str, str]] = {}
@@ -71,6 +72,11 @@ class FakeSystemd:
         self.restarts.append(unit)
         self.active.add(unit)
 
+    def start(self, unit: str) -> None:
+        """Note that it was started, and runs."""
+        self.starts.append(unit)
+        self.active.add(unit)
+
     def stop(self, unit: str) -> None:
         """Note that it doesn't run."""
         self.active.discard(unit)
@@ -98,12 +104,13 @@ class FakeSystemd:
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Settings of running units as of the last reload; ``LoadState`` of any; what ``manager`` holds.
 
-        ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd does.
+        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd does.
         """
         if not unit:
             return {name: self.manager.get(name, "") for name in names}
         loaded = self._loaded.get(unit) or {}
         properties = {
+            "ExecConditionEx": "\n".join(map(_exec_words, loaded.get("ExecCondition", ()))),
             "ExecStartPreEx": "\n".join(map(_exec_words, loaded.get("ExecStartPre", ()))),
             "NeedDaemonReload": "yes" if unit in self._loaded and loaded != self._read(unit) else "no",
             "LoadState": self._load_state(unit),

@@ -217,7 +217,7 @@ def _sync(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, scope: CancelScope) -> Iterator[None]:
+def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) -> Iterator[None]:
     """Hold the lock that every run that writes takes (flock(2), so the boot scripts' ``flock`` honours it too).
 
     The file stays when the lock is let go: removing it would let two runs hold two locks of the same name.
@@ -225,9 +225,10 @@ def locked(path: Path, scope: CancelScope) -> Iterator[None]:
     Args:
         path: the lock file; it and its folder are made if missing.
         scope: ends the wait for another holder.
+        seconds: how long to wait for it.
 
     Raises:
-        FileError: the file can't be opened, or another run holds it for more than ``LOCK_WAIT_SECONDS``.
+        FileError: the file can't be opened, or another run holds it for longer.
     """
     try:
         make_folders(path.parent)
@@ -235,14 +236,14 @@ def locked(path: Path, scope: CancelScope) -> Iterator[None]:
     except OSError as error:
         raise FileError.of(f"open the lock {path}", error) from error
     try:
-        _acquire(descriptor, path, scope)
+        _acquire(descriptor, path, scope, seconds)
         yield
     finally:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path, scope: CancelScope) -> None:
-    deadline = scope.clock.monotonic() + LOCK_WAIT_SECONDS
+def _acquire(descriptor: int, path: Path, scope: CancelScope, seconds: int) -> None:
+    deadline = scope.clock.monotonic() + seconds
     is_waiting = False
     while True:
         try:
@@ -250,7 +251,7 @@ def _acquire(descriptor: int, path: Path, scope: CancelScope) -> None:
         except BlockingIOError:
             if scope.clock.monotonic() >= deadline:
                 raise FileError(
-                    f"can't take the lock {path}: another run has held it for {LOCK_WAIT_SECONDS} s; "
+                    f"can't take the lock {path}: another run has held it for {seconds} s; "
                     f"see who with: fuser -v {path}"
                 ) from None
             if not is_waiting:

@@ -1,17 +1,19 @@
-"""Pure: the gate, what its drop-in says, and whether a unit's settings hold it.
+"""Pure: the gate, what its drop-in and its list say, and whether a unit's settings hold it.
 
 Why this scheme and no other: ``Before=`` in a plain unit orders nothing against a template, ``Requires=`` opens on
 systemd 252 where the required unit is missing or masked and bounces the machine when it is restarted. A script run
-as ``ExecStartPre=`` of the consumer itself judges at every start, blocks, shows as a failed unit, is retried by
-``Restart=``, and nothing that happens to the oneshots stops a running machine.
+by the consumer itself judges at every start, blocks, shows as a failed unit, is retried by ``Restart=``, and nothing
+that happens to the oneshots stops a running machine.
+
+The drop-in is the same whatever is installed: systemd goes straight to ``ExecStart=`` where the command that it runs
+vanishes from a unit at a reload. What changes is the list, which the script reads anew before each step. There are
+two commands in two lists, for another command that vanishes takes the rest of its own list with it.
 """
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-
-import attrs
 
 from hostrouting.boot.layout import Layout
 
@@ -20,69 +22,25 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.manifest import Manifest
 
-__all__ = ["GateCommand", "drop_in_text", "gate_commands", "missing_commands", "opening_settings"]
+__all__ = ["DROP_IN", "START_SECONDS", "list_text", "missing_commands", "opening_settings"]
 
+# All oneshots there are, installed or not, and who flushes the rules that the last of them loads.
+_ONESHOTS = "static-routes.service check-route-overlap.service load-balancer-probe.service"
+_FLUSHERS = "nftables.service nftables-flush.service"
+_SCRIPT = Layout().gate_script
+_COMMANDS = {"ExecCondition": f"{_SCRIPT} first", "ExecStartPre": f"{_SCRIPT} again"}
 
-@attrs.frozen
-class GateCommand:
-    """A command that must succeed before a consumer's process starts.
+DROP_IN = f"""\
+# Written by hostrouting; taken back by: hostrouting remove
+# To let a node start all the same: touch {Layout().gate_off}
+[Unit]
+Wants={_ONESHOTS}
+After={_ONESHOTS} {_FLUSHERS}
 
-    Args:
-        argv: the script and its argument.
-        is_blocking: whether a failure holds the consumer back.
-    """
-
-    argv: tuple[str, ...]
-    is_blocking: bool
-
-    def __str__(self) -> str:
-        # "+": outside the consumer's sandbox and as root, systemd.service(5); the network namespace stays.
-        return f"{'' if self.is_blocking else '-'}+{' '.join(self.argv)}"
-
-
-def gate_commands(manifest: Manifest) -> tuple[GateCommand, ...]:
-    """The commands of the gate, in the order in which they run."""
-    layout = Layout()
-    return tuple(
-        GateCommand((str(layout.script(name)), "gate"), part.is_blocking)
-        for name, part in manifest.parts.items()
-        if part.is_gated
-    )
-
-
-def drop_in_text(manifest: Manifest) -> str:
-    """The drop-in of a consumer; the scripts are run directly, so that an empty or truncated one fails."""
-    gated = {name: part for name, part in manifest.parts.items() if part.is_gated}
-    units = [f"{name}.service" for name in gated]
-    earlier = dict.fromkeys((*units, *(unit for part in gated.values() for unit in part.after)))
-    lines = "\n".join(f"ExecStartPre={command}" for command in gate_commands(manifest))
-    return (
-        "# Written by hostrouting; taken back by: hostrouting remove\n"
-        "# To let a node start all the same: touch /etc/aks-flex-node/gate.off\n"
-        f"[Unit]\nWants={' '.join(units)}\nAfter={' '.join(earlier)}\n\n[Service]\n{lines}\n"
-    )
-
-
-_COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.*?) ;")
-
-
-def missing_commands(manifest: Manifest, exec_start_pre: str) -> tuple[GateCommand, ...]:
-    """The commands of the gate that a unit doesn't hold.
-
-    Args:
-        manifest: what is installed.
-        exec_start_pre: the property ``ExecStartPreEx`` as ``systemctl show`` prints it.
-
-    Returns:
-        Those that are missing, or that have lost their privileges or their force.
-    """
-    held: set[tuple[str, bool]] = set()
-    for match in _COMMAND.finditer(exec_start_pre):
-        flags = match["flags"].split()
-        if "privileged" in flags:
-            held.add((match["argv"], "ignore-failure" not in flags))
-    return tuple(c for c in gate_commands(manifest) if (" ".join(c.argv), c.is_blocking) not in held)
-
+[Service]
+ExecCondition=+{_COMMANDS["ExecCondition"]}
+ExecStartPre=+{_COMMANDS["ExecStartPre"]}
+"""
 
 # The gate ends within 20 s; a consumer with less patience ends it first.
 START_SECONDS = 25
@@ -90,6 +48,36 @@ START_SECONDS = 25
 # By what a gate can end: its own 255, bash's, those of a script that can't be run, systemd's (EXIT_CHDIR to
 # EXIT_NUMA_POLICY in its src/basic/exit-status.h), and what kills it.
 _ENDS = {"255", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
+
+
+def list_text(manifest: Manifest) -> str:
+    """The list of the scripts that the gate runs, and whether a failure holds the consumer back.
+
+    Those that do come first: one that doesn't may take all the time there is.
+    """
+    gated = [(not part.is_blocking, f"{name}.sh") for name, part in manifest.parts.items() if part.is_gated]
+    ordered = sorted(gated, key=lambda entry: entry[0])
+    return "".join(f"{script} {'forgiven' if is_forgiven else 'required'}\n" for is_forgiven, script in ordered)
+
+
+_COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.*?) ;")
+
+
+def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
+    """The commands of the gate that a unit doesn't hold.
+
+    Args:
+        shown: the properties ``ExecConditionEx`` and ``ExecStartPreEx`` as ``systemctl show`` prints them.
+
+    Returns:
+        The lines of those that are missing, or that have lost their privileges or their force.
+    """
+    return tuple(f"{key}=+{argv}" for key, argv in _COMMANDS.items() if not _is_held(argv, shown[f"{key}Ex"]))
+
+
+def _is_held(argv: str, commands: str) -> bool:
+    flags = [match["flags"].split() for match in _COMMAND.finditer(commands) if match["argv"] == argv]
+    return any("privileged" in words and "ignore-failure" not in words for words in flags)
 
 
 def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> tuple[str, ...]:

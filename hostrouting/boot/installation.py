@@ -1,170 +1,43 @@
 """The next boot: parts are installed and taken back, and the gate is seen to hold.
 
-The order is what keeps the gate shut at every moment: a script is in place before the drop-in names it, and the
-drop-in is gone before the script goes. The manifest is written first and removed last, so that whatever a crash
-leaves behind is named in it.
+The order is what keeps the gate shut at every moment: a script is in place before the list names it, the list before
+the drop-in is, and on the way back the list goes first and the scripts last. The manifest is written first and removed
+last, so that whatever a crash leaves behind is named in it. Whoever calls this holds the lock of a whole run.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.gate import drop_in_text, missing_commands
+from hostrouting.boot.gate import list_text, missing_commands, opening_settings
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import CONFIGURED, BootFile, Part, wanted_files, wanted_parts
+from hostrouting.boot.parts import BootFile, Part, wanted_files
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
     from hostrouting.boot.host import Host
     from hostrouting.boot.layout import Layout
     from hostrouting.boot.systemd import UnitManager
-    from hostrouting.config.routing import Config
     from phases import CancelScope, Undo
 
 __all__ = [
-    "BootPlan",
-    "FileChange",
-    "exclusive",
     "install_part",
     "is_installed",
-    "plan_boot",
-    "plan_part",
     "reference_links",
-    "remove_part",
+    "remove_parts",
+    "requiring_units",
+    "start_oneshot",
 ]
 
 
-@attrs.frozen
-class FileChange:
-    """A file that differs from what a config asks for.
-
-    Args:
-        path: as the running system sees it.
-        before: its content; None: it isn't there.
-        after: the content asked for; None: it goes.
-    """
-
-    path: str
-    before: str | None
-    after: str | None
-
-
-@attrs.frozen
-class BootPlan:
-    """What has to change for the next boot.
-
-    Args:
-        files: that are written or removed.
-        enable: units that shall start at boot and don't.
-        disable: units that start at boot and shall not.
-    """
-
-    files: tuple[FileChange, ...] = ()
-    enable: tuple[str, ...] = ()
-    disable: tuple[str, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether everything is as asked."""
-        return not (self.files or self.enable or self.disable)
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON; contents as they would be."""
-        return {
-            "files": [{"path": change.path, "content": change.after} for change in self.files],
-            "enable": list(self.enable),
-            "disable": list(self.disable),
-        }
-
-
-def plan_boot(config: Config, host: Host) -> BootPlan:
-    """Compare what stays for the next boot with what a config asks for, changing nothing.
-
-    Args:
-        config: what is wanted; parts that it can't ask for stay as they are.
-        host: where.
-
-    Returns:
-        The plan.
-
-    Raises:
-        FileError: a file can't be read.
-        UnitError: systemd can't be asked.
-    """
-    there = Manifest.load(host.layout)
-    parts = wanted_parts(config, host.layout)
-    wanted = there.without(*CONFIGURED)
-    for part in parts:
-        wanted = wanted.with_part(part.name, part.installed(host.layout))
-    # A config that asks for nothing moves nobody else's gate.
-    return _plan(host, there, attrs.evolve(wanted, consumer=config.consumer if parts else there.consumer), parts)
-
-
-def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPlan:
-    """Compare what stays for the next boot with what it would be with a part, or without it, changing nothing.
-
-    Args:
-        host: where.
-        consumer: the unit to hold back.
-        part: as ``install_part`` would install it; None: ``remove_part`` would take it back.
-        name: of the part.
-
-    Returns:
-        The plan; all other parts stay as they are.
-
-    Raises:
-        FileError: a file can't be read.
-        UnitError: systemd can't be asked.
-    """
-    there = Manifest.load(host.layout)
-    if part is not None:
-        wanted = there.with_part(name, part.installed(host.layout))
-        return _plan(host, there, attrs.evolve(wanted, consumer=consumer), [part])
-    if name not in there.parts:
-        return BootPlan()
-    return _plan(host, there, there.without(name), [])
-
-
-def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part]) -> BootPlan:
-    """What is between a manifest and another one, of whose parts some are written anew."""
-    layout = host.layout
-    wanted = attrs.evolve(wanted, former=())
-    goes = {*there.files(layout)} - {*wanted.files(layout)} - {layout.enablement(name) for name in there.parts}
-    changes = [
-        FileChange(layout.relative(file.path), before, file.text)
-        for file in wanted_files(layout, wanted, parts)
-        if (before := files.read_text(file.path)) != file.text
-    ]
-    changes += [
-        FileChange(layout.relative(path), before, None)
-        for path in sorted(goes)
-        if (before := files.read_text(path)) is not None
-    ]
-    known = {*there.parts, *(part.name for part in parts)}
-    enabled = {
-        name for name in known if files.read_text(layout.unit(name)) and host.units.is_enabled(f"{name}.service")
-    }
-    return BootPlan(
-        tuple(changes),
-        enable=tuple(f"{part.name}.service" for part in parts if part.name not in enabled),
-        disable=tuple(f"{name}.service" for name in there.parts if name in enabled and name not in wanted.parts),
-    )
-
-
 # --- there ---------------------------------------------------------------------------------------------------------
-
-
-def exclusive(host: Host, scope: CancelScope) -> AbstractContextManager[None]:
-    """The lock of a running host; an image has no other runs, and no /run to leave a file in."""
-    return nullcontext() if host.is_image else files.locked(host.layout.lock, scope)
 
 
 def is_installed(host: Host, name: str) -> bool:
@@ -196,37 +69,40 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
     paths = [layout.manifest, *manifest.files(layout)]
     manifest = attrs.evolve(manifest, folders=tuple(sorted({*before.folders, *_missing_folders(layout, paths)})))
 
-    undo.push(units.reload)
+    stale: list[Path] = []
+    undo.push(lambda: units.reload() if stale else None)
     _leave_the_reference(host, undo)
-    changed = _write(layout, manifest, BootFile(layout.manifest, manifest.to_text()), undo)
-    for file in wanted_files(layout, manifest, [part]):
-        changed |= _write(layout, manifest, file, undo)
+    written = []
+    for file in (BootFile(layout.manifest, manifest.to_text()), *wanted_files(layout, manifest, [part])):
+        if _write(layout, manifest, file, undo):
+            written.append(file.path)
+            stale += [file.path] if file.path.is_relative_to(layout.units) else []
     if former:
         for name in former:
             old = layout.gate(name)
             undo.push(partial(_restore, layout, manifest, old, files.read_state(old)))
-            changed |= files.remove(old)
+            stale += [old] if files.remove(old) else []
         kept = attrs.evolve(manifest, former=())
         _remove_folders(layout, manifest, keep=[layout.manifest, *kept.files(layout)])
         manifest = kept
         _write(layout, manifest, BootFile(layout.manifest, manifest.to_text()), undo)
     unit = f"{part.name}.service"
-    if changed or _needs_reload(units, manifest):
+    must_reload = bool(stale) or _needs_reload(units, manifest)
+    if must_reload:
         units.reload()
-        changed = True
-    if not units.is_enabled(unit):
+    must_enable = not units.is_enabled(unit)
+    if must_enable:
         undo.push(partial(units.disable, unit))
         units.enable(unit)
-        changed = True
     _see_that_it_holds(units, manifest)
-    return changed
+    return bool(written) or must_reload or must_enable
 
 
 def _needs_reload(units: UnitManager, manifest: Manifest) -> bool:
     """Whether systemd hasn't read what is there: a run that was killed between writing and reloading."""
     instances = units.instances(manifest.consumer)
-    beside = [unit for part in manifest.parts.values() for unit in part.after]
-    watched = [*instances, *(f"{name}.service" for name in manifest.parts), *beside] if instances else []
+    ours = [unit for part in manifest.parts.values() for unit in part.units]
+    watched = [*instances, *ours] if instances else []
     return any(units.show(name, "NeedDaemonReload")["NeedDaemonReload"] == "yes" for name in watched)
 
 
@@ -235,17 +111,40 @@ _NOTHING_TO_HOLD = ("not-found", "masked")
 
 
 def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
-    """Read the gate back: a line that systemd doesn't understand is ignored, and an override may empty the list."""
-    for instance in units.instances(manifest.consumer):
-        shown = units.show(instance, "LoadState", "ExecStartPreEx")
+    """Read the gate back: a line that systemd doesn't understand is ignored, and an override may empty a list."""
+    check = manifest.parts.get(CHECK)
+    for instance in units.instances(manifest.consumer) if manifest.has_gate else ():
+        shown = units.show(instance, *_SETTINGS)
         if shown["LoadState"] in _NOTHING_TO_HOLD:
             continue
-        missing = missing_commands(manifest, shown["ExecStartPreEx"])
+        missing = missing_commands(shown)
         if missing:
             raise UnitError(
-                f"the gate doesn't hold {instance}: its ExecStartPre= lacks {' and '.join(map(str, missing))}; "
+                f"the gate doesn't hold {instance}: it lacks {' and '.join(missing)}; "
                 f"something overrides zz-hostrouting.conf: look at: systemctl cat {instance}"
             )
+        opening = opening_settings(shown, is_strict=check is not None and check.is_blocking)
+        if opening:
+            raise UnitError(
+                f"the gate doesn't hold {instance}: {'; '.join(opening)}; mend that, then apply again; look at: "
+                f"systemctl cat {instance}"
+            )
+
+
+_SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", "SuccessExitStatus", "TimeoutStartUSec")
+
+
+def start_oneshot(host: Host, name: str) -> None:
+    """Have a part's oneshot run if it doesn't and hasn't, without waiting for it; not under the lock, which it takes.
+
+    Where the network isn't up yet, boot's own job starts it; one of ours would pull the waiting for it in.
+
+    Raises:
+        UnitError: systemd refuses.
+    """
+    units, unit = host.units, f"{name}.service"
+    if not host.is_image and units.is_active("network-online.target") and not units.is_active(unit):
+        units.start(unit)
 
 
 def _leave_the_reference(host: Host, undo: Undo) -> None:
@@ -284,12 +183,13 @@ def reference_links(layout: Layout) -> list[Path]:
 # --- and back ------------------------------------------------------------------------------------------------------
 
 
-def remove_part(host: Host, name: str) -> tuple[str, ...]:
-    """Take a part back: first out of the gate, then from boot, then its files; the manifest goes with the last.
+def remove_parts(host: Host, scope: CancelScope, *names: str) -> tuple[str, ...]:
+    """Take parts back: first out of the list, then out of boot, and their scripts last.
 
     Args:
         host: where.
-        name: of the part; one that isn't installed is fine.
+        scope: ends the wait for starts.
+        names: of the parts; those that aren't installed are fine.
 
     Returns:
         The files that were removed, as the running system sees them.
@@ -300,28 +200,73 @@ def remove_part(host: Host, name: str) -> tuple[str, ...]:
     """
     layout, units = host.layout, host.units
     before = Manifest.load(layout)
-    if name not in before.parts:
+    going = [name for name in names if name in before.parts]
+    if not going:
         return ()
     _remove_litter(layout, before)
-    if name == WATCH:
+    if WATCH in going:
         # Never a oneshot: machines of older installations may still require those.
-        units.stop(f"{name}.service")
-    left = attrs.evolve(before.without(name), former=())
-    for consumer in (before.consumer, *before.former):
-        if left.has_gate and consumer == before.consumer:
-            files.write_if_changed(layout.gate(consumer), drop_in_text(left))
-        else:
-            files.remove(layout.gate(consumer))
+        units.stop(f"{WATCH}.service")
+    left = attrs.evolve(before.without(*going), former=())
+    kept = {*left.files(layout)}
+    goes = [path for path in before.files(layout) if path not in kept]
+    if left.has_gate:
+        files.write_if_changed(layout.gate_list, list_text(left))
+    removed = _remove(path for path in goes if path == layout.gate_list)
+    gates = _remove(path for path in goes if path in before.gates(layout))
+    if gates:
+        _wait_for_starts(units, (before.consumer, *before.former), scope)
+    for name in going:
+        units.disable(f"{name}.service")
+    removed += gates + _remove(path for path in goes if path.is_relative_to(layout.units))
     units.reload()
-    units.disable(f"{name}.service")
-    removed = [path for path in before.files_of(layout, name) if files.remove(path)]
-    units.reload()
+    removed += _remove(goes)
     if left.parts:
         files.write_if_changed(layout.manifest, left.to_text())
     else:
         files.remove(layout.manifest)
-    _remove_folders(layout, before, keep=[layout.manifest, *left.files(layout)] if left.parts else ())
+    _remove_folders(layout, before, keep=[layout.manifest, *kept] if left.parts else ())
     return tuple(layout.relative(path) for path in removed)
+
+
+def _remove(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if files.remove(path)]
+
+
+# As long as a gate takes at most would be 20 s; one that begins now admits at once.
+_START_WAIT_SECONDS = 15
+_START_POLL_SECONDS = 0.1
+
+
+def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
+    """Wait until no instance runs what comes before its process: a reload would skip the rest of that."""
+    instances = [instance for consumer in consumers for instance in units.instances(consumer)]
+    deadline = scope.clock.monotonic() + _START_WAIT_SECONDS
+    while any(units.show(instance, "SubState")["SubState"] in ("condition", "start-pre") for instance in instances):
+        if scope.clock.monotonic() >= deadline:
+            return
+        scope.progress("waiting for starts that run the gate")
+        scope.wait(_START_POLL_SECONDS)
+
+
+def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
+    """Who requires the oneshots of parts: such a unit isn't started any more when they are gone.
+
+    Args:
+        host: where.
+        names: of the parts.
+
+    Returns:
+        By the oneshot, the units that require it, sorted; without those that nobody requires.
+    """
+    found = {}
+    for unit in (f"{name}.service" for name in names):
+        shown = host.units.show(unit, *_REQUIRED)
+        found[unit] = tuple(sorted({word for value in shown.values() for word in value.split()}))
+    return {unit: words for unit, words in found.items() if words}
+
+
+_REQUIRED = ("RequiredBy", "RequisiteOf", "BoundBy")
 
 
 def _remove_litter(layout: Layout, manifest: Manifest) -> None:

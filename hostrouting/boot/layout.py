@@ -73,8 +73,18 @@ class Layout:
         return self.root / UNIT_DIR
 
     @property
+    def gate_script(self) -> Path:
+        """What the drop-in runs."""
+        return self.root / CONFIG_DIR / "gate.sh"
+
+    @property
+    def gate_list(self) -> Path:
+        """The scripts that the gate runs, and whose failure it forgives."""
+        return self.root / CONFIG_DIR / "gate.list"
+
+    @property
     def gate_off(self) -> Path:
-        """Break-glass: as long as it is there, the scripts admit."""
+        """Break-glass: as long as it is there, the gate admits."""
         return self.root / CONFIG_DIR / "gate.off"
 
     @property
@@ -101,6 +111,11 @@ class Layout:
     def lock(self) -> Path:
         """Held by whoever reads the table in order to write it."""
         return self.run_dir / "lock"
+
+    @property
+    def run_lock(self) -> Path:
+        """Held for a whole run, also while it waits; no script takes it."""
+        return self.run_dir / "run.lock"
 
     @property
     def marker_ok(self) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -54,15 +55,19 @@ class InstalledPart:
         is_blocking: whether its failure holds the consumer back.
         is_gated: whether the gate runs its script.
         files: as the running system sees them, in the order in which they were written.
-        after: other units that the consumer starts after, and that have drop-ins of this part.
         config: what it was rendered from: by the section of the config, its keys.
     """
 
     is_blocking: bool = False
     is_gated: bool = False
     files: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
     config: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units whose files, or drop-ins, are among the files."""
+        paths = [path for path in map(PurePosixPath, self.files) if path.is_relative_to("/etc/systemd/system")]
+        return tuple(path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name for path in paths)
 
 
 def _in_order(parts: Mapping[str, InstalledPart]) -> dict[str, InstalledPart]:
@@ -110,7 +115,7 @@ class Manifest:
 
     @property
     def has_gate(self) -> bool:
-        """Whether any part holds the consumer back, or reports at its start."""
+        """Whether the gate runs anything."""
         return any(part.is_gated for part in self.parts.values())
 
     @property
@@ -167,8 +172,9 @@ class Manifest:
         return [layout.enablement(name), *(layout.of(path) for path in reversed(part.files))]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Everything that is installed, but for the manifest."""
-        return self.gates(layout) + [path for name in self.parts for path in self.files_of(layout, name)]
+        """Everything that is installed but for the manifest, as it goes."""
+        first, last = ([layout.gate_list, *self.gates(layout)], [layout.gate_script]) if self.has_gate else ([], [])
+        return first + [path for name in self.parts for path in self.files_of(layout, name)] + last
 
     def with_part(self, name: str, part: InstalledPart) -> Manifest:
         """The same with a part, in the place of what it was."""
@@ -190,7 +196,6 @@ def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) ->
         is_blocking=item["blocking"] is True,
         is_gated=item["gated"] is True,
         files=tuple(_checked(_FILE, name) for name in item["files"]),
-        after=tuple(_checked(_UNIT, name) for name in item["after"]),
         config={
             section: {key: document[section][key] for key in keys} for section, keys in _keys(item["config"]).items()
         },
@@ -207,6 +212,5 @@ def _written(part: InstalledPart) -> dict[str, Any]:
         "blocking": part.is_blocking,
         "gated": part.is_gated,
         "files": list(part.files),
-        "after": list(part.after),
         "config": _keys(part.config),
     }

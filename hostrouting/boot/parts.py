@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.boot import files
-from hostrouting.boot.gate import drop_in_text
+from hostrouting.boot.gate import DROP_IN, list_text
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
 from hostrouting.boot.render import fill, render_check, render_static_routes
 from hostrouting.config.overlap import OverlapMode
@@ -60,7 +59,6 @@ class Part:
         config: what it was rendered from: by the section of the config, its keys.
         is_blocking: whether its failure holds the consumer back.
         is_gated: whether the gate runs its script.
-        after: other units that the consumer starts after, and that have drop-ins among the files.
     """
 
     name: str
@@ -68,12 +66,11 @@ class Part:
     config: Mapping[str, Mapping[str, Any]]
     is_blocking: bool = False
     is_gated: bool = True
-    after: tuple[str, ...] = ()
 
     def installed(self, layout: Layout) -> InstalledPart:
         """The part as the manifest names it."""
         names = tuple(layout.relative(file.path) for file in self.files)
-        return InstalledPart(self.is_blocking, self.is_gated, names, self.after, self.config)
+        return InstalledPart(self.is_blocking, self.is_gated, names, self.config)
 
 
 PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOSTROUTING)}\thostrouting\n"
@@ -81,8 +78,11 @@ PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOS
 _ROUTES_DESCRIPTION = "More specific host routes, so that no other interface shadows the cluster's network"
 _CHECK_DESCRIPTION = "Check that every expected CIDR leaves by the default route's interface"
 
-# Beyond its own waits a oneshot may take this long; then systemd ends it, and whoever is ordered after it goes on.
-MARGIN_SECONDS = 30
+# The longest that a config may ask for, and the lock; the check waits for the lock at each look.
+_ROUTES_SECONDS = 660
+_CHECK_SECONDS = 1260
+# What may come late and bring routes; neither is waited for where it isn't there.
+_NETWORK = "network-online.target systemd-udev-settle.service ib_rdma_configure.service"
 
 
 def routes_part(config: Config, layout: Layout) -> Part:
@@ -94,7 +94,7 @@ def routes_part(config: Config, layout: Layout) -> Part:
         config=_section(config, "staticRoutes"),
         files=(
             BootFile(layout.script(ROUTES), script, 0o755),
-            BootFile(layout.unit(ROUTES), unit_text(ROUTES, _ROUTES_DESCRIPTION, config.wait_seconds)),
+            BootFile(layout.unit(ROUTES), unit_text(ROUTES, _ROUTES_DESCRIPTION, _ROUTES_SECONDS)),
             BootFile(layout.protocol_names, PROTOCOL_NAMES),
         ),
     )
@@ -105,14 +105,13 @@ def check_part(config: Config, layout: Layout) -> Part:
     overlap = config.route_overlap
     # An image has its own Python, if any.
     script = render_check(config, python=sys.executable if layout.is_this_host else "")
-    wait_seconds = max(config.wait_seconds, overlap.settle_seconds)
     return Part(
         CHECK,
         is_blocking=overlap.mode is OverlapMode.STRICT,
         config=_section(config, "routeOverlap"),
         files=(
             BootFile(layout.script(CHECK), script, 0o755),
-            BootFile(layout.unit(CHECK), unit_text(CHECK, _CHECK_DESCRIPTION, wait_seconds, f"{ROUTES}.service")),
+            BootFile(layout.unit(CHECK), unit_text(CHECK, _CHECK_DESCRIPTION, _CHECK_SECONDS, f"{ROUTES}.service")),
         ),
     )
 
@@ -126,27 +125,26 @@ def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
 def unit_text(
     name: str,
     description: str,
-    wait_seconds: int,
+    seconds: int,
     *after: str,
     manual: str = "ip-route",
     remover: str = "hostrouting remove",
 ) -> str:
-    """The text of a oneshot's unit, which systemd ends if it takes much longer than its own waits.
+    """The text of a oneshot's unit, which no config changes.
 
     Args:
         name: of the unit, and of the script that it runs.
         description: what it does.
-        wait_seconds: how long the script waits.
+        seconds: after which systemd ends it, and whoever is ordered after it goes on.
         after: the units that it starts after, beside the network's.
         manual: the page of section 8 that explains it.
         remover: the command that takes it back.
     """
-    seconds = wait_seconds + files.LOCK_WAIT_SECONDS + MARGIN_SECONDS
     return fill(
         "oneshot.service",
         NAME=name,
         DESCRIPTION=description,
-        AFTER=" ".join(("network-online.target", *after)),
+        AFTER=" ".join((_NETWORK, *after)),
         MANUAL=manual,
         REMOVER=remover,
         TIMEOUT_SECONDS=f"{seconds:d}",
@@ -206,5 +204,9 @@ def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> l
     """All files of some parts and of the gate, in the order in which they are written."""
     wanted = [file for part in parts for file in part.files]
     if manifest.has_gate:
-        wanted.append(BootFile(layout.gate(manifest.consumer), drop_in_text(manifest)))
+        wanted += [
+            BootFile(layout.gate_script, fill("gate.sh"), 0o755),
+            BootFile(layout.gate_list, list_text(manifest)),
+            BootFile(layout.gate(manifest.consumer), DROP_IN),
+        ]
     return wanted

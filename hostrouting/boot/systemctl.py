@@ -46,6 +46,11 @@ class Systemctl:
         if self._root is None:
             self._run("restart", unit)
 
+    def start(self, unit: str) -> None:
+        """Have a unit start, and don't wait for it."""
+        if self._root is None:
+            self._run("start", "--no-block", unit)
+
     def stop(self, unit: str) -> None:
         """Stop a unit; one that doesn't run, or isn't there, is fine."""
         if self.is_active(unit):

@@ -33,6 +33,10 @@ class UnitManager(Protocol):
         """Start a unit, anew if it runs, and wait until it has started; does nothing for an image."""
         ...
 
+    def start(self, unit: str) -> None:
+        """Have a unit start, and don't wait for it; does nothing for an image."""
+        ...
+
     def stop(self, unit: str) -> None:
         """Stop a unit; one that doesn't run is fine; does nothing for an image."""
         ...

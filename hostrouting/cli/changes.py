@@ -9,7 +9,7 @@ from hostrouting.model.text import clean
 from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
-    from hostrouting.boot.installation import BootPlan, FileChange
+    from hostrouting.boot.preview import BootPlan, FileChange
     from hostrouting.cli.preview import NextStart
     from hostrouting.model.routes import Route
     from hostrouting.routes.plan import RoutePlan, RoutesReport

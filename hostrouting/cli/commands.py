@@ -91,7 +91,7 @@ def _warn_without_consumer(config: Config, on: Host) -> None:
 
 def plan(options: argparse.Namespace, host: Host | None) -> int:
     """What apply would change."""
-    from hostrouting.boot.installation import plan_boot
+    from hostrouting.boot.preview import plan_boot
     from hostrouting.cli.changes import plan_text
     from hostrouting.cli.preview import will_start
     from hostrouting.routes.plan import plan_now

@@ -26,9 +26,9 @@ def gate(examined: ExaminedHost) -> Iterator[Fault]:
     check = examined.manifest.parts.get(CHECK)
     is_strict = check is not None and check.is_blocking
     for instance, shown in examined.instances.items():
-        missing = missing_commands(examined.manifest, shown["ExecStartPreEx"])
+        missing = missing_commands(shown)
         if missing:
-            message = f"it starts without being held back: it lacks {' and '.join(map(str, missing))}"
+            message = f"it starts without being held back: it lacks {' and '.join(missing)}"
             yield Fault("gate-overridden", examined.called(instance), message, _remedy(instance, shown, ours))
         for clause in opening_settings(shown, is_strict=is_strict):
             yield Fault("gate-disobeyed", examined.called(instance), clause, f"look at: systemctl cat {instance}")

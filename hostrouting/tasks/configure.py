@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
+from hostrouting.boot.alone import alone
 from hostrouting.boot.host import Host
+from hostrouting.boot.manifest import CHECK, ROUTES
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutesReport
-from hostrouting.tasks.route_overlap import CheckRouteOverlap, remove_check
+from hostrouting.tasks.route_overlap import CheckRouteOverlap, remove_markers
 from hostrouting.tasks.static_routes import ConfigureStaticRoutes, remove_routes
 from hostrouting.tasks.watch import ConfigureWatch, remove_watch
 from phases import CancelScope, Serial
@@ -53,6 +55,10 @@ class Configure:
         Raises:
             HostRoutingError: what any of them raises; the check doesn't run after a failed installation.
         """
+        with alone(self.host or Host(), scope):
+            return self._do(scope)
+
+    def _do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
         routes, _, overlap = Serial[RoutesReport | bool | OverlapReport](*self.tasks, name=self.name).do(scope)
         return routes, overlap  # type: ignore[return-value]
 
@@ -80,7 +86,8 @@ class RemoveHostRouting:
             FileError: a file can't be removed; a later run goes on from there.
         """
         host = self.host or Host()
-        remove_watch(host, scope)
-        result = remove_routes(host, scope)
-        remove_check(host, scope)
-        return result
+        with alone(host, scope):
+            # All at once: without its routes a node isn't let through by a check that is left.
+            remove_watch(host, scope, CHECK, ROUTES)
+            remove_markers(host, scope)
+            return remove_routes(host, scope)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import attrs
 
+from hostrouting.boot.alone import alone
 from hostrouting.boot.files import locked
 from hostrouting.boot.host import Host
 from hostrouting.kernel.waiting import look_until
@@ -19,19 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostrouting.config.routing import Config
-    from phases import Undo
 
-__all__ = ["InstallRoutes", "carry_out"]
+__all__ = ["InstallRoutes", "await_network", "carry_out"]
+
+T = TypeVar("T")
 
 
-def carry_out(config: Config, host: Host, scope: CancelScope, first: Callable[[Undo], object]) -> RoutesReport:
+def await_network(config: Config, host: Host, scope: CancelScope) -> None:
+    """Wait until the routes can be installed; nothing is changed, and no lock is taken.
+
+    Raises:
+        RouteError: they never can, or not in time.
+    """
+    _until_nothing_is_missing(config, host, scope, lambda: plan_now(config, host.routes))
+
+
+def carry_out(config: Config, host: Host, scope: CancelScope) -> RoutesReport:
     """Take the routes to the kernel: wait, plan, install, prove; or put back what was changed.
-
-    Args:
-        config: what is wanted.
-        host: where.
-        scope: ends the wait.
-        first: is done before the table is changed.
 
     Raises:
         RouteError: as of the tasks.
@@ -43,18 +48,23 @@ def carry_out(config: Config, host: Host, scope: CancelScope, first: Callable[[U
             plan, missing = plan_now(config, host.routes)
             if missing is None:
                 with all_or_nothing(scope) as undo:
-                    first(undo)
                     apply_routes(plan, host.routes, scope, undo)
                     verify_routes(plan.wanted, host.routes)
             return RoutesReport(plan), missing
 
-    report, missing = look_until(host.routes, scope, config.wait_seconds, look)
+    return _until_nothing_is_missing(config, host, scope, look)
+
+
+def _until_nothing_is_missing(
+    config: Config, host: Host, scope: CancelScope, look: Callable[[], tuple[T, str | None]]
+) -> T:
+    found, missing = look_until(host.routes, scope, config.wait_seconds, look)
     if missing is not None:
         raise RouteError(
             f"can't install the static routes: waited {config.wait_seconds} s and still missing is {missing}; "
             "bring it up, name another gateway or dev, or raise waitSeconds"
         )
-    return report
+    return found
 
 
 @attrs.frozen
@@ -78,4 +88,6 @@ class InstallRoutes:
             RouteError: a route can't be installed or doesn't win; the table is as before.
             FileError: the lock can't be taken.
         """
-        return carry_out(self.config, self.host or Host(), scope, lambda _: None)
+        host = self.host or Host()
+        with alone(host, scope):
+            return carry_out(self.config, host, scope)

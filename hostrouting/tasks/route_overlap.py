@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from hostrouting.boot.files import remove
+from hostrouting.boot.alone import alone
+from hostrouting.boot.files import locked, remove
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
+from hostrouting.boot.installation import install_part, remove_parts, start_oneshot
 from hostrouting.boot.manifest import CHECK
 from hostrouting.boot.parts import check_part
 from hostrouting.config.overlap import OverlapMode
@@ -55,16 +57,21 @@ class CheckRouteOverlap:
             FileError: a marker can't be written.
         """
         host = self.host or Host()
-        if not self.config.route_overlap.expected_cidrs:
-            remove_check(host, scope)
-            return unjudged(self.config, Verdict.OK, now=self.now)
-        with exclusive(host, scope), all_or_nothing(scope) as undo:
+        with alone(host, scope):
+            if not self.config.route_overlap.expected_cidrs:
+                remove_check(host, scope)
+                return unjudged(self.config, Verdict.OK, now=self.now)
+            return self._check(host, scope)
+
+    def _check(self, host: Host, scope: CancelScope) -> OverlapReport:
+        with all_or_nothing(scope) as undo:
             install_part(host, self.config.consumer, check_part(self.config, host.layout), undo)
         if host.is_image:
             reason = "an image has no kernel to ask; it is checked at its first boot"
             return unjudged(self.config, Verdict.UNKNOWN, reason, now=self.now)
         result = check_overlap(self.config, host.routes, scope, now=self.now)
         write_markers(host.layout, result)
+        start_oneshot(host, CHECK)
         if is_held_back(result.mode, result.verdict):
             remedy = None if result.verdict is Verdict.UNKNOWN else result.remedy
             raise RouteOverlapError(error_text(result), findings=result.findings, reason=result.reason, remedy=remedy)
@@ -78,11 +85,15 @@ def is_held_back(mode: OverlapMode, verdict: Verdict) -> bool:
 
 def remove_check(host: Host, scope: CancelScope) -> None:
     """Take back what an earlier run installed, and the markers."""
+    remove_parts(host, scope, CHECK)
+    remove_markers(host, scope)
+
+
+def remove_markers(host: Host, scope: CancelScope) -> None:
+    """Take the markers back; of a check that isn't installed any more."""
     markers = (host.layout.marker_ok, host.layout.marker_detected, host.layout.report)
-    if not is_installed(host, CHECK) and not any(path.exists() for path in markers):
-        return
-    # The markers too: the watcher looks under the lock whether they are still asked for.
-    with exclusive(host, scope):
-        remove_part(host, CHECK)
-        for path in markers:
-            remove(path)
+    if any(path.exists() for path in markers):
+        # The watcher looks under the lock whether they are still asked for.
+        with nullcontext() if host.is_image else locked(host.layout.lock, scope):
+            for path in markers:
+                remove(path)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
+from hostrouting.boot.alone import alone
+from hostrouting.boot.files import locked
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
+from hostrouting.boot.installation import install_part, remove_parts, start_oneshot
 from hostrouting.boot.manifest import ROUTES
 from hostrouting.boot.parts import routes_part
 from hostrouting.model.routes import Table
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport, plan_routes
-from hostrouting.tasks.install_routes import carry_out
+from hostrouting.tasks.install_routes import await_network, carry_out
 from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
@@ -51,26 +52,34 @@ class ConfigureStaticRoutes:
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
         host = self.host or Host()
-        if not self.config.static_routes.routes:
-            return remove_routes(host, scope)
-        part = routes_part(self.config, host.layout)
-        if host.is_image:
-            with all_or_nothing(scope) as undo:
-                install_part(host, self.config.consumer, part, undo)
-            return RoutesReport()
-        return carry_out(self.config, host, scope, partial(install_part, host, self.config.consumer, part))
+        with alone(host, scope):
+            if not self.config.static_routes.routes:
+                return remove_routes(host, scope)
+            report = self._install(host, scope)
+            start_oneshot(host, ROUTES)
+        return report
+
+    def _install(self, host: Host, scope: CancelScope) -> RoutesReport:
+        if not host.is_image:
+            await_network(self.config, host, scope)
+        with all_or_nothing(scope) as undo:
+            # Before the routes: a script of before that still waits for the lock sees that it was replaced.
+            install_part(host, self.config.consumer, routes_part(self.config, host.layout), undo)
+            return RoutesReport() if host.is_image else carry_out(self.config, host, scope)
 
 
 def remove_routes(host: Host, scope: CancelScope) -> RoutesReport:
-    """Take back what an earlier run installed; touch nothing if none did."""
-    if not is_installed(host, ROUTES) and not _ours(host):
+    """Take back what an earlier run installed; touch nothing if none did.
+
+    First what would install the routes again.
+    """
+    remove_parts(host, scope, ROUTES)
+    if not _ours(host):
         return RoutesReport()
-    with exclusive(host, scope):
+    with locked(host.layout.lock, scope):
         plan = plan_routes((), _ours(host))
-        if not plan.is_empty:
-            with all_or_nothing(scope) as undo:
-                apply_routes(plan, host.routes, scope, undo)
-        remove_part(host, ROUTES)
+        with all_or_nothing(scope) as undo:
+            apply_routes(plan, host.routes, scope, undo)
     return RoutesReport(plan)
 
 

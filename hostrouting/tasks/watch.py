@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
+from hostrouting.boot.alone import alone
 from hostrouting.boot.files import remove
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import exclusive, install_part, is_installed, remove_part
+from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import is_watched, watch_part
 from hostrouting.model.errors import FileError
@@ -49,30 +50,28 @@ class ConfigureWatch:
             UnitError: systemd refuses, or can't run this Python; everything is as before.
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
-        host, unit = self.host or Host(), f"{WATCH}.service"
-        if not is_watched(self.config):
-            return remove_watch(host, scope)
-        before = _textfile(host.layout)
-        with exclusive(host, scope), all_or_nothing(scope) as undo:
+        host = self.host or Host()
+        with alone(host, scope):
+            return self._install(host, scope) if is_watched(self.config) else remove_watch(host, scope)
+
+    def _install(self, host: Host, scope: CancelScope) -> bool:
+        unit, before = f"{WATCH}.service", _textfile(host.layout)
+        with all_or_nothing(scope) as undo:
             is_new = install_part(host, self.config.consumer, watch_part(self.config, host.layout), undo)
         if before is not None and before != _textfile(host.layout):
             remove(before)
-        # Not under the lock, which the watcher takes as it starts.
         if not host.is_image and (is_new or not host.units.is_active(unit)):
             host.units.restart(unit)
         return is_new
 
 
-def remove_watch(host: Host, scope: CancelScope) -> bool:
-    """Take back what an earlier run installed; whether it did."""
-    if not is_installed(host, WATCH):
-        return False
+def remove_watch(host: Host, scope: CancelScope, *more: str) -> bool:
+    """Take back what an earlier run installed, and more parts with it; whether it did."""
     textfile = _textfile(host.layout)
-    with exclusive(host, scope):
-        remove_part(host, WATCH)
-    if textfile is not None:
+    removed = remove_parts(host, scope, WATCH, *more)
+    if textfile is not None and removed:
         remove(textfile)
-    return True
+    return bool(removed)
 
 
 def _textfile(layout: Layout) -> Path | None:

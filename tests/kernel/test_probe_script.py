@@ -238,15 +238,6 @@ def test_a_tool_that_cannot_be_asked_to_end_is_ended(node: NamespaceKernel, sand
     assert error.startswith(f"{FAILED}can't try out {RULES}: unshare gave no answer in 1 s")
 
 
-def test_where_the_rules_are_not_required_the_gate_opens_in_bounded_time_though_something_cannot_be_ended(
-    node: NamespaceKernel, sandbox: Sandbox
-) -> None:
-    """What waits inside the kernel lives on, and holds the pipe of whoever asks it."""
-    stuck = prepared(then=stand_in("nft", "setsid sleep 600 &\nwait\n"))
-    error = refused(sandbox, "gate", text=script(required=False, ANSWER_SECONDS=1, OPTIONAL_SECONDS=2), **stuck)
-    assert error == "stopped rewriting the load balancer's probes: it took more than 2 s"
-
-
 def test_a_kernel_without_ipv6_has_nothing_to_rewrite(node: NamespaceKernel, sandbox: Sandbox) -> None:
     hidden = "mount -t tmpfs none /proc/sys/net"
     assert went(sandbox, **prepared(then=hidden)) == ["this kernel has no IPv6: there are no probes to rewrite"]
@@ -405,30 +396,9 @@ def test_at_the_gate_a_failure_is_looked_at_again_where_the_rules_are_required(
     assert done.stderr.count("somebody else's route") == (0 if required else 1)
 
 
-BREAK_GLASS = {
-    "the file /etc/aks-flex-node/gate.off is there": ": >/etc/aks-flex-node/gate.off",
-    "the kernel was started with hostrouting.gate=off": (
-        'echo "quiet hostrouting.gate=off ro" >"$ROOT/cmdline"; mount --bind "$ROOT/cmdline" /proc/cmdline'
-    ),
-}
-
-
-@pytest.mark.parametrize("why", BREAK_GLASS)
-def test_break_glass_admits_with_a_loud_line(node: NamespaceKernel, sandbox: Sandbox, why: str) -> None:
-    done = run(sandbox, "gate", **prepared(rules="nonsense", then=BREAK_GLASS[why]))
-    assert done.returncode == 0
-    assert done.stderr == (
-        f"GATE OFF: {why}; the start is admitted and the load balancer's probes were not looked at\n"
-    )
-    assert went(sandbox, "rules", **prepared(then=BREAK_GLASS[why])) == [LOADED]
-
-
-@pytest.mark.parametrize("argument", ["gate", "rules"])
-def test_in_a_network_namespace_of_the_units_own_nothing_is_changed(
-    node: NamespaceKernel, sandbox: Sandbox, argument: str
-) -> None:
+def test_in_a_network_namespace_of_the_units_own_nothing_is_changed(node: NamespaceKernel, sandbox: Sandbox) -> None:
     inside = ("bash", "-c", 'unshare --net "$@"; exit "$?"', "bash")
-    (line,) = went(sandbox, argument, before=inside, **prepared())
+    (line,) = went(sandbox, "rules", before=inside, **prepared())
     assert line.startswith("this unit has a network namespace of its own")
     assert TABLE not in tool("nft", "list", "ruleset")
 

@@ -26,9 +26,10 @@ from hostrouting import (
 from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.ruleset import PROBE
-from hostrouting.boot.gate import drop_in_text
-from hostrouting.boot.installation import install_part, plan_boot, plan_part, remove_part
+from hostrouting.boot.gate import DROP_IN, list_text
+from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
+from hostrouting.boot.preview import plan_boot, plan_part
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.testing import FailingBackend, FakeProbeNode, FakeSystemd, RecordingBackend
@@ -189,7 +190,8 @@ def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_
             assert files == ({layout.manifest, *manifest.files(layout)} if parts else set())
             if manifest.has_gate:
                 assert manifest.consumer == consumer
-                assert layout.gate(consumer).read_text() == drop_in_text(manifest)
+                assert layout.gate(consumer).read_text() == DROP_IN
+                assert layout.gate_list.read_text() == list_text(manifest)
         phases.run(RemoveLoadBalancerProbe(host=host, node=FakeProbeNode()))
         phases.run(RemoveHostRouting(host=host))
         assert all_below(layout) == before
@@ -211,7 +213,7 @@ def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
         return asked.consumer if any(wanted.values()) else ""
     parts.pop(PROBE, None)
     if asked.device is None:
-        remove_part(host, PROBE)
+        remove_parts(host, phases.CancelScope(), PROBE)
         return ""
     with all_or_nothing(phases.CancelScope()) as undo:
         part = probe_part(asked.device, host.layout, required=asked.required)

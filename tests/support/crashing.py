@@ -23,7 +23,7 @@ import phases
 from hostrouting import Config, Configure, Host, HostRoutingError, Layout
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.ruleset import PROBE
-from hostrouting.boot.installation import install_part, remove_part
+from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.testing import FakeSystemd
 from phases import all_or_nothing
 
@@ -70,7 +70,7 @@ def apply(layout: Layout, wanted: Config | Probe) -> None:
     if isinstance(wanted, Config):
         phases.run(Configure(wanted, host=on))
     elif wanted.device is None:
-        remove_part(on, PROBE)
+        remove_parts(on, phases.CancelScope(), PROBE)
     else:
         with all_or_nothing(phases.CancelScope()) as undo:
             install_part(on, wanted.consumer, probe_part(wanted.device, layout, required=True), undo)
@@ -114,18 +114,20 @@ def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) ->
     found = [
         f"{name} is neither old nor new"
         for name, value in now.items()
-        if value not in (before.get(name), after.get(name)) and not name.endswith((".conf", "installed.json"))
+        if value not in (before.get(name), after.get(name))
+        and not name.endswith((".conf", "installed.json", "gate.list"))
     ]
     manifest = "etc/aks-flex-node/hostrouting.installed.json"
     ours = {name for name in now if "aks-flex-node" in name or name.endswith("hostrouting.conf")} - {manifest}
     if ours and manifest not in now:
         found.append(f"{sorted(ours)} without a manifest")
     for name, (text, _) in now.items():
-        if name.endswith("zz-hostrouting.conf"):
+        if name.endswith(("zz-hostrouting.conf", "gate.list")):
             found += [
                 f"{name} names {word}, which isn't there or can't run"
                 for word in text.split()
-                if word.endswith(".sh") and not now.get(word.rpartition("+")[2].lstrip("/"), ("", 0))[1] & 0o100
+                if word.endswith(".sh")
+                and not now.get(f"etc/aks-flex-node/{word.rpartition('/')[2]}", ("", 0))[1] & 0o100
             ]
     return found
 

@@ -21,6 +21,7 @@ __all__ = ["FLUSHERS", "WAIT_SECONDS", "flush_drop_in", "installed_config", "pro
 
 # How long the oneshot waits for the device of the pinned route.
 WAIT_SECONDS = 30
+_UNIT_SECONDS = 120
 
 # "-": whatever becomes of the probe's rules, firewalls of others start and stop as ever. "+": outside their sandbox.
 _GIVE_BACK = "-+/etc/aks-flex-node/load-balancer-probe.sh rules"
@@ -61,7 +62,6 @@ def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
     return Part(
         PROBE,
         is_blocking=required,
-        after=FLUSHERS,
         config=HostNetworking(probe).to_mapping(),
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
@@ -74,7 +74,7 @@ def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
 
 def _unit_text() -> str:
     description = "Rewrite the IPv6 health probes of Azure's load balancer, so that pods can answer them"
-    return unit_text(PROBE, description, WAIT_SECONDS, *FLUSHERS, manual="nft", remover="hostrouting lb-probe remove")
+    return unit_text(PROBE, description, _UNIT_SECONDS, *FLUSHERS, manual="nft", remover="hostrouting lb-probe remove")
 
 
 def render_script(device: str, *, required: bool) -> str:

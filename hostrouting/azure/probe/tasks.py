@@ -6,7 +6,7 @@ The way of the data: read the node -> plan (pure) -> install for the next boot -
 from __future__ import annotations
 
 import errno as errnos
-from functools import partial
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
@@ -14,6 +14,7 @@ import attrs
 from hostrouting.azure import nodes
 from hostrouting.azure.config import Ipv6Detection
 from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.probe.apply import apply_plan, see_way
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.plan import (
     ALWAYS,
@@ -26,9 +27,11 @@ from hostrouting.azure.probe.plan import (
     plan_pins,
 )
 from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.boot.alone import alone
 from hostrouting.boot.files import locked
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import BootPlan, exclusive, install_part, is_installed, plan_part, remove_part
+from hostrouting.boot.installation import install_part, is_installed, remove_parts, start_oneshot
+from hostrouting.boot.preview import BootPlan, plan_part
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import ConfigError
 from phases import all_or_nothing
@@ -37,9 +40,9 @@ if TYPE_CHECKING:
     from ipaddress import IPv6Address
 
     from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
-    from hostrouting.azure.probe.port import Pin, ProbeNode
+    from hostrouting.azure.probe.port import ProbeNode
     from hostrouting.boot.parts import Part
-    from phases import CancelScope, Undo
+    from phases import CancelScope
 
 __all__ = ["ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "plan_next_boot", "plan_probe"]
 
@@ -141,6 +144,12 @@ def _plan_now(
     )
 
 
+def _read_again(plan: ProbePlan, node: ProbeNode) -> ProbePlan:
+    """The same plan for what is in force by now."""
+    pins = plan_pins(plan.device, node.pins(REWRITTEN_SOURCE))
+    return attrs.evolve(plan, rules_before=node.listing(TABLE), pins=pins)
+
+
 def _judge(
     probe: LoadBalancerProbe, node: ProbeNode, device: str, assigned: tuple[IPv6Address, ...] | None
 ) -> Evidence:
@@ -200,11 +209,18 @@ class ConfigureLoadBalancerProbe:
             UnitError: systemd refuses, or doesn't hold the gate; likewise.
         """
         host, probe = self.host or Host(), self.config.load_balancer_probe
-        if not probe.enabled:
-            return _remove(host, self.node, scope, is_asked_for=False)
-        if host.is_image:
-            return self._install(host, scope, ProbeReport(_device_of_image(probe)))
-        node = nodes.probe_node(host, self.node)
+        with alone(host, scope):
+            if not probe.enabled:
+                return _remove(host, self.node, scope, is_asked_for=False)
+            if host.is_image:
+                return self._install(host, scope, ProbeReport(_device_of_image(probe)))
+            report = self._do(host, scope)
+            if is_installed(host, PROBE):
+                start_oneshot(host, PROBE)
+        return report
+
+    def _do(self, host: Host, scope: CancelScope) -> ProbeReport:
+        probe, node = self.config.load_balancer_probe, nodes.probe_node(host, self.node)
         try:
             return self._carry_out(host, node, scope)
         except LoadBalancerProbeError as error:
@@ -219,23 +235,24 @@ class ConfigureLoadBalancerProbe:
         assigned = _assigned(probe, node, scope)
 
         def look(*, is_last: bool = False) -> tuple[ProbeReport, str | None]:
-            with locked(host.layout.lock, scope):
-                plan = _plan_now(probe, host, node, assigned, is_last=is_last)
-                is_new = False
-                if plan.device is not None and plan.missing is None and plan.skipped_because is None:
-                    with all_or_nothing(scope) as undo:
-                        is_new = install_part(host, self.config.consumer, self._part(host, plan.device), undo)
-                        _apply(plan, node, scope, undo)
-                        _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
-                report = ProbeReport(
-                    plan.device,
-                    plan.evidence,
-                    plan.skipped_because,
-                    rules_changed=plan.has_new_rules,
-                    pins=plan.pins,
-                    files_changed=is_new,
-                )
-                return report, plan.missing
+            plan, is_new = _plan_now(probe, host, node, assigned, is_last=is_last), False
+            if plan.device is not None and plan.missing is None and plan.skipped_because is None:
+                with all_or_nothing(scope) as undo:
+                    # Not under the lock: the gate of a starting machine waits for that.
+                    is_new = install_part(host, self.config.consumer, self._part(host, plan.device), undo)
+                    with locked(host.layout.lock, scope), all_or_nothing(scope) as own:
+                        plan = _read_again(plan, node)
+                        apply_plan(plan, node, scope, own)
+                        see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
+            report = ProbeReport(
+                plan.device,
+                plan.evidence,
+                plan.skipped_because,
+                rules_changed=plan.has_new_rules,
+                pins=plan.pins,
+                files_changed=is_new,
+            )
+            return report, plan.missing
 
         report, missing = look_until(host.routes, scope, probe.wait_seconds, look)
         if missing is not None and probe.required:
@@ -251,7 +268,7 @@ class ConfigureLoadBalancerProbe:
         """Only what stays for the next boot, which may go better."""
         if report.device is None:
             return report
-        with exclusive(host, scope), all_or_nothing(scope) as undo:
+        with all_or_nothing(scope) as undo:
             is_new = install_part(host, self.config.consumer, self._part(host, report.device), undo)
         return attrs.evolve(report, files_changed=is_new)
 
@@ -264,51 +281,6 @@ def _known_device(probe: LoadBalancerProbe, node: ProbeNode) -> str | None:
         return choose_device(probe.devices or node.default_devices(), node.links())[0]
     except LoadBalancerProbeError:
         return next(iter(probe.devices), None)  # the problem that is reported already
-
-
-def _apply(plan: ProbePlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:
-    """Load the rules, see them in force, and change the routes."""
-    if plan.has_new_rules:
-        scope.check()
-        undo.push(partial(_put_back, node, plan.rules_before))
-        node.load(plan.ruleset)
-        _see_rules(node, plan)
-    # On the way back those of before come first, each in the place of what took its own.
-    for pin in plan.pins.add:
-        undo.push(partial(node.unpin, pin))
-    for pin in plan.pins.remove:
-        undo.push(partial(node.pin, pin))
-    for pin in plan.pins.add:
-        scope.check()
-        node.pin(pin)
-    for pin in plan.pins.remove:
-        scope.check()
-        node.unpin(pin)
-
-
-def _see_way(node: ProbeNode, pin: Pin) -> None:
-    """A policy rule may lead past table main, and others may have changed it meanwhile."""
-    hop = node.next_hop(REWRITTEN_SOURCE)
-    if hop is not None and (hop.dev, hop.gateway) == (pin.dev, pin.gateway):
-        return
-    instead = "nowhere" if hop is None else f"{'' if hop.gateway is None else f'via {hop.gateway} '}dev {hop.dev}"
-    raise LoadBalancerProbeError(
-        f"the pinned route doesn't win ({pin}): answers to probes would go {instead}; look at: ip -6 rule; "
-        f"ip -6 route show table all {REWRITTEN_SOURCE}"
-    )
-
-
-def _see_rules(node: ProbeNode, plan: ProbePlan) -> None:
-    if node.listing(TABLE) != plan.rules_after:
-        raise LoadBalancerProbeError(
-            f"the nftables table ip6 {TABLE} isn't as it was loaded: somebody else changes it; look at: "
-            f"nft list table ip6 {TABLE}"
-        )
-
-
-def _put_back(node: ProbeNode, before: str | None) -> None:
-    if node.listing(TABLE) != before:
-        node.load(REMOVAL + (before or ""))
 
 
 # --- and back ----------------------------------------------------------------------------------------------------
@@ -339,7 +311,9 @@ class RemoveLoadBalancerProbe:
             FileError: a file can't be removed; a later run goes on from there.
             UnitError: systemd refuses; likewise.
         """
-        return _remove(self.host or Host(), self.node, scope, is_asked_for=True)
+        host = self.host or Host()
+        with alone(host, scope):
+            return _remove(host, self.node, scope, is_asked_for=True)
 
 
 def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> ProbePlan:
@@ -380,18 +354,18 @@ def _why_rules_may_stay(node: ProbeNode) -> str | None:
 def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
     if _plan_removal(host, node, is_asked_for=is_asked_for).is_empty and not is_installed(host, PROBE):
         return ProbeReport(skipped_because=NOT_INSTALLED if is_asked_for else NOT_ENABLED)
-    with exclusive(host, scope):
+    # Where the kernel refuses, the files are as before too.
+    with nullcontext() if host.is_image else locked(host.layout.lock, scope):
         plan = _plan_removal(host, node, is_asked_for=is_asked_for)
         might_stay = plan.rules_before is None and not host.is_image and is_installed(host, PROBE)
         problem = _why_rules_may_stay(nodes.probe_node(host, node)) if might_stay else None
         if not plan.is_empty:
             with all_or_nothing(scope) as undo:
-                _apply(plan, nodes.probe_node(host, node), scope, undo)
-        is_new = bool(remove_part(host, PROBE))
-        # Who flushes the ruleset gives the rules back, if need be without the lock; now nobody does it any more.
-        again = _plan_removal(host, node, is_asked_for=True)
-        if again.has_new_rules:
-            there = nodes.probe_node(host, node)
-            there.load(again.ruleset)
-            _see_rules(there, again)
+                apply_plan(plan, nodes.probe_node(host, node), scope, undo)
+    is_new = bool(remove_parts(host, scope, PROBE))
+    # A script or a flush may have given the rules back meanwhile; now nobody does it any more.
+    again = _plan_removal(host, node, is_asked_for=True)
+    if not again.is_empty:
+        with locked(host.layout.lock, scope), all_or_nothing(scope) as undo:
+            apply_plan(again, nodes.probe_node(host, node), scope, undo)
     return ProbeReport(problem=problem, rules_changed=plan.has_new_rules, pins=plan.pins, files_changed=is_new)

@@ -1,10 +1,11 @@
-#!/bin/bash
+#!/bin/bash -p
 {
 # Says whether every expected CIDR below leaves by the default route's interface, and leaves a marker that says so.
 # Rendered by hostrouting: edits are lost.
 #
 #   check-route-overlap.sh         the oneshot at boot: waits for the network as long as the config says
 #   check-route-overlap.sh gate    before the machine starts: waits 5 s at most, and looks again for 3 s before it fails
+#   check-route-overlap.sh unjudged WHY    leaves the marker of a gate that didn't get as far as that
 #
 # STRICT fails if anything fails or nothing could be judged; WARN only says so. This is the verdict alone: what else is
 # worth a note, all that is shadowed and what mends it are told by `hostrouting check`. Needs bash, coreutils, flock,
@@ -26,8 +27,6 @@ readonly REPORT=$RUN_DIR/route-overlap.json
 # What explains a failing verdict, if it is still there; may be empty.
 readonly PYTHON=@PYTHON@
 
-# In WARN mode the gate opens after 20 s, come what may.
-readonly WARN_SECONDS=18
 readonly EXPLAIN_SECONDS=5
 readonly SHOWN_LINES=50
 
@@ -499,6 +498,7 @@ attempt() {
     complain "$MESSAGE; judging without it"
     LOCK_LIMIT=0
   fi
+  give_way
   look
   look_at_time
   case $VERDICT in
@@ -557,43 +557,24 @@ explain() {
     timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -P -m hostrouting check --report >&2
 }
 
-give_up() {
-  VERDICT=unknown LINES=$1
-  report
-}
-
 # --- the run --------------------------------------------------------------------------------------------------------
 
 VERDICT='' PENDING='' LINES='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS
 LIMIT=$((WAIT_SECONDS > SETTLE_SECONDS ? WAIT_SECONDS : SETTLE_SECONDS))
 case $#:${1-} in
   0:) ;;
-  1:gate | 1:bounded)
-    look_at_gate
-    case $GATE:$MODE in
-      off:*)
-        complain "GATE OFF: $WHY; the start is admitted and nothing was checked"
-        VERDICT=unknown LINES="gate-off: $WHY; the start was admitted and nothing was checked"
-        leave_marker || complain "can't write the markers in $RUN_DIR"
-        exit 0
-        ;;
-      other:* | unknown:STRICT)
-        give_up "check-failed: $WHY"
-        exit
-        ;;
-    esac
-    if [ "$1:$MODE" = gate:WARN ]; then
-      # Whatever hangs, the check holds nothing back.
-      timeout -k 1 "$WARN_SECONDS" "$0" bounded
-      case $? in 124 | 137) give_up "check-failed: it took more than $WARN_SECONDS s" ;; esac
-      exit 0
-    fi
+  2:unjudged)
+    VERDICT=unknown LINES=$2
+    report
+    exit
+    ;;
+  1:gate)
     be_the_gate
     EXPLAIN_LIMIT=$HOLD_SECONDS
     [ "$MODE" = STRICT ] || HOLD=0
     ;;
   *)
-    complain "usage: ${0##*/} [gate]"
+    complain "usage: ${0##*/} [gate | unjudged WHY]"
     exit 64
     ;;
 esac

@@ -9,7 +9,6 @@ umask 022
 
 readonly RUN_DIR=/run/aks-flex-node
 readonly LOCK=$RUN_DIR/lock
-readonly GATE_OFF=/etc/aks-flex-node/gate.off
 # What ip said last on stderr: on one pipe with its answers that could fall into the middle of a line.
 readonly ERRORS=$RUN_DIR/${0##*/}.errors
 
@@ -72,7 +71,8 @@ take_lock() {
   { exec 9>>"$LOCK"; } 2>/dev/null || { umask 022 && return 1; }
   umask 022
   MESSAGE="another run has held the lock $LOCK for $LOCK_LIMIT s; see who with: fuser -v $LOCK"
-  flock -w "$LOCK_LIMIT" 9
+  command -v flock >/dev/null || MESSAGE="can't take the lock $LOCK: there is no flock; install the package util-linux"
+  flock -w "$LOCK_LIMIT" 9 2>/dev/null
 }
 
 # Returns at the next change of links, addresses or routes, and after a second at the latest: some send no event.
@@ -122,19 +122,20 @@ keep_trying() {
   done
 }
 
-# Sets WHY and GATE: off if somebody has broken the glass, other in a network namespace of the unit's own, else host.
-look_at_gate() {
-  local words
-  read -r words </proc/cmdline
-  GATE=off
-  WHY="the file $GATE_OFF is there"
-  [ ! -e "$GATE_OFF" ] || return 0
-  WHY='the kernel was started with hostrouting.gate=off'
-  [[ " $words " != *' hostrouting.gate=off '* ]] || return 0
-  GATE=host WHY=''
+# Whether this is in the host's network namespace; if not, sets WHY.
+is_on_host() {
   [ ! /proc/self/ns/net -ef /proc/1/ns/net ] || return 0
-  GATE=other WHY='this unit has a network namespace of its own; the host is not seen from there'
-  [ -e /proc/1/ns/net ] || GATE=unknown WHY="can't tell whether this is the host's network namespace; run as root"
+  WHY='this unit has a network namespace of its own; the host is not seen from there'
+  [ -e /proc/1/ns/net ] || WHY="can't tell whether this is the host's network namespace; run as root"
+  return 1
+}
+
+# What was installed while this waited has the last word; with the lock. bash has the file of a script open as 255.
+give_way() {
+  [ -e /dev/fd/255 ] && [ ! "$0" -ef /dev/fd/255 ] || return 0
+  say "another $0 has been installed; it takes over"
+  [ -z "$MONITOR" ] || kill "$MONITOR"
+  exec "$0" "${ARGUMENTS[@]}"
 }
 
 # At the gate waits are short, and what fails is looked at again.
@@ -144,4 +145,4 @@ be_the_gate() {
   LOCK_LIMIT=$GATE_SECONDS HOLD=$HOLD_SECONDS
 }
 
-MONITOR='' MESSAGE='' MISSING='' NEXTHOPS='' NOW=0 HOLD=0 LOCK_LIMIT=$LOCK_SECONDS
+ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NEXTHOPS='' NOW=0 HOLD=0 LOCK_LIMIT=$LOCK_SECONDS

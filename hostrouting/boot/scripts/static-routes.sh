@@ -1,4 +1,4 @@
-#!/bin/bash
+#!/bin/bash -p
 {
 # Gives the kernel the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
 #
@@ -350,8 +350,7 @@ ROUTES
 attempt() {
   local plan first second
   take_lock || return 1
-  # That is this file, as bash has it open.
-  [ ! -e /dev/fd/255 ] || [ "$0" -ef /dev/fd/255 ] || run_anew
+  give_way
   list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
   plan=$(think plan <<<"$LISTED")
   MESSAGE="can't plan the static routes: awk ended without an answer"
@@ -375,13 +374,6 @@ attempt() {
   IS_WRITING=''
   [ -z "$STOPPED" ] || stop
   [ "$MESSAGE" = proven ]
-}
-
-# What was installed while this waited has the last word.
-run_anew() {
-  say "another $0 has been installed; it takes over"
-  [ -z "$MONITOR" ] || kill "$MONITOR"
-  exec "$0" "${ARGUMENTS[@]}"
 }
 
 # Makes the changes and has it proven that the routes win. Sets MADE, how many changes are to be put back if not.
@@ -437,18 +429,10 @@ stop() {
 
 # --- the run --------------------------------------------------------------------------------------------------------
 
-ARGUMENTS=("$@") CHANGES=0 STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
+CHANGES=0 STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
 case $#:${1-} in
   0:) ;;
-  1:gate)
-    look_at_gate
-    case $GATE in
-      off) complain "GATE OFF: $WHY; the start is admitted and no static route was looked at" && exit 0 ;;
-      other) say "$WHY: nothing was changed" && exit 0 ;;
-      unknown) complain "$WHY" && exit 1 ;;
-    esac
-    be_the_gate
-    ;;
+  1:gate) be_the_gate ;;
   *)
     complain "usage: ${0##*/} [gate]"
     exit 64

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostrouting.azure.probe.ruleset import TABLE
-from hostrouting.boot.installation import FileChange
+from hostrouting.boot.preview import FileChange
 from hostrouting.cli.changes import boot_lines, diff_lines
 from hostrouting.cli.styled import bad, dim, good
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
-    from hostrouting.boot.installation import BootPlan
+    from hostrouting.boot.preview import BootPlan
 
 __all__ = ["plan_text", "report_text"]
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hostrouting.boot.installation import BootPlan
+    from hostrouting.boot.preview import BootPlan
 
 OURS, STATIC = 217, 4
 OWN = NodeAddress("eth0", IPv6Address("fd00::4"))
@@ -479,8 +479,8 @@ def test_a_file_or_unit_that_fails_is_always_raised_and_all_is_as_before(world: 
     with pytest.raises(UnitError):
         world.configure()
     assert world.state() == before
-    world.layout.lock.unlink()
-    world.layout.lock.mkdir()
+    world.layout.run_lock.unlink()
+    world.layout.run_lock.mkdir()
     with pytest.raises(FileError):
         world.configure()
 

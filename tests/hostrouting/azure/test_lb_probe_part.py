@@ -13,8 +13,10 @@ from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.config import HostNetworking, Ipv6Detection
 from hostrouting.azure.probe.part import FLUSHERS, flush_drop_in, installed_config, probe_part
 from hostrouting.azure.probe.ruleset import PROBE
-from hostrouting.boot.installation import FileChange, install_part, plan_boot, plan_part, remove_part
+from hostrouting.boot.gate import DROP_IN
+from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
+from hostrouting.boot.preview import FileChange, plan_boot, plan_part
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope, all_or_nothing
 
@@ -80,12 +82,14 @@ def apply(host: Host, wanted: Config | None = None) -> None:
     phases.run(Configure(wanted or config(), host=host))
 
 
-def pre_starts(layout: Layout, consumer: str = TEMPLATE) -> list[str]:
-    lines = layout.gate(consumer).read_text().splitlines()
-    return [line.rpartition("/")[2] for line in lines if line.startswith("ExecStartPre=")]
+def steps(layout: Layout) -> list[str]:
+    return layout.gate_list.read_text().splitlines()
 
 
-PROBE_GATE, BOTH_GATES = "load-balancer-probe.sh gate", ["static-routes.sh gate", "check-route-overlap.sh gate"]
+PROBE_STEP, BOTH_STEPS = (
+    "load-balancer-probe.sh required",
+    ["static-routes.sh required", "check-route-overlap.sh required"],
+)
 
 
 def test_everything_is_there_with_its_mode_and_the_unit_is_enabled(
@@ -95,6 +99,8 @@ def test_everything_is_there_with_its_mode_and_the_unit_is_enabled(
     assert install(host, part)
     made = {name: value for name, value in tree(layout).items() if name not in before}
     assert {name: value[1] & 0o777 for name, value in made.items() if isinstance(value, tuple)} == {
+        "/etc/aks-flex-node/gate.list": 0o644,
+        "/etc/aks-flex-node/gate.sh": 0o755,
         "/etc/aks-flex-node/hostrouting.installed.json": 0o644,
         "/etc/aks-flex-node/load-balancer-probe.nft": 0o644,
         "/etc/aks-flex-node/load-balancer-probe.sh": 0o755,
@@ -114,14 +120,14 @@ def test_everything_is_there_with_its_mode_and_the_unit_is_enabled(
 def test_its_files_are_those_that_are_taken_back(layout: Layout, part: Part) -> None:
     manifest = Manifest(TEMPLATE, {PROBE: part.installed(layout)})
     last_first = [file.path for file in reversed(part.files)]
-    assert manifest.files(layout) == [layout.gate(TEMPLATE), layout.enablement(PROBE), *last_first]
+    gate = [layout.gate_list, layout.gate(TEMPLATE)]
+    assert manifest.files(layout) == [*gate, layout.enablement(PROBE), *last_first, layout.gate_script]
 
 
 @pytest.mark.parametrize("required", [True, False])
 def test_it_holds_the_consumer_back_if_and_only_if_it_is_required(host: Host, layout: Layout, required: bool) -> None:
     install(host, probe_part("eth0", layout, required=required))
-    marks = "+" if required else "-+"
-    assert f"\nExecStartPre={marks}/etc/aks-flex-node/{PROBE_GATE}\n" in layout.gate(TEMPLATE).read_text()
+    assert steps(layout) == [f"load-balancer-probe.sh {'required' if required else 'forgiven'}"]
     assert {name: part.is_blocking for name, part in Manifest.load(layout).parts.items()} == {PROBE: required}
 
 
@@ -160,15 +166,16 @@ def test_the_manifest_tells_what_it_was_rendered_from(host: Host, layout: Layout
     assert (probe.enabled, probe.devices, probe.required) == (True, ("azure0",), required)
     assert probe.ipv6_detection is Ipv6Detection.ALWAYS
     assert installed.consumer == "kubelet.service"
-    remove_part(host, PROBE)
+    remove_parts(host, phases.CancelScope(), PROBE)
     assert installed_config(Manifest.load(layout)) == HostNetworking(consumer="kubelet.service")
 
 
 def test_taken_back_the_tree_is_as_it_was(host: Host, layout: Layout, part: Part) -> None:
     before = tree(layout)
     install(host, part)
-    removed = remove_part(host, PROBE)
-    assert set(removed) == {layout.relative(file.path) for file in part.files}
+    removed = remove_parts(host, phases.CancelScope(), PROBE)
+    gate = [layout.gate_list, layout.gate(TEMPLATE), layout.gate_script]
+    assert {*removed} == {*map(layout.relative, (*gate, *(file.path for file in part.files)))}
     assert tree(layout) == before
 
 
@@ -180,15 +187,17 @@ def test_it_is_out_of_the_gate_before_its_unit_and_its_files_go(
 
     class Watching(FakeSystemd):
         def reload(self) -> None:
-            order.append(f"reload {layout.gate(TEMPLATE).exists()} {layout.script(PROBE).exists()}")
+            units_ = [path.exists() for path in (layout.gate_list, layout.gate(TEMPLATE), layout.unit(PROBE))]
+            order.append(f"reload {units_} {layout.script(PROBE).exists()} {layout.gate_script.exists()}")
             super().reload()
 
         def disable(self, unit: str) -> None:
-            order.append(f"disable {layout.script(PROBE).exists()}")
+            order.append(f"disable {layout.gate(TEMPLATE).exists()} {layout.script(PROBE).exists()}")
             super().disable(unit)
 
-    remove_part(Host(routes=host.routes, units=Watching(layout, running=[MACHINE]), layout=layout), PROBE)
-    assert order == ["reload False True", "disable True", "reload False False"]
+    on = Host(routes=host.routes, units=Watching(layout, running=[MACHINE]), layout=layout)
+    remove_parts(on, phases.CancelScope(), PROBE)
+    assert order == ["disable False True", "reload [False, False, False] True True"]
 
 
 # --- beside host routing -------------------------------------------------------------------------------------------
@@ -198,9 +207,9 @@ def test_host_routing_comes_changes_and_goes_beside_it(host: Host, layout: Layou
     install(host, part)
     alone = tree(layout, manifest=False)
     apply(host)
-    assert pre_starts(layout) == [*BOTH_GATES, PROBE_GATE]
+    assert steps(layout) == [*BOTH_STEPS, PROBE_STEP]
     apply(host, config(routeOverlap={}))
-    assert pre_starts(layout) == [BOTH_GATES[0], PROBE_GATE]
+    assert steps(layout) == [BOTH_STEPS[0], PROBE_STEP]
     apply(host, NOTHING)
     assert tree(layout, manifest=False) == alone
 
@@ -218,10 +227,10 @@ def test_it_comes_changes_and_goes_beside_host_routing(host: Host, layout: Layou
     apply(host)
     alone = tree(layout, manifest=False)
     install(host, part)
-    assert pre_starts(layout) == [*BOTH_GATES, PROBE_GATE]
+    assert steps(layout) == [*BOTH_STEPS, PROBE_STEP]
     install(host, probe_part("eth1", layout, required=False))
-    assert f"-+/etc/aks-flex-node/{PROBE_GATE}" in layout.gate(TEMPLATE).read_text()
-    remove_part(host, PROBE)
+    assert steps(layout) == [*BOTH_STEPS, "load-balancer-probe.sh forgiven"]
+    remove_parts(host, phases.CancelScope(), PROBE)
     assert tree(layout, manifest=False) == alone
 
 
@@ -229,10 +238,11 @@ def test_whoever_names_another_consumer_moves_the_whole_gate(host: Host, layout:
     install(host, part)
     apply(host, config(consumer=MACHINE))
     assert not layout.gate(TEMPLATE).parent.exists()
-    assert pre_starts(layout, MACHINE) == [*BOTH_GATES, PROBE_GATE]
+    assert layout.gate(MACHINE).read_text() == DROP_IN
     install(host, part, "kubelet.service")
     assert not layout.gate(MACHINE).parent.exists()
-    assert pre_starts(layout, "kubelet.service") == [*BOTH_GATES, PROBE_GATE]
+    assert layout.gate("kubelet.service").read_text() == DROP_IN
+    assert steps(layout) == [*BOTH_STEPS, PROBE_STEP]
     parts = Manifest.load(layout).parts
     assert {name: part.is_blocking for name, part in parts.items()} == {ROUTES: True, CHECK: True, PROBE: True}
 
@@ -244,7 +254,7 @@ def test_an_instance_that_does_not_hold_it_makes_it_fail_with_nothing_changed(
     override.parent.mkdir()
     override.write_text("[Service]\nExecStartPre=\n")
     before = tree(layout)
-    with pytest.raises(UnitError, match="lacks .*load-balancer-probe.sh gate"):
+    with pytest.raises(UnitError, match="lacks ExecStartPre=.*gate.sh again"):
         install(host, part)
     assert tree(layout) == before
 
@@ -274,12 +284,11 @@ def test_the_plan_of_host_routing_is_empty_beside_it(host: Host, layout: Layout,
     assert plan_boot(config(), host).is_empty
     taken_back = plan_boot(NOTHING, host)
     assert taken_back.disable == ("static-routes.service", "check-route-overlap.service")
-    gate = layout.relative(layout.gate(TEMPLATE))
     (kept,) = [change for change in taken_back.files if change.after is not None]
-    assert kept.path == gate
+    assert kept.path == layout.relative(layout.gate_list)
     assert not any("load-balancer" in change.path or "nftables" in change.path for change in taken_back.files)
     apply(host, NOTHING)
-    assert layout.gate(TEMPLATE).read_text() == kept.after
+    assert layout.gate_list.read_text() == kept.after
 
 
 def test_the_plan_says_how_the_whole_gate_moves(host: Host, layout: Layout, part: Part) -> None:
@@ -287,7 +296,7 @@ def test_the_plan_says_how_the_whole_gate_moves(host: Host, layout: Layout, part
     plan = plan_boot(config(consumer=MACHINE), host)
     after = {change.path: change.after for change in plan.files}
     assert after[layout.relative(layout.gate(TEMPLATE))] is None
-    assert PROBE_GATE in (after[layout.relative(layout.gate(MACHINE))] or "")
+    assert after[layout.relative(layout.gate(MACHINE))] == DROP_IN
 
 
 def changes(before: dict[str, object], after: dict[str, object]) -> set[tuple[str, object]]:
@@ -325,6 +334,6 @@ def test_the_plan_of_the_part_alone_is_what_is_done(
     there = tree(layout)
     plan = plan_part(host, consumer, None, PROBE)
     assert (plan.enable, plan.disable) == ((), (UNIT,))
-    remove_part(host, PROBE)
+    remove_parts(host, phases.CancelScope(), PROBE)
     assert told(plan.files) == changes(there, tree(layout))
     assert plan_part(host, consumer, None, PROBE).is_empty

@@ -1,13 +1,14 @@
-"""What the drop-in says, and whether what systemd holds is what it says."""
+"""What drop-in and list say, and whether what systemd holds is what they say."""
 
 from __future__ import annotations
 
 import pytest
 
-from hostrouting.boot.gate import drop_in_text, gate_commands, missing_commands
-from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
+from hostrouting.boot.gate import DROP_IN, list_text, missing_commands, opening_settings
+from hostrouting.boot.manifest import WATCH, InstalledPart, Manifest
 
 CONSUMER = "systemd-nspawn@.service"
+FIRST, AGAIN = "/etc/aks-flex-node/gate.sh first", "/etc/aks-flex-node/gate.sh again"
 
 
 def gated(**is_blocking: bool) -> Manifest:
@@ -15,76 +16,78 @@ def gated(**is_blocking: bool) -> Manifest:
     return Manifest(CONSUMER, parts)
 
 
-BOTH = gated(static_routes=True, check_route_overlap=True)
-STRICT, WARN = gated(check_route_overlap=True), gated(check_route_overlap=False)
-
-
-def shown(argv: str, flags: str) -> str:
+def shown(argv: str, flags: str = "privileged") -> str:
     path = argv.split()[0]
     times = "start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }"
     return f"{{ path={path} ; argv[]={argv} ; flags={flags} ; {times}"
 
 
-def test_the_drop_in_wants_orders_and_runs_the_scripts_directly_outside_the_sandbox() -> None:
-    assert drop_in_text(BOTH).splitlines()[2:] == [
+HELD = {"ExecConditionEx": shown(FIRST), "ExecStartPreEx": shown(AGAIN)}
+
+
+def test_the_drop_in_wants_and_orders_all_oneshots_and_runs_the_gate_twice_outside_the_sandbox() -> None:
+    oneshots = "static-routes.service check-route-overlap.service load-balancer-probe.service"
+    assert DROP_IN.splitlines()[2:] == [
         "[Unit]",
-        "Wants=static-routes.service check-route-overlap.service",
-        "After=static-routes.service check-route-overlap.service",
+        f"Wants={oneshots}",
+        f"After={oneshots} nftables.service nftables-flush.service",
         "",
         "[Service]",
-        "ExecStartPre=+/etc/aks-flex-node/static-routes.sh gate",
-        "ExecStartPre=+/etc/aks-flex-node/check-route-overlap.sh gate",
+        f"ExecCondition=+{FIRST}",
+        f"ExecStartPre=+{AGAIN}",
     ]
 
 
-def test_in_warn_mode_only_the_check_is_forgiven() -> None:
-    lines = drop_in_text(gated(check_route_overlap=False, static_routes=True)).splitlines()
-    assert lines[-2:] == [
-        "ExecStartPre=+/etc/aks-flex-node/static-routes.sh gate",
-        "ExecStartPre=-+/etc/aks-flex-node/check-route-overlap.sh gate",
-    ]
+def test_the_list_names_what_is_installed_and_forgives_what_does_not_block_last() -> None:
+    assert list_text(gated(static_routes=True, check_route_overlap=True)) == (
+        "static-routes.sh required\ncheck-route-overlap.sh required\n"
+    )
+    warn = gated(check_route_overlap=False, static_routes=True, another=True).with_part(WATCH, InstalledPart())
+    assert list_text(warn) == "static-routes.sh required\nanother.sh required\ncheck-route-overlap.sh forgiven\n"
 
 
-def test_only_what_is_installed_is_named() -> None:
-    text = drop_in_text(STRICT)
-    assert "static-routes" not in text
-    assert "Wants=check-route-overlap.service\n" in text
-
-
-def test_a_unit_that_holds_every_command_lacks_none_whatever_else_it_runs() -> None:
-    lines = [shown("/bin/true", ""), *(shown(" ".join(c.argv), "privileged") for c in gate_commands(BOTH))]
-    assert missing_commands(BOTH, "\n".join(lines)) == ()
+def test_a_unit_that_holds_both_commands_lacks_none_whatever_else_it_runs() -> None:
+    assert missing_commands(HELD) == ()
+    assert missing_commands(HELD | {"ExecStartPreEx": f"{shown('/bin/true', '')}\n{shown(AGAIN)}"}) == ()
 
 
 @pytest.mark.parametrize(
-    "exec_start_pre",
+    "commands",
     [
         "",
-        shown("/bin/true", "privileged"),
-        shown("/etc/aks-flex-node/check-route-overlap.sh gate", ""),
-        shown("/etc/aks-flex-node/check-route-overlap.sh gate", "ignore-failure privileged"),
-        shown("/etc/aks-flex-node/check-route-overlap.sh gate; true", "privileged"),
-        shown("/tmp/etc/aks-flex-node/check-route-overlap.sh gate", "privileged"),
+        shown("/bin/true"),
+        shown(AGAIN, ""),
+        shown(AGAIN, "ignore-failure privileged"),
+        shown(f"{AGAIN}; true"),
+        shown(f"/tmp{AGAIN}"),
+        shown(FIRST),
     ],
 )
-def test_a_command_that_is_gone_or_has_lost_its_force_or_privileges_is_missing(exec_start_pre: str) -> None:
-    assert missing_commands(STRICT, exec_start_pre) == gate_commands(STRICT)
+def test_a_command_that_is_gone_or_has_lost_its_force_or_privileges_is_missing(commands: str) -> None:
+    assert missing_commands(HELD | {"ExecStartPreEx": commands}) == (f"ExecStartPre=+{AGAIN}",)
 
 
-def test_a_forgiven_command_must_be_forgiven() -> None:
-    strict = shown("/etc/aks-flex-node/check-route-overlap.sh gate", "privileged")
-    assert missing_commands(WARN, strict) == gate_commands(WARN)
+FINE = {"SuccessExitStatus": "133", "TimeoutStartUSec": "1min 30s"}
 
 
-def test_other_parts_come_behind_and_start_after_whom_they_name_and_the_watcher_is_in_no_gate() -> None:
-    other = InstalledPart(is_gated=True, after=("nftables.service", "nftables-flush.service"))
-    assert drop_in_text(BOTH.with_part("another", other).with_part(WATCH, InstalledPart())).splitlines()[2:] == [
-        "[Unit]",
-        f"Wants={ROUTES}.service {CHECK}.service another.service",
-        f"After={ROUTES}.service {CHECK}.service another.service nftables.service nftables-flush.service",
-        "",
-        "[Service]",
-        "ExecStartPre=+/etc/aks-flex-node/static-routes.sh gate",
-        "ExecStartPre=+/etc/aks-flex-node/check-route-overlap.sh gate",
-        "ExecStartPre=-+/etc/aks-flex-node/another.sh gate",
-    ]
+@pytest.mark.parametrize("status", ["255", "133 2", "126", "127", "200", "203", "243", "KILL", "SIGTERM", "ABRT 0"])
+def test_a_success_by_which_the_gate_can_end_opens_it(status: str) -> None:
+    (found,) = opening_settings(FINE | {"SuccessExitStatus": status}, is_strict=False)
+    assert "SuccessExitStatus=" in found
+
+
+@pytest.mark.parametrize("status", ["", "133", "1", "143", "254", "199", "244", "HUP"])
+def test_another_success_does_not(status: str) -> None:
+    assert opening_settings(FINE | {"SuccessExitStatus": status}, is_strict=True) == ()
+
+
+@pytest.mark.parametrize("span", ["4s", "24.500s", "500ms", "24"])
+def test_a_short_time_out_ends_a_strict_gate_and_a_warning_one_makes_do_with_it(span: str) -> None:
+    (found,) = opening_settings(FINE | {"TimeoutStartUSec": span}, is_strict=True)
+    assert "TimeoutStartSec=" in found
+    assert opening_settings(FINE | {"TimeoutStartUSec": span}, is_strict=False) == ()
+
+
+@pytest.mark.parametrize("span", ["25s", "59s", "1min", "1min 30s", "1h", "infinity", ""])
+def test_a_time_out_that_is_long_enough_does_not(span: str) -> None:
+    assert opening_settings(FINE | {"TimeoutStartUSec": span}, is_strict=True) == ()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,8 +25,9 @@ from hostrouting import (
     RouteOverlapError,
     UnitError,
 )
-from hostrouting.boot.installation import plan_boot
+from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.preview import plan_boot
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -94,6 +97,8 @@ def test_everything_is_there_with_its_mode_and_both_units_are_enabled(
     files = {name: value for name, value in tree(layout).items() if isinstance(value, tuple)}
     assert {name: value[1] for name, value in files.items()} == {
         "etc/aks-flex-node/check-route-overlap.sh": 0o755,
+        "etc/aks-flex-node/gate.list": 0o644,
+        "etc/aks-flex-node/gate.sh": 0o755,
         "etc/aks-flex-node/hostrouting.installed.json": 0o644,
         "etc/aks-flex-node/static-routes.sh": 0o755,
         "etc/iproute2/rt_protos.d/hostrouting.conf": 0o644,
@@ -157,27 +162,41 @@ def test_10_5_forty_nine_routes_wait_no_longer_than_one(layout: Layout) -> None:
     assert clock.monotonic() == pytest.approx(30)
 
 
-def test_a_mode_or_consumer_that_changes_moves_the_gate(host: Host, layout: Layout) -> None:
+def test_a_mode_changes_the_list_and_a_consumer_moves_the_drop_in(
+    host: Host, layout: Layout, units: FakeSystemd
+) -> None:
     apply(host)
-    strict = layout.gate("systemd-nspawn@.service").read_text()
+    assert layout.gate("systemd-nspawn@.service").read_text() == DROP_IN
+    reloads = units.reloads
     apply(host, config(mode="WARN"))
-    assert layout.gate("systemd-nspawn@.service").read_text() == strict.replace(
-        "+/etc/aks-flex-node/check", "-+/etc/aks-flex-node/check"
-    )
+    assert layout.gate_list.read_text() == "static-routes.sh required\ncheck-route-overlap.sh forgiven\n"
+    assert units.reloads == reloads
     apply(host, config(consumer=MACHINE))
     assert not layout.gate("systemd-nspawn@.service").parent.exists()
-    assert layout.gate(MACHINE).read_text() == strict
+    assert layout.gate(MACHINE).read_text() == DROP_IN
 
 
-def test_one_part_alone_has_its_own_gate_and_the_other_joins_it(host: Host, layout: Layout) -> None:
+def test_what_the_gate_runs_comes_and_goes_and_its_drop_in_never_changes(host: Host, layout: Layout) -> None:
     phases.run(ConfigureStaticRoutes(config(), host=host))
-    gate = layout.gate("systemd-nspawn@.service")
-    assert "check-route-overlap" not in gate.read_text()
+    assert layout.gate_list.read_text() == "static-routes.sh required\n"
+    before = layout.gate("systemd-nspawn@.service").stat()
     phases.run(CheckRouteOverlap(config(), host=host))
-    assert gate.read_text().count("ExecStartPre=") == 2
+    assert layout.gate_list.read_text() == "static-routes.sh required\ncheck-route-overlap.sh required\n"
     phases.run(ConfigureStaticRoutes(NOTHING, host=host))
-    assert "static-routes" not in gate.read_text()
-    assert gate.read_text().count("ExecStartPre=") == 1
+    assert layout.gate_list.read_text() == "check-route-overlap.sh required\n"
+    assert layout.gate("systemd-nspawn@.service").stat() == before
+
+
+@pytest.mark.parametrize("wait_seconds", [0, 600])
+def test_units_do_not_depend_on_the_config(host: Host, layout: Layout, wait_seconds: int) -> None:
+    kernel_has_all = config(waitSeconds=wait_seconds)
+    apply(host, kernel_has_all)
+    limits = {"static-routes": "660", "check-route-overlap": "1260"}
+    for name, seconds in limits.items():
+        lines = layout.unit(name).read_text().splitlines()
+        assert f"TimeoutStartSec={seconds}" in lines
+        (after,) = [line for line in lines if line.startswith("After=")]
+        assert "systemd-udev-settle.service ib_rdma_configure.service" in after
 
 
 def test_strict_raises_after_everything_is_installed(host: Host, layout: Layout) -> None:
@@ -215,7 +234,117 @@ def test_a_run_that_was_killed_before_the_reload_is_healed_by_the_next(host: Hos
     apply(host)  # systemd `behind` has read none of it
     apply(Host(routes=host.routes, units=behind, layout=layout))
     assert behind.reloads == 1
-    assert "static-routes.sh gate" in behind.show(MACHINE, "ExecStartPreEx")["ExecStartPreEx"]
+    assert "gate.sh again" in behind.show(MACHINE, "ExecStartPreEx")["ExecStartPreEx"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "mode", "is_refused"),
+    [
+        ("SuccessExitStatus=255", "WARN", True),
+        ("SuccessExitStatus=133 SIGKILL", "STRICT", True),
+        ("SuccessExitStatus=133", "STRICT", False),
+        ("TimeoutStartSec=24", "STRICT", True),
+        ("TimeoutStartSec=4", "WARN", False),
+    ],
+)
+def test_a_consumer_that_starts_though_the_gate_fails_makes_apply_fail_with_nothing_changed(
+    host: Host, layout: Layout, setting: str, mode: str, is_refused: bool
+) -> None:
+    override = layout.units / f"{MACHINE}.d" / "override.conf"
+    override.parent.mkdir()
+    override.write_text(f"[Service]\n{setting}\n")
+    before = tree(layout)
+    if is_refused:
+        with pytest.raises(UnitError, match=f"doesn't hold {MACHINE}: {setting.partition('=')[0]}="):
+            phases.run(CheckRouteOverlap(config(mode=mode), host=host))
+        assert tree(layout) == before
+    else:
+        apply(host, config(mode=mode))
+
+
+# --- oneshots ------------------------------------------------------------------------------------------------------
+
+
+def test_oneshots_that_have_not_run_are_started_once_the_network_is_up(host: Host, units: FakeSystemd) -> None:
+    apply(host)
+    assert units.starts == []
+    units.active.add("network-online.target")
+    apply(host)
+    apply(host)
+    assert units.starts == ["static-routes.service", "check-route-overlap.service"]
+
+
+def test_a_failing_strict_check_has_its_oneshot_run_too(host: Host, units: FakeSystemd) -> None:
+    units.active.add("network-online.target")
+    with pytest.raises(RouteOverlapError):
+        apply(host, config(cidrs=("172.16.2.0/24",)))
+    assert units.starts == ["static-routes.service", "check-route-overlap.service"]
+
+
+# --- locks and removal -----------------------------------------------------------------------------------------------
+
+
+def is_free(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_no_script_waits_for_a_reload_or_a_read_back_and_no_second_run_comes_between(
+    kernel: FakeKernel, layout: Layout
+) -> None:
+    seen: set[tuple[bool, bool]] = set()
+
+    class Watching(FakeSystemd):
+        def reload(self) -> None:
+            seen.add((is_free(layout.lock), is_free(layout.run_lock)))
+            super().reload()
+
+        def show(self, unit: str, *names: str) -> dict[str, str]:
+            seen.add((is_free(layout.lock), is_free(layout.run_lock)))
+            return super().show(unit, *names)
+
+    host = Host(routes=kernel, units=Watching(layout, running=[MACHINE]), layout=layout)
+    apply(host, config(watch={"enabled": True}))
+    phases.run(RemoveHostRouting(host=host))
+    assert seen == {(True, False)}
+
+
+def test_a_run_waits_for_another_and_its_config_is_the_last(host: Host, layout: Layout) -> None:
+    first, second = config(), config(mode="WARN", cidrs=("10.96.0.0/12",), staticRoutes={"enabled": True})
+    ended: list[str] = []
+
+    def run(name: str, wanted: Config) -> None:
+        apply(host, wanted)
+        ended.append(name)
+
+    threads = [threading.Thread(target=run, args=item) for item in (("first", first), ("second", second))]
+    layout.run_dir.mkdir(parents=True)
+    with layout.run_lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for thread in threads:
+            thread.start()
+        threads[0].join(timeout=0.2)
+        assert ended == []
+    for thread in threads:
+        thread.join()
+    assert plan_boot({"first": first, "second": second}[ended[-1]], host).is_empty
+
+
+def test_removal_waits_for_starts_that_run_the_gate_which_then_admits(
+    host: Host, layout: Layout, units: FakeSystemd
+) -> None:
+    apply(host)
+    units.properties[MACHINE] = {"SubState": "condition"}
+    clock = FakeClock()
+    reloads = units.reloads
+    phases.run(RemoveHostRouting(host=host), scope=phases.CancelScope(clock=clock))
+    assert clock.monotonic() == pytest.approx(15, abs=1)
+    assert units.reloads == reloads + 1
+    assert not layout.gate_script.exists()
 
 
 # --- the reference's installation ----------------------------------------------------------------------------------
@@ -313,7 +442,7 @@ def test_a_systemd_that_fails_at_any_step_leaves_old_or_new_and_the_next_run_hea
         assert not layout.script("check-route-overlap").exists()
         assert layout.script("static-routes").exists()
     apply(Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout))
-    assert layout.gate("systemd-nspawn@.service").read_text().count("ExecStartPre=") == 2
+    assert layout.gate("systemd-nspawn@.service").read_text() == DROP_IN
 
 
 def write_steps(layout: Layout) -> list[Path]:
@@ -322,11 +451,13 @@ def write_steps(layout: Layout) -> list[Path]:
         layout.script("static-routes"),
         layout.unit("static-routes"),
         layout.protocol_names,
+        layout.gate_script,
+        layout.gate_list,
         layout.gate("systemd-nspawn@.service"),
     ]
 
 
-@pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize("step", range(7))
 def test_a_file_that_can_not_be_written_at_any_step_puts_all_back(
     host: Host, layout: Layout, kernel: FakeKernel, step: int
 ) -> None:
@@ -383,7 +514,7 @@ def test_plan_says_what_apply_does_and_nothing_afterwards(host: Host, layout: La
     assert plan_boot(config(), host).is_empty
     taken_back = plan_boot(NOTHING, host)
     assert all(change.after is None for change in taken_back.files)
-    assert len(taken_back.files) == 6
+    assert len(taken_back.files) == 8
     assert taken_back.disable == ("static-routes.service", "check-route-overlap.service")
 
 

@@ -84,7 +84,6 @@ FOREIGN = ["/etc/passwd", "/etc/aks-flex-node/../passwd", "/etc/aks-flex-node/a/
         *(spoil("consumer", value=name) for name in ["../../x.service", "x", "", None]),
         *(spoil("former", value=[name]) for name in ["../../x.service", "x/y.service"]),
         *(spoil("parts", value=value) for value in PARTS),
-        spoil("parts", ROUTES, "after", value=["../x.service"]),
         spoil("parts", ROUTES, "config", value={"hostRouting": ["nothingSuch"]}),
     ],
 )

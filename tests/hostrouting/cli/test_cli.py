@@ -253,7 +253,7 @@ def test_render_writes_what_apply_installs_and_nothing_else(run: Any, config: Pa
     assert code == 0
     run("apply", config)
     rendered = {path.relative_to(tmp_path / "out"): path for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert len(rendered) == 6
+    assert len(rendered) == 8
     assert set(out.splitlines()) == set(map(str, rendered.values()))
     for name, path in rendered.items():
         installed = host.layout.root / name
@@ -282,7 +282,7 @@ def test_json_of_apply_and_plan_is_for_programs(run: Any, config: Path) -> None:
         "foreign": [],
         "missing": None,
     }
-    assert (len(boot["files"]), boot["disable"]) == (6, [])
+    assert (len(boot["files"]), boot["disable"]) == (8, [])
     assert (next_start["consumer"], next_start["admitted"]) == ("systemd-nspawn@.service", True)
     applied = json.loads(run("apply", config, "--output", "json")[1])
     overlap = applied.pop("overlap")
@@ -354,7 +354,7 @@ def test_check_is_1_while_something_fails_in_either_mode_and_0_after_the_mend(
     assert run("check", config)[0] == 1
     run("apply", "--routes-only", config)
     assert run("check", config)[0] == 0
-    assert [path.name for path in host.layout.run_dir.iterdir()] == ["lock"]
+    assert {path.name for path in host.layout.run_dir.iterdir()} == {"lock", "run.lock"}
 
 
 def test_check_with_cidrs_reads_no_file_and_with_both_adds_them(run: Any, config: Path) -> None:

@@ -1,4 +1,4 @@
-#!/bin/bash
+#!/bin/bash -p
 {
 # Loads the rules that rewrite the IPv6 health probes of Azure's load balancer, so that pods can answer them, and pins
 # the route that the answers take. Rendered by hostrouting: edits are lost.
@@ -30,38 +30,14 @@ readonly METRIC=1
 readonly RULES_LOCK_SECONDS=2
 # nft and ip answer in milliseconds.
 readonly ANSWER_SECONDS=5
-# Where the rules aren't required the gate opens after 20 s, come what may.
-readonly OPTIONAL_SECONDS=18
-
-# Ends the run where somebody has broken the glass, or where the rules would be in a network namespace of the unit's own.
-see_host() {
-  look_at_gate
-  case $GATE:$MODE in
-    off:gate)
-      complain "GATE OFF: $WHY; the start is admitted and the load balancer's probes were not looked at" && exit 0
-      ;;
-    other:*) say "$WHY: nothing was changed" && exit 0 ;;
-    unknown:*) complain "$WHY" && exit 1 ;;
-  esac
-}
-
-# Where the rules aren't required nothing is held back, not even where something hangs: systemd forgives a failure of
-# this script, and no time-out.
-run_bounded() {
-  timeout -k 1 "$OPTIONAL_SECONDS" "$0" bounded
-  case $? in
-    0) exit 0 ;;
-    124 | 137) complain "stopped rewriting the load balancer's probes: it took more than $OPTIONAL_SECONDS s" ;;
-  esac
-  exit 1
-}
-
 attempt() {
   if [ "$MODE" = rules ]; then
     take_lock || complain "$MESSAGE; going on without it"
     load_rules
   else
-    take_lock && load_rules && find_device && pin_route
+    take_lock || return
+    give_way
+    load_rules && find_device && pin_route
   fi
 }
 
@@ -144,8 +120,8 @@ fail() {
 
 CHANGES=() MODE=${1-} LIMIT=$WAIT_SECONDS
 case $#:$MODE in
-  0: | 1:bounded) ;;
-  1:gate | 1:rules) see_host ;;
+  0: | 1:gate) ;;
+  1:rules) is_on_host || { say "$WHY: nothing was changed" && exit 0; } ;;
   *)
     complain "usage: ${0##*/} [gate | rules]"
     exit 64
@@ -153,9 +129,8 @@ case $#:$MODE in
 esac
 [ -d /proc/sys/net/ipv6 ] || { say 'this kernel has no IPv6: there are no probes to rewrite' && exit 0; }
 case $MODE:$REQUIRED in
-  gate:no) run_bounded ;;
+  gate:no) be_the_gate && HOLD=0 ;;
   gate:yes) be_the_gate ;;
-  bounded:*) be_the_gate && HOLD=0 ;;
   rules:*) LOCK_LIMIT=$RULES_LOCK_SECONDS ;;
 esac
 keep_trying

@@ -1,0 +1,211 @@
+"""gate.sh, by itself: what it runs, what it forgives, and how it ends."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import pytest
+from scripts import Sandbox
+
+from hostrouting.azure.probe.ruleset import ROOM as PROBE_ROOM
+from hostrouting.boot.render import ROOM, fill
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from subprocess import CompletedProcess
+
+pytestmark = pytest.mark.kernel
+
+ROUTES, CHECK = "static-routes.sh", "check-route-overlap.sh"
+PASS, FAIL = "echo ran-$0-$*; exit 0", "exit 1"
+HANG = "trap '' TERM; while :; do sleep 60; done"
+DROP_IN = "/etc/systemd/system/x.service.d/zz-hostrouting.conf"
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
+
+
+def gate(**constants: int) -> str:
+    text = fill("gate.sh")
+    for name, value in ({"HOLD_SECONDS": 0} | constants).items():
+        text, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
+        assert count == 1
+    return text
+
+
+def installed(steps: str, **scripts: str) -> str:
+    """Shell commands that install scripts of these bodies, and a list of these steps; empty: none."""
+    lines = ["rm -rf /etc/aks-flex-node; mkdir -p /etc/aks-flex-node; cd /etc/aks-flex-node"]
+    for name, body in scripts.items():
+        path = f"{name.replace('_', '-')}.sh"
+        lines.append(f"cat >{path} <<'EOF'\n#!/bin/bash -p\n{{\n{body}\n}}\nEOF\nchmod 755 {path}")
+    if steps:
+        lines.append(f"cat >gate.list <<'EOF'\n{steps}\nEOF")
+    return "\n".join(lines)
+
+
+def run(sandbox: Sandbox, prepare: str, *arguments: str, text: str = "", **more: object) -> CompletedProcess[str]:
+    return sandbox.run(text or gate(), *arguments or ("first",), is_host=True, etc=True, prepare=prepare, **more)
+
+
+def test_it_runs_each_step_in_gate_mode_and_in_order(sandbox: Sandbox) -> None:
+    both = installed(f"{ROUTES} required\n{CHECK} forgiven", static_routes=PASS, check_route_overlap=PASS)
+    done = run(sandbox, both)
+    assert (done.returncode, done.stderr) == (0, "")
+    folder = "/etc/aks-flex-node"
+    assert done.stdout == f"ran-{folder}/{ROUTES}-gate\nran-{folder}/{CHECK}-gate\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "bodies", "code"),
+    [
+        (f"{ROUTES} required", {"static_routes": FAIL}, 255),
+        (f"{ROUTES} required", {}, 255),
+        (f"{ROUTES} required", {"static_routes": "kill -KILL $$"}, 255),
+        (f"{CHECK} forgiven", {"check_route_overlap": FAIL}, 0),
+        (f"{CHECK} forgiven", {}, 0),
+        (f"{CHECK} required", {}, 255),
+        (f"{CHECK} forgive", {}, 255),
+        (f"{CHECK} forgiven\n{ROUTES} required", {"check_route_overlap": FAIL, "static_routes": FAIL}, 255),
+    ],
+)
+def test_what_fails_or_is_missing_blocks_unless_it_is_forgiven(
+    sandbox: Sandbox, steps: str, bodies: dict[str, str], code: int
+) -> None:
+    assert run(sandbox, installed(steps, **bodies)).returncode == code
+
+
+@pytest.mark.parametrize("text", ["", "#!/bin/bash", "#!/bin/bash\n{\nexit 0\n", "#!/bin/bash\nexit 0"])
+def test_a_script_that_is_cut_off_blocks(sandbox: Sandbox, text: str) -> None:
+    prepare = installed(f"{ROUTES} required", static_routes=PASS)
+    done = run(sandbox, f"{prepare}\nprintf '{text}' >{ROUTES}")
+    assert done.returncode == 255
+    assert "isn't whole" in done.stderr
+
+
+def test_every_truncation_behind_its_first_line_is_an_error(sandbox: Sandbox) -> None:
+    lines = gate().splitlines(keepends=True)
+    for count in range(2, len(lines), 16):
+        assert run(sandbox, installed(""), text="".join(lines[:count]) + "\n").returncode != 0
+
+
+def test_a_list_that_is_gone_admits_only_where_the_drop_in_is_gone_too(sandbox: Sandbox) -> None:
+    gone = f"{installed('', static_routes=FAIL)}\nmkdir -p {DROP_IN.rpartition('/')[0]}"
+    assert run(sandbox, f"{gone}; echo ExecStartPost=load-balancer-probe.sh >{DROP_IN}").returncode == 0
+    done = run(sandbox, f"{gone}; echo ExecCondition=+/etc/aks-flex-node/gate.sh first >{DROP_IN}")
+    assert (done.returncode, done.stderr) == (
+        255,
+        "/etc/aks-flex-node/gate.list is missing; to write it anew: hostrouting apply\n",
+    )
+    # As apply and remove may leave it meanwhile: it is looked for again.
+    late = f"{gone}; echo gate.sh >{DROP_IN}; (sleep 0.5; rm {DROP_IN}) &"
+    assert run(sandbox, late, text=gate(HOLD_SECONDS=3)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("update", "code"),
+    [
+        (f"echo '{CHECK} forgiven' >gate.list; rm {ROUTES}", 0),
+        (f"echo '{CHECK} required' >gate.list; rm {ROUTES}", 255),
+        (f"printf '%s\\n' '{ROUTES} forgiven' '{CHECK} forgiven' >gate.list", 0),
+    ],
+)
+def test_an_update_in_the_midst_of_a_start_is_judged_as_it_then_is(sandbox: Sandbox, update: str, code: int) -> None:
+    """As G1: the routes go while their script runs, and what is left of the list decides."""
+    first = f"cd /etc/aks-flex-node; {update}; exit 1"
+    prepare = installed(f"{ROUTES} required\n{CHECK} required", static_routes=first, check_route_overlap=FAIL)
+    assert run(sandbox, prepare).returncode == code
+
+
+def test_a_failure_is_looked_at_again_and_said_once(sandbox: Sandbox) -> None:
+    again = "[ -e /run/tried ] && exit 0; : >/run/tried; exit 1"
+    prepare = installed(f"{ROUTES} required", static_routes=again)
+    assert run(sandbox, prepare, text=gate(HOLD_SECONDS=3)).returncode == 0
+    done = run(sandbox, installed(f"{ROUTES} required"), text=gate(HOLD_SECONDS=2))
+    assert (done.returncode, done.stderr.count("\n")) == (255, 1)
+
+
+@pytest.mark.parametrize(("how", "code"), [("required", 255), ("forgiven", 0)])
+def test_it_ends_in_time_though_a_script_can_not_be_asked_to_and_a_marker_says_so(
+    sandbox: Sandbox, how: str, code: int
+) -> None:
+    body = f'[ "$1" != unjudged ] || {{ echo "$2" >/run/marker; exit 1; }}\n{HANG}'
+    done = run(sandbox, installed(f"{CHECK} {how}", check_route_overlap=body), text=gate(ALL_SECONDS=1))
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (code, f"{CHECK} has no answer after 1 s")
+    assert (sandbox.root / "run/marker").read_text() == "check-failed: it took more than 1 s\n"
+
+
+def test_again_has_nothing_to_do_where_this_start_has_just_passed(sandbox: Sandbox) -> None:
+    passes, fails = installed(f"{ROUTES} required", static_routes=PASS), installed(f"{ROUTES} required")
+    before = ("env", "INVOCATION_ID=a1")
+    assert run(sandbox, fails, "again", before=before).returncode == 255
+    assert run(sandbox, passes, "first", before=before).returncode == 0
+    assert run(sandbox, fails, "again", before=before).returncode == 0
+    assert run(sandbox, fails, "again", before=("env", "INVOCATION_ID=b2")).returncode == 255
+    assert run(sandbox, fails, "again").returncode == 255
+    assert run(sandbox, fails, "first", before=before).returncode == 255
+    late = gate(PASS_SECONDS=-1)
+    assert run(sandbox, fails, "again", text=late, before=before).returncode == 255
+
+
+BREAK_GLASS = {
+    "the file /etc/aks-flex-node/gate.off is there": ": >/etc/aks-flex-node/gate.off",
+    "the kernel was started with hostrouting.gate=off": (
+        'echo "quiet hostrouting.gate=off ro" > "$ROOT/cmdline"; mount --bind "$ROOT/cmdline" /proc/cmdline'
+    ),
+}
+
+
+@pytest.mark.parametrize("why", BREAK_GLASS)
+def test_break_glass_admits_with_a_loud_line_and_the_marker(sandbox: Sandbox, why: str) -> None:
+    steps = f"{ROUTES} required\n{CHECK} required"
+    prepare = installed(steps, static_routes=FAIL, check_route_overlap='echo "$1 $2" >/run/marker; exit 1')
+    done = run(sandbox, f"{prepare}\n{BREAK_GLASS[why]}")
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"GATE OFF: {why}; the start is admitted and nothing was checked\n",
+    )
+    words = f"unjudged gate-off: {why}; the start was admitted and nothing was checked\n"
+    assert (sandbox.root / "run/marker").read_text() == words
+
+
+@pytest.mark.parametrize(("how", "code"), [("required", 255), ("forgiven", 0)])
+def test_in_a_network_namespace_of_the_consumers_own_nothing_is_changed_or_judged(
+    sandbox: Sandbox, how: str, code: int
+) -> None:
+    # In a process of its own: its parent is PID 1 here, which the host's namespace is that of.
+    inside = ("bash", "-c", 'unshare --net "$@"; exit "$?"', "bash")
+    words = "this unit has a network namespace of its own; the host is not seen from there"
+    check = 'echo "$2" >/run/marker; exit 1'
+    prepare = installed(f"{ROUTES} required\n{CHECK} {how}", static_routes=FAIL, check_route_overlap=check)
+    done = run(sandbox, prepare, before=inside)
+    assert (done.returncode, done.stdout) == (code, f"{words}: {ROUTES} changed nothing\n")
+    assert done.stderr == f"{CHECK}: {words}\n"
+    assert (sandbox.root / "run/marker").read_text() == f"check-failed: {words}\n"
+
+
+@pytest.mark.parametrize("signal", ["TERM", "HUP", "INT", "PIPE"])
+def test_a_signal_is_no_success(sandbox: Sandbox, signal: str) -> None:
+    """systemd takes a command that one of these ends for one that succeeds."""
+    body = f"kill -{signal} $(ps -o ppid= -p $PPID); exit 0"
+    assert run(sandbox, installed(f"{ROUTES} required", static_routes=body)).returncode == 255
+
+
+@pytest.mark.parametrize(
+    "variable", ["SHELLOPTS=noexec", "BASH_ENV=/etc/aks-flex-node/env", "BASH_FUNC_exit%%=() { command exit 0; }"]
+)
+def test_the_environment_of_the_consumer_is_not_the_gates(sandbox: Sandbox, variable: str) -> None:
+    prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}\necho 'exit 0' >env"
+    assert run(sandbox, prepare, before=("env", variable)).returncode == 255
+    for room, name in ((ROOM, ROUTES), (ROOM, CHECK), (PROBE_ROOM, "load-balancer-probe.sh")):
+        text = resources.files(room).joinpath("scripts", name).read_text()
+        assert text.startswith("#!/bin/bash -p\n"), name
+
+
+@pytest.mark.parametrize("arguments", [["now"], ["first", "again"]])
+def test_an_argument_that_is_not_known_is_an_error(sandbox: Sandbox, arguments: list[str]) -> None:
+    assert run(sandbox, installed(""), *arguments).returncode == 255
