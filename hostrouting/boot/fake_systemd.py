@@ -118,6 +118,8 @@ class FakeSystemd:
             "StartLimitBurst": (loaded.get("StartLimitBurst") or ["5"])[-1],
             "ActiveState": "active" if unit in self.active else "inactive",
         }
+        required = {name: " ".join(lists.get("Requires", ())).split() for name, lists in self._loaded.items()}
+        properties["RequiredBy"] = " ".join(name for name, units in required.items() if unit in units)
         properties |= {name: values[-1] for name, values in _spans(loaded).items()} | self.properties.get(unit, {})
         return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}
 

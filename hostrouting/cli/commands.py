@@ -270,12 +270,17 @@ def remove(options: argparse.Namespace, host: Host | None) -> int:
     """Take back what was installed."""
     del options
     from hostrouting.boot.host import Host
+    from hostrouting.boot.installation import requiring_units
+    from hostrouting.boot.manifest import Manifest
     from hostrouting.cli.changes import routes_text
     from hostrouting.tasks.configure import RemoveHostRouting
 
     on = host or Host()
+    requiring = requiring_units(on, *Manifest.load(on.layout).parts)
     neighbours.remove(on)
     styled.say(routes_text(run_task(RemoveHostRouting(host=on))))
+    for oneshot, units in requiring.items():
+        styled.say(f"{' '.join(units)} can't be started any more: still required is {oneshot}, which is gone")
     return 0
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stdout
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -305,6 +306,20 @@ def test_remove_takes_back_and_needs_no_config(run: Any, config: Path, kernel: F
     assert run("remove")[:2] == (0, "removed   172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
     assert kernel.routes() == before
     assert run("remove")[:2] == (0, "nothing to change\n")
+
+
+def test_remove_names_the_units_that_require_what_is_gone(kernel: FakeKernel, config: Path, tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    drop_in = layout.units / "agent.service.d/needs.conf"
+    drop_in.parent.mkdir(parents=True)
+    drop_in.write_text("[Unit]\nRequires=static-routes.service\n")
+    on = Host(routes=kernel, units=FakeSystemd(layout, running=["agent.service"]), layout=layout)
+    assert cli.main(["apply", str(config)], host=on) == 0
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert cli.main(["remove"], host=on) == 0
+    (line,) = [line for line in out.getvalue().splitlines() if "agent.service" in line]
+    assert "static-routes.service" in line
 
 
 def test_sigterm_ends_a_wait_with_1_and_leaves_nothing(
