@@ -574,7 +574,7 @@ case $#:${1-} in
     [ "$MODE" = STRICT ] || HOLD=0
     ;;
   *)
-    complain "usage: ${0##*/} [gate | unjudged WHY]"
+    complain "usage: ${0##*/} [gate]"
     exit 64
     ;;
 esac
