@@ -24,20 +24,23 @@ _HELD: ContextVar[frozenset[Path]] = ContextVar("_HELD", default=frozenset())
 
 
 @contextmanager
-def alone(host: Host, scope: CancelScope) -> Iterator[None]:
+def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[None]:
     """Hold the lock of a whole run: of two at once the second begins where the first has ended.
 
-    A task inside another one holds it with that. An image has no other runs, and no /run to leave a file in.
+    A task inside another one holds it with that. An image has no other runs, and no /run to leave a file in; a run
+    that wants nothing, on a host that has seen no other, leaves none either.
 
     Args:
         host: where.
         scope: ends the wait for another run.
+        is_wanting: whether anything is to be installed.
 
     Raises:
         FileError: it can't be taken.
     """
     path, held = host.layout.run_lock, _HELD.get()
-    if host.is_image or path in held:
+    has_none_before = not path.exists() and not host.layout.manifest.exists()
+    if host.is_image or path in held or (has_none_before and not is_wanting):
         yield
         return
     with locked(path, scope, seconds=_WAIT_SECONDS):

@@ -55,7 +55,8 @@ class Configure:
         Raises:
             HostRoutingError: what any of them raises; the check doesn't run after a failed installation.
         """
-        with alone(self.host or Host(), scope):
+        is_wanting = bool(self.config.static_routes.routes or self.config.route_overlap.expected_cidrs)
+        with alone(self.host or Host(), scope, is_wanting=is_wanting):
             return self._do(scope)
 
     def _do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
@@ -86,7 +87,7 @@ class RemoveHostRouting:
             FileError: a file can't be removed; a later run goes on from there.
         """
         host = self.host or Host()
-        with alone(host, scope):
+        with alone(host, scope, is_wanting=False):
             # All at once: without its routes a node isn't let through by a check that is left.
             remove_watch(host, scope, CHECK, ROUTES)
             remove_markers(host, scope)

@@ -89,5 +89,5 @@ class InstallRoutes:
             FileError: the lock can't be taken.
         """
         host = self.host or Host()
-        with alone(host, scope):
+        with alone(host, scope, is_wanting=True):
             return carry_out(self.config, host, scope)

@@ -57,8 +57,9 @@ class CheckRouteOverlap:
             FileError: a marker can't be written.
         """
         host = self.host or Host()
-        with alone(host, scope):
-            if not self.config.route_overlap.expected_cidrs:
+        has_cidrs = bool(self.config.route_overlap.expected_cidrs)
+        with alone(host, scope, is_wanting=has_cidrs):
+            if not has_cidrs:
                 remove_check(host, scope)
                 return unjudged(self.config, Verdict.OK, now=self.now)
             return self._check(host, scope)

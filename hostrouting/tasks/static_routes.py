@@ -52,8 +52,9 @@ class ConfigureStaticRoutes:
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
         host = self.host or Host()
-        with alone(host, scope):
-            if not self.config.static_routes.routes:
+        has_routes = bool(self.config.static_routes.routes)
+        with alone(host, scope, is_wanting=has_routes):
+            if not has_routes:
                 return remove_routes(host, scope)
             report = self._install(host, scope)
             start_oneshot(host, ROUTES)

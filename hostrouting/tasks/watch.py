@@ -51,7 +51,7 @@ class ConfigureWatch:
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
         host = self.host or Host()
-        with alone(host, scope):
+        with alone(host, scope, is_wanting=is_watched(self.config)):
             return self._install(host, scope) if is_watched(self.config) else remove_watch(host, scope)
 
     def _install(self, host: Host, scope: CancelScope) -> bool:

@@ -92,6 +92,7 @@ def test_the_story_of_a_host_check_plan_apply_check_remove(tmp_path: Path) -> No
         "",
         "/run/aks-flex-node:",
         "lock",
+        "run.lock",
         "expected interface: eth0",
         "✓ 172.16.1.0/24  by eth0",
         "plan: 2",
