@@ -209,7 +209,7 @@ class ConfigureLoadBalancerProbe:
             UnitError: systemd refuses, or doesn't hold the gate; likewise.
         """
         host, probe = self.host or Host(), self.config.load_balancer_probe
-        with alone(host, scope):
+        with alone(host, scope, is_wanting=probe.enabled):
             if not probe.enabled:
                 return _remove(host, self.node, scope, is_asked_for=False)
             if host.is_image:
@@ -312,7 +312,7 @@ class RemoveLoadBalancerProbe:
             UnitError: systemd refuses; likewise.
         """
         host = self.host or Host()
-        with alone(host, scope):
+        with alone(host, scope, is_wanting=False):
             return _remove(host, self.node, scope, is_asked_for=True)
 
 
