@@ -1,0 +1,315 @@
+"""The gate at random moments: updates, removals, kills and full disks while machines start and run; many at night."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from boot.test_gate import (
+    CONFIG,
+    MEND,
+    MENDED,
+    RESTARTING,
+    TEMPLATE,
+    UNITS,
+    files,
+    installed,
+    marker,
+    start,
+    write_config,
+)
+
+if TYPE_CHECKING:
+    from boot.payloads import Payload
+    from boot.rig import Machine
+
+_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+_NIGHT_SECONDS = 3600
+
+pytestmark = pytest.mark.timeout(_NIGHT_SECONDS if _IS_NIGHTLY else 120, func_only=True)
+
+
+def times(nightly: int, bounded: int) -> range:
+    return range(nightly if _IS_NIGHTLY else bounded)
+
+
+OTHER = f"{UNITS}/{TEMPLATE}.d/50-other.conf"
+HARMLESS = {"destination": "172.16.9.0/24"}
+LOCK = "/run/aks-flex-node/lock"
+
+
+def other_lines(seconds: float) -> str:
+    """Somebody else's steps before ours, which make both lists last."""
+    return f"[Service]\nExecCondition=/bin/sleep {seconds}\nExecStartPre=/bin/sleep {seconds}\n"
+
+
+def update_ours(node: Machine, number: int) -> None:
+    write_config(node, *([HARMLESS] if number % 2 else []))
+    node.python("apply", check=False)
+
+
+def update_theirs(node: Machine, number: int) -> None:
+    node.write(OTHER, other_lines(0.2 + number % 2 / 100))
+    node.systemctl("daemon-reload")
+
+
+def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) -> bool:
+    """Start the machine, disturb it so much later, and say whether its payload ran."""
+    node.systemctl("reset-failed", payload.unit, check=False)
+    before = len(payload.starts())
+    node.remove("/run/outcome")
+    node.background(
+        "sh", "-c", f"systemctl start {payload.unit}; echo $? >/run/outcome.new; mv /run/outcome.new /run/outcome"
+    )
+    node.run("sleep", f"{seconds:.3f}")
+    disturb()
+    node.wait_until(lambda: node.exists("/run/outcome"), "the start has ended")
+    if node.read("/run/outcome") == "0\n":
+        node.wait_until(lambda: len(payload.starts()) > before, "the payload ran")
+    return len(payload.starts()) > before
+
+
+@pytest.mark.parametrize("update", [update_ours, update_theirs])
+def test_at_no_moment_does_an_update_open_the_gate_or_close_it(node: Machine, update: Any) -> None:
+    """G1 of both kinds, in both lists: a shadowed machine never runs, a healthy one always does."""
+    chance = random.Random(1)
+    payload = installed(node)
+    node.write(OTHER, other_lines(0.2))
+    node.systemctl("disable", payload.unit)
+    node.boot()
+    node.python("apply", check=False)
+    for number in times(40, 3):
+        is_mended = number % 3 == 0
+        if number % 3 < 2:
+            node.ip("route", "add" if is_mended else "delete", *MEND[2:])
+        ran = start_with(node, payload, lambda n=number: update(node, n), chance.uniform(0, 0.8))
+        assert ran == is_mended, number
+        node.systemctl("stop", payload.unit)
+
+
+def test_at_no_moment_does_a_removal_keep_a_healthy_machine_down(node: Machine) -> None:
+    chance = random.Random(2)
+    payload = installed(node, MENDED)
+    node.write(OTHER, other_lines(0.2))
+    node.systemctl("disable", payload.unit)
+    node.boot()
+    for number in times(40, 2):
+        node.python("apply")
+        did_start = start_with(node, payload, lambda: node.python("remove"), chance.uniform(0, 0.8))
+        assert did_start, (number, node.journal()[-5000:])
+        node.systemctl("stop", payload.unit)
+        node.ip(*MEND)
+        ran = len(payload.starts())
+        assert start(node, payload)
+        node.wait_until(lambda count=ran: len(payload.starts()) > count, "the payload ran")  # type: ignore[misc]
+        node.systemctl("stop", payload.unit)
+        node.ip("route", "delete", *MEND[2:])
+
+
+def draw_config(chance: random.Random) -> dict[str, Any]:
+    """A config that the node fulfils, or that warns."""
+    destinations = chance.sample([f"172.16.{number}.0/24" for number in range(1, 9)], chance.randrange(5))
+    strays = ["172.16.200.0/24"] if chance.random() < 0.2 else []
+    return {
+        "staticRoutes": {
+            "enabled": True,
+            "routes": [{"destination": one, "metric": chance.randrange(3)} for one in destinations],
+        },
+        "routeOverlap": {
+            "expectedCidrs": [*destinations, *strays, "10.96.0.0/12"],
+            "mode": chance.choice(["STRICT", "WARN"]) if not strays else "WARN",
+        },
+        "watch": {"enabled": chance.random() < 0.2},
+        "waitSeconds": chance.randrange(1, 3),
+    }
+
+
+def put(node: Machine, path: str, section: dict[str, Any]) -> None:
+    node.write(path, json.dumps({"hostRouting": section}))
+
+
+@pytest.fixture
+def running(node: Machine) -> Payload:
+    """A machine that runs behind the gate, and a watcher that finds its Python."""
+    payload = installed(node, MENDED)
+    python = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
+    node.write(f"{UNITS}/hostrouting-watch.service.d/python.conf", python)
+    node.boot()
+    payload.wait_until_it_ran()
+    return payload
+
+
+def test_no_random_update_bounces_a_running_machine(node: Machine, running: Payload) -> None:
+    chance = random.Random(3)
+    pid = running.main_pid()
+    for _ in times(250, 4):
+        if chance.random() < 0.1:
+            node.python("remove")
+        else:
+            put(node, CONFIG, draw_config(chance))
+            node.python("apply")
+        assert running.main_pid() == pid
+
+
+def our_state(node: Machine) -> tuple[str, str]:
+    """Every file below /etc, and our routes."""
+    return files(node), node.run("ip", "-N", "route", "show", "proto", "217").stdout
+
+
+def test_a_killed_run_leaves_whole_scripts_and_one_set_of_routes_and_the_next_heals(
+    node: Machine, running: Payload
+) -> None:
+    chance = random.Random(4)
+    pid = running.main_pid()
+    _, before = our_state(node)
+    for number in times(100, 3):
+        put(node, CONFIG, draw_config(chance))
+        killed = f"python3 -m hostrouting apply & sleep {chance.uniform(0.1, 1.2):.3f}; kill -9 $!; wait $!; true"
+        node.run("sh", "-c", killed)
+        _, between = our_state(node)
+        cut = "for name in static-routes check-route-overlap gate; do file=/etc/aks-flex-node/$name.sh; "
+        cut += '[ ! -e "$file" ] || { bash -n "$file" && [ "$(tail -c 2 "$file")" = "}" ]; } || echo "$file"; done'
+        assert node.run("sh", "-c", cut).stdout == "", number
+        node.python("apply")
+        _, after = our_state(node)
+        assert between in {before, after}, number
+        assert node.python("plan").returncode == 0
+        assert running.main_pid() == pid
+        before = after
+
+
+def state_of_each_file(node: Machine) -> dict[str, str]:
+    """Of each file below /etc its mode and checksum; but for the two that tell of all tasks together."""
+    lines = [line for line in files(node).splitlines() if "hostrouting.installed.json" not in line]
+    described = {line.split()[0]: line for line in lines if line.startswith("./")}
+    sums = {line.split()[1]: line for line in lines if not line.startswith(("./", "."))}
+    return {path: line + sums.get(path, "") for path, line in described.items() if not path.endswith("gate.list")}
+
+
+@pytest.mark.parametrize("kind", ["ENOSPC", "EROFS"])
+def test_on_a_disk_that_takes_no_more_each_task_is_done_or_undone(node: Machine, running: Payload, kind: str) -> None:
+    """The routes may be the new ones where the check's task fails after them: each task is all or nothing."""
+    chance = random.Random(5)
+    pid = running.main_pid()
+    for number in times(25, 2):
+        folder = ("/etc/aks-flex-node", UNITS)[number % 2]
+        put(node, CONFIG, draw_config(chance))
+        if kind == "EROFS":
+            node.run("sh", "-euc", f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
+        else:
+            size = f"$(($(du -sk {folder} | cut -f1) + {chance.randrange(4, 40)}))k"
+            copied = f"mkdir -p /mnt/full; mount -t tmpfs -o mode=755,size={size} full /mnt/full; "
+            copied += f"cp -a {folder}/. /mnt/full/; mount --bind /mnt/full {folder}"
+            node.run("sh", "-euc", copied)
+        before, (_, routes_before) = state_of_each_file(node), our_state(node)
+        done = node.python("apply", check=False)
+        between, (_, routes_between) = state_of_each_file(node), our_state(node)
+        if kind == "EROFS":
+            node.run("umount", folder)
+        else:
+            node.run("sh", "-c", f"umount {folder} && cp -a /mnt/full/. {folder}/ && umount /mnt/full")
+        assert "Traceback" not in done.stderr
+        node.python("apply")
+        after, (_, routes_after) = state_of_each_file(node), our_state(node)
+        assert routes_between in {routes_before, routes_after}, (number, done.stderr)
+        assert {
+            path: between.get(path)
+            for path in between.keys() | before.keys()
+            if between.get(path) not in {before.get(path), after.get(path)}
+        } == {}, (number, done.stderr)
+        assert node.python("plan").returncode == 0
+        assert running.main_pid() == pid
+
+
+def test_of_two_runs_at_once_with_the_watcher_the_end_is_one_of_their_configs(node: Machine, running: Payload) -> None:
+    chance = random.Random(6)
+    pid = running.main_pid()
+    sections = {
+        "a": {"staticRoutes": {"enabled": True, "routes": [MENDED]}, "watch": {"enabled": True}},
+        "b": {
+            "staticRoutes": {"enabled": True, "routes": [HARMLESS]},
+            "routeOverlap": {"expectedCidrs": ["172.16.9.0/24"]},
+        },
+    }
+    for name, section in sections.items():
+        put(node, f"/root/{name}.json", section | {"waitSeconds": 1})
+    for number in times(30, 2):
+        both = f"""python3 -m hostrouting apply /root/a.json & sleep {chance.uniform(0, 0.9):.3f}
+python3 -m hostrouting apply /root/b.json || exit; wait $!"""
+        node.run("sh", "-c", both)
+        planned = [node.python("plan", f"/root/{name}.json", check=False).returncode for name in sections]
+        assert sorted(planned) == [0, 2], number
+    assert running.main_pid() == pid
+
+
+@pytest.mark.parametrize("fault", ["chattr", "folder"])
+def test_it_comes_up_by_itself_where_the_lock_could_not_be_taken(node: Machine, fault: str) -> None:
+    """G6: whatever fails is held for 3 s, so that the default start limit is never reached."""
+    payload = installed(node, MENDED)
+    node.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", RESTARTING)
+    node.boot()
+    payload.wait_until_it_ran()
+    spoil, mend = {
+        "chattr": ("mount -t tmpfs -o ro none /run/aks-flex-node", "umount /run/aks-flex-node"),
+        "folder": (f"rm {LOCK}; mkdir {LOCK}", f"rmdir {LOCK}"),
+    }[fault]
+    node.run("sh", "-euc", spoil)
+    node.systemctl("restart", payload.unit, check=False)
+    node.run("sleep", "14")
+    assert len(payload.starts()) == 1
+    assert node.show(payload.unit, "Result")["Result"] != "start-limit-hit"
+    node.run("sh", "-euc", mend)
+    node.wait_until(lambda: len(payload.starts()) == 2)
+
+
+def test_an_update_keeps_no_start_waiting_while_systemd_reloads(node: Machine, running: Payload) -> None:
+    """G7: the scripts' lock is held while routes are read, written and proven, not over a reload of seconds."""
+    node.write("/etc/systemd/system-generators/slow", "#!/bin/sh\nsleep 2\n", mode=0o755)
+    write_config(node, MENDED, HARMLESS, watch={"enabled": True})
+    taken = f"""python3 -m hostrouting apply & run=$!
+while kill -0 $run 2>/dev/null; do flock -w 1 {LOCK} true || exit 9; sleep 0.05; done; wait $run"""
+    loaded = ("systemctl", "show", "--property=UnitsLoadTimestampMonotonic", "--value")
+    before = node.run(*loaded).stdout
+    node.run("sh", "-c", taken)
+    assert node.run(*loaded).stdout != before
+    assert running.is_running()
+
+
+UNBOUNDED = """\
+[Unit]
+StartLimitIntervalSec=0
+[Service]
+Restart=on-failure
+RestartSec=10s
+ExecStartPre=/bin/sh -c 'echo first >>/run/order'
+ExecStartPre=/bin/sh -c 'echo second >>/run/order'
+"""
+
+
+def test_beside_unboundeds_drop_in_its_steps_come_after_the_verdict_and_it_starts_by_itself(node: Machine) -> None:
+    payload = installed(node)
+    node.write(f"{UNITS}/{payload.unit}.d/10-unbounded.conf", UNBOUNDED)
+    node.boot(wait=False)
+    node.wait_for(payload.unit, "activating/auto-restart")
+    assert not payload.has_run()
+    assert not node.exists("/run/order")
+    node.ip(*MEND)
+    payload.wait_until_it_ran()
+    assert node.read("/run/order") == "first\nsecond\n"
+    assert marker(node) == {"ok": ""}
+
+
+@pytest.mark.parametrize("umask", ["000", "077"])
+def test_whatever_the_umask_others_read_the_markers_and_write_nothing(node: Machine, umask: str) -> None:
+    """G3: a folder of mode 0777 let anybody replace a script that the next start runs as root."""
+    node.boot()
+    write_config(node, MENDED)
+    node.run("sh", "-c", f"umask {umask} && python3 -m hostrouting apply")
+    ours = f"/etc/aks-flex-node /run/aks-flex-node {UNITS}/{TEMPLATE}.d /etc/iproute2/rt_protos.d"
+    assert node.run("sh", "-c", f"find {ours} -perm /022 -not -type l").stdout == ""
+    as_nobody = "cat /run/aks-flex-node/route-overlap.ok /etc/aks-flex-node/static-routes.sh"
+    node.run("setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", as_nobody)
