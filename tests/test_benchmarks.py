@@ -13,6 +13,7 @@ import pytest
 from benchmarks.charts import growth_svg
 from benchmarks.figures import Report
 from benchmarks.growth import GROWTHS
+from benchmarks.lines import code_lines
 from benchmarks.page import as_table, write_docs
 from benchmarks.rows import ROWS
 
@@ -84,3 +85,8 @@ def test_what_it_measures_must_have_happened() -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert "WrongOutcomeError" in done.stderr
+
+
+def test_lines_of_code_are_neither_blank_comment_nor_docstring() -> None:
+    source = '''"""A module."""\n\n# Why.\nx = (\n    1,  # one\n\n)\n\ndef f():\n    """It\n    does."""\n    return """a\nb"""\n'''
+    assert code_lines(source) == 6

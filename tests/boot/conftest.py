@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _REQUIRED = "boot" in {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",")}
 _MACHINES = pytest.StashKey[list[Machine]]()
-_TEST_SECONDS = 120
+_TEST_SECONDS = 3600 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 120
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from boot.rig import Machine
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-_NIGHT_SECONDS = 3600
-
-pytestmark = pytest.mark.timeout(_NIGHT_SECONDS if _IS_NIGHTLY else 120, func_only=True)
 
 
 def times(nightly: int, bounded: int) -> range:
