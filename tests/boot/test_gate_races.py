@@ -13,7 +13,6 @@ from boot.test_gate import (
     CONFIG,
     MEND,
     MENDED,
-    RESTARTING,
     TEMPLATE,
     UNITS,
     files,
@@ -241,26 +240,6 @@ python3 -m hostrouting apply /root/b.json || exit; wait $!"""
         planned = [node.python("plan", f"/root/{name}.json", check=False).returncode for name in sections]
         assert sorted(planned) == [0, 2], number
     assert running.main_pid() == pid
-
-
-@pytest.mark.parametrize("fault", ["chattr", "folder"])
-def test_it_comes_up_by_itself_where_the_lock_could_not_be_taken(node: Machine, fault: str) -> None:
-    """G6: whatever fails is held for 3 s, so that the default start limit is never reached."""
-    payload = installed(node, MENDED)
-    node.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", RESTARTING)
-    node.boot()
-    payload.wait_until_it_ran()
-    spoil, mend = {
-        "chattr": ("mount -t tmpfs -o ro none /run/aks-flex-node", "umount /run/aks-flex-node"),
-        "folder": (f"rm {LOCK}; mkdir {LOCK}", f"rmdir {LOCK}"),
-    }[fault]
-    node.run("sh", "-euc", spoil)
-    node.systemctl("restart", payload.unit, check=False)
-    node.run("sleep", "14")
-    assert len(payload.starts()) == 1
-    assert node.show(payload.unit, "Result")["Result"] != "start-limit-hit"
-    node.run("sh", "-euc", mend)
-    node.wait_until(lambda: len(payload.starts()) == 2)
 
 
 def test_an_update_keeps_no_start_waiting_while_systemd_reloads(node: Machine, running: Payload) -> None:
