@@ -477,34 +477,6 @@ def test_a_oneshot_of_before_that_still_waits_does_not_write_last(machine: Machi
     assert [word for word in routes if "/" in word] == ["172.16.2.0/24"]
 
 
-def test_of_two_runs_at_once_the_end_is_one_of_their_configs(node: Machine) -> None:
-    payload = installed(node, MENDED)
-    python = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
-    node.write(f"{UNITS}/hostrouting-watch.service.d/python.conf", python)
-    node.boot()
-    payload.wait_until_it_ran()
-    pid = payload.main_pid()
-    configs = {
-        "a": {"routes": [MENDED], "cidrs": ["172.16.1.0/24"], "mode": "STRICT"},
-        "b": {"routes": [{"destination": "172.16.2.0/24"}], "cidrs": ["172.16.2.0/24"], "mode": "WARN"},
-    }
-    for name, wanted in configs.items():
-        section = {
-            "staticRoutes": {"enabled": True, "routes": wanted["routes"]},
-            "routeOverlap": {"expectedCidrs": wanted["cidrs"], "mode": wanted["mode"]},
-            "watch": {"enabled": True},
-            "waitSeconds": 1,
-        }
-        node.write(f"/root/{name}.json", json.dumps({"hostRouting": section}))
-    for seconds in ("0", "0.3", "0.6"):
-        both = f"""python3 -m hostrouting apply /root/a.json & sleep {seconds}
-python3 -m hostrouting apply /root/b.json || exit; wait $!"""
-        node.run("sh", "-c", both)
-        planned = [node.python("plan", f"/root/{name}.json", check=False).returncode for name in configs]
-        assert sorted(planned) == [0, 2]
-    assert payload.main_pid() == pid
-
-
 def test_10_2_a_first_run_over_the_references_installation_never_bounces_the_machine(node: Machine) -> None:
     """Section 10.2, and 10.1 mended: its links go first, and the gate holds from then on."""
     from boot.test_reference_faults import PASSING

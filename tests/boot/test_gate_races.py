@@ -221,24 +221,31 @@ def test_on_a_disk_that_takes_no_more_each_task_is_done_or_undone(node: Machine,
         assert running.main_pid() == pid
 
 
-def test_of_two_runs_at_once_with_the_watcher_the_end_is_one_of_their_configs(node: Machine, running: Payload) -> None:
+def test_of_two_runs_at_once_the_end_is_the_config_of_one_or_nothing_at_all(node: Machine, running: Payload) -> None:
+    """G5, with the watcher: ``apply`` beside another one, and beside ``remove``."""
     chance = random.Random(6)
     pid = running.main_pid()
-    sections = {
-        "a": {"staticRoutes": {"enabled": True, "routes": [MENDED]}, "watch": {"enabled": True}},
-        "b": {
-            "staticRoutes": {"enabled": True, "routes": [HARMLESS]},
-            "routeOverlap": {"expectedCidrs": ["172.16.9.0/24"]},
-        },
-    }
-    for name, section in sections.items():
-        put(node, f"/root/{name}.json", section | {"waitSeconds": 1})
-    for number in times(30, 2):
+    for name, routes, cidr, mode in (
+        ("a", [MENDED], "172.16.1.0/24", "STRICT"),
+        ("b", [HARMLESS], "172.16.9.0/24", "WARN"),
+    ):
+        section = {
+            "staticRoutes": {"enabled": True, "routes": routes},
+            "routeOverlap": {"expectedCidrs": [cidr], "mode": mode},
+        }
+        put(node, f"/root/{name}.json", section | {"watch": {"enabled": True}, "waitSeconds": 1})
+    for number in times(30, 3):
+        other = "remove" if number % 3 == 2 else "apply /root/b.json"
         both = f"""python3 -m hostrouting apply /root/a.json & sleep {chance.uniform(0, 0.9):.3f}
-python3 -m hostrouting apply /root/b.json || exit; wait $!"""
+python3 -m hostrouting {other} || exit; wait $!"""
         node.run("sh", "-c", both)
-        planned = [node.python("plan", f"/root/{name}.json", check=False).returncode for name in sections]
-        assert sorted(planned) == [0, 2], number
+        planned = {name: node.python("plan", f"/root/{name}.json", check=False).returncode for name in "ab"}
+        if other == "remove" and planned["a"] != 0:
+            assert not node.exists("/etc/aks-flex-node/hostrouting.installed.json")
+            assert node.run("ip", "-N", "route", "show", "proto", "217").stdout == ""
+            assert node.state("hostrouting-watch.service") == "inactive/dead"
+        else:
+            assert sorted(planned.values()) == [0, 2], number
     assert running.main_pid() == pid
 
 
