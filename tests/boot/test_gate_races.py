@@ -207,7 +207,11 @@ def test_on_a_disk_that_takes_no_more_each_task_is_done_or_undone(node: Machine,
         if kind == "EROFS":
             node.run("umount", folder)
         else:
-            node.run("sh", "-c", f"umount {folder} && cp -a /mnt/full/. {folder}/ && umount /mnt/full")
+            node.run(
+                "sh",
+                "-euc",
+                f"umount {folder}; find {folder} -mindepth 1 -delete; cp -a /mnt/full/. {folder}/; umount /mnt/full",
+            )
         assert "Traceback" not in done.stderr
         node.python("apply")
         after, (_, routes_after) = state_of_each_file(node), our_state(node)
