@@ -37,7 +37,13 @@ _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
 REQUIRED = {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",") if word.strip()}
 
 settings.register_profile(
-    "default", derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=True
+    "default",
+    max_examples=40,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    report_multiple_bugs=False,
+    print_blob=True,
 )
 settings.register_profile(
     "nightly", max_examples=5000, deadline=None, database=None, report_multiple_bugs=False, print_blob=True

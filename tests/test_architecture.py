@@ -95,6 +95,7 @@ def room_of(module: str) -> str:
     return name if name in BELOW else ""
 
 
+@cache
 def imports(source: str, *, for_types: bool = True) -> set[str]:
     """Every name that a module imports anywhere, as ``package.module`` and ``package.module.name``."""
     names: set[str] = set()

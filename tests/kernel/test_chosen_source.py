@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kernel
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-_SETTINGS = settings(max_examples=1000 if _IS_NIGHTLY else 40, suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=1000 if _IS_NIGHTLY else 20, suppress_health_check=[HealthCheck.too_slow])
 
 # --- hosts, as ip(8) is told to make them ------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(stateful_step_count=40 if _IS_NIGHTLY else 15)
-_FEWER = settings(_SETTINGS, max_examples=1000 if _IS_NIGHTLY else 20)
+_FEWER = settings(_SETTINGS, max_examples=1000 if _IS_NIGHTLY else 8)
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(7200 if _IS_NIGHTLY else 300)]
 

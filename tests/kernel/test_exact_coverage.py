@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(
-    max_examples=5000 if _IS_NIGHTLY else 30,
+    max_examples=5000 if _IS_NIGHTLY else 14,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 _FEWER = settings(_SETTINGS, max_examples=_SETTINGS.max_examples // 2)

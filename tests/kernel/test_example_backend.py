@@ -58,7 +58,7 @@ def routes_by_pyroute2() -> Iterator[Pair]:
 # Always the same examples: among many hundreds of others one differed, in an errno that ip doesn't print (see there).
 SETTINGS = settings(max_examples=12, stateful_step_count=12, derandomize=True)
 TestIpCommandBackend = conformance_test(routes_by_ip, settings=SETTINGS)
-TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=settings(max_examples=20, stateful_step_count=20))
+TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=settings(max_examples=10, stateful_step_count=15))
 
 BACKENDS = pytest.mark.parametrize("backend", [ip_command_backend, pyroute2_backend])
 

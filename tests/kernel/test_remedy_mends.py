@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(
-    max_examples=2000 if _IS_NIGHTLY else 20,
+    max_examples=2000 if _IS_NIGHTLY else 10,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kernel
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-_SETTINGS = settings(max_examples=1000 if _IS_NIGHTLY else 40, suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=1000 if _IS_NIGHTLY else 20, suppress_health_check=[HealthCheck.too_slow])
 
 # --- what is drawn -----------------------------------------------------------------------------------------------
 

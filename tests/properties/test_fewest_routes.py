@@ -24,7 +24,7 @@ ADDRESSES = tuple(SPACE)
 PREFIXES = tuple(network for length in range(27, 33) for network in SPACE.subnets(new_prefix=length))
 
 _SETTINGS = settings(
-    max_examples=2000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200,
+    max_examples=2000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 80,
     suppress_health_check=[HealthCheck.too_slow],
 )
 

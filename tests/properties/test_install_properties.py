@@ -170,7 +170,7 @@ asked_of_probe = st.builds(Probe, st.sampled_from([None, "eth0", "azure0"]), st.
 
 
 @given(st.lists(st.one_of(asked_of_routing, asked_of_probe), min_size=1, max_size=5))
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_nothing(
     story: list[Config | Probe],
 ) -> None:

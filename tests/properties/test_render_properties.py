@@ -42,19 +42,19 @@ patterns = st.from_regex(r"[][A-Za-z0-9_.*?-]+", fullmatch=True)
 seconds = st.integers(0, 600)
 static_routes = st.lists(
     st.builds(StaticRoute, destinations, gateways, st.one_of(st.none(), names), st.integers(0, METRIC_MAX)),
-    max_size=8,
+    max_size=5,
     unique_by=lambda route: (route.destination, route.metric),
 )
 overlaps = st.builds(
     RouteOverlap,
     st.lists(
-        st.one_of(networks, st.builds(ExpectedCidr, networks, st.lists(patterns, min_size=1, max_size=3))), max_size=6
+        st.one_of(networks, st.builds(ExpectedCidr, networks, st.lists(patterns, min_size=1, max_size=2))), max_size=4
     ),
     st.sampled_from(["WARN", "STRICT"]),
-    st.lists(patterns, max_size=4),
-    st.lists(patterns, max_size=4),
+    st.lists(patterns, max_size=3),
+    st.lists(patterns, max_size=3),
     seconds,
-    st.lists(networks, max_size=4),
+    st.lists(networks, max_size=3),
 )
 
 

@@ -147,7 +147,7 @@ happenings = st.one_of(
 )
 
 
-@settings(max_examples=1500 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 30)
+@settings(max_examples=1500 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 15)
 @given(st.lists(st.tuples(st.floats(0, 30), happenings), max_size=12))
 def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_looks_no_more_than_it_must(
     story: list[tuple[float, tuple[Any, ...]]],
