@@ -11,7 +11,6 @@ from hostrouting.model.uncollected import uncollected
 if TYPE_CHECKING:
     from hostrouting.boot.preview import BootPlan, FileChange
     from hostrouting.cli.preview import NextStart
-    from hostrouting.model.routes import Route
     from hostrouting.routes.plan import RoutePlan, RoutesReport
 
 __all__ = ["boot_lines", "diff_lines", "plan_text", "routes_text"]
@@ -73,14 +72,11 @@ def diff_lines(change: FileChange) -> list[str]:
 
 def _route_lines(plan: RoutePlan, add: str, replace: str, remove: str, unchanged: str) -> list[str]:
     width = max(map(len, (add, replace, remove, unchanged)))
-
-    def line(word: str, route: Route, tail: str = "") -> str:
-        return f"{word:{width}} {clean(str(route))}{tail}"
-
+    add, replace, remove, unchanged = (f"{word:{width}} " for word in (add, replace, remove, unchanged))
     return [
-        *(good(line(add, route)) for route in plan.add),
-        *(line(replace, item.new, dim(f"  was: {clean(str(item.old))}")) for item in plan.replace),
-        *(bad(line(remove, route)) for route in plan.remove),
-        *(dim(line(unchanged, route)) for route in plan.unchanged),
-        *(dim(line(unchanged, route, "  (somebody else's, already there)")) for route in plan.foreign),
+        *(good(add + clean(str(route))) for route in plan.add),
+        *(replace + clean(str(item.new)) + dim(f"  was: {clean(str(item.old))}") for item in plan.replace),
+        *(bad(remove + clean(str(route))) for route in plan.remove),
+        *(dim(unchanged + clean(str(route))) for route in plan.unchanged),
+        *(dim(f"{unchanged}{clean(str(route))}  (somebody else's, already there)") for route in plan.foreign),
     ]

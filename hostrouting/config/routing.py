@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -105,11 +104,11 @@ def _read_route(entry: object, known: dict[tuple[object, ...], StaticRoute]) -> 
 def _copy(route: StaticRoute, destination: IPv4Network) -> StaticRoute:
     """A route with another destination, which has been checked as all of it has."""
     copied = StaticRoute.__new__(StaticRoute)
-    set_field = partial(object.__setattr__, copied)  # as attrs does
-    set_field("destination", destination)
-    set_field("gateway", route.gateway)
-    set_field("dev", route.dev)
-    set_field("metric", route.metric)
+    set_field = object.__setattr__  # as attrs does
+    set_field(copied, "destination", destination)
+    set_field(copied, "gateway", route.gateway)
+    set_field(copied, "dev", route.dev)
+    set_field(copied, "metric", route.metric)
     return copied
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told
-from hostrouting.kernel.rtnetlink.changes import Listener
+from hostrouting.kernel.rtnetlink.changes import Listener, calm
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.deletion import Deletable, SameDestinations
-from hostrouting.kernel.rtnetlink.entries import Inside, RouteReader
+from hostrouting.kernel.rtnetlink.entries import Inside, RouteReader, routes_of
 from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
 from hostrouting.kernel.rtnetlink.nexthops import DUMP_NEXTHOPS, HiddenHops, decode_nexthop
 from hostrouting.kernel.rtnetlink.rules import DUMP_RULES, decode_rule
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network
     from typing import TypeVar
 
-    from hostrouting.kernel.rtnetlink.entries import Destinations
+    from hostrouting.kernel.rtnetlink.entries import Destinations, Group
     from hostrouting.kernel.rtnetlink.messages import Run
     from hostrouting.model.links import Address, Link
+    from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import NexthopObject, Route
     from hostrouting.model.rules import Rule
     from phases import CancelScope
@@ -52,6 +53,7 @@ _ATTEMPTS = 32
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
 _CALM_ATTEMPTS = 4
 
+_LIST_ROUTES = "list the routes"
 _LIST_NEXTHOPS = "list the nexthop objects"
 
 # What fib_lookup answers instead of an entry; anything else is a failure to answer.
@@ -110,20 +112,25 @@ class NetlinkBackend:
         Returns:
             The entries; none for a table that doesn't exist. One that uses a nexthop object has the hops of that.
         """
-        attempt = "list the routes"
-        attempts_left = _CALM_ATTEMPTS
+        with uncollected():
+            return tuple(routes_of(self._groups(table)))
 
-        def read(talk: Conversation) -> tuple[Route, ...]:
-            nonlocal attempts_left
-            with told(attempt), closing(Listener()) as listener:
+    def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+        """The entries of a table as ``routes`` reads them: prefixes that follow each other, by their way."""
+        with uncollected():
+            return tuple(
+                (way.entry, [(first, length) for length, first in prefixes]) for way, prefixes in self._groups(table)
+            )
+
+    def _groups(self, table: int | None) -> list[Group]:
+        attempts = iter(range(_CALM_ATTEMPTS))
+
+        def read(talk: Conversation) -> list[Group]:
+            with told(_LIST_ROUTES), calm(attempts):
                 runs = list(_dumped_routes(talk, table))
-                if attempts_left and listener.saw_a_change():
-                    attempts_left -= 1
-                    raise rtnl.AgainError
-            with uncollected():
-                return tuple(chain.from_iterable(map(self._reader().read, runs)))
+            return list(chain.from_iterable(map(self._reader().groups, runs)))
 
-        return self._read(attempt, read)
+        return self._read(_LIST_ROUTES, read)
 
     def default_routes(self, table: int = Table.MAIN) -> tuple[Route, ...]:
         """The entries of a table for 0.0.0.0/0, which stand at its head; it is read no further.
@@ -162,23 +169,17 @@ class NetlinkBackend:
         Returns:
             The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
         """
-        attempt, names = "list the routes", frozenset(devs)
-        attempts_left = _CALM_ATTEMPTS
+        names, attempts = frozenset(devs), iter(range(_CALM_ATTEMPTS))
 
         def is_wanted(route: Route) -> bool:
             return not is_plain_by(route, names)
 
         def read(talk: Conversation) -> tuple[Route, ...]:
-            nonlocal attempts_left
             reader = self._reader(is_wanted, Inside(inside) if inside else None)
-            with told(attempt), closing(Listener()) as listener, uncollected():
-                found = tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
-                if attempts_left and listener.saw_a_change():
-                    attempts_left -= 1
-                    raise rtnl.AgainError
-            return found
+            with told(_LIST_ROUTES), calm(attempts), uncollected():
+                return tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
 
-        return self._read(attempt, read)
+        return self._read(_LIST_ROUTES, read)
 
     @contextmanager
     def noticing_changes(self) -> Iterator[Callable[[], bool]]:

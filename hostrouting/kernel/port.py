@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network
 
     from hostrouting.model.links import Address, Link
+    from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import Lookup, Route, RouteFailure
     from hostrouting.model.rules import Rule
     from phases import CancelScope
@@ -47,6 +48,14 @@ class RouteBackend(Protocol):
         """The entries of a table, in the kernel's order; of every table, if none is named.
 
         A table that doesn't exist is empty.
+        """
+        ...
+
+    def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+        """The entries of a table without a value for each: in the kernel's order, those that go the same way at once.
+
+        Returns:
+            An entry whose destination doesn't count, and the prefixes of some that differ from it in nothing else.
         """
         ...
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from ipaddress import IPv4Network
 
+    from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import Route
 
 __all__ = ["WholeTables", "is_plain_by"]
@@ -36,6 +37,10 @@ class WholeTables:
         def routes(self, table: int | None = None) -> tuple[Route, ...]:
             """As ``RouteBackend.routes``."""
             ...
+
+    def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+        """The entries of a table in the kernel's order, each by itself."""
+        return tuple((route, (numbers(route.destination),)) for route in self.routes(table))
 
     def default_routes(self) -> tuple[Route, ...]:
         """The entries of table main for 0.0.0.0/0, in the kernel's order."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from hostrouting.model.prefixes import network_of
+from hostrouting.model.prefixes import network_of, numbers
 from hostrouting.model.text import shown
 
 __all__ = [
@@ -63,8 +63,6 @@ def _text(value: object, kind: str) -> str:
 
 def reserved_block(network: IPv4Network) -> str | None:
     """The special-purpose block that a network lies in wholly, in words; None if it lies in none."""
-    if int(network.network_address) >> 24 not in _RESERVED_OCTETS:
-        return None
     for block, words in RESERVED.items():
         if network.subnet_of(block):
             return words
@@ -161,15 +159,14 @@ def parse_prefix(value: object) -> IPv4Network:
     Raises:
         ValueError: it is anything else; for host bits the message names the masked form.
     """
-    if not isinstance(value, IPv4Network):
-        number, length = _split(value)
-        if number & (_ALL_ONES >> length):
-            masked = IPv4Network((number, length), strict=False)
-            raise ValueError(f"'{IPv4Address(number)}/{length}' has host bits set; did you mean {masked}?")
-        value = network_of(number, length)
-    if value.prefixlen == 0:
+    number, length = numbers(value) if isinstance(value, IPv4Network) else _split(value)
+    if number & (_ALL_ONES >> length):
+        masked = IPv4Network((number, length), strict=False)
+        raise ValueError(f"'{IPv4Address(number)}/{length}' has host bits set; did you mean {masked}?")
+    if length == 0:
         raise ValueError("'0.0.0.0/0' is the default route; these tasks install only more specific ones")
-    return _refuse_reserved(value)
+    network = value if isinstance(value, IPv4Network) else network_of(number, length)
+    return _refuse_reserved(network) if number >> 24 in _RESERVED_OCTETS else network
 
 
 def parse_cidr(value: object) -> IPv4Network:

@@ -45,10 +45,6 @@ class PrefixSet:
         position = bisect_right(self._firsts, last) - 1
         return position >= 0 and first <= self._lasts[position]
 
-    def holds(self, address: int) -> bool:
-        """Whether an address is in one of them."""
-        return self.overlaps(address, address)
-
 
 def halves(network: IPv4Network) -> tuple[IPv4Network, ...]:
     """The two prefixes that are together the network and each longer than it; none for a /32."""

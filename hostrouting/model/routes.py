@@ -83,6 +83,10 @@ class Protocol(IntEnum):
     HOSTROUTING = 217
 
 
+# Read for each of thousands of routes: the name of a module's in a tenth of the time of a member's.
+_UNICAST, _MAIN, _OURS = RouteType.UNICAST, Table.MAIN, Protocol.HOSTROUTING
+
+
 def _word(number: int, known: type[IntEnum]) -> str:
     try:
         return known(number).name.lower()
@@ -197,7 +201,7 @@ class Route:
     @property
     def is_ours(self) -> bool:
         """Whether hostrouting installed it: protocol 217 in table main, and no default route: no config has one."""
-        is_marked = self.protocol == Protocol.HOSTROUTING and self.table == Table.MAIN
+        is_marked = self.protocol == _OURS and self.table == _MAIN
         return is_marked and self.destination.prefixlen > 0
 
     @property
@@ -224,7 +228,7 @@ class Route:
         return sorted(map(_sortable, self.hops)) == sorted(map(_sortable, other.hops))
 
     def __str__(self) -> str:
-        kind = "" if self.type is RouteType.UNICAST else f"{self.type.name.lower()} "
+        kind = "" if self.type is _UNICAST else f"{self.type.name.lower()} "
         tos = f" tos {self.tos:#04x}" if self.tos else ""
         # All but the destination thousands of routes have in common, often with the very same hops.
         tail = _tail(
@@ -267,11 +271,12 @@ def _sortable(hop: NextHop) -> tuple[str, str, bool, int]:
 
 
 def _destination(network: IPv4Network) -> str:
-    if network.prefixlen == 0:
+    length = network.prefixlen
+    if length == 0:
         return "default"
     # In a third of the time that str takes for the same.
     address = socket.inet_ntoa(network.network_address.packed)
-    return address if network.prefixlen == 32 else f"{address}/{network.prefixlen}"
+    return address if length == 32 else f"{address}/{length}"
 
 
 # fib_props in net/ipv4/fib_semantics.c, and fib4_rule_action for the rules.

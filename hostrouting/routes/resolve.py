@@ -93,7 +93,8 @@ def resolve(
     if refusals:
         raise RouteError("\n".join(refusals))
     # A gateway may be reachable only by another of these routes, which must then be there first.
-    routes.sort(key=lambda route: route.scope != Scope.LINK)
+    nearest = Scope.LINK
+    routes.sort(key=lambda route: route.scope != nearest)
     return Resolution(tuple(routes), tuple(missing.values()))
 
 

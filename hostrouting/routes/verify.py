@@ -36,21 +36,27 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
     """
     if not wanted:
         return
-    main, local = backend.routes(Table.MAIN), backend.routes(Table.LOCAL)
+    local = backend.routes(Table.LOCAL)
     with uncollected():
-        left = unproven(wanted, rules=backend.rules(), main=main, local=local)
+        left = unproven(wanted, rules=backend.rules(), main=backend.routes_by_way(Table.MAIN), local=local)
     if not left:
         return
     probes = {route: address for route, address in left if address is not None}
     answers = backend.lookup(tuple(probes.values()))
     # Of several wanted metrics of a destination the lowest carries the packets; the others stand by.
-    keys, there = {route.key for route in wanted}, {route.key for route in main}
-    losers = [
-        _beaten(route, answer, is_there=route.key in there)
+    keys = {route.key for route in wanted}
+    beaten = [
+        (route, answer)
         for route, answer in zip(probes, answers, strict=True)
         if not _wins(route, answer) and not _stands_by(route, answer, keys)
     ]
-    losers += _covered([route for route, address in left if address is None], main, local)
+    covered = [route for route, address in left if address is None]
+    if not beaten and not covered:
+        return
+    main = backend.routes(Table.MAIN)
+    there = {route.key for route in main}
+    losers = [_beaten(route, answer, is_there=route.key in there) for route, answer in beaten]
+    losers += _covered(covered, main, local)
     if losers:
         rest = len(losers) - _NAMED_MAX
         raise RouteError("\n".join([*losers[:_NAMED_MAX], *([f"and {rest} more"] if rest > 0 else [])]))
@@ -81,8 +87,6 @@ def _stands_by(route: Route, answer: Lookup, wanted: set[tuple[int, IPv4Network,
 
 def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route]) -> list[str]:
     """Routes whose every address belongs to longer prefixes; fine as long as ours and own addresses would do."""
-    if not routes:
-        return []
     places = [numbers(route.destination) for route in routes]
     locals_ = [numbers(route.destination) for route in local]
     ours = [numbers(route.destination) for route in main if route.is_ours]

@@ -44,6 +44,7 @@ class _Wrapper:
         self.addresses = inner.addresses
         self.rules = inner.rules
         self.routes = inner.routes
+        self.routes_by_way = inner.routes_by_way
         self.default_routes = inner.default_routes
         self.routes_except = inner.routes_except
         self.noticing_changes = inner.noticing_changes

@@ -36,6 +36,7 @@ of which never exists), and the answers to look-ups.
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from operator import methodcaller
 from typing import TYPE_CHECKING, ClassVar
@@ -48,6 +49,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.errors import RouteError
+from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import Table
 from hostrouting.testing.strategies import (
     DESTINATIONS,
@@ -100,6 +102,7 @@ class Pair:
         self.addresses = backend.addresses
         self.rules = backend.rules
         self.routes = backend.routes
+        self.routes_by_way = backend.routes_by_way
         self.default_routes = backend.default_routes
         self.routes_except = backend.routes_except
         self.noticing_changes = backend.noticing_changes
@@ -278,6 +281,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         self._compare("routes", lambda kernel: kernel.routes())
         for table in _TABLES:
             self._compare(f"routes of table {table}", methodcaller("routes", table))
+            self._compare(f"routes of table {table} by way", partial(_one_by_one, table))
         self._compare("default routes", lambda kernel: kernel.default_routes())
         for devs, inside in _CHOICES:
             self._compare(f"routes but by {devs}", methodcaller("routes_except", devs, inside=inside))
@@ -304,6 +308,14 @@ def _forget_changes(kernel: Kernel) -> None:
     with suppress(TimedOut):
         while True:
             kernel.wait_for_change(CancelScope(timeout=_QUIET_SECONDS))
+
+
+def _one_by_one(table: int, kernel: Kernel) -> list[Route]:
+    return [
+        attrs.evolve(entry, destination=network_of(*prefix))
+        for entry, prefixes in kernel.routes_by_way(table)
+        for prefix in prefixes
+    ]
 
 
 def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -> list[object]:

@@ -175,6 +175,16 @@ def is_plain_by_eth0(route: Route) -> bool:
 
 
 @pytest.mark.kernel
+def test_routes_by_their_way_are_the_routes(node: NamespaceKernel) -> None:
+    node.add(many(1200) + mixed(1200))
+    by_way = node.routes_by_way(Table.MAIN)
+    assert len(by_way) < 1500
+    assert [
+        attrs.evolve(entry, destination=network_of(*prefix)) for entry, prefixes in by_way for prefix in prefixes
+    ] == list(node.routes(Table.MAIN))
+
+
+@pytest.mark.kernel
 def test_all_but_the_plain_routes_by_some_interfaces(node: NamespaceKernel) -> None:
     node.add(many(1200) + mixed(1200))
     everything = node.routes()

@@ -62,13 +62,14 @@ def test_what_the_tables_show_to_win_the_kernel_has_win(
     for dev in down:
         kernel.set_link(dev, up=False)
     main, local = kernel.routes(Table.MAIN), kernel.routes(Table.LOCAL)
-    left = unproven(main, rules=kernel.rules(), main=main, local=local)
+    by_way = kernel.routes_by_way(Table.MAIN)
+    left = unproven(main, rules=kernel.rules(), main=by_way, local=local)
     asked = {route for route, _ in left}
     event(f"{len(main) - len(asked)} proven")
     if own_rules:
         assert asked == set(main)
     # The address that a route is proven at is what the same tables without the kernel's rules are asked about.
-    addresses = dict(unproven(main, rules=(), main=main, local=local))
+    addresses = dict(unproven(main, rules=(), main=by_way, local=local))
     for route in main:
         if route not in asked:
             address = addresses[route]
@@ -84,10 +85,10 @@ def test_plain_routes_leave_nothing_to_ask() -> None:
     wanted = [Route(IPv4Network(f"172.16.{third}.0/24"), hop) for third in range(8)]
     wanted += [Route(IPv4Network("172.16.0.0/16"), hop), Route(IPv4Network("172.16.1.0/32"), hop)]
     assert kernel.add([Route(IPv4Network("0.0.0.0/0"), hop, protocol=Protocol.DHCP), *wanted]) == ()
-    tables = {"rules": kernel.rules(), "main": kernel.routes(Table.MAIN), "local": kernel.routes(Table.LOCAL)}
+    tables = {"rules": kernel.rules(), "main": kernel.routes_by_way(Table.MAIN), "local": kernel.routes(Table.LOCAL)}
     assert unproven(wanted, **tables) == []  # type: ignore[arg-type]
 
 
 def test_a_route_to_half_of_all_addresses_is_not_asked_about_at_the_address_of_this_host_itself() -> None:
     half = Route(IPv4Network("0.0.0.0/1"), (NextHop("eth0"),))
-    assert unproven([half], rules=(), main=[half], local=()) == [(half, IPv4Address("0.0.0.1"))]
+    assert unproven([half], rules=(), main=[(half, [(0, 1)])], local=()) == [(half, IPv4Address("0.0.0.1"))]

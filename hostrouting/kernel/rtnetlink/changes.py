@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import errno as errnos
+from typing import TYPE_CHECKING
 
+from hostrouting.kernel.rtnetlink.constants import AgainError
 from hostrouting.kernel.rtnetlink.socket import Socket
 
-__all__ = ["Listener"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Listener", "calm"]
 
 # linux/rtnetlink.h: RTMGRP_*. Never the default groups of a library: those bring IPv6, neighbours and traffic control.
 _LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE = 0x1, 0x10, 0x40, 0x80
@@ -66,3 +71,17 @@ class Listener(Socket):
             except OSError:
                 self._has_seen = True  # ENOBUFS: there were too many
         return self._has_seen
+
+
+@contextlib.contextmanager
+def calm(attempts: Iterator[int]) -> Iterator[None]:
+    """Have what is read meanwhile read again if anything changes, as long as there are attempts left.
+
+    Raises:
+        AgainError: something has changed.
+        OSError: nobody can listen.
+    """
+    with contextlib.closing(Listener()) as listener:
+        yield
+        if listener.saw_a_change() and next(attempts, None) is not None:
+            raise AgainError

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import socket
 import struct
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import attrs
 
@@ -22,13 +23,11 @@ from hostrouting.model.prefixes import PrefixSet, network_of, numbers
 from hostrouting.model.routes import NextHop, Route, RouteType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from hostrouting.kernel.rtnetlink.messages import Run
 
-__all__ = ["Destinations", "Inside", "RouteReader", "decode_hops"]
-
-T = TypeVar("T")
+__all__ = ["Destinations", "Group", "Inside", "RouteReader", "decode_hops", "routes_of"]
 
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
@@ -39,7 +38,7 @@ _HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
 _IPV4_BYTES = 4
 _ANY = bytes(_IPV4_BYTES)
 
-_KEPT_MAX = 4096
+_KEPT_MAX = 4096  # where each says something else
 
 
 class Destinations(Protocol):
@@ -74,11 +73,15 @@ class Inside:
         return self._networks.overlaps(first, last)
 
 
-class _Way(NamedTuple):
-    """What entries have in common: all of a ``Route`` but its destination, in order."""
+class Way(NamedTuple):
+    """What entries have in common: an entry whose destination doesn't count, and all of it but that, in order."""
 
+    entry: Route
     fields: tuple[Any, ...]
     is_wanted: bool
+
+
+Group = tuple[Way, Sequence[tuple[int, int]]]
 
 
 class RouteReader:
@@ -103,24 +106,31 @@ class RouteReader:
         self._is_wanted = is_wanted
         self._destinations = destinations
         self._hidden_hops = hidden_hops
-        self._ways: dict[bytes, _Way | None] = {}
-        self._odd_ones: dict[bytes, Route | None] = {}
+        self._ways: dict[bytes, Way | None] = {}
 
     def read(self, run: Run) -> list[Route]:
         """The wanted entries of a part of a dump, in its order.
 
         Raises:
+            AgainError: as ``groups``.
+        """
+        return routes_of(self.groups(run))
+
+    def groups(self, run: Run) -> list[Group]:
+        """The same, each time what some that follow each other have in common, and the length and address of each.
+
+        Raises:
             AgainError: an interface is gone, or a message makes no sense.
         """
         try:
-            return self._read(run.messages, run.length)
+            return self._groups(run.messages, run.length)
         except (ValueError, IndexError, struct.error) as error:
             raise rtnl.AgainError(NO_SENSE) from error
 
-    def _read(self, block: bytes, length: int) -> list[Route]:
+    def _groups(self, block: bytes, length: int) -> list[Group]:
         if block[_DST_HEADER] != _HAS_DST or length % 4:
             return [
-                route for at in range(0, len(block), (length + 3) & ~3) for route in self._odd(block[at : at + length])
+                group for at in range(0, len(block), (length + 3) & ~3) for group in self._odd(block[at : at + length])
             ]
         blanked = bytearray(block)
         zeros = bytes(len(block) // length)
@@ -129,14 +139,14 @@ class RouteReader:
         first = bytes(blanked[:length])
         if blanked == first * len(zeros):
             return self._alike(block, length, self._way(first[HEADER_BYTES:]))
-        routes: list[Route] = []
+        groups: list[Group] = []
         for at, prefix in zip(range(0, len(block), length), _prefixes(length).iter_unpack(block), strict=True):
             if block[at + _DST_HEADER.start : at + _DST_HEADER.stop] == _HAS_DST:
                 way = self._way(bytes(blanked[at + HEADER_BYTES : at + length]))
-                routes += self._chosen(way, (prefix,))
+                groups += self._chosen(way, (prefix,))
             else:
-                routes += self._odd(block[at : at + length])
-        return routes
+                groups += self._odd(block[at : at + length])
+        return groups
 
     def answers(self, messages: Sequence[bytes]) -> list[Route]:
         """The entries that answer look-ups, each in a message of its own, in the order of the messages.
@@ -150,7 +160,7 @@ class RouteReader:
         found: dict[int, Iterator[Route]] = {}
         try:
             for length, alike in by_length.items():
-                routes = self._read(b"".join(alike), length)
+                routes = routes_of(self._groups(b"".join(alike), length))
                 if len(routes) != len(alike):
                     raise rtnl.AgainError(NO_SENSE)
                 found[length] = iter(routes)
@@ -158,7 +168,7 @@ class RouteReader:
             raise rtnl.AgainError(NO_SENSE) from error
         return [next(found[len(message)]) for message in messages]
 
-    def _alike(self, block: bytes, length: int, way: _Way | None) -> list[Route]:
+    def _alike(self, block: bytes, length: int, way: Way | None) -> list[Group]:
         """The wanted ones of entries that differ in their destinations only."""
         layout = _prefixes(length)
         if way is not None and not way.is_wanted:
@@ -166,32 +176,25 @@ class RouteReader:
             (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
             if self._destinations is None or not self._destinations.are_between(first, last):
                 return []
-        return self._chosen(way, layout.iter_unpack(block))
+        return self._chosen(way, list(layout.iter_unpack(block)))
 
-    def _chosen(self, way: _Way | None, prefixes: Iterable[tuple[Any, ...]]) -> list[Route]:
+    def _chosen(self, way: Way | None, prefixes: Sequence[tuple[Any, ...]]) -> list[Group]:
         if way is None:
             return []
         if not way.is_wanted:
             prefixes = self._destinations.among(prefixes) if self._destinations is not None else ()
-        return [Route(network_of(address, length), *way.fields) for length, address in prefixes]
+        return [(way, prefixes)] if prefixes else []
 
-    def _odd(self, message: bytes) -> list[Route]:
+    def _odd(self, message: bytes) -> list[Group]:
         """The entry whose destination isn't where most have it, if it is wanted."""
-        body = message[HEADER_BYTES:]
-        if body in self._odd_ones:
-            route = self._odd_ones[body]
-        else:
-            route = self._decode(body)
-            _keep(self._odd_ones, body, route)
-        if route is None:
+        way = self._way(message[HEADER_BYTES:])
+        if way is None:
             return []
-        if self._is_wanted is None or self._is_wanted(route):
-            return [route]
-        prefix = (route.destination.prefixlen, int(route.destination.network_address))
-        return [route] if self._destinations is not None and self._destinations.among((prefix,)) else []
+        destination = way.entry.destination
+        return self._chosen(way, ((destination.prefixlen, int(destination.network_address)),))
 
-    def _way(self, body: bytes) -> _Way | None:
-        """What the body of an entry with a blank destination says; None if it is no entry."""
+    def _way(self, body: bytes) -> Way | None:
+        """What the body of an entry says, which may have a blank destination; None if it is no entry."""
         try:
             return self._ways[body]
         except KeyError:
@@ -200,8 +203,10 @@ class RouteReader:
         way = None
         if route is not None:
             is_wanted = self._is_wanted is None or self._is_wanted(route)
-            way = _Way(attrs.astuple(route, recurse=False)[1:], is_wanted)
-        _keep(self._ways, body, way)
+            way = Way(route, attrs.astuple(route, recurse=False)[1:], is_wanted)
+        if len(self._ways) >= _KEPT_MAX:
+            self._ways.clear()
+        self._ways[body] = way
         return way
 
     def _decode(self, body: bytes) -> Route | None:
@@ -213,11 +218,9 @@ class RouteReader:
         return attrs.evolve(route, hops=self._hidden_hops[route.nexthop_id])
 
 
-def _keep(kept: dict[bytes, T], body: bytes, value: T) -> None:
-    """Remember what a body says, within a bound where every one says something else."""
-    if len(kept) >= _KEPT_MAX:
-        kept.clear()
-    kept[body] = value
+def routes_of(groups: Iterable[Group]) -> list[Route]:
+    """The entries that some groups stand for."""
+    return [Route(network_of(first, length), *way.fields) for way, prefixes in groups for length, first in prefixes]
 
 
 @functools.cache
