@@ -35,24 +35,21 @@ TABLES=$'rule show\nroute show table all\naddress show'
 [ "$SETTLE_SECONDS" -eq 0 ] || TABLES+=$'\nlink show'
 readonly TABLES
 
-# think STEP <SECTIONS: the steps stand at the end of the program. Program and config are here-documents, quoted:
-# nothing in them is expanded. It ends the subshell that it is called in.
+# What awk has ip read; the marker is made of it.
+SCRATCH=$RUN_DIR/route-overlap.$$
+export SCRATCH ERRORS TABLES
+
+# think <LISTED: prints a verdict. Program and config are here-documents, quoted: nothing in them is expanded. It ends
+# the subshell that it is called in.
 think() {
-  exec awk -v step="$1" -f /dev/fd/3 /dev/fd/4 -
+  exec awk -f /dev/fd/3 /dev/fd/4 -
 } 3<<'AWK' 4<<'CONFIG'
 @ROUTES_AWK@
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
-# The lifetime of an address from DHCP changes every second.
-/ valid_lft [^ ]+ preferred_lft / { sub(/valid_lft.*/, "") }
-section == "answers" {
-  answer[++answers] = $0
-  next
-}
-section == "questions" { read_question() }
 section == "kernel" {
-  held[++helds] = $0
+  held[++helds] = lasting($0)
   if (!/^[0-9]+:/)
     read_route()
   else if (/^[0-9]+:\t/)
@@ -65,11 +62,18 @@ section == "kernel" {
   }
 }
 
+# The lifetime of an address from DHCP changes every second.
+function lasting(line) {
+  if (line ~ / valid_lft [^ ]+ preferred_lft /)
+    sub(/valid_lft.*/, "", line)
+  return line
+}
+
 # expect FIRST LAST CIDR [PATTERN WORDS]: a part of an expected CIDR that is judged, as numbers: what lies in 0/8, 127/8,
 # 224/4 and 240/4 isn't. PATTERN: the interfaces that alone may carry it, and WORDS how the config calls them.
 section == "config" && $1 == "expect" {
   ranges++
-  range_first[ranges] = $2 + 0
+  range_first[ranges] = $2
   range_last[ranges] = $3 + 0
   expected_cidr[ranges] = $4
   own_pattern[ranges] = $5
@@ -96,6 +100,7 @@ function read_route() {
 function read_rule(    line) {
   rules++
   usual_rules += /^(0:\tfrom all lookup 255|32766:\tfrom all lookup 254|32767:\tfrom all lookup 253) *$/
+  has_sources = has_sources || /from [0-9]/
   treats_tcp_apart = treats_tcp_apart || (/ ipproto / && !/ [sd]port /)
   if (match($0, / to [0-9][^ ]*/))
     rule_to[++rules_to] = substr($0, RSTART + 4, RLENGTH - 4)
@@ -114,94 +119,157 @@ function read_address() {
     return
   source_dev[++sources] = $2
   source[sources] = substr($4, 1, index($4 "/", "/") - 1)
-  place($5 == "peer" ? $6 : index($4, "/") ? $4 : $4 "/32")
-  source_first[sources] = first - first % size[bits]
-  source_last[sources] = source_first[sources] + size[bits] - 1
+  place($5 == "peer" ? $6 : $4)
+  source_first[sources] = first
+  source_last[sources] = last
   match($0, / scope [0-9]+/)
   source_scope[sources] = substr($0, RSTART + 7, RLENGTH - 7) + 0
 }
 
-# Reads "route get fibmatch ADDRESS [from SOURCE] uid 0 [ipproto tcp]". Second look-ups come in the order of sources.
-function read_question(    p, is_tcp) {
-  if (!($4 in place_of)) {
-    place_of[$4] = ++places
-    address_at[places] = number($4)
-  }
-  p = place_of[$4]
-  is_tcp = $NF == "tcp"
-  question[++questions] = $0
-  address_of[questions] = $4
-  if ($5 == "from") {
-    source_of[questions] = $6
-    second_at[p] = second_at[p] " " questions
-    connects_at[p] += is_tcp
-  }
-  else if (is_tcp)
-    tcp_at[p] = questions
-  else
-    first_at[p] = questions
-}
-
 # --- where answers may change ---------------------------------------------------------------------------------------
 
-function print_edges(    i) {
-  if (!ranges || expected == "") {
-    print !ranges ? "nothing" : "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
-    return
-  }
+# Sets the places, in order: each stands for the addresses up to the next, to which the kernel's answers are the same.
+function find_places(    i, plain, plains, covered, suspected) {
+  sorter = "exec sort -n >\"$SCRATCH\""
   for (i = 1; i <= ranges; i++) {
-    print_edge(range_first[i], "expected", range_last[i])
+    print range_first[i], "expected", range_last[i] | sorter
     # By the default route's interfaces this CIDR isn't as expected.
     if (own_pattern[i] != "")
-      print_edge(range_first[i], "suspect", range_last[i])
+      print_suspect(range_first[i], range_last[i])
   }
   # With rules of somebody's anything may decide anywhere.
   if (rules != 3 || usual_rules != 3)
-    print_edges_of("0.0.0.0/0", "suspect")
-  for (i = 1; i <= rules_to; i++)
-    print_edges_of(rule_to[i], "suspect")
+    print_suspect(0, size[0] - 1)
+  for (i = 1; i <= rules_to; i++) {
+    place(rule_to[i])
+    print_suspect(first, last)
+  }
   for (i = 1; i <= routes; i++) {
     parse(route[i])
-    if (!(class in what_is))
-      what_is[class] = type_of[class] == 1 && !strangers(class, expected, "/") ? "plain" : "suspect"
-    if (!is_for_tos[class])
-      print_edges_of(to, what_is[class])
+    if (!(class in is_plain))
+      is_plain[class] = type_of[class] == 1 && !strangers(class, expected, "/")
+    if (is_for_tos[class])
+      continue
+    place(to)
+    if (is_plain[class]) {
+      plain[++plains] = first
+      plain[++plains] = last + 1
+    }
+    else
+      print_suspect(first, last)
+  }
+  # Routes by the expected interfaces alone change nothing where nothing suspect reaches.
+  for (i = 1; i <= plains; i++)
+    if (int(plain[i] / size[8]) in is_near)
+      print plain[i], "plain" | sorter
+  if (close(sorter) != 0)
+    trouble = "again"
+  covered = suspected = -1
+  while ((getline <ENVIRON["SCRATCH"]) > 0) {
+    if ($2 == "expected" && $3 > covered)
+      covered = $3
+    if ($2 == "suspect" && $3 > suspected)
+      suspected = $3
+    if ($1 <= covered && !($1 in place_at) && ($2 != "plain" || $1 <= suspected)) {
+      place_at[$1] = ++places
+      place_first[places] = $1 + 0
+      address_at[places] = dotted($1)
+    }
+  }
+  close(ENVIRON["SCRATCH"])
+}
+
+# Near is what begins with the same octet.
+function print_suspect(begin, end,    octet) {
+  print begin, "suspect", end | sorter
+  print end + 1, "end" | sorter
+  for (octet = int(begin / size[8]); octet <= int(end / size[8]); octet++)
+    is_near[octet] = 1
+}
+
+# --- look-ups -------------------------------------------------------------------------------------------------------
+
+# A look-up counts as one of UDP. Whatever connects is looked up again, with the source that the first answer gave it.
+function look_up(    i) {
+  for (i = 1; i <= places; i++) {
+    first_at[i] = add_question(i, "", "")
+    if (treats_tcp_apart)
+      tcp_at[i] = add_question(i, "", " ipproto tcp")
+  }
+  ask()
+  if (has_sources) {
+    add_connections()
+    ask()
   }
 }
 
-# "plain" are routes by the expected interfaces alone: where nothing "suspect" reaches they change nothing.
-function print_edges_of(prefix, what,    last) {
-  place(index(prefix, "/") ? prefix : prefix "/32")
-  first -= first % size[bits] # ip prints a rule's host bits, which the kernel compares none of
-  last = first + size[bits] - 1
-  if (what == "suspect" || first != last_edge)
-    print_edge(first, what, last)
-  last_edge = last + 1
-  print_edge(last_edge, what, last)
+function add_question(p, from, as_tcp) {
+  place_of[++questions] = p
+  address_of[questions] = address_at[p]
+  source_of[questions] = from
+  is_tcp[questions] = as_tcp
+  question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" as_tcp
+  return questions
 }
 
-function print_edge(n, what, last) {
-  print n, what, last, treats_tcp_apart
-}
-
-# --- the second look-up ---------------------------------------------------------------------------------------------
-
-# Whatever connects is looked up again, with the source that the first answer gave it.
-function print_more_questions(    i, k, given, list, count) {
-  for (i = 1; i <= questions; i++)
-    print question[i]
+# By their sources, in order as numbers.
+function add_connections(    i, k, list, count, n, from, sources_asked, asked_by, p) {
   for (i = 1; i <= questions; i++) {
     if (i in failed)
       continue
-    parse(answer[++given])
+    parse(text_of[i])
     if (type_of[class] != 1)
       continue
     if (!(class in sources_of))
       sources_of[class] = find_sources(class)
     count = split(sources_of[class], list, " ")
-    for (k = 1; k <= count; k++)
-      print "route get fibmatch " address_of[i] " from " list[k] substr(question[i], index(question[i], " uid"))
+    for (k = 1; k <= count; k++) {
+      n = sprintf("%010.0f", number(list[k]))
+      if (!(n in asked_by))
+        from[++sources_asked] = n
+      asked_by[n] = asked_by[n] " " i
+    }
   }
+  split(sorted(from, sources_asked, " "), from, " ")
+  for (i = 1; i <= sources_asked; i++) {
+    count = split(asked_by[from[i]], list, " ")
+    for (k = 1; k <= count; k++) {
+      p = place_of[list[k]]
+      second_at[p] = second_at[p] " " add_question(p, dotted(from[i]), is_tcp[list[k]])
+      connects_at[p] += is_tcp[list[k]] != ""
+    }
+  }
+}
+
+# Asks all questions at once. Behind the answers stands what the kernel holds then: if that is something else, again.
+function ask(    i, command, line, answer, answers, given, last_error) {
+  split("", failed)
+  for (i = 1; i <= questions; i++)
+    print question[i] >ENVIRON["SCRATCH"]
+  print ENVIRON["TABLES"] >ENVIRON["SCRATCH"]
+  close(ENVIRON["SCRATCH"])
+  command = "exec ip -4 -N -o -force -batch - <\"$SCRATCH\" 2>\"$ERRORS\""
+  while ((command | getline line) > 0)
+    answer[++answers] = line
+  close(command)
+  # What failed, by the number of the command.
+  while ((getline line <ENVIRON["ERRORS"]) > 0) {
+    if (line ~ /^Command failed /)
+      failed[substr(line, index(line, ":") + 1)] = last_error
+    else
+      last_error = line
+    if (line ~ /^Dump was interrupted/)
+      trouble = "again"
+  }
+  close(ENVIRON["ERRORS"])
+  for (i = 1; i <= questions; i++)
+    if (!(i in failed))
+      text_of[i] = answer[++given]
+  if (answers != given + helds)
+    trouble = "again"
+  for (i = 1; i <= helds && trouble == ""; i++)
+    if (held[i] != answer[given + i] && held[i] != lasting(answer[given + i]))
+      trouble = "again"
 }
 
 # Each live hop's own, unless the route has one.
@@ -233,22 +301,21 @@ function chosen_source(name, gateway, scope,    i, other) {
 
 # --- the verdict ----------------------------------------------------------------------------------------------------
 
-function print_verdict(    i, given) {
+function print_verdict(    i) {
+  if (!ranges || expected == "") {
+    print !ranges ? "nothing" : "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
+    return
+  }
+  find_places()
+  look_up()
   devs_of["lo"] = "lo"
-  for (i = 1; i <= questions; i++)
+  for (i = 1; i <= questions && trouble == ""; i++)
     if (i in failed)
       discarded_by[i] = discards_by(failed[i])
     else {
-      parse(answer[++given])
-      text_of[i] = answer[given]
+      parse(text_of[i])
       class_of[i] = meaning()
     }
-  # Behind the answers stands what the kernel holds now.
-  if (was_interrupted || answers != given + helds)
-    trouble = "again"
-  for (i = 1; i <= helds; i++)
-    if (held[i] != answer[given + i])
-      trouble = "again"
   for (i = 1; i <= ranges && trouble == ""; i++)
     judge(i)
   if (trouble == "again")
@@ -288,10 +355,10 @@ function meaning() {
 
 # Judges a range, from its first address on.
 function judge(r,    p, k, said, said_of_tcp, list, count) {
-  p = place_of[dotted(range_first[r])]
+  p = place_at[range_first[r]]
   if (!p)
     trouble = "again"
-  for (; p && p <= places && address_at[p] <= range_last[r]; p++) {
+  for (; p && p <= places && place_first[p] <= range_last[r]; p++) {
     said = consider(r, first_at[p])
     # TCP sends nothing by a look-up that only chooses the source of a second one.
     said_of_tcp = p in tcp_at && !connects_at[p] ? consider(r, tcp_at[p], said) : ""
@@ -429,12 +496,7 @@ function key(table, n, bits) {
 
 END {
   expected = devs_of[default_on("*")]
-  if (step == "ask")
-    print_edges()
-  else if (step == "ask-more")
-    print_more_questions()
-  else if (step == "judge")
-    print_verdict()
+  print_verdict()
 }
 AWK
 ==config
@@ -444,19 +506,12 @@ CONFIG
 
 # Asks the kernel and has the answers judged; anew if anything has changed meanwhile. Sets VERDICT, PENDING and LINES.
 look() {
-  local left questions text
+  local left text
   VERDICT=again
   for ((left = ATTEMPTS; left; left--)); do
     PENDING='' LINES=''
     list "$TABLES" || { VERDICT=unknown LINES="check-failed: $MESSAGE" && return; }
-    questions=$(think ask <<<"$LISTED" | sort -n | ask_about_edges) || questions=''
-    text=$questions
-    if [[ $questions == 'route get '* ]]; then
-      # By their sources; the first look-ups, which have none, stay in front.
-      [[ $LISTED != *'from '[0-9]* ]] ||
-        questions=$(think ask-more < <(answers_to "$questions") | sort -s -V -k 6,6) || questions=''
-      text=$(think judge < <(answers_to "$questions")) || text=''
-    fi
+    text=$(think <<<"$LISTED") || text=''
     [[ -z $NEXTHOPS || $(exec ip -N -o nexthop show 2>/dev/null)$'\n' == "$NEXTHOPS" ]] || continue
     LINES=${text#*$'\n'} text=${text%%$'\n'*}
     VERDICT=${text%% *} PENDING=${text#"${text%% *}"}
@@ -467,29 +522,6 @@ look() {
     again) VERDICT=unknown LINES='check-failed: the routes changed each time that they were read; try again later' ;;
     *) VERDICT=unknown PENDING='' LINES='check-failed: awk ended without an answer' ;;
   esac
-}
-
-# From what print_edges() found, in order: asks about an edge that matters, and once. A look-up counts as one of UDP.
-ask_about_edges() {
-  awk '
-    !/^[0-9]/ { print }
-    $2 == "expected" && $3 > covered { covered = $3 }
-    $2 == "suspect" && $3 > suspected { suspected = $3 }
-    $1 <= covered && $1 != asked && ($2 != "plain" || $1 <= suspected) {
-      asked = $1
-      text = sprintf("route get fibmatch %d.%d.%d.%d uid 0", $1 / 16777216, $1 / 65536 % 256, $1 / 256 % 256, $1 % 256)
-      print text
-      if ($4)
-        print text " ipproto tcp"
-    }'
-}
-
-# What the kernel held, the questions, and the answers with what it holds then: straight from ip to awk.
-answers_to() {
-  say "$LISTED" "==questions" "$1" "==answers"
-  ip -4 -N -o -force -batch - <<<"$1"$'\n'"$TABLES" 2>"$ERRORS"
-  read -r -d '' ERROR <"$ERRORS"
-  say "==errors" "$ERROR"
 }
 
 attempt() {
@@ -521,11 +553,11 @@ leave_marker() {
     no-default-route) text=$'no-default-route\n' ;;
   esac
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
-  printf '%s' "$text" >"$marker.$$" || return
+  printf '%s' "$text" >"$SCRATCH" || return
   for stale in "$other" "$REPORT"; do
     [ ! -e "$stale" ] || rm -f "$stale" || return
   done
-  mv -f "$marker.$$" "$marker"
+  mv -f "$SCRATCH" "$marker"
 }
 
 # Says the verdict and leaves it. Returns whether the machine may start.
