@@ -242,30 +242,13 @@ function add_connections(    i, k, list, count, n, from, sources_asked, asked_by
 }
 
 # Asks all questions at once. Behind the answers stands what the kernel holds then: if that is something else, again.
-function ask(    i, command, line, answer, answers, given, last_error) {
-  split("", failed)
-  for (i = 1; i <= questions; i++)
-    print question[i] >ENVIRON["SCRATCH"]
-  print ENVIRON["TABLES"] >ENVIRON["SCRATCH"]
-  close(ENVIRON["SCRATCH"])
-  command = "exec ip -4 -N -o -force -batch - <\"$SCRATCH\" 2>\"$ERRORS\""
-  while ((command | getline line) > 0)
-    answer[++answers] = line
-  close(command)
-  # What failed, by the number of the command.
-  while ((getline line <ENVIRON["ERRORS"]) > 0) {
-    if (line ~ /^Command failed /)
-      failed[substr(line, index(line, ":") + 1)] = last_error
-    else
-      last_error = line
-    if (line ~ /^Dump was interrupted/)
-      trouble = "again"
-  }
-  close(ENVIRON["ERRORS"])
+function ask(    i, given) {
+  question[questions + 1] = ENVIRON["TABLES"]
+  run(question, questions + 1, "-force")
   for (i = 1; i <= questions; i++)
     if (!(i in failed))
       text_of[i] = answer[++given]
-  if (answers != given + helds)
+  if (was_interrupted || answers != given + helds)
     trouble = "again"
   for (i = 1; i <= helds && trouble == ""; i++)
     if (held[i] != answer[given + i] && held[i] != lasting(answer[given + i]))
@@ -309,6 +292,7 @@ function print_verdict(    i) {
   find_places()
   look_up()
   devs_of["lo"] = "lo"
+  any_pattern = pattern_of["container"] "|" pattern_of["allowed"]
   for (i = 1; i <= questions && trouble == ""; i++)
     if (i in failed)
       discarded_by[i] = discards_by(failed[i])
@@ -394,13 +378,12 @@ function fault(i, pattern,    c) {
     return find_discarder(number(address_of[i]), discarded_by[i]) && pattern == "" ? "" : "BLACKHOLE is discarded by"
   }
   c = class_of[i]
-  if (!((c, pattern) in is_fine)) {
-    if (pattern == "")
-      is_fine[c, pattern] = c == "own" || !strangers(c, expected, pattern_of["container"] "|" pattern_of["allowed"])
+  if (!((c, pattern) in fault_of))
+    if (c == "own" || !(pattern == "" ? strangers(c, expected, any_pattern) : strangers(c, "", pattern)))
+      fault_of[c, pattern] = ""
     else
-      is_fine[c, pattern] = c == "own" || !strangers(c, "", pattern)
-  }
-  return is_fine[c, pattern] ? "" : "OVERLAP routes via " (devs_of[c] == "" ? "no device" : devs_of[c]) ", expected"
+      fault_of[c, pattern] = "OVERLAP routes via " (devs_of[c] == "" ? "no device" : devs_of[c]) ", expected"
+  return fault_of[c, pattern]
 }
 
 # How many interfaces of a class are neither among some nor like a pattern; 1 if it has none at all.

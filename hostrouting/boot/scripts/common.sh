@@ -33,30 +33,21 @@ look_at_time() {
   NOW=$((10#${up/./}))
 }
 
-# ask COMMANDS [-force]: sets ANSWERS to what ip says to them, a line each and with numbers for names (an rt_protos file
-# may give 217 any name), and ERROR to what it complains of. systemd sends its signals to all processes of a unit: half
-# of the commands would be worse than a late end.
-ask() {
-  local status
-  ANSWERS=$(trap '' HUP INT TERM && exec ip -4 -N -o "${@:2}" -batch - <<<"$1" 2>"$ERRORS")
-  status=$?
-  read -r -d '' ERROR <"$ERRORS"
-  return "$status"
-}
-
-# list COMMANDS: sets LISTED to all that the kernel answers, behind NEXTHOPS, the nexthop objects, as a sysctl has it
+# list COMMANDS: sets LISTED to all that the kernel answers, a line each and with numbers for names (an rt_protos file may
+# give 217 any name), behind NEXTHOPS, the nexthop objects, as a sysctl has it
 # hide the hops of routes by them. Or fails and sets MESSAGE.
 list() {
-  local left status
+  local left status answers error
   for ((left = ATTEMPTS; left; left--)); do
-    ask "$1"
+    answers=$(exec ip -4 -N -o -batch - <<<"$1" 2>"$ERRORS")
     status=$?
-    [[ $ERROR != *'Dump was interrupted'* ]] || continue
-    MESSAGE="can't list the routes: ${ERROR%%$'\n'*}"
+    read -r -d '' error <"$ERRORS"
+    [[ $error != *'Dump was interrupted'* ]] || continue
+    MESSAGE="can't list the routes: ${error%%$'\n'*}"
     [ "$status" -eq 0 ] || return
     NEXTHOPS=''
-    [[ $ANSWERS != *' nhid '* ]] || NEXTHOPS=$(exec ip -N -o nexthop show 2>/dev/null)$'\n'
-    LISTED=$NEXTHOPS$ANSWERS
+    [[ $answers != *' nhid '* ]] || NEXTHOPS=$(exec ip -N -o nexthop show 2>/dev/null)$'\n'
+    LISTED=$NEXTHOPS$answers
     return
   done
   MESSAGE="can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later"

@@ -5,8 +5,8 @@
 #   static-routes.sh         the oneshot at boot: waits for the network as long as the config says
 #   static-routes.sh gate    before the machine starts: waits 5 s at most, and looks again for 3 s before it fails
 #
-# One ip lists what there is, awk plans, one ip writes what is missing and asks which routes win, and awk compares. What
-# was written is taken back if anything of that fails. It says in a line what failed; `hostrouting apply` says more.
+# One ip lists what there is, awk plans, and has one ip write what is missing and tell which routes win. What was written
+# is taken back if anything of that fails. It says in a line what failed; `hostrouting apply` says more.
 # Needs bash, coreutils, flock, iproute2 5.15 and any POSIX awk. Everything stands in one group: bash runs none of a
 # file that is cut off.
 
@@ -16,10 +16,16 @@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 
-# think STEP <SECTIONS: "plan" prints what is to be done, "undo" what takes it back, "prove" which route doesn't win.
-# Takes the place of the subshell that it is called in. The program and the routes are here-documents, quoted: nothing in them is expanded.
+# What awk has ip do. Whoever writes it holds the lock.
+readonly SCRATCH=$RUN_DIR/${0##*/}.batch
+export SCRATCH ERRORS
+
+# think commit|undo: makes the changes, and takes them back if they don't win; or takes all of them back. Program and
+# routes are here-documents, quoted: nothing in them is expanded. It ends the subshell that it is called in. systemd sends
+# its signals to all processes of a unit: half of the changes would be worse than a late end.
 think() {
-  exec awk -v step="$1" -f /dev/fd/3 /dev/fd/4 -
+  trap '' HUP INT TERM
+  exec awk -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED"
 } 3<<'AWK' 4<<'ROUTES'
 @ROUTES_AWK@
 
@@ -39,8 +45,6 @@ section == "config" {
 section == "kernel" && /^[0-9]+: +[^ ]+ +inet / { sub(/\/.*/, "", $4); is_own[$4] = 1 }
 section == "kernel" && /^[0-9]+: [^ ]+: </ { read_link() }
 section == "kernel" && !/^[0-9]+:/ { read_route() }
-section == "expected" { expected[++expectations] = $0 }
-section == "answers" { answer[++answers] = $0 }
 
 # Those of type vrf are listed by themselves, and then with all.
 function read_link(    name, i) {
@@ -216,18 +220,11 @@ function plan_one(i,    id, text, old) {
     in_ours[looked_at] = 1
 }
 
-# In steps 1 to 6: those that a gateway may need are added first and removed last. Behind them stand questions, 7, and
-# answers, 8.
+# In six steps: those that a gateway may need are added first and removed last.
 function change(verb, text, some, undoing,    step) {
   step = (verb == "add" ? 1 : verb == "replace" ? 3 : 5) + ((verb == "del") == (scope_of[some] == 253))
-  put(step, "route " verb " " text)
-  if (verb != "add")
-    undo[step, lines[step]] = "route " undoing
-}
-
-function put(step, text) {
-  out[step, ++lines[step]] = text
-  bytes[step] += length(text) + 1
+  made[step, ++lines[step]] = "route " verb " " text
+  undone[step, lines[step]] = "route " (verb == "add" ? "del " text : undoing)
 }
 
 # A route to somewhere of some class, in words that ip takes.
@@ -246,30 +243,72 @@ function command(somewhere, some,    i, h, word, count) {
   return (type_of[some] == 1 || command_of[some] ~ / nhid / ? "" : type_name[type_of[some]] " ") somewhere command_of[some]
 }
 
-# "refused" or "lacking" and why; or "planned", how many changes, and how long these two are: changes and questions, and
-# what is to be answered; then a line that ends it.
-function print_plan(    step, i, changes, length_of) {
+# Prints "done" and what; or "refused", "lacking", or "failed" with what couldn't be put back, and why.
+function carry_out(    step, i) {
   if ("refused" in reason || "lacking" in reason) {
     step = "refused" in reason ? "refused" : "lacking"
     print step, reason[step]
     return
   }
-  for (step = 1; step <= 8; step++) {
-    changes += step <= 6 ? lines[step] : 0
-    length_of[step <= 7] += bytes[step]
-  }
-  print "planned", changes, length_of[1], length_of[0]
-  for (step = 1; step <= 8; step++)
-    for (i = 1; i <= lines[step]; i++)
-      print out[step, i]
-  print "end"
+  for (step = 1; step <= 6; step++)
+    for (i = 1; i <= lines[step]; i++) {
+      commands[++changes] = made[step, i]
+      undoing[changes] = undone[step, i]
+    }
+  if (task == "undo")
+    print put_back(changes)
+  else
+    commit()
 }
 
-# What takes the changes back, the last of them first.
-function print_undo(    step, i) {
-  for (step = 6; step >= 1; step--)
-    for (i = lines[step]; i >= 1; i--)
-      print step <= 2 ? "route del" substr(out[step, i], length("route add ")) : undo[step, i]
+# Changes, and asks which routes win.
+function commit(    i, count, why) {
+  for (i = 1; i <= questions; i++)
+    commands[changes + i] = question[i]
+  run(commands, changes + questions, "")
+  count = changes
+  if (status == 0)
+    why = find_loser()
+  else {
+    sub(/^(RTNETLINK answers|Error): /, "", complaint)
+    why = "can\047t install the static routes: " (complaint == "" ? "ip was ended" : complaint)
+    for (i in failed)
+      if (i + 0 > changes)
+        why = substr(right_answer[i - changes], 1, index(right_answer[i - changes], " ") - 1) " doesn\047t win: packets to it go nowhere (" complaint ")"
+      else {
+        count = i - 1
+        why = "can\047t install the static routes: ip " commands[i] ": " complaint
+      }
+  }
+  if (why != "") {
+    print "failed", put_back(count)
+    print why
+    return
+  }
+  print "done"
+  for (i = 1; i <= changes && i <= 50; i++)
+    print commands[i]
+  if (changes == 0 || changes > 50)
+    print changes ? "and " changes - 50 " more" : "nothing to change"
+}
+
+# Takes back the first changes, the last of them first, and returns what couldn't be. What somebody else has taken back
+# needs it no more.
+function put_back(count,    i, list, known, left) {
+  for (i = 1; i <= count; i++)
+    list[i] = undoing[count + 1 - i]
+  if (count == 0)
+    return ""
+  run(list, count, "-force")
+  for (i = 1; i <= count && left == ""; i++)
+    if (i in failed) {
+      known++
+      if (failed[i] !~ /: (No such process|File exists)$/)
+        left = failed[i]
+    }
+  if (status != 0 && !known)
+    left = complaint == "" ? "ip was ended" : complaint
+  return left == "" ? "" : "not all could be put back: " left
 }
 
 # --- what proves that a route wins: an address that no longer prefix covers -------------------------------------------
@@ -304,22 +343,22 @@ function plan_proof(i,    address) {
   looked_at = wanted_to[i]
   address = own_address_of(looked_at, in_main, in_local)
   if (address != "") {
-    put(7, "route get fibmatch " address " uid 0")
-    put(8, answer_of[i])
+    question[++questions] = "route get fibmatch " address " uid 0"
+    right_answer[questions] = answer_of[i]
   }
   else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
     fail("refused", "longer prefixes cover all of it; look at: ip -4 route show root " looked_at)
 }
 
-function print_proof(    i, wanted_answer) {
-  for (i = 1; i <= answers; i++) {
-    wanted_answer = outcome(expected[i])
-    if (outcome(answer[i]) != wanted_answer) {
-      print substr(wanted_answer, 1, index(wanted_answer, " ") - 1) " doesn\047t win: packets to it go by " answer[i]
-      return
+# Which route doesn't win, and what does; "" if all do. As a rule the answers are right word by word.
+function find_loser(    i, right) {
+  for (i = 1; i <= questions && i <= answers; i++)
+    if (answer[i] != right_answer[i]) {
+      right = outcome(right_answer[i])
+      if (outcome(answer[i]) != right)
+        return substr(right, 1, index(right, " ") - 1) " doesn\047t win: packets to it go by " answer[i]
     }
-  }
-  print (answers == expectations ? "proven" : "ip gave " answers + 0 " answers to " expectations " questions")
+  return answers == questions ? "" : "ip gave " answers " answers to " questions + 0 " questions"
 }
 
 function outcome(line) {
@@ -330,15 +369,8 @@ function outcome(line) {
 END {
   # To 0.0.0.0 a host talks to itself, whatever its tables say.
   cover("0.0.0.0/32", in_local)
-  if (step == "prove")
-    print_proof()
-  else {
-    make_plan()
-    if (step == "plan")
-      print_plan()
-    else
-      print_undo()
-  }
+  make_plan()
+  carry_out()
 }
 AWK
 ==config
@@ -348,72 +380,41 @@ ROUTES
 
 # Returns whether the routes are as wanted. Sets MESSAGE, and MISSING to what may still come.
 attempt() {
-  local plan first second
+  local status=1
   take_lock || return 1
   give_way
   list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
-  plan=$(think plan <<<"$LISTED")
-  MESSAGE="can't plan the static routes: awk ended without an answer"
-  case $plan in
-    planned\ [0-9]*) ;;
-    lacking\ *)
-      MISSING=${plan#lacking }
-      MESSAGE="can't install the static routes: waited $LIMIT s and still missing is $MISSING"
-      return "$MAY_COME"
-      ;;
-    refused\ *) MESSAGE=${plan#refused } && return 1 ;;
-    *) return 1 ;;
-  esac
-  read -r _ CHANGES first second <<<"${plan%%$'\n'*}"
-  plan=${plan#*$'\n'}
-  COMMANDS=${plan:0:first} RIGHT_ANSWERS=${plan:first:second}
-  [ "${plan:first + second}" = end ] || return 1
+  : >"$SCRATCH"
   IS_WRITING=1
-  commit
-  [[ $MESSAGE = proven && -z $STOPPED ]] || put_back
+  DONE=$(think commit)
+  case $DONE in
+    $'done\n'*)
+      status=0
+      [ -z "$STOPPED" ] || put_back
+      ;;
+    lacking\ *)
+      status=$MAY_COME MISSING=${DONE#lacking }
+      MESSAGE="can't install the static routes: waited $LIMIT s and still missing is $MISSING"
+      ;;
+    refused\ *) MESSAGE=${DONE#refused } ;;
+    failed\ *)
+      MESSAGE=${DONE#*$'\n'} LEFT=${DONE%%$'\n'*} LEFT=${LEFT#failed }
+      MESSAGE+=${LEFT:+; $LEFT}
+      ;;
+    *)
+      MESSAGE="can't plan the static routes: awk ended without an answer"
+      [ ! -s "$SCRATCH" ] || put_back
+      ;;
+  esac
   IS_WRITING=''
   [ -z "$STOPPED" ] || stop
-  [ "$MESSAGE" = proven ]
+  return "$status"
 }
 
-# Makes the changes and has it proven that the routes win. Sets MADE, how many changes are to be put back if not.
-commit() {
-  local reason failed line
-  MADE=$CHANGES
-  if ask "$COMMANDS"; then
-    MESSAGE=proven
-    # As a rule word by word.
-    [ "$ANSWERS" = "${RIGHT_ANSWERS%$'\n'}" ] ||
-      MESSAGE=$(think prove <<<"$NEXTHOPS==expected"$'\n'"$RIGHT_ANSWERS==answers"$'\n'"$ANSWERS")
-    return
-  fi
-  reason=${ERROR%%$'\n'*} reason=${reason#RTNETLINK answers: } reason=${reason#Error: }
-  MESSAGE="can't install the static routes: ${reason:-ip was ended}"
-  [[ $ERROR =~ 'Command failed -:'([0-9]+) ]] || return
-  failed=${BASH_REMATCH[1]}
-  if [ "$failed" -le "$CHANGES" ]; then
-    MADE=$((failed - 1))
-    mapfile -t -s "$MADE" -n 1 line <<<"$COMMANDS"
-    MESSAGE="can't install the static routes: ip ${line[0]}: $reason"
-  else
-    mapfile -t -s $((failed - CHANGES - 1)) -n 1 line <<<"$RIGHT_ANSWERS"
-    MESSAGE="${line[0]%% *} doesn't win: packets to it go nowhere ($reason)"
-  fi
-}
-
-# Takes back what was made, by the plan for what the kernel held. What somebody else has taken back needs it no more.
+# Takes back all that may have been changed.
 put_back() {
-  local commands line
-  [ "$MADE" -gt 0 ] || return
-  commands=$(trap '' HUP INT TERM && think undo <<<"$LISTED" | tail -n "$MADE") || commands=''
-  ERROR='awk ended without an answer'
-  [ -z "$commands" ] || ! ask "$commands" -force || return
-  while read -r line; do
-    case $line in
-      'Command failed '* | *': No such process' | *': File exists') ;;
-      *) LEFT="not all could be put back: $line" MESSAGE+="; $LEFT" && break ;;
-    esac
-  done <<<"$ERROR"
+  LEFT=$(think undo) || LEFT='not all could be put back: awk ended without an answer'
+  MESSAGE+=${LEFT:+; $LEFT}
 }
 
 # A change is put back first, then the run ends.
@@ -429,7 +430,7 @@ stop() {
 
 # --- the run --------------------------------------------------------------------------------------------------------
 
-CHANGES=0 STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
+DONE='' STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
 case $#:${1-} in
   0:) ;;
   1:gate) be_the_gate ;;
@@ -442,9 +443,6 @@ trap 'on_signal SIGHUP' HUP
 trap 'on_signal SIGINT' INT
 trap 'on_signal SIGTERM' TERM
 keep_trying || { complain "$MESSAGE"; exit 1; }
-[ "$CHANGES" -gt 0 ] || { say 'nothing to change'; exit 0; }
-mapfile -t -n $((CHANGES < 50 ? CHANGES : 50)) DONE <<<"$COMMANDS"
-say "${DONE[@]}"
-[ "$CHANGES" -le 50 ] || say "and $((CHANGES - 50)) more"
+say "${DONE#*$'\n'}"
 exit 0
 }
