@@ -720,6 +720,16 @@ def test_a_route_that_comes_while_the_kernel_is_asked_is_not_overlooked(
     assert len((sandbox.root / "calls").read_text()) == 4
 
 
+def test_what_was_changed_is_put_back_should_awk_be_killed_meanwhile(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    before = table(node)
+    change = '[ "$calls" != 2 ] || { kill -9 $PPID; sleep 0.3; "$ROOT/ip-itself" "$@"; : > "$ROOT/ended"; exit; }'
+    error = refused(sandbox, routes_script(), prepare=CHANGING.replace("CHANGE", change))
+    assert error.endswith("can't plan the static routes: awk ended without an answer\n")
+    assert (sandbox.root / "ended").exists()
+    assert len((sandbox.root / "calls").read_text()) == 3
+    assert table(node) == before
+
+
 def test_tables_that_never_hold_still_are_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:
     text = with_constant(check_script("172.16.0.0/16"), "ATTEMPTS", 3)
     change = '"$ROOT/ip-itself" route add "172.17.$calls.0/24" via 10.1.0.1 dev eth0'

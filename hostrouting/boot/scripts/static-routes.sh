@@ -22,10 +22,11 @@ export SCRATCH ERRORS
 
 # think commit|undo: makes the changes, and takes them back if they don't win; or takes all of them back. Program and
 # routes are here-documents, quoted: nothing in them is expanded. It ends the subshell that it is called in. systemd sends
-# its signals to all processes of a unit: half of the changes would be worse than a late end.
+# its signals to all processes of a unit: half of the changes would be worse than a late end. ip holds 5, so that whoever
+# reads what this prints waits for the end of ip, should awk be killed.
 think() {
   trap '' HUP INT TERM
-  exec awk -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED"
+  exec awk -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
 } 3<<'AWK' 4<<'ROUTES'
 @ROUTES_AWK@
 
