@@ -13,7 +13,19 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 import phases
-from hostrouting import DEFAULT_DESTINATION, Config, Configure, Host, Layout, Link, NextHop, Protocol, Route
+from hostrouting import (
+    DEFAULT_DESTINATION,
+    Config,
+    Configure,
+    Host,
+    Layout,
+    Link,
+    NextHop,
+    OverlapReport,
+    Protocol,
+    Route,
+    RoutesReport,
+)
 from hostrouting.azure import (
     AzureVnetReport,
     BridgeNode,
@@ -49,10 +61,12 @@ def fake_node(root: Path) -> tuple[Host, FakeProbeNode, FakeBridgeNode]:
     return host, probe_node, FakeBridgeNode(NodeState(rules=(STALE,)))
 
 
-def pipeline(host: Host, probe_node: ProbeNode, bridge_node: BridgeNode) -> phases.Serial[object]:
+def pipeline(
+    host: Host, probe_node: ProbeNode, bridge_node: BridgeNode
+) -> phases.Task[tuple[AzureVnetReport, tuple[RoutesReport, OverlapReport], ProbeReport]]:
     """The clean-up first, before a pod gets an address of an earlier one; the probes after all that changes rules."""
     config, networking = Config.from_mapping(DOCUMENT), HostNetworking.from_mapping(DOCUMENT)
-    return phases.Serial[object](
+    return phases.Serial(
         RemoveStaleAzureVnet(networking, host=host, node=bridge_node),
         Configure(config, host=host),
         ConfigureLoadBalancerProbe(networking, host=host, node=probe_node),
@@ -64,8 +78,6 @@ def main() -> int:
     """Run it, and say what was done."""
     with tempfile.TemporaryDirectory() as root:
         stale, _, probe = phases.run(pipeline(*fake_node(Path(root))))
-    assert isinstance(stale, AzureVnetReport)
-    assert isinstance(probe, ProbeReport)
     for item in stale.removed:
         print(f"removed {item.what}: {item.reason}")
     print(f"probes are rewritten on {probe.device}, as {probe.evidence}")

@@ -75,7 +75,7 @@ def try_host() -> Iterator[tuple[Config, Host]]:
 def main(arguments: list[str]) -> int:
     """The agent's command line."""
     # The runner's records are wide: constant messages, the data in attributes of their own.
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s: %(phases.path)s")
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s: %(path)s")
     if arguments == ["--try"]:
         with try_host() as (config, host):
             return bootstrap(config, host)

@@ -55,8 +55,8 @@ class Printing:
 
 def pipeline(config: Config, host: Host) -> phases.Task[object]:
     """Routes and image side by side, then the check, then the machine; never the machine without the check."""
-    return Serial[object](
-        Parallel[object](
+    return Serial(
+        Parallel(
             ConfigureStaticRoutes(config, host=host),
             Timeout(60, PullImage("node:1.31"), name="pull-within-a-minute"),
             name="prepare",
@@ -71,7 +71,7 @@ def main() -> int:
     """Show the tree, then run it."""
     with try_host() as (config, host):
         tree = pipeline(config, host)
-        print(phases.describe(tree))
+        print(tree)
         phases.run(tree, observer=Printing())
     return 0
 

@@ -1,29 +1,48 @@
-"""Tasks made of tasks, and how a tree of them looks before it runs."""
+"""Tasks made of tasks, and the way back from a half of one."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from attrs import field, frozen, validators
 
-from phases._errors import Cancelled, ParallelError, add_note, text_of
-from phases._run import run_child
-from phases._task import check_name
-from phases._threads import run_threads
+from phases._compat import add_note, group_of
+from phases._errors import Cancelled, text_of
+from phases._run import Task, check_name, check_task, run_child
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from phases._scope import CancelScope
-    from phases._task import Task
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
 E = TypeVar("E", bound=BaseException)
 
 
-@frozen(init=False)
-class Serial(Generic[T_co]):
+@frozen(init=False, repr=False)
+class _Several(Generic[T_co]):
+    """Tasks, of whose results a tuple is made."""
+
+    tasks: tuple[Task[Any], ...]
+    name: str = field(validator=check_name)
+
+    def __init__(self, *tasks: Task[Any], name: str) -> None:
+        for each in tasks:
+            check_task(each, type(self).__name__)
+        self.__attrs_init__(tasks, name)
+
+    def __repr__(self) -> str:
+        return "\n".join(_tree(self))
+
+
+class Serial(_Several[T_co]):
     """Does tasks one after the other and stops at the first failure.
 
     Args:
@@ -31,13 +50,22 @@ class Serial(Generic[T_co]):
         name: in kebab-case.
     """
 
-    tasks: tuple[Task[T_co], ...]
-    name: str = field(validator=check_name)
+    @overload
+    def __init__(self: Serial[tuple[A]], a: Task[A], /, *, name: str = ...) -> None: ...
+    @overload
+    def __init__(self: Serial[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...) -> None: ...
+    @overload
+    def __init__(self: Serial[tuple[A, B, C]], a: Task[A], b: Task[B], c: Task[C], /, *, name: str = ...) -> None: ...
+    @overload
+    def __init__(
+        self: Serial[tuple[A, B, C, D]], a: Task[A], b: Task[B], c: Task[C], d: Task[D], /, *, name: str = ...
+    ) -> None: ...
+    @overload
+    def __init__(self: Serial[tuple[T, ...]], *tasks: Task[T], name: str = ...) -> None: ...
+    def __init__(self, *tasks: Task[Any], name: str = "serial") -> None:
+        super().__init__(*tasks, name=name)
 
-    def __init__(self, *tasks: Task[T_co], name: str = "serial") -> None:
-        self.__attrs_init__(tasks, name)
-
-    def do(self, scope: CancelScope) -> tuple[T_co, ...]:
+    def do(self, scope: CancelScope) -> T_co:
         """Do them; looks at the scope before each.
 
         Returns:
@@ -49,14 +77,13 @@ class Serial(Generic[T_co]):
             BaseException: whatever a task raised.
         """
         results = []
-        for task in self.tasks:
+        for each in self.tasks:
             scope.check()
-            results.append(run_child(task, scope))
-        return tuple(results)
+            results.append(run_child(each, scope))
+        return tuple(results)  # type: ignore[return-value]
 
 
-@frozen(init=False)
-class Parallel(Generic[T_co]):
+class Parallel(_Several[T_co]):
     """Does tasks at once, each in a thread; the first failure cancels the others, and none is dropped.
 
     Args:
@@ -64,14 +91,23 @@ class Parallel(Generic[T_co]):
         name: in kebab-case.
     """
 
-    tasks: tuple[Task[T_co], ...]
-    name: str = field(validator=check_name)
+    @overload
+    def __init__(self: Parallel[tuple[A]], a: Task[A], /, *, name: str = ...) -> None: ...
+    @overload
+    def __init__(self: Parallel[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...) -> None: ...
+    @overload
+    def __init__(self: Parallel[tuple[A, B, C]], a: Task[A], b: Task[B], c: Task[C], /, *, name: str = ...) -> None: ...
+    @overload
+    def __init__(
+        self: Parallel[tuple[A, B, C, D]], a: Task[A], b: Task[B], c: Task[C], d: Task[D], /, *, name: str = ...
+    ) -> None: ...
+    @overload
+    def __init__(self: Parallel[tuple[T, ...]], *tasks: Task[T], name: str = ...) -> None: ...
+    def __init__(self, *tasks: Task[Any], name: str = "parallel") -> None:
+        super().__init__(*tasks, name=name)
 
-    def __init__(self, *tasks: Task[T_co], name: str = "parallel") -> None:
-        self.__attrs_init__(tasks, name)
-
-    def do(self, scope: CancelScope) -> tuple[T_co, ...]:
-        """Do them; returns or raises only once every thread has ended.
+    def do(self, scope: CancelScope) -> T_co:
+        """Do them; returns or raises only once every task has ended.
 
         What is no `Exception` (`KeyboardInterrupt`, `SystemExit`, a `Cancelled` that none of our scopes
         caused) cancels the others too, and is raised in the calling thread as it is, with the failures as
@@ -81,40 +117,55 @@ class Parallel(Generic[T_co]):
             The tasks' results, in their order.
 
         Raises:
-            ParallelError: tasks failed.
+            ExceptionGroup: tasks failed: every failure, in the order of the tasks.
             Cancelled: the scope was cancelled before all tasks had succeeded; failures are its notes.
             TimedOut: likewise the scope's deadline passed.
         """
-        inner = scope.child()
-        results: dict[int, T_co] = {}
-        errors: dict[int, BaseException] = {}
-        cancelled: dict[int, Cancelled] = {}
-        interrupts: list[BaseException] = []
+        from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-        def work(index: int, task: Task[T_co]) -> None:
+        from phases._process import run_aside
+
+        inner = scope.child()
+        contexts = [copy_context() for _ in self.tasks]
+        futures: list[Future[Any]] = []
+        interrupts: list[BaseException] = []
+        cancelled: set[int] = set()
+
+        def work(each: Task[Any]) -> Any:
             try:
-                results[index] = run_child(task, inner)
-            except BaseException as error:  # noqa: BLE001 - raised in the calling thread
+                return run_child(each, inner)
+            except BaseException as error:
                 if isinstance(error, Cancelled) and inner.is_cancelled:
-                    cancelled[index] = error
+                    cancelled.add(id(error))
                 else:
-                    errors[index] = error
-                    inner.cancel(f"{task.name} ended with {type(error).__name__}")
+                    inner.cancel(f"{each.name} ended with {type(error).__name__}")
+                raise
 
         def interrupt(error: BaseException) -> None:
             interrupts.append(error)
             inner.cancel(f"interrupted by {type(error).__name__}")
 
-        run_threads(
-            [(task.name, partial(work, index, task)) for index, task in enumerate(self.tasks)],
-            on_interrupt=interrupt,
-        )
-        if len(results) == len(self.tasks) and not interrupts:
-            return tuple(results[index] for index in range(len(self.tasks)))
-        raise _outcome(scope, interrupts, [errors[index] for index in sorted(errors)], [*cancelled.values()])
+        def all_at_once() -> None:
+            pool = ThreadPoolExecutor(max(1, len(self.tasks)), thread_name_prefix=self.name)
+            try:
+                for context, each in zip(contexts, self.tasks, strict=True):
+                    futures.append(pool.submit(context.run, work, each))
+            except RuntimeError as error:  # no more threads can be started
+                interrupt(error)
+            wait(futures)
+            pool.shutdown(wait=False)
+
+        # An executor doesn't bear it when a signal handler raises in its midst: threads live on unknown to it.
+        run_aside(all_at_once, on_interrupt=interrupt)
+        errors = [error for error in map(Future.exception, futures) if error is not None]
+        causes = [error for error in errors if id(error) not in cancelled]
+        if interrupts or errors:
+            # Without a cause a task has cancelled the scope that it shares with the others.
+            raise _outcome(scope, interrupts, causes) or errors[0]
+        return tuple(future.result() for future in futures)  # type: ignore[return-value]
 
 
-@frozen(init=False)
+@frozen(init=False, repr=False)
 class Timeout(Generic[T_co]):
     """Does a task that must be done in time.
 
@@ -129,12 +180,16 @@ class Timeout(Generic[T_co]):
     name: str = field(validator=check_name)
 
     def __init__(self, seconds: float, task: Task[T_co], *, name: str = "timeout") -> None:
+        check_task(task, "Timeout")
         self.__attrs_init__(seconds, task, name)
 
     @property
     def tasks(self) -> tuple[Task[T_co]]:
         """The task, as composites give theirs."""
         return (self.task,)
+
+    def __repr__(self) -> str:
+        return "\n".join(_tree(self))
 
     def do(self, scope: CancelScope) -> T_co:
         """Do it.
@@ -150,21 +205,11 @@ class Timeout(Generic[T_co]):
         return run_child(self.task, scope.child(timeout=self.seconds))
 
 
-def describe(task: Task[object]) -> str:
-    """Draw the tree of a task, one line a task, without running anything.
-
-    Args:
-        task: the root; what has `tasks` is drawn with those below it.
-
-    Returns:
-        Lines without a newline at the end.
-    """
-    return "\n".join(_tree(task))
-
-
-def _tree(task: Task[object]) -> Iterator[str]:
-    yield task.name + _manner(task)
-    children: Sequence[Task[object]] = tuple(getattr(task, "tasks", ()))
+def _tree(task: Any) -> Iterator[str]:
+    """A line for each task; what has `tasks` is drawn with those below it."""
+    manner = {Parallel: " (all at once)", Timeout: f" (at most {getattr(task, 'seconds', 0):g} s)"}
+    yield task.name + manner.get(type(task), "")
+    children = tuple(getattr(task, "tasks", ()))
     for number, child in enumerate(children, start=1):
         first, rest = ("└── ", "    ") if number == len(children) else ("├── ", "│   ")
         for line in _tree(child):
@@ -172,33 +217,17 @@ def _tree(task: Task[object]) -> Iterator[str]:
             first = rest
 
 
-def _manner(task: Task[object]) -> str:
-    match task:
-        case Parallel():
-            return " (all at once)"
-        case Timeout():
-            return f" (at most {task.seconds:g} s)"
-        case _:
-            return ""
-
-
 def _outcome(
-    scope: CancelScope,
-    interrupts: Sequence[BaseException],
-    errors: Sequence[BaseException],
-    cancelled: Sequence[Cancelled],
-) -> BaseException:
+    scope: CancelScope, interrupts: Sequence[BaseException], causes: Sequence[BaseException]
+) -> BaseException | None:
     """Choose what to raise: an interrupt, else the scope's own end, else the failures."""
-    failures = [error for error in errors if isinstance(error, Exception)]
-    interrupts = [*interrupts, *(error for error in errors if not isinstance(error, Exception))]
+    failures = [error for error in causes if isinstance(error, Exception)]
+    interrupts = [*interrupts, *(error for error in causes if not isinstance(error, Exception))]
     if interrupts:
         return _with_notes(interrupts[0], [*interrupts[1:], *failures])
     if stop := scope.verdict():
         return _with_notes(stop, failures)
-    if failures:
-        return ParallelError(f"{len(failures)} of the parallel tasks failed", failures)
-    # A task has cancelled the scope that it shares with the others.
-    return cancelled[0]
+    return group_of(f"{len(failures)} of the parallel tasks failed", failures) if failures else None
 
 
 def _with_notes(error: E, others: Iterable[BaseException]) -> E:
@@ -206,3 +235,56 @@ def _with_notes(error: E, others: Iterable[BaseException]) -> E:
         notes = ", ".join(map(str, getattr(other, "__notes__", ())))
         add_note(error, f"besides: {text_of(other)} ({notes})")
     return error
+
+
+class Undo:
+    """The way back: what was changed, last first.
+
+    Each step is pushed *before* the change that it takes back, so it must do no harm if that never happened.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], None]] = []
+
+    def push(self, step: Callable[[], None]) -> None:
+        """Remember a step."""
+        self._steps.append(step)
+
+    def roll_back(self) -> list[str]:
+        """Take every step, also after one has failed or was interrupted.
+
+        Returns:
+            What couldn't be put back, in words.
+        """
+        problems: list[str] = []
+        while self._steps:
+            step = self._steps.pop()
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps must be taken
+                problems.append(str(error) or repr(error))
+            except BaseException as error:  # noqa: BLE001 - an interrupt: once more, then on
+                problems.append(f"interrupted by {error!r}, tried again")
+                self._again(step, problems)
+        return problems
+
+    @staticmethod
+    def _again(step: Callable[[], None], problems: list[str]) -> None:
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001 - the second interrupt of one step means it
+            problems.append(str(error) or repr(error))
+
+
+@contextmanager
+def all_or_nothing(scope: CancelScope) -> Iterator[Undo]:
+    """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error."""
+    undo = Undo()
+    try:
+        yield undo
+    except BaseException as error:
+        with scope.shield():
+            problems = undo.roll_back()
+        for problem in problems:
+            add_note(error, f"while putting things back: {problem}")
+        raise

@@ -1,14 +1,18 @@
-"""What a run raises of its own, and what it writes on the exceptions that pass through it."""
+"""How tasks end: what a run raises of its own, what it notes on what others raise, and who is told."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from enum import Enum
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from phases._compat import add_note
 
-E = TypeVar("E", bound=BaseException)
+POLL_SECONDS = 0.025
+"""How long anything here blocks at a stretch, before it looks for cancels.
+
+Nothing could wake it up for all of them: a signal that comes between the main thread's last line and its
+blocking system call doesn't interrupt that, and the handler, which may want to cancel, runs in that thread only.
+"""
 
 _PATH_NOTE = "in task "
 
@@ -40,18 +44,41 @@ class TimedOut(TimeoutError):
         return f"not done within {self.seconds:g} s"
 
 
-class ParallelError(ExceptionGroup[Exception]):
-    """Tasks of a `Parallel` failed: every failure, in the order of the tasks."""
-
-    # A group class that doesn't derive its own kind decays to ExceptionGroup in `except*` and split().
-    def derive(self, excs: Sequence[Exception], /) -> ParallelError:  # type: ignore[override]
-        """Make a group of the same message of some of the failures."""
-        return ParallelError(self.message, excs)
-
-
 # What users see in tracebacks and logs is the public name.
-for _class in (Cancelled, TimedOut, ParallelError):
+for _class in (Cancelled, TimedOut):
     _class.__module__ = "phases"
+
+
+class Status(str, Enum):  # noqa: UP042 - Python 3.10
+    """How a task ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed out"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @classmethod
+    def of(cls, error: BaseException) -> Status:
+        """Give the status of a task that raised this."""
+        if isinstance(error, Cancelled):
+            return cls.CANCELLED
+        return cls.TIMED_OUT if isinstance(error, TimedOut) else cls.FAILED
+
+
+class Observer(Protocol):
+    """Is told what happens in a run; one call at a time, from whichever thread a task runs in."""
+
+    def started(self, path: str) -> None:
+        """A task starts; its path is the names from the root of the tree, joined by slashes."""
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        """A task got on: what it does or waits for, and how much is done (0…1) if that is known."""
+
+    def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
+        """A task ended after so many seconds, with this exception unless the status is `ok`."""
 
 
 def text_of(error: BaseException) -> str:
@@ -59,15 +86,7 @@ def text_of(error: BaseException) -> str:
     import traceback
 
     # The traceback module survives a __str__ that raises; the first item is the class and the message.
-    return traceback.format_exception_only(error)[0].strip()
-
-
-def add_note(error: E, note: str) -> E:
-    """Add a note to an exception that can carry one, and give it back."""
-    # Frozen exceptions and those with odd __notes__ can't; they must still arrive as they are.
-    with suppress(AttributeError, TypeError):
-        error.add_note(note)
-    return error
+    return traceback.format_exception_only(type(error), error)[0].strip()
 
 
 def add_path_note(error: BaseException, path: str) -> None:

@@ -1,29 +1,26 @@
-"""One subprocess, run so that it can be ended at any moment, with all that it started."""
+"""What a signal handler must not tear apart: a subprocess, which a cancel ends with all it started, and threads."""
 
 from __future__ import annotations
 
-import fcntl
+import _thread
 import math
 import os
-import selectors
+import queue
 import signal
 import subprocess
 import time
-from contextlib import suppress
-from functools import partial
-from typing import IO, TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
-from phases._clock import POLL_SECONDS
-from phases._threads import run_aside
+from phases._errors import POLL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # A cancelled call ends within 100 ms: what is left of that is for the kernel to end and reap the process.
-TERM_SECONDS = 0.05
+_TERM_SECONDS = 0.05
 # SIGKILL works at once unless the process hangs in the kernel, where nothing can be done for it.
 _KILL_SECONDS = 1.0
-_CHUNK_BYTES = 1 << 16
 
 
 def run_process(
@@ -51,22 +48,23 @@ def run_process(
     Raises:
         OSError: it can't be started.
     """
-    data = b"" if input is None else input.encode()
-    started: list[_Running] = []
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    started: list[subprocess.Popen[bytes]] = []
     errors: list[BaseException] = []
 
     def start() -> None:
         try:
-            process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=env,
-                cwd=cwd,
-                start_new_session=True,
-            )
-            started.append(_Running(process, data))
+            with _input_file(input) as stdin:
+                process = subprocess.Popen(
+                    list(argv),
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=env,
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+            started.append(process)
         except Exception as error:  # noqa: BLE001 - raised in the calling thread
             errors.append(error)
 
@@ -75,140 +73,117 @@ def run_process(
         run_aside(start, on_interrupt=errors.append)
         if errors:
             raise errors[0]
-        running = started[0]
-        if not running.pump(seconds, stopped):
+        (process,) = started
+        output = _output(process, end, stopped)
+        if output is None:
             return None
-        running.drain()
-        return running.completed()
+        out, err = (data.decode(errors="replace") for data in output)
+        return subprocess.CompletedProcess(process.args, process.wait(), out, err)
     finally:
-        for running in started:
-            running.close()
-
-
-class _Running:
-    """A process, its pipes, and a pidfd that is readable once it has exited (pidfd_open(2))."""
-
-    def __init__(self, process: subprocess.Popen[bytes], data: bytes) -> None:
-        self._process = process
-        self._unsent = memoryview(data)
-        self._received: dict[IO[bytes], bytearray] = {}
-        self._has_exited = False
-        self._pidfd = -1
-        self._selector = selectors.DefaultSelector()
-        try:
-            self._connect()
-        except BaseException:
-            self.close()
-            raise
-
-    def pump(self, seconds: float | None, stopped: Callable[[], bool]) -> bool:
-        """Move input and output until the process has exited (True), or is to be ended (False)."""
-        end = math.inf if seconds is None else time.monotonic() + seconds
-        while not self._has_exited:
-            left = end - time.monotonic()
-            if left <= 0 or stopped():
-                return False
-            self._step(left)
-        return True
-
-    def drain(self) -> None:
-        """Read what the process left in its pipes, without waiting for those who inherited them."""
-        for pipe, received in self._received.items():
-            if not pipe.closed:
-                # Heirs of the pipe may write for ever; the process itself left no more than fits into it.
-                limit = len(received) + fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
-                while len(received) < limit and self._receive(pipe):
-                    pass
-
-    def completed(self) -> subprocess.CompletedProcess[str]:
-        """Reap the process, which has exited, and tell what came of it."""
-        code = self._process.wait()
-        out, err = (received.decode(errors="replace") for received in self._received.values())
-        return subprocess.CompletedProcess(self._process.args, code, out, err)
-
-    def close(self) -> None:
-        """End and reap the process group, unless the process has exited by itself, and close all files."""
-        try:
-            if self._process.returncode is None:
-                self._end()
-        finally:
-            self._selector.close()
-            if self._pidfd >= 0:
-                os.close(self._pidfd)
-            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+        for process in started:
+            if process.returncode is None:
+                _end(process)
+            for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
 
-    def _connect(self) -> None:
-        self._pidfd = os.pidfd_open(self._process.pid)
-        self._selector.register(self._pidfd, selectors.EVENT_READ, self._note_exit)
-        for pipe in (self._process.stdout, self._process.stderr):
-            assert pipe is not None
-            self._received[pipe] = bytearray()
-            os.set_blocking(pipe.fileno(), False)
-            self._selector.register(pipe, selectors.EVENT_READ, partial(self._receive, pipe))
-        if self._process.stdin is not None:
-            os.set_blocking(self._process.stdin.fileno(), False)
-            self._selector.register(
-                self._process.stdin, selectors.EVENT_WRITE, partial(self._send, self._process.stdin)
-            )
 
-    def _step(self, seconds: float) -> None:
-        """Wait, but no longer than `POLL_SECONDS`, for something to happen, and serve it."""
-        for key, _ in self._selector.select(min(seconds, POLL_SECONDS)):
-            key.data()
+@contextmanager
+def _input_file(text: str | None) -> Iterator[int]:
+    """What a process reads: a file, as communicate(timeout=) sends no more once it has timed out."""
+    if text is None:
+        yield subprocess.DEVNULL
+        return
+    with open(os.memfd_create("input"), "w+b") as file:
+        file.write(text.encode())
+        file.seek(0)
+        yield file.fileno()
 
-    def _note_exit(self) -> None:
-        self._has_exited = True
-        self._selector.unregister(self._pidfd)
 
-    def _send(self, pipe: IO[bytes]) -> None:
+def _output(process: subprocess.Popen[bytes], end: float, stopped: Callable[[], bool]) -> tuple[bytes, bytes] | None:
+    """What a process wrote until it exited; None if it is to be ended first."""
+    while True:
+        has_exited = process.poll() is not None
+        left = end - time.monotonic()
+        if not has_exited and (left <= 0 or stopped()):
+            return None
         try:
-            sent = os.write(pipe.fileno(), self._unsent[:_CHUNK_BYTES])
-        except BlockingIOError:
+            return process.communicate(timeout=POLL_SECONDS if has_exited else min(left, POLL_SECONDS))
+        except subprocess.TimeoutExpired as late:
+            # Those who inherited its pipes may write for ever; what it left in them itself has been read.
+            if has_exited:
+                return late.output or b"", late.stderr or b""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        _signal(process, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_TERM_SECONDS)  # until all of the group have closed its pipes
+    finally:
+        # The number of a group that is gone meanwhile isn't anybody else's yet: the kernel takes them in turn.
+        _signal(process, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_SECONDS)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    # A group that is gone, or has become another user's (setuid), is out of our hands.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def run_aside(work: Callable[[], None], *, on_interrupt: Callable[[BaseException], None]) -> None:
+    """Do a work where no signal handler can raise in its midst: in a thread that is not the main one.
+
+    Args:
+        work: what to do; must not raise.
+        on_interrupt: is called with what a signal handler raises here meanwhile, or with the error if no
+            more threads can be started; what hasn't begun by then is not done.
+    """
+    aside = _Aside(work)
+    while True:
+        try:
+            aside.begin()
+            aside.wait()
+        except BaseException as error:  # noqa: BLE001 - given to the caller
+            aside.is_interrupted = True
+            on_interrupt(error)
+        else:
             return
-        except BrokenPipeError:
-            # Nobody reads any more, which is the program's own business (as in subprocess.communicate).
-            sent = len(self._unsent)
-        self._unsent = self._unsent[sent:]
-        if not self._unsent:
-            self._hang_up(pipe)
 
-    def _receive(self, pipe: IO[bytes]) -> int:
-        """Read once; gives the number of bytes, 0 at the end of the file or if there is nothing yet."""
-        try:
-            data = os.read(pipe.fileno(), _CHUNK_BYTES)
-        except BlockingIOError:
-            return 0
-        self._received[pipe] += data
-        if not data:
-            self._hang_up(pipe)
-        return len(data)
 
-    def _hang_up(self, pipe: IO[bytes]) -> None:
-        self._selector.unregister(pipe)
-        pipe.close()
+class _Aside:
+    """A thread that is started by a single call.
 
-    def _end(self) -> None:
-        """End the group, then reap the process: until then its number can't become anybody else's."""
-        try:
-            self._signal(signal.SIGTERM)
-            self._linger(TERM_SECONDS)
-        finally:
-            self._signal(signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_KILL_SECONDS)
+    If that is interrupted nobody knows whether it ever runs: so whoever claims the work first, it or the one
+    who waits, decides whether there is anything to wait for.
+    """
 
-    def _linger(self, seconds: float) -> None:
-        """Wait until the process has exited and all its pipes are closed: its children have ended too."""
-        end = time.monotonic() + seconds
-        while not (self._has_exited and all(pipe.closed for pipe in self._received)):
-            left = end - time.monotonic()
-            if left <= 0:
-                return
-            self._step(left)
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.is_interrupted = False
+        self._work = work
+        self._claims: dict[str, bool] = {}
+        self._has_begun = False
+        self._is_over = False
+        self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def _signal(self, number: signal.Signals) -> None:
-        # A group that is gone, or has become another user's (setuid), is out of our hands.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+    def begin(self) -> None:
+        """Start it, once."""
+        if not self._has_begun:
+            self._has_begun = True
+            _thread.start_new_thread(self._do, ())
+
+    def wait(self) -> None:
+        """Wait until the work is done; after an interrupt only if it has begun."""
+        while not self._is_over and not (self.is_interrupted and not self._claims.setdefault("begun", False)):
+            with suppress(queue.Empty):
+                self._over.get(timeout=POLL_SECONDS)
+
+    def _do(self) -> None:
+        if self._claims.setdefault("begun", True):
+            try:
+                self._work()
+            finally:
+                self._is_over = True
+                self._over.put(None)

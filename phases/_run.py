@@ -1,21 +1,136 @@
-"""Running a tree: what surrounds every task in it."""
+"""Tasks: what one is, how a function becomes one, and what surrounds every one that is run."""
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from phases._errors import add_path_note
-from phases._observe import Context, Observer, Reporter, Status
+from attrs import field, frozen
+
+from phases._compat import add_note, group_of
+from phases._errors import Status, add_path_note, is_raised_at, text_of
 from phases._scope import CancelScope
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable, Sequence
 
-    from phases._logging import LogObserver
-    from phases._task import Task
+    from phases._errors import Observer
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+_KEBAB_CASE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class Task(Protocol[T_co]):
+    """One thing to do, under a scope that can cancel it; a frozen value, so that a tree can be printed."""
+
+    @property
+    def name(self) -> str:
+        """The name in paths and logs: a verb phrase in kebab-case, as `configure-static-routes`."""
+
+    def do(self, scope: CancelScope) -> T_co:
+        """Do it and return the result, or raise; wait and run subprocesses through the scope only.
+
+        Args:
+            scope: tells of cancels and deadlines, and takes progress.
+
+        Returns:
+            The task's result.
+
+        Raises:
+            Cancelled: the scope was cancelled.
+            TimedOut: the scope's deadline passed.
+        """
+
+
+def check_name(_instance: object, _attribute: object, value: Any) -> None:
+    """Refuse a name that isn't kebab-case; an attrs validator.
+
+    Raises:
+        ValueError: it isn't.
+    """
+    if not isinstance(value, str) or not _KEBAB_CASE.fullmatch(value):
+        raise ValueError(f"a task's name is kebab-case, as 'configure-static-routes', not {value!r}")
+
+
+@frozen
+class FunctionTask(Generic[T_co]):
+    """A task made of a function."""
+
+    name: str = field(validator=check_name)
+    function: Callable[[CancelScope], T_co]
+
+    def do(self, scope: CancelScope) -> T_co:
+        """Call the function."""
+        return self.function(scope)
+
+
+def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
+    """Make a task of the function that is decorated.
+
+    Args:
+        name: in kebab-case.
+
+    Returns:
+        A decorator for a function that takes the scope and returns the task's result.
+
+    Raises:
+        ValueError: the name isn't kebab-case.
+    """
+    check_name(None, None, name)
+
+    def decorate(function: Callable[[CancelScope], T]) -> Task[T]:
+        return FunctionTask(name, function)
+
+    return decorate
+
+
+class Reporter:
+    """Tells several observers, one call at a time; keeps the first error of each for the end of the run."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = tuple(observers)
+        self._failures: dict[int, Exception] = {}
+        # Reentrant: an observer, or a signal handler in its midst, may report progress itself.
+        self._lock = RLock()
+
+    def started(self, path: str) -> None:
+        """Tell that a task starts."""
+        self._tell(lambda observer: observer.started(path))
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        """Tell that a task got on."""
+        self._tell(lambda observer: observer.progress(path, message, fraction))
+
+    def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
+        """Tell that a task ended."""
+        self._tell(lambda observer: observer.finished(path, status, error, seconds))
+
+    def add_failures_to(self, error: BaseException) -> None:
+        """Note the observers' errors on the exception that ends the run."""
+        for failure in self._failures.values():
+            add_note(error, f"besides, an observer or log handler of the run failed: {text_of(failure)}")
+
+    def raise_failures(self) -> None:
+        """Raise the observers' errors, if there are any: one as it is, several as a group."""
+        failures = list(self._failures.values())
+        for failure in failures:
+            add_note(failure, "raised by an observer or log handler; the tasks of the run ended well")
+        if failures:
+            raise failures[0] if len(failures) == 1 else group_of("observers of the run failed", failures)
+
+    def _tell(self, call: Callable[[Observer], None]) -> None:
+        with self._lock:
+            for index, observer in enumerate(self._observers):
+                try:
+                    call(observer)
+                except Exception as error:  # noqa: BLE001 - kept, and raised at the end of the run
+                    self._failures.setdefault(index, error)
 
 
 def run(
@@ -27,10 +142,9 @@ def run(
 ) -> T:
     """Run a tree of tasks and return its result.
 
-    Each task gets a log record as it starts (`phases.task`, `phases.path`) and one as it ends (besides
-    `phases.status`, `phases.duration_seconds`, `phases.error`). From asyncio:
-    `await asyncio.to_thread(phases.run, task, scope=scope)`; `scope.cancel(…)` then ends it, which
-    cancelling the awaiting asyncio task does not.
+    Each task gets a log record `started` (`task`, `path`) and one as it ends, `completed` or `failed` (besides
+    `status`, `duration` in seconds, `error`). From asyncio: `await asyncio.to_thread(phases.run, task, scope=scope)`;
+    `scope.cancel(…)` then ends it, which cancelling the awaiting asyncio task does not.
 
     An observer or log handler that raises doesn't disturb the tasks. Its first error is raised once they
     have ended well, and otherwise noted on the exception that ended them.
@@ -47,18 +161,33 @@ def run(
     Raises:
         Cancelled: the scope was cancelled, before or while the tree ran.
         TimedOut: the scope's deadline, or one of a `Timeout`, passed.
+        TypeError: it is no task.
         BaseException: whatever a task raised, as it was, with a note that names the path of that task.
     """
+    check_task(task, "run")
     scope = CancelScope() if scope is None else scope
     log = _Log(logger)
     reporter = Reporter([log] if observer is None else [log, observer])
     try:
-        result = run_child(task, scope.within(Context(scope.path, reporter)))
+        result = run_child(task, scope.at(scope.path, reporter))
     except BaseException as error:
         reporter.add_failures_to(error)
         raise
     reporter.raise_failures()
     return result
+
+
+def check_task(task: object, taker: str) -> None:
+    """Refuse what is no task.
+
+    Raises:
+        TypeError: it has no name, or nothing to do.
+    """
+    if isinstance(task, type) or not isinstance(getattr(task, "name", None), str) or not hasattr(task, "do"):
+        raise TypeError(
+            f"{taker} takes tasks, each with a name and do(scope), not {task!r:.200}; "
+            'of several make one by Serial(a, b), of a function by @phases.task("name")'
+        )
 
 
 def run_child(task: Task[T], scope: CancelScope) -> T:
@@ -76,43 +205,60 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         TimedOut: the scope's own deadline passed.
         BaseException: whatever the task raised, as it was, with a note of its path.
     """
-    context = scope.context.at(task.name)
+    reporter = scope.reporter or Reporter(())
+    path = f"{scope.path}/{task.name}" if scope.path else task.name
     begin = scope.clock.monotonic()
-    context.reporter.started(context.path)
+    reporter.started(path)
     try:
-        with scope.within(context) as inner:
+        with scope.at(path, reporter) as inner:
             inner.check()
             result = task.do(inner)
     except BaseException as error:
-        add_path_note(error, context.path)
-        seconds = scope.clock.monotonic() - begin
-        context.reporter.finished(context.path, Status.of(error), error, seconds)
+        add_path_note(error, path)
+        reporter.finished(path, Status.of(error), error, scope.clock.monotonic() - begin)
         raise
-    context.reporter.finished(context.path, Status.OK, None, scope.clock.monotonic() - begin)
+    reporter.finished(path, Status.OK, None, scope.clock.monotonic() - begin)
     return result
 
 
 class _Log:
-    """The observer that logs, once anybody can listen: nobody can without having loaded `logging`."""
+    """The observer that logs: constant messages, the data as attributes of the record."""
 
     def __init__(self, logger: logging.Logger | None) -> None:
         self._logger = logger
 
     def started(self, path: str) -> None:
-        if log := self._observer():
-            log.started(path)
+        if logger := self._listening():
+            logger.info("started", extra=_identity(path))
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        if log := self._observer():
-            log.progress(path, message, fraction)
+        """Progress is for whoever looks on."""
 
     def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        if log := self._observer():
-            log.finished(path, status, error, seconds)
+        logger = self._listening()
+        if logger is None:
+            return
+        data = {"status": str(status), "duration": seconds, "error": None if error is None else text_of(error)}
+        # The tasks above the one that failed would only repeat its traceback.
+        has_traceback = error is not None and status is Status.FAILED and is_raised_at(error, path)
+        logger.log(
+            {Status.OK: 20, Status.CANCELLED: 30}.get(status, 40),
+            "completed" if status is Status.OK else "failed",
+            extra=_identity(path) | data,
+            exc_info=error if has_traceback else None,
+        )
 
-    def _observer(self) -> LogObserver | None:
-        if self._logger is None and "logging" not in sys.modules:
-            return None
-        from phases._logging import LOGGER, LogObserver
+    def _listening(self) -> logging.Logger | None:
+        """The logger, once anybody can listen: nobody can without having loaded `logging`."""
+        if self._logger is None and "logging" in sys.modules:
+            import logging
 
-        return LogObserver(LOGGER if self._logger is None else self._logger)
+            self._logger = logging.getLogger("phases")
+            # Without a handler of its own a library's warnings would reach stderr through logging.lastResort.
+            if not self._logger.handlers:
+                self._logger.addHandler(logging.NullHandler())
+        return self._logger
+
+
+def _identity(path: str) -> dict[str, object]:
+    return {"task": path.rpartition("/")[2], "path": path}

@@ -7,16 +7,16 @@ import itertools
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Generic, Never, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from attrs import field, frozen
 
-from phases._task import check_name
+from phases._run import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from phases._observe import Status
+    from phases._errors import Status
     from phases._scope import CancelScope
 
 T_co = TypeVar("T_co", covariant=True)
@@ -126,7 +126,7 @@ class Raising:
     error: BaseException
     calls: list[str] = field(factory=list, kw_only=True)
 
-    def do(self, scope: CancelScope) -> Never:
+    def do(self, scope: CancelScope) -> NoReturn:
         """Raise the exception."""
         self.calls.append(scope.path)
         raise self.error
@@ -140,7 +140,7 @@ class Blocking:
     calls: list[str] = field(factory=list, kw_only=True)
     started: threading.Event = field(factory=threading.Event, kw_only=True)
 
-    def do(self, scope: CancelScope) -> Never:
+    def do(self, scope: CancelScope) -> NoReturn:
         """Wait for the end of the scope, which raises."""
         self.calls.append(scope.path)
         self.started.set()

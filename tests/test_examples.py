@@ -16,7 +16,7 @@ EXAMPLES = ROOT / "examples"
 # The name of each, and how it is started, to a line of what it prints and what each line of its stderr starts with.
 RUNS = {
     "azure_node.py": ([], "probes are rewritten on eth0, as eth0 has fd00:1::4", None),
-    "bootstrap_agent.py": (["--try"], "1 routes added, 0 were there; verdict: ok", "INFO task "),
+    "bootstrap_agent.py": (["--try"], "1 routes added, 0 were there; verdict: ok", "INFO "),
     "custom_pipeline.py": ([], "bootstrap/check-route-overlap: started", None),
     "from_asyncio.py": ([], "1 routes added; verdict: ok", None),
     "ip_command_backend.py": ([], None, None),  # is only imported; tests/kernel/test_example_backend.py runs it

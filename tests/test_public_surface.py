@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PHASES = {
-    "CancelScope", "Cancelled", "Clock", "Observer", "Parallel", "ParallelError", "Serial", "Status", "Task",
-    "TimedOut", "Timeout", "Undo", "all_or_nothing", "describe", "run", "run_child", "task",
+    "CancelScope", "Cancelled", "Clock", "Observer", "Parallel", "Serial", "Status", "Task",
+    "TimedOut", "Timeout", "Undo", "all_or_nothing", "run", "run_child", "task",
 }  # fmt: skip
 HOSTROUTING = {
     # what an agent's author touches

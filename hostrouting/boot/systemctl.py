@@ -120,7 +120,9 @@ class Systemctl:
         command = " ".join(argv)
         # Own scope: a half-reloaded systemd helps nobody, so a cancel waits for the answer.
         try:
-            done = CancelScope(timeout=ANSWER_SECONDS).run(argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""})
+            done = CancelScope(timeout=ANSWER_SECONDS).run(
+                argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}, check=False
+            )
         except TimedOut:
             raise UnitError(f"`{command}` gave no answer within {ANSWER_SECONDS:g} s; is systemd hanging?") from None
         except OSError as error:

@@ -31,11 +31,14 @@ def logged_to_stderr() -> Iterator[None]:
             logger.setLevel(level)
 
 
+# What `phases` tells of a task.
+_DATA = ("task", "path", "status", "duration", "error")
+
+
 class _ExtraFormatter(logging.Formatter):
-    """Appends the namespaced data of a wide record, ``phases.path=…``."""
+    """Appends the data of a wide record, ``path=…``."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        return " ".join(
-            [line, *(f"{key}={value}" for key, value in record.__dict__.items() if "." in key and value is not None)]
-        )
+        data = {key: value for key in _DATA if (value := getattr(record, key, None)) is not None}
+        return " ".join([line, *(f"{key}={value}" for key, value in data.items())])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.boot.alone import alone
 from hostrouting.boot.host import Host
 from hostrouting.boot.manifest import CHECK, ROUTES
-from hostrouting.overlap.findings import OverlapReport
-from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.route_overlap import CheckRouteOverlap, remove_markers
 from hostrouting.tasks.static_routes import ConfigureStaticRoutes, remove_routes
 from hostrouting.tasks.watch import ConfigureWatch, remove_watch
@@ -18,6 +16,8 @@ from phases import CancelScope, Serial
 
 if TYPE_CHECKING:
     from hostrouting.config.routing import Config
+    from hostrouting.overlap.findings import OverlapReport
+    from hostrouting.routes.plan import RoutesReport
 
 __all__ = ["Configure", "RemoveHostRouting"]
 
@@ -31,7 +31,7 @@ class Configure:
         host: where; None: this host.
     """
 
-    name: ClassVar[str] = "configure"
+    name = "configure"
 
     config: Config
     host: Host | None = attrs.field(default=None, kw_only=True)
@@ -57,11 +57,8 @@ class Configure:
         """
         is_wanting = bool(self.config.static_routes.routes or self.config.route_overlap.expected_cidrs)
         with alone(self.host or Host(), scope, is_wanting=is_wanting):
-            return self._do(scope)
-
-    def _do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
-        routes, _, overlap = Serial[RoutesReport | bool | OverlapReport](*self.tasks, name=self.name).do(scope)
-        return routes, overlap  # type: ignore[return-value]
+            routes, _, overlap = Serial(*self.tasks, name=self.name).do(scope)
+        return routes, overlap
 
 
 @attrs.frozen
@@ -72,7 +69,7 @@ class RemoveHostRouting:
         host: where; None: this host.
     """
 
-    name: ClassVar[str] = "remove-host-routing"
+    name = "remove-host-routing"
 
     host: Host | None = attrs.field(default=None, kw_only=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -76,7 +76,7 @@ class InstallRoutes:
         host: where; None: this host.
     """
 
-    name: ClassVar[str] = "install-routes"
+    name = "install-routes"
 
     config: Config
     host: Host | None = attrs.field(default=None, kw_only=True)

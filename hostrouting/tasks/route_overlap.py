@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -39,7 +39,7 @@ class CheckRouteOverlap:
         now: the time of day, in seconds since the epoch; for the report.
     """
 
-    name: ClassVar[str] = "check-route-overlap"
+    name = "check-route-overlap"
 
     config: Config
     host: Host | None = attrs.field(default=None, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -36,7 +36,7 @@ class ConfigureStaticRoutes:
         host: where; None: this host.
     """
 
-    name: ClassVar[str] = "configure-static-routes"
+    name = "configure-static-routes"
 
     config: Config
     host: Host | None = attrs.field(default=None, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -35,7 +35,7 @@ class ConfigureWatch:
         host: where; None: this host.
     """
 
-    name: ClassVar[str] = "configure-watch"
+    name = "configure-watch"
 
     config: Config
     host: Host | None = attrs.field(default=None, kw_only=True)

@@ -7,7 +7,7 @@ from the last look). Nothing in it stops a running machine, and nothing that goe
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar, Never
+from typing import TYPE_CHECKING, Never
 
 import attrs
 
@@ -104,7 +104,7 @@ class WatchHostRouting:
         now: the time of day, in seconds since the epoch.
     """
 
-    name: ClassVar[str] = "watch"
+    name = "watch"
 
     read: Callable[[], Config]
     host: Host

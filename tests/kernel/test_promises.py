@@ -416,9 +416,7 @@ def test_a_route_that_our_own_longer_prefixes_cover_wholly_is_fine(node: Kernel,
 
 def test_two_runs_at_once_come_one_after_the_other_with_the_same_end(node: Kernel, layout: Layout) -> None:
     host = host_of(node, layout)
-    reports = phases.run(
-        phases.Parallel[RoutesReport](*(ConfigureStaticRoutes(many(300), host=host) for _ in range(2)))
-    )
+    reports = phases.run(phases.Parallel(*(ConfigureStaticRoutes(many(300), host=host) for _ in range(2))))
     assert sorted(len(report.added) for report in reports) == [0, 300]
     assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
 

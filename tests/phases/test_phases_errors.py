@@ -5,7 +5,7 @@ import pickle
 import attrs
 import pytest
 
-from phases import Cancelled, CancelScope, Parallel, ParallelError, Serial, TimedOut, run
+from phases import Cancelled, CancelScope, Parallel, Serial, TimedOut, run
 from phases.testing import Raising, Returning
 
 
@@ -22,7 +22,7 @@ def test_timed_out_is_a_timeout_error_that_says_how_long() -> None:
     assert str(error) == "not done within 2.5 s"
 
 
-@pytest.mark.parametrize("error", [Cancelled("why"), TimedOut(3.0), ParallelError("two", [ValueError("a")])])
+@pytest.mark.parametrize("error", [Cancelled("why"), TimedOut(3.0)])
 def test_errors_survive_pickling(error: BaseException) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
@@ -30,16 +30,7 @@ def test_errors_survive_pickling(error: BaseException) -> None:
 
 
 def test_tracebacks_name_the_public_classes() -> None:
-    assert {cls.__module__ for cls in (Cancelled, TimedOut, ParallelError)} == {"phases"}
-
-
-def test_parallel_error_keeps_its_kind_when_split() -> None:
-    error = ParallelError("two failed", [ValueError("a"), KeyError("b")])
-    values, others = error.split(ValueError)
-    assert isinstance(values, ParallelError)
-    assert isinstance(others, ParallelError)
-    assert others.message == "two failed"
-    assert [type(each) for each in others.exceptions] == [KeyError]
+    assert {cls.__module__ for cls in (Cancelled, TimedOut)} == {"phases"}
 
 
 def test_a_failure_gets_one_note_with_the_path_of_the_innermost_task() -> None:
@@ -86,7 +77,7 @@ def test_an_exception_that_takes_no_note_or_has_no_text_arrives_as_it_is(error: 
     with pytest.raises(type(error)) as caught:
         run(Serial(Returning("before", None), Raising("odd", error)))
     assert caught.value is error
-    with pytest.raises(ParallelError) as group:
+    with pytest.raises(ExceptionGroup) as group:
         run(Parallel(Returning("beside", None), Raising("odd", error)))
     assert group.value.exceptions == (error,)
 

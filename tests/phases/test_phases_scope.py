@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from phases import Cancelled, CancelScope, Clock, TimedOut
-from phases._clock import SystemClock
+from phases._scope import SystemClock
 from phases.testing import FakeClock
 
 if TYPE_CHECKING:

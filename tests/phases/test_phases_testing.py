@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from phases import Cancelled, CancelScope, Clock, Observer, Parallel, ParallelError, Serial, Task, TimedOut, run
+from phases import Cancelled, CancelScope, Clock, Observer, Parallel, Serial, Task, TimedOut, run
 from phases.testing import Blocking, FakeClock, Raising, RecordingObserver, Returning
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def test_a_wait_without_end_can_be_ended_by_another_thread() -> None:
     thread.start()
     assert scope.wait(event)
     thread.join()
-    with pytest.raises(ParallelError):
+    with pytest.raises(ExceptionGroup):
         run(Parallel(Blocking("b"), Raising("r", ValueError("no"))), scope=scope)
 
 

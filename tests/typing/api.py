@@ -85,7 +85,12 @@ def own_task(scope: phases.CancelScope) -> int:
 
 
 assert_type(phases.run(own_task), int)
-assert_type(phases.run(phases.Serial(own_task, own_task)), tuple[int, ...])
+assert_type(phases.run(phases.Serial(own_task, own_task)), tuple[int, int])
+assert_type(
+    phases.run(phases.Serial(ConfigureStaticRoutes(config), CheckRouteOverlap(config))),
+    tuple[RoutesReport, OverlapReport],
+)
+assert_type(phases.run(phases.Parallel(*[own_task, own_task])), tuple[int, ...])
 assert_type(phases.run(phases.Timeout(3, own_task)), int)
 
 

@@ -153,7 +153,7 @@ class LinuxProbeNode:
     def _run(self, attempt: str, argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
         # Own scope: it takes milliseconds, and half of an answer helps nobody.
         try:
-            done = CancelScope(timeout=ANSWER_SECONDS).run(argv, input=text, env=self._environment)
+            done = CancelScope(timeout=ANSWER_SECONDS).run(argv, input=text, env=self._environment, check=False)
         except TimedOut:
             raise LoadBalancerProbeError(
                 f"can't {attempt}: {argv[0]} gave no answer within {ANSWER_SECONDS:g} s; is another nft hanging?"

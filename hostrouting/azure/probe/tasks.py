@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno as errnos
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -189,7 +189,7 @@ class ConfigureLoadBalancerProbe:
         node: its IPv6 side; None: this kernel's, by nft and netlink.
     """
 
-    name: ClassVar[str] = "configure-load-balancer-probe"
+    name = "configure-load-balancer-probe"
 
     config: HostNetworking
     host: Host | None = attrs.field(default=None, kw_only=True)
@@ -295,7 +295,7 @@ class RemoveLoadBalancerProbe:
         node: its IPv6 side; None: this kernel's, by nft and netlink.
     """
 
-    name: ClassVar[str] = "remove-load-balancer-probe"
+    name = "remove-load-balancer-probe"
 
     host: Host | None = attrs.field(default=None, kw_only=True)
     node: ProbeNode | None = attrs.field(default=None, kw_only=True)

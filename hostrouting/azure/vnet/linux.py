@@ -193,7 +193,7 @@ def _run(*argv: str, text: str | None = None) -> CompletedProcess[str]:
     env |= {"LC_ALL": "C", "PATH": SEARCH_PATH}
     # Own scope: a transaction is made or not, so a cancel waits for the answer.
     try:
-        return CancelScope(timeout=ANSWER_SECONDS).run(argv, input=text, env=env)
+        return CancelScope(timeout=ANSWER_SECONDS).run(argv, input=text, env=env, check=False)
     except TimedOut:
         raise AzureVnetError(
             f"`{argv[0]}` gave no answer within {ANSWER_SECONDS:g} s; is the kernel hanging?"

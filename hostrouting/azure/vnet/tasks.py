@@ -7,7 +7,7 @@ tell whose they are.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -82,7 +82,7 @@ class RemoveStaleAzureVnet:
         node: its bridge's side; None: this kernel's, by ebtables and netlink.
     """
 
-    name: ClassVar[str] = "remove-stale-azure-vnet"
+    name = "remove-stale-azure-vnet"
 
     config: HostNetworking
     host: Host | None = attrs.field(default=None, kw_only=True)

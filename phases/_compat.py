@@ -1,0 +1,32 @@
+"""What Python 3.10 lacks."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+E = TypeVar("E", bound=BaseException)
+
+
+def add_note(error: E, note: str) -> E:
+    """Add a note to an exception that can carry one, and give it back."""
+    # Frozen exceptions and those with odd __notes__ can't; they must still arrive as they are.
+    with suppress(AttributeError, TypeError):
+        if sys.version_info >= (3, 11):  # noqa: UP036
+            error.add_note(note)
+        else:
+            error.__notes__ = [*getattr(error, "__notes__", ()), note]
+    return error
+
+
+def group_of(message: str, errors: Sequence[Exception]) -> Exception:
+    """Make an `ExceptionGroup`; on 3.10 that of the package `exceptiongroup`."""
+    if sys.version_info < (3, 11):  # noqa: UP036
+        from exceptiongroup import ExceptionGroup as Group
+
+        return Group(message, errors)
+    return ExceptionGroup(message, errors)
