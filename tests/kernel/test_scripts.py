@@ -791,6 +791,17 @@ def test_10_11_where_connections_leave_is_looked_up_with_their_source(node: Name
     )
 
 
+def test_a_source_that_could_be_an_octal_number_is_none(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """10.0.0.4 is 167772164: with a zero before it, busybox reads it as 1.223.244.116."""
+    source = IPv4Address("10.0.0.4")
+    node.add_address("eth1", f"{source}/24")
+    lead_connections_away(node)
+    node.add_rule(Rule(102, source=IPv4Network(f"{source}/32"), table=100))
+    assert node.add([Route(IPv4Network("10.96.0.0/12"), (NextHop("eth0", GATEWAY),), source=source)]) == ()
+    error = refused(sandbox, check_script("10.96.0.0/12"))
+    assert "routes via eth1, expected eth0 for connections from 10.0.0.4; by" in error.splitlines()[0]
+
+
 def test_tcp_is_looked_up_where_a_rule_treats_it_apart(node: NamespaceKernel, sandbox: Sandbox) -> None:
     assert node.add([default_route(NextHop("eth1", SECOND_GATEWAY), table=100)]) == ()
     assert sandbox.run(check_script("10.96.0.0/12")).returncode == 0

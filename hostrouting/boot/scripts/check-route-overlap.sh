@@ -212,8 +212,8 @@ function add_question(p, from, as_tcp) {
   return questions
 }
 
-# By their sources, in order as numbers.
-function add_connections(    i, k, list, count, n, from, sources_asked, asked_by, p) {
+# By their sources, in order as numbers: busybox would take one that begins with 0 for octal, so none is made of words.
+function add_connections(    i, k, list, count, n, from, sources_asked, asked_by, name_of, p) {
   for (i = 1; i <= questions; i++) {
     if (i in failed)
       continue
@@ -227,6 +227,7 @@ function add_connections(    i, k, list, count, n, from, sources_asked, asked_by
       n = sprintf("%010.0f", number(list[k]))
       if (!(n in asked_by))
         from[++sources_asked] = n
+      name_of[n] = list[k]
       asked_by[n] = asked_by[n] " " i
     }
   }
@@ -235,7 +236,7 @@ function add_connections(    i, k, list, count, n, from, sources_asked, asked_by
     count = split(asked_by[from[i]], list, " ")
     for (k = 1; k <= count; k++) {
       p = place_of[list[k]]
-      second_at[p] = second_at[p] " " add_question(p, dotted(from[i]), is_tcp[list[k]])
+      second_at[p] = second_at[p] " " add_question(p, name_of[from[i]], is_tcp[list[k]])
       connects_at[p] += is_tcp[list[k]] != ""
     }
   }
