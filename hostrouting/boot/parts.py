@@ -127,7 +127,6 @@ def unit_text(
     description: str,
     seconds: int,
     *after: str,
-    manual: str = "ip-route",
     remover: str = "hostrouting remove",
 ) -> str:
     """The text of a oneshot's unit, which no config changes.
@@ -137,7 +136,6 @@ def unit_text(
         description: what it does.
         seconds: after which systemd ends it, and whoever is ordered after it goes on.
         after: the units that it starts after, beside the network's.
-        manual: the page of section 8 that explains it.
         remover: the command that takes it back.
     """
     return fill(
@@ -145,7 +143,6 @@ def unit_text(
         NAME=name,
         DESCRIPTION=description,
         AFTER=" ".join((_NETWORK, *after)),
-        MANUAL=manual,
         REMOVER=remover,
         TIMEOUT_SECONDS=f"{seconds:d}",
     )

@@ -74,7 +74,7 @@ def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
 
 def _unit_text() -> str:
     description = "Rewrite the IPv6 health probes of Azure's load balancer, so that pods can answer them"
-    return unit_text(PROBE, description, _UNIT_SECONDS, *FLUSHERS, manual="nft", remover="hostrouting lb-probe remove")
+    return unit_text(PROBE, description, _UNIT_SECONDS, *FLUSHERS, remover="hostrouting lb-probe remove")
 
 
 def render_script(device: str, *, required: bool) -> str:

@@ -8,15 +8,12 @@
 #   check-route-overlap.sh unjudged WHY    leaves the marker of a gate that didn't get as far as that
 #
 # STRICT fails if anything fails or nothing could be judged; WARN only says so. This is the verdict alone: what else is
-# worth a note, all that is shadowed and what mends it are told by `hostrouting check`. Needs bash, coreutils, flock,
-# iproute2 5.15 and any POSIX awk. Everything stands in one group: bash runs none of a file that is cut off.
+# worth a note, all that is shadowed and what mends it are told by `hostrouting check`.
 #
 # Routes and rules look at prefixes, so the kernel's answer changes only where a prefix begins or ends. The kernel is
 # asked about one address between two such places: all of each CIDR is judged, and by the kernel itself.
 
 @COMMON@
-
-# --- the check ------------------------------------------------------------------------------------------------------
 
 readonly MODE=@MODE@
 readonly WAIT_SECONDS=@WAIT_SECONDS@
@@ -26,15 +23,12 @@ readonly MARKER_DETECTED=$RUN_DIR/route-overlap.detected
 readonly REPORT=$RUN_DIR/route-overlap.json
 # What explains a failing verdict, if it is still there; may be empty.
 readonly PYTHON=@PYTHON@
-
 readonly EXPLAIN_SECONDS=5
 readonly SHOWN_LINES=50
-
 # Links only tell what may still come.
 TABLES=$'rule show\nroute show table all\naddress show'
 [ "$SETTLE_SECONDS" -eq 0 ] || TABLES+=$'\nlink show'
 readonly TABLES
-
 # What awk has ip read; the marker is made of it.
 SCRATCH=$RUN_DIR/route-overlap.$$
 export SCRATCH ERRORS TABLES
@@ -45,8 +39,6 @@ think() {
   exec awk -f /dev/fd/3 /dev/fd/4 -
 } 3<<'AWK' 4<<'CONFIG'
 @ROUTES_AWK@
-
-# --- reading --------------------------------------------------------------------------------------------------------
 
 section == "kernel" {
   held[++helds] = lasting($0)
@@ -64,8 +56,7 @@ section == "kernel" {
 
 # The lifetime of an address from DHCP changes every second.
 function lasting(line) {
-  if (line ~ / valid_lft [^ ]+ preferred_lft /)
-    sub(/valid_lft.*/, "", line)
+  sub(/valid_lft [^ ]+ preferred_lft .*/, "", line)
   return line
 }
 
@@ -126,8 +117,6 @@ function read_address() {
   source_scope[sources] = substr($0, RSTART + 7, RLENGTH - 7) + 0
 }
 
-# --- where answers may change ---------------------------------------------------------------------------------------
-
 # Sets the places, in order: each stands for the addresses up to the next, to which the kernel's answers are the same.
 function find_places(    i, plain, plains, covered, suspected) {
   sorter = "exec sort -n >\"$SCRATCH\""
@@ -186,8 +175,6 @@ function print_suspect(begin, end,    octet) {
   for (octet = int(begin / size[8]); octet <= int(end / size[8]); octet++)
     is_near[octet] = 1
 }
-
-# --- look-ups -------------------------------------------------------------------------------------------------------
 
 # A look-up counts as one of UDP. Whatever connects is looked up again, with the source that the first answer gave it.
 function look_up(    i) {
@@ -283,8 +270,6 @@ function chosen_source(name, gateway, scope,    i, other) {
   return other
 }
 
-# --- the verdict ----------------------------------------------------------------------------------------------------
-
 function print_verdict(    i) {
   if (!ranges || expected == "") {
     print !ranges ? "nothing" : "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
@@ -319,15 +304,9 @@ function print_verdict(    i) {
 # The type of what discards; 0: nothing matches.
 function discards_by(text) {
   sub(/^RTNETLINK answers: /, "", text)
-  if (text == "Invalid argument")
-    return 6
-  if (text ~ /^(No route to host|Host is unreachable)$/)
-    return 7
-  if (text == "Permission denied")
-    return 8
-  if (text !~ /^Network( is)? unreachable$/)
+  if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
     trouble = text
-  return 0
+  return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0
 }
 
 # What the answer that parse() took apart means: its class. An own or a broadcast address is nobody's fault, if it is one
@@ -411,15 +390,14 @@ function message(id,    part, list, count, kind, text) {
 }
 
 # A route in the words of `ip route show`, from those of `ip -N -o`.
-function in_words(text,    word, name, count, i) {
+function in_words(text,    word, count, i) {
   text = text " "
   gsub(/[ \t\\]+/, " ", text)
   if (match(text, /^[0-9]+ /))
     text = type_name[substr(text, 1, RLENGTH - 1)] substr(text, RLENGTH)
-  count = split("proto 2,proto 3,proto 4,proto 12,proto 16,proto 217,scope 253,scope 254,table 253,table 255", word, ",")
-  split("proto kernel,proto boot,proto static,proto bird,proto dhcp,proto hostrouting,scope link,scope host,table default,table local", name, ",")
-  for (i = 1; i <= count; i++)
-    sub(" " word[i] " ", " " name[i] " ", text)
+  count = split("proto 2,proto kernel,proto 3,proto boot,proto 4,proto static,proto 12,proto bird,proto 16,proto dhcp,proto 217,proto hostrouting,scope 253,scope link,scope 254,scope host,table 253,table default,table 255,table local", word, ",")
+  for (i = 1; i < count; i += 2)
+    sub(" " word[i] " ", " " word[i + 1] " ", text)
   return substr(text, 1, length(text) - 1)
 }
 
@@ -430,8 +408,6 @@ function pending_devs(    list, count, i) {
       list[++count] = infiniband[i]
   return count ? " " sorted(list, count, ", ") : ""
 }
-
-# --- who discards ---------------------------------------------------------------------------------------------------
 
 # Sets discarder, and returns whether it is a CNI's own block: CNIs blackhole it, with the routes to their pods inside it,
 # in the same table; no default is one. The kernel doesn't say which entry it was: it is the longest match of one of the
@@ -573,26 +549,17 @@ explain() {
     timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -P -m hostrouting check --report >&2
 }
 
-# --- the run --------------------------------------------------------------------------------------------------------
-
 VERDICT='' PENDING='' LINES='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS
 LIMIT=$((WAIT_SECONDS > SETTLE_SECONDS ? WAIT_SECONDS : SETTLE_SECONDS))
 case $#:${1-} in
   0:) ;;
-  2:unjudged)
-    VERDICT=unknown LINES=$2
-    report
-    exit
-    ;;
+  2:unjudged) VERDICT=unknown LINES=$2; report; exit ;;
   1:gate)
     be_the_gate
     EXPLAIN_LIMIT=$HOLD_SECONDS
     [ "$MODE" = STRICT ] || HOLD=0
     ;;
-  *)
-    complain "usage: ${0##*/} [gate]"
-    exit 64
-    ;;
+  *) explain_usage '[gate]' ;;
 esac
 look_at_time
 SETTLE_UNTIL=$((NOW + (SETTLE_SECONDS < LIMIT ? SETTLE_SECONDS : LIMIT) * 100))

@@ -1,5 +1,7 @@
 # --- what the scripts at boot share ---------------------------------------------------------------------------------
 # shellcheck shell=bash disable=SC2034,SC2329 # each uses some of it
+# They need bash, coreutils, util-linux, iproute2 5.15, and any POSIX awk. Each stands in one group, since bash runs none of
+# a group that is cut off.
 
 set -u -o pipefail
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -25,6 +27,7 @@ readonly MAY_COME=75
 
 say() { printf '%s\n' "$@"; }
 complain() { printf '%s\n' "$@" >&2; }
+explain_usage() { complain "usage: ${0##*/} $1"; exit 64; }
 
 # Sets NOW, in hundredths of a second. /proc/uptime, as the clock may be set while this waits.
 look_at_time() {

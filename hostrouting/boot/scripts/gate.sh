@@ -12,8 +12,6 @@
 
 @COMMON@
 
-# --- the gate -------------------------------------------------------------------------------------------------------
-
 readonly FOLDER=/etc/aks-flex-node
 readonly LIST=$FOLDER/gate.list
 readonly GATE_OFF=$FOLDER/gate.off

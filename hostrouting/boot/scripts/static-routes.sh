@@ -7,15 +7,10 @@
 #
 # One ip lists what there is, awk plans, and has one ip write what is missing and tell which routes win. What was written
 # is taken back if anything of that fails. It says in a line what failed; `hostrouting apply` says more.
-# Needs bash, coreutils, flock, iproute2 5.15 and any POSIX awk. Everything stands in one group: bash runs none of a
-# file that is cut off.
 
 @COMMON@
 
-# --- the routes -----------------------------------------------------------------------------------------------------
-
 readonly WAIT_SECONDS=@WAIT_SECONDS@
-
 # What awk has ip do. Whoever writes it holds the lock.
 readonly SCRATCH=$RUN_DIR/${0##*/}.batch
 export SCRATCH ERRORS
@@ -29,8 +24,6 @@ think() {
   exec awk -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
 } 3<<'AWK' 4<<'ROUTES'
 @ROUTES_AWK@
-
-# --- reading --------------------------------------------------------------------------------------------------------
 
 # DESTINATION GATEWAY DEV METRIC of a wanted route; "*" is the default route's.
 section == "config" {
@@ -83,8 +76,6 @@ function read_route(    id) {
   if (type_of[class] == 1 && scope_of[class] >= 253)
     near[to] = near[to] "," devs_of[class] ","
 }
-
-# --- what is left open comes from the default route -------------------------------------------------------------------
 
 # All of a route behind its destination, in the order in which ip prints it.
 function resolve(gateway, name, rank,    best, count, h, head, legs, source, mtu) {
@@ -167,8 +158,6 @@ function fail(how, why) {
   if (!(how in reason))
     reason[how] = how == "lacking" ? why ", for " looked_at : "can\047t install " looked_at ": " why
 }
-
-# --- the plan -------------------------------------------------------------------------------------------------------
 
 function make_plan(    i, id, words_of, carrier) {
   for (i = 1; i <= wanted; i++)
@@ -312,8 +301,6 @@ function put_back(count,    i, list, known, left) {
   return left == "" ? "" : "not all could be put back: " left
 }
 
-# --- what proves that a route wins: an address that no longer prefix covers -------------------------------------------
-
 function cover(prefix, some,    slash) {
   some[prefix] = 1
   slash = index(prefix, "/")
@@ -429,16 +416,11 @@ stop() {
   exit 1
 }
 
-# --- the run --------------------------------------------------------------------------------------------------------
-
 DONE='' STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
 case $#:${1-} in
   0:) ;;
   1:gate) be_the_gate ;;
-  *)
-    complain "usage: ${0##*/} [gate]"
-    exit 64
-    ;;
+  *) explain_usage '[gate]' ;;
 esac
 trap 'on_signal SIGHUP' HUP
 trap 'on_signal SIGINT' INT

@@ -8,12 +8,9 @@
 #                                  again for 3 s before it fails
 #   load-balancer-probe.sh rules   after somebody has flushed the ruleset: the rules alone, and no wait
 #
-# Needs bash, coreutils, util-linux (flock, unshare), nft and iproute2. Rules that are in force as they should be stay
-# as they are, and keep their counters. Everything stands in one group, since bash runs none of a group that is cut off.
+# Rules that are in force as they should be stay as they are, and keep their counters. It needs nft besides.
 
 @COMMON@
-
-# --- the load balancer's probes --------------------------------------------------------------------------------------
 
 readonly REQUIRED=@REQUIRED@
 readonly WAIT_SECONDS=@WAIT_SECONDS@
@@ -25,11 +22,11 @@ readonly REWRITTEN_SOURCE=2603:1062:0:1:fe80:1234:5678:9abc
 readonly PROTOCOL=217
 # The lowest that IPv6 knows: no other route to this one address is better.
 readonly METRIC=1
-
 # Loading rules is one transaction, so somebody's flush is made good with or without the lock.
 readonly RULES_LOCK_SECONDS=2
 # nft and ip answer in milliseconds.
 readonly ANSWER_SECONDS=5
+
 attempt() {
   if [ "$MODE" = rules ]; then
     take_lock || complain "$MESSAGE; going on without it"
@@ -122,10 +119,7 @@ CHANGES=() MODE=${1-} LIMIT=$WAIT_SECONDS
 case $#:$MODE in
   0: | 1:gate) ;;
   1:rules) is_on_host || { say "$WHY: nothing was changed" && exit 0; } ;;
-  *)
-    complain "usage: ${0##*/} [gate | rules]"
-    exit 64
-    ;;
+  *) explain_usage '[gate | rules]' ;;
 esac
 [ -d /proc/sys/net/ipv6 ] || { say 'this kernel has no IPv6: there are no probes to rewrite' && exit 0; }
 case $MODE:$REQUIRED in
@@ -136,9 +130,7 @@ esac
 keep_trying
 case $? in
   0) say "${CHANGES[@]:-nothing to change}" && exit 0 ;;
-  "$MAY_COME")
-    fail "waited $LIMIT s and still missing is $MISSING; bring it up, or name another in loadBalancerProbe.devices"
-    ;;
+  "$MAY_COME") fail "waited $LIMIT s and still missing is $MISSING; bring it up, or name another in loadBalancerProbe.devices" ;;
 esac
 complain "$MESSAGE"
 exit 1
