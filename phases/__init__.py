@@ -4,18 +4,26 @@ A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` 
 `run` runs a tree. The layers, each importing only those above it:
 
     _compat     what Python 3.10 lacks
-    _errors     Cancelled, TimedOut, notes, Status, Observer
+    _errors     Cancelled, TimedOut, Status, Observer, notes; Undo, all_or_nothing: the way back
     _scope      CancelScope: cancel, deadlines and waits that see both; the clock
     _process    one subprocess, which a cancel ends; a thread aside
     _run        Task, task; run, run_child: log records, notes and observers around every task
-    _compose    Serial, Parallel, Timeout, all_or_nothing
+    _compose    Serial, Parallel, Timeout
     testing     a fake clock, tasks and an observer that record
+
+What a run of a single task doesn't need is loaded when it is first used.
 """
 
-from phases._compose import Parallel, Serial, Timeout, Undo, all_or_nothing
-from phases._errors import Cancelled, Observer, Status, TimedOut
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from phases._errors import Cancelled, Observer, Status, TimedOut, Undo, all_or_nothing
 from phases._run import Task, run, run_child, task
 from phases._scope import CancelScope, Clock
+
+if TYPE_CHECKING:
+    from phases._compose import Parallel, Serial, Timeout
 
 __all__ = [
     "CancelScope",
@@ -34,3 +42,17 @@ __all__ = [
     "run_child",
     "task",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # What runs a single task, as a command does, needs none of these (PEP 562).
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from phases import _compose
+
+    value = globals()[name] = getattr(_compose, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

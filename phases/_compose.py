@@ -1,8 +1,7 @@
-"""Tasks made of tasks, and the way back from a half of one."""
+"""Tasks made of tasks."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -13,7 +12,7 @@ from phases._errors import Cancelled, text_of
 from phases._run import Task, check_name, check_task, run_child
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from phases._scope import CancelScope
 
@@ -235,56 +234,3 @@ def _with_notes(error: E, others: Iterable[BaseException]) -> E:
         notes = ", ".join(map(str, getattr(other, "__notes__", ())))
         add_note(error, f"besides: {text_of(other)} ({notes})")
     return error
-
-
-class Undo:
-    """The way back: what was changed, last first.
-
-    Each step is pushed *before* the change that it takes back, so it must do no harm if that never happened.
-    """
-
-    def __init__(self) -> None:
-        self._steps: list[Callable[[], None]] = []
-
-    def push(self, step: Callable[[], None]) -> None:
-        """Remember a step."""
-        self._steps.append(step)
-
-    def roll_back(self) -> list[str]:
-        """Take every step, also after one has failed or was interrupted.
-
-        Returns:
-            What couldn't be put back, in words.
-        """
-        problems: list[str] = []
-        while self._steps:
-            step = self._steps.pop()
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps must be taken
-                problems.append(str(error) or repr(error))
-            except BaseException as error:  # noqa: BLE001 - an interrupt: once more, then on
-                problems.append(f"interrupted by {error!r}, tried again")
-                self._again(step, problems)
-        return problems
-
-    @staticmethod
-    def _again(step: Callable[[], None], problems: list[str]) -> None:
-        try:
-            step()
-        except BaseException as error:  # noqa: BLE001 - the second interrupt of one step means it
-            problems.append(str(error) or repr(error))
-
-
-@contextmanager
-def all_or_nothing(scope: CancelScope) -> Iterator[Undo]:
-    """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error."""
-    undo = Undo()
-    try:
-        yield undo
-    except BaseException as error:
-        with scope.shield():
-            problems = undo.roll_back()
-        for problem in problems:
-            add_note(error, f"while putting things back: {problem}")
-        raise

@@ -280,7 +280,7 @@ def test_only_one_module_imports_pyroute2() -> None:
         ),
         (
             "import phases; phases.run",
-            ["asyncio", "concurrent.futures", "logging", "subprocess", "phases._process"],
+            ["asyncio", "concurrent.futures", "logging", "subprocess", "phases._process", "phases._compose"],
         ),
     ],
 )
