@@ -6,7 +6,6 @@ Other rooms import the modules named here, and no others.
 
 __all__ = [
     "alone",
-    "consumer",
     "examination",
     "fake_systemd",
     "files",

@@ -15,7 +15,7 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.boot.manifest import WATCH, Manifest
-from hostrouting.boot.parts import CONFIGURED, BootFile, wanted_files, wanted_manifest, wanted_parts
+from hostrouting.boot.parts import BootFile, wanted_files, wanted_manifest, wanted_parts
 from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.model.errors import FileError
 
@@ -117,10 +117,7 @@ class ExaminedHost:
         """The manifest as it should be."""
         if self.given is None:
             return self.manifest
-        asked = wanted_manifest(self.given, wanted_parts(self.given, self.layout), self.layout)
-        for name, part in self.manifest.without(*CONFIGURED).parts.items():
-            asked = asked.with_part(name, part)
-        return asked
+        return wanted_manifest(self.manifest, self.given, wanted_parts(self.given, self.layout), self.layout)
 
     @cached_property
     def files(self) -> list[BootFile]:

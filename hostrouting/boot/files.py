@@ -37,18 +37,24 @@ _LOCK_POLL_SECONDS = 0.05
 _FOLDER_MODE = 0o755
 
 
+@contextlib.contextmanager
+def _told(attempt: str) -> Iterator[None]:
+    """Have a refusal of the operating system raised as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError.of(attempt, error) from error
+
+
 def read_text(path: Path) -> str | None:
     """The content of a file; None if there is none.
 
     Raises:
         FileError: it is there and can't be read.
     """
-    try:
+    with _told(f"read {path}"), contextlib.suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8", errors="surrogateescape")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FileError.of(f"read {path}", error) from error
+    return None
 
 
 def read_state(path: Path) -> tuple[bytes, int] | None:
@@ -57,12 +63,9 @@ def read_state(path: Path) -> tuple[bytes, int] | None:
     Raises:
         FileError: it is there and can't be read.
     """
-    try:
+    with _told(f"read {path}"), contextlib.suppress(FileNotFoundError):
         return path.read_bytes(), path.stat().st_mode & 0o7777
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FileError.of(f"read {path}", error) from error
+    return None
 
 
 def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
@@ -84,7 +87,7 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
         FileError: it can't be written; the old content is still there.
     """
     content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-    try:
+    with _told(f"write {path}"):
         with contextlib.suppress(FileNotFoundError):
             state = path.lstat()
             is_as_asked = state.st_mode == stat.S_IFREG | mode and state.st_uid == os.geteuid()
@@ -106,8 +109,6 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
             temporary.unlink(missing_ok=True)
             raise
         _sync(path.parent)
-    except OSError as error:
-        raise FileError.of(f"write {path}", error) from error
     return True
 
 
@@ -155,14 +156,11 @@ def remove(path: Path) -> bool:
     Raises:
         FileError: it is there and can't be removed.
     """
-    try:
+    with _told(f"remove {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         path.unlink()
         _sync(path.parent)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise FileError.of(f"remove {path}", error) from error
-    return True
+        return True
+    return False
 
 
 def remove_empty_folder(path: Path) -> bool:
@@ -174,12 +172,13 @@ def remove_empty_folder(path: Path) -> bool:
     Raises:
         FileError: it is empty and can't be removed.
     """
-    try:
-        path.rmdir()
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
+    with _told(f"remove the folder {path}"):
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
+                raise
             return False
-        raise FileError.of(f"remove the folder {path}", error) from error
     return True
 
 
@@ -189,10 +188,8 @@ def target(path: Path) -> str:
     Raises:
         FileError: it can't be read.
     """
-    try:
+    with _told(f"read the link {path}"):
         return os.readlink(path)  # noqa: PTH115 - Path would tidy it
-    except OSError as error:
-        raise FileError.of(f"read the link {path}", error) from error
 
 
 def link(path: Path, to: str) -> None:
@@ -201,11 +198,9 @@ def link(path: Path, to: str) -> None:
     Raises:
         FileError: it can't be made.
     """
-    try:
+    with _told(f"make the link {path}"):
         make_folders(path.parent)
         path.symlink_to(to)
-    except OSError as error:
-        raise FileError.of(f"make the link {path}", error) from error
 
 
 def _sync(folder: Path) -> None:
@@ -230,11 +225,9 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
     Raises:
         FileError: the file can't be opened, or another run holds it for longer.
     """
-    try:
+    with _told(f"open the lock {path}"):
         make_folders(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise FileError.of(f"open the lock {path}", error) from error
     try:
         _acquire(descriptor, path, scope, seconds)
         yield
@@ -245,20 +238,19 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
 def _acquire(descriptor: int, path: Path, scope: CancelScope, seconds: int) -> None:
     deadline = scope.clock.monotonic() + seconds
     is_waiting = False
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if scope.clock.monotonic() >= deadline:
-                raise FileError(
-                    f"can't take the lock {path}: another run has held it for {seconds} s; "
-                    f"see who with: fuser -v {path}"
-                ) from None
-            if not is_waiting:
-                scope.progress("waiting for another hostrouting run to end")
-                is_waiting = True
-            scope.wait(_LOCK_POLL_SECONDS)
-        except OSError as error:
-            raise FileError.of(f"take the lock {path}", error) from error
-        else:
-            return
+    while not _is_taken(descriptor, path):
+        if scope.clock.monotonic() >= deadline:
+            raise FileError(
+                f"can't take the lock {path}: another run has held it for {seconds} s; see who with: fuser -v {path}"
+            )
+        if not is_waiting:
+            scope.progress("waiting for another hostrouting run to end")
+            is_waiting = True
+        scope.wait(_LOCK_POLL_SECONDS)
+
+
+def _is_taken(descriptor: int, path: Path) -> bool:
+    with _told(f"take the lock {path}"), contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

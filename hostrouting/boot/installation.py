@@ -16,6 +16,8 @@ from hostrouting.boot import files
 from hostrouting.boot.gate import list_text, missing_commands, opening_settings
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
 from hostrouting.boot.parts import BootFile, Part, wanted_files
+from hostrouting.boot.systemd import ANY_INSTANCE
+from hostrouting.boot.unit_files import UNIT_PATH, unit_names
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "install_part",
     "is_installed",
+    "is_there",
     "reference_links",
     "remove_parts",
     "requiring_units",
@@ -267,6 +270,19 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
 
 
 _REQUIRED = ("RequiredBy", "RequisiteOf", "BoundBy")
+
+
+def is_there(host: Host, consumer: str) -> bool:
+    """Whether there is such a unit, or template.
+
+    Raises:
+        UnitError: systemd can't be asked.
+    """
+    if host.is_image:
+        paths = [host.layout.of(f"{folder}/{name}") for folder in UNIT_PATH for name in unit_names(consumer)[:2]]
+        return any(path.is_symlink() or path.is_file() for path in paths)
+    instance = consumer.replace("@.", f"@{ANY_INSTANCE}.")
+    return host.units.show(instance, "LoadState")["LoadState"] != "not-found"
 
 
 def _remove_litter(layout: Layout, manifest: Manifest) -> None:

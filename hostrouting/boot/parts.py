@@ -16,7 +16,7 @@ from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
@@ -192,9 +192,12 @@ def is_watched(config: Config) -> bool:
     return config.watch.enabled and bool(config.static_routes.routes or config.route_overlap.expected_cidrs)
 
 
-def wanted_manifest(config: Config, parts: Iterable[Part], layout: Layout) -> Manifest:
-    """The manifest of some parts that a config asks for, where nothing else is installed."""
-    return Manifest(config.consumer, {part.name: part.installed(layout) for part in parts})
+def wanted_manifest(there: Manifest, config: Config, parts: Sequence[Part], layout: Layout) -> Manifest:
+    """What is installed, with a config's parts in the place of what a config can ask for; without any no gate moves."""
+    wanted = there.without(*CONFIGURED)
+    for part in parts:
+        wanted = wanted.with_part(part.name, part.installed(layout))
+    return attrs.evolve(wanted, consumer=config.consumer if parts else there.consumer or config.consumer)
 
 
 def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> list[BootFile]:

@@ -8,7 +8,7 @@ import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.parts import CONFIGURED, Part, wanted_files, wanted_parts
+from hostrouting.boot.parts import Part, wanted_files, wanted_manifest, wanted_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,11 +78,7 @@ def plan_boot(config: Config, host: Host) -> BootPlan:
     """
     there = Manifest.load(host.layout)
     parts = wanted_parts(config, host.layout)
-    wanted = there.without(*CONFIGURED)
-    for part in parts:
-        wanted = wanted.with_part(part.name, part.installed(host.layout))
-    # A config that asks for nothing moves nobody else's gate.
-    return _plan(host, there, attrs.evolve(wanted, consumer=config.consumer if parts else there.consumer), parts)
+    return _plan(host, there, wanted_manifest(there, config, parts, host.layout), parts)
 
 
 def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPlan:

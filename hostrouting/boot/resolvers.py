@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
-from hostrouting.model.errors import FileError
+from hostrouting.boot.files import read_text
 from hostrouting.model.parsing import parse_address
 
 if TYPE_CHECKING:
@@ -36,23 +38,10 @@ def nameservers(layout: Layout) -> tuple[IPv4Address, ...]:
 
 
 def _named(path: Path) -> tuple[IPv4Address, ...]:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    except OSError as error:
-        raise FileError.of(f"read {path}", error) from error
-    found = []
-    for line in lines:
-        # The keyword starts the line (res_init.c of glibc); what comes after the address doesn't count.
-        words = line.split()
-        if line.startswith("nameserver") and words[0] == "nameserver" and len(words) > 1:
-            found += _ipv4(words[1])
-    return tuple(dict.fromkeys(found))
-
-
-def _ipv4(text: str) -> list[IPv4Address]:
-    try:
-        return [parse_address(text)]
-    except ValueError:
-        return []  # an IPv6 one
+    # The keyword starts the line (res_init.c of glibc); what comes after the address doesn't count.
+    words = re.findall(r"^nameserver[ \t]+(\S+)", read_text(path) or "", re.MULTILINE)
+    found: dict[IPv4Address, None] = {}
+    for word in words:
+        with suppress(ValueError):  # an IPv6 one
+            found[parse_address(word)] = None
+    return tuple(found)

@@ -80,7 +80,7 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
 
 def _warn_without_consumer(config: Config, on: Host) -> None:
     """Say that nothing is held back, if there is no unit of the consumer's name; it may come later."""
-    from hostrouting.boot.consumer import is_there
+    from hostrouting.boot.installation import is_there
 
     if not (config.static_routes.routes or config.route_overlap.expected_cidrs):
         return
@@ -118,12 +118,13 @@ def render(options: argparse.Namespace, host: Host | None) -> int:
     """The files that apply would install."""
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.layout import Layout
+    from hostrouting.boot.manifest import Manifest
     from hostrouting.boot.parts import wanted_files, wanted_manifest, wanted_parts
 
     config = load(options, host)
     layout = Layout(options.out)
     parts = wanted_parts(config, layout)
-    manifest = wanted_manifest(config, parts, layout)
+    manifest = wanted_manifest(Manifest(), config, parts, layout)
     for file in wanted_files(layout, manifest, parts) if parts else ():
         write_if_changed(file.path, file.text, mode=file.mode)
         styled.say(str(file.path))

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
-from hostrouting.boot.consumer import is_there
 from hostrouting.boot.examination import Fault, Severity
+from hostrouting.boot.installation import is_there
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
 
 if TYPE_CHECKING:

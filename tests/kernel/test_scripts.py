@@ -20,6 +20,7 @@ from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_
 from scripts import AWKS, Sandbox, awk_or_skip
 
 from hostrouting import Config, Layout
+from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.boot.render import render_check, render_check_route_overlap_script, render_static_routes_script
 from hostrouting.kernel.rtnetlink.changes import Listener
@@ -914,7 +915,7 @@ INSTALLED = 'mkdir -p /etc/aks-flex-node; cp "$ROOT/manifest" /etc/aks-flex-node
 
 
 def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SHADOWED) -> Any:
-    manifest = wanted_manifest(config, wanted_parts(config, Layout()), Layout())
+    manifest = wanted_manifest(Manifest(), config, wanted_parts(config, Layout()), Layout())
     sandbox.write(manifest.to_text(), "manifest")
     text = with_constant(render_check(config, python=python), "EXPLAIN_SECONDS", 1 if "waiting" in python else 30)
     return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=INSTALLED)

@@ -263,7 +263,7 @@ def test_what_was_rendered_reads_back_from_the_manifest(
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)
         parts = wanted_parts(config, layout)
-        manifest = wanted_manifest(config, parts, layout)
+        manifest = wanted_manifest(Manifest(), config, parts, layout)
         assert {part.name for part in parts} == set(manifest.parts)
         layout.manifest.parent.mkdir(parents=True)
         layout.manifest.write_text(manifest.to_text())
