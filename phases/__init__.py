@@ -4,12 +4,12 @@ A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` 
 `run` runs a tree. The layers, each importing only those above it:
 
     _compat     what Python 3.10 lacks
-    _errors     Cancelled, TimedOut, Status, Observer, notes; Undo, all_or_nothing: the way back
-    _scope      CancelScope: cancel, deadlines and waits that see both; the clock
-    _process    one subprocess, which a cancel ends; a thread aside
+    _errors     Cancelled, TimedOut, Status, Observer, notes
+    _scope      CancelScope: cancel, deadlines and waits that see both; the clock; Undo, all_or_nothing: the way back
+    _process    one subprocess, which a cancel ends
     _run        Task, task; run, run_child: log records, notes and observers around every task
     _compose    Serial, Parallel, Timeout
-    testing     a fake clock, tasks and an observer that record
+    testing     a fake clock, and an observer that records
 
 What a run of a single task doesn't need is loaded when it is first used.
 """
@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from phases._errors import Cancelled, Observer, Status, TimedOut, Undo, all_or_nothing
+from phases._errors import Cancelled, Observer, Status, TimedOut
 from phases._run import Task, run, run_child, task
-from phases._scope import CancelScope, Clock
+from phases._scope import CancelScope, Clock, SystemClock, Undo, all_or_nothing
 
 if TYPE_CHECKING:
     from phases._compose import Parallel, Serial, Timeout
@@ -33,6 +33,7 @@ __all__ = [
     "Parallel",
     "Serial",
     "Status",
+    "SystemClock",
     "Task",
     "TimedOut",
     "Timeout",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from attrs import field, frozen, validators
 
 from phases._compat import add_note, group_of
-from phases._errors import Cancelled, text_of
+from phases._errors import POLL_SECONDS, Cancelled, text_of
 from phases._run import Task, check_name, check_task, run_child
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from phases._scope import CancelScope
 
@@ -22,11 +23,17 @@ A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
-E = TypeVar("E", bound=BaseException)
+
+
+class _Tree:
+    """A task that is drawn as the tree of those that it is made of."""
+
+    def __repr__(self) -> str:
+        return "\n".join(_lines(self))
 
 
 @frozen(init=False, repr=False)
-class _Several(Generic[T_co]):
+class _Several(_Tree, Generic[T_co]):
     """Tasks, of whose results a tuple is made."""
 
     tasks: tuple[Task[Any], ...]
@@ -34,11 +41,8 @@ class _Several(Generic[T_co]):
 
     def __init__(self, *tasks: Task[Any], name: str) -> None:
         for each in tasks:
-            check_task(each, type(self).__name__)
+            check_task(each)
         self.__attrs_init__(tasks, name)
-
-    def __repr__(self) -> str:
-        return "\n".join(_tree(self))
 
 
 class Serial(_Several[T_co]):
@@ -49,8 +53,6 @@ class Serial(_Several[T_co]):
         name: in kebab-case.
     """
 
-    @overload
-    def __init__(self: Serial[tuple[A]], a: Task[A], /, *, name: str = ...) -> None: ...
     @overload
     def __init__(self: Serial[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...) -> None: ...
     @overload
@@ -91,8 +93,6 @@ class Parallel(_Several[T_co]):
     """
 
     @overload
-    def __init__(self: Parallel[tuple[A]], a: Task[A], /, *, name: str = ...) -> None: ...
-    @overload
     def __init__(self: Parallel[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...) -> None: ...
     @overload
     def __init__(self: Parallel[tuple[A, B, C]], a: Task[A], b: Task[B], c: Task[C], /, *, name: str = ...) -> None: ...
@@ -110,7 +110,7 @@ class Parallel(_Several[T_co]):
 
         What is no `Exception` (`KeyboardInterrupt`, `SystemExit`, a `Cancelled` that none of our scopes
         caused) cancels the others too, and is raised in the calling thread as it is, with the failures as
-        notes. The same goes for what a signal handler raises in the calling thread.
+        notes. The same goes for what a signal handler raises while the calling thread waits for the tasks.
 
         Returns:
             The tasks' results, in their order.
@@ -120,52 +120,47 @@ class Parallel(_Several[T_co]):
             Cancelled: the scope was cancelled before all tasks had succeeded; failures are its notes.
             TimedOut: likewise the scope's deadline passed.
         """
-        from concurrent.futures import Future, ThreadPoolExecutor, wait
-
-        from phases._process import run_aside
+        from concurrent.futures import Future, ThreadPoolExecutor
 
         inner = scope.child()
-        contexts = [copy_context() for _ in self.tasks]
         futures: list[Future[Any]] = []
-        interrupts: list[BaseException] = []
-        cancelled: set[int] = set()
+        errors: list[BaseException] = []
+        cancelled: list[Cancelled] = []
+        running: list[Task[Any]] = []
 
         def work(each: Task[Any]) -> Any:
+            running.append(each)
             try:
                 return run_child(each, inner)
             except BaseException as error:
                 if isinstance(error, Cancelled) and inner.is_cancelled:
-                    cancelled.add(id(error))
-                else:
-                    inner.cancel(f"{each.name} ended with {type(error).__name__}")
+                    cancelled.append(error)
+                    return None
+                inner.cancel(f"{each.name} ended with {type(error).__name__}")
                 raise
+            finally:
+                running.pop()
 
-        def interrupt(error: BaseException) -> None:
-            interrupts.append(error)
-            inner.cancel(f"interrupted by {type(error).__name__}")
-
-        def all_at_once() -> None:
-            pool = ThreadPoolExecutor(max(1, len(self.tasks)), thread_name_prefix=self.name)
+        with ThreadPoolExecutor(max(1, len(self.tasks)), thread_name_prefix=self.name) as pool:
             try:
-                for context, each in zip(contexts, self.tasks, strict=True):
-                    futures.append(pool.submit(context.run, work, each))
-            except RuntimeError as error:  # no more threads can be started
-                interrupt(error)
-            wait(futures)
-            pool.shutdown(wait=False)
-
-        # An executor doesn't bear it when a signal handler raises in its midst: threads live on unknown to it.
-        run_aside(all_at_once, on_interrupt=interrupt)
-        errors = [error for error in map(Future.exception, futures) if error is not None]
-        causes = [error for error in errors if id(error) not in cancelled]
-        if interrupts or errors:
-            # Without a cause a task has cancelled the scope that it shares with the others.
-            raise _outcome(scope, interrupts, causes) or errors[0]
+                futures.extend(pool.submit(copy_context().run, work, each) for each in self.tasks)
+                for future in futures:
+                    future.exception()  # waits for it
+            except BaseException as error:  # noqa: BLE001 - no more threads, or a signal handler's; raised below
+                errors.append(error)
+                inner.cancel(f"interrupted by {type(error).__name__}")
+            errors += [failure for future in futures if (failure := future.exception()) is not None]
+            # An interrupted submit may have started a thread that is known to nobody.
+            while running:
+                time.sleep(POLL_SECONDS)
+        if errors or cancelled:
+            # Without an error a task has cancelled the scope that it shares with the others.
+            raise _outcome(scope, errors) or cancelled[0]
         return tuple(future.result() for future in futures)  # type: ignore[return-value]
 
 
-@frozen(init=False, repr=False)
-class Timeout(Generic[T_co]):
+@frozen(repr=False)
+class Timeout(_Tree, Generic[T_co]):
     """Does a task that must be done in time.
 
     Args:
@@ -175,20 +170,13 @@ class Timeout(Generic[T_co]):
     """
 
     seconds: float = field(validator=validators.ge(0))
-    task: Task[T_co]
-    name: str = field(validator=check_name)
-
-    def __init__(self, seconds: float, task: Task[T_co], *, name: str = "timeout") -> None:
-        check_task(task, "Timeout")
-        self.__attrs_init__(seconds, task, name)
+    task: Task[T_co] = field(validator=lambda _instance, _attribute, task: check_task(task))
+    name: str = field(default="timeout", kw_only=True, validator=check_name)
 
     @property
     def tasks(self) -> tuple[Task[T_co]]:
         """The task, as composites give theirs."""
         return (self.task,)
-
-    def __repr__(self) -> str:
-        return "\n".join(_tree(self))
 
     def do(self, scope: CancelScope) -> T_co:
         """Do it.
@@ -204,33 +192,26 @@ class Timeout(Generic[T_co]):
         return run_child(self.task, scope.child(timeout=self.seconds))
 
 
-def _tree(task: Any) -> Iterator[str]:
+def _lines(task: Any) -> Iterator[str]:
     """A line for each task; what has `tasks` is drawn with those below it."""
     manner = {Parallel: " (all at once)", Timeout: f" (at most {getattr(task, 'seconds', 0):g} s)"}
     yield task.name + manner.get(type(task), "")
     children = tuple(getattr(task, "tasks", ()))
     for number, child in enumerate(children, start=1):
         first, rest = ("└── ", "    ") if number == len(children) else ("├── ", "│   ")
-        for line in _tree(child):
+        for line in _lines(child):
             yield first + line
             first = rest
 
 
-def _outcome(
-    scope: CancelScope, interrupts: Sequence[BaseException], causes: Sequence[BaseException]
-) -> BaseException | None:
-    """Choose what to raise: an interrupt, else the scope's own end, else the failures."""
-    failures = [error for error in causes if isinstance(error, Exception)]
-    interrupts = [*interrupts, *(error for error in causes if not isinstance(error, Exception))]
-    if interrupts:
-        return _with_notes(interrupts[0], [*interrupts[1:], *failures])
-    if stop := scope.verdict():
-        return _with_notes(stop, failures)
-    return group_of(f"{len(failures)} of the parallel tasks failed", failures) if failures else None
-
-
-def _with_notes(error: E, others: Iterable[BaseException]) -> E:
-    for other in others:
+def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException | None:
+    """Choose what to raise: an interrupt, else the scope's own end, else the failures, if there are any."""
+    failures = [error for error in errors if isinstance(error, Exception)]
+    interrupts = [error for error in errors if not isinstance(error, Exception)]
+    stop = interrupts[0] if interrupts else scope.verdict()
+    if stop is None:
+        return group_of(f"{len(failures)} of the parallel tasks failed", failures) if failures else None
+    for other in (*interrupts[1:], *failures):
         notes = ", ".join(map(str, getattr(other, "__notes__", ())))
-        add_note(error, f"besides: {text_of(other)} ({notes})")
-    return error
+        add_note(stop, f"besides: {text_of(other)} ({notes})")
+    return stop

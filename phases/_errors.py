@@ -1,16 +1,18 @@
-"""How tasks end: what a run raises of its own, what it notes on what others raise, who is told; and the way back."""
+"""How tasks end: what a run raises of its own, what it notes on what others raise, and who is told."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from phases._compat import add_note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
+
+    Tell = Callable[[Callable[["Observer"], None]], None]
+    """Tells the observers of a run something, one call at a time."""
+
 
 POLL_SECONDS = 0.025
 """How long anything here blocks at a stretch, before it looks for cancels.
@@ -18,8 +20,6 @@ POLL_SECONDS = 0.025
 Nothing could wake it up for all of them: a signal that comes between the main thread's last line and its
 blocking system call doesn't interrupt that, and the handler, which may want to cancel, runs in that thread only.
 """
-
-_PATH_NOTE = "in task "
 
 
 class Cancelled(BaseException):
@@ -62,8 +62,7 @@ class Status(str, Enum):  # noqa: UP042 - Python 3.10
     CANCELLED = "cancelled"
     TIMED_OUT = "timed out"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
     @classmethod
     def of(cls, error: BaseException) -> Status:
@@ -96,74 +95,11 @@ def text_of(error: BaseException) -> str:
 
 def add_path_note(error: BaseException, path: str) -> None:
     """Note the path of the task that raised, unless a task below it has noted its own."""
-    paths = _noted_paths(error)
-    if not any(noted == path or noted.startswith(f"{path}/") for noted in paths):
-        add_note(error, f"{_PATH_NOTE}{path}")
+    note = path_note(path)
+    if not any(f"{noted}/".startswith(f"{note}/") for noted in getattr(error, "__notes__", ())):
+        add_note(error, note)
 
 
-def is_raised_at(error: BaseException, path: str) -> bool:
-    """Tell whether the task of this path is the innermost that the exception came out of."""
-    return path in _noted_paths(error)
-
-
-def _noted_paths(error: BaseException) -> list[str]:
-    notes = getattr(error, "__notes__", ())
-    return [note.removeprefix(_PATH_NOTE) for note in map(str, notes) if note.startswith(_PATH_NOTE)]
-
-
-class Undo:
-    """The way back: what was changed, last first.
-
-    Each step is pushed *before* the change that it takes back, so it must do no harm if that never happened.
-    """
-
-    def __init__(self) -> None:
-        self._steps: list[Callable[[], None]] = []
-
-    def push(self, step: Callable[[], None]) -> None:
-        """Remember a step."""
-        self._steps.append(step)
-
-    def roll_back(self) -> list[str]:
-        """Take every step, also after one has failed or was interrupted.
-
-        Returns:
-            What couldn't be put back, in words.
-        """
-        problems: list[str] = []
-        while self._steps:
-            step = self._steps.pop()
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps must be taken
-                problems.append(str(error) or repr(error))
-            except BaseException as error:  # noqa: BLE001 - an interrupt: once more, then on
-                problems.append(f"interrupted by {error!r}, tried again")
-                self._again(step, problems)
-        return problems
-
-    @staticmethod
-    def _again(step: Callable[[], None], problems: list[str]) -> None:
-        try:
-            step()
-        except BaseException as error:  # noqa: BLE001 - the second interrupt of one step means it
-            problems.append(str(error) or repr(error))
-
-
-class _Scope(Protocol):
-    def shield(self) -> AbstractContextManager[object]:
-        """Make a scope that no cancel reaches."""
-
-
-@contextmanager
-def all_or_nothing(scope: _Scope) -> Iterator[Undo]:
-    """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error."""
-    undo = Undo()
-    try:
-        yield undo
-    except BaseException as error:
-        with scope.shield():
-            problems = undo.roll_back()
-        for problem in problems:
-            add_note(error, f"while putting things back: {problem}")
-        raise
+def path_note(path: str) -> str:
+    """Give the note on an exception that names the innermost task that it came out of."""
+    return f"in task {path}"

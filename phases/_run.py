@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from attrs import field, frozen
 
-from phases._compat import add_note, group_of
-from phases._errors import Status, add_path_note, is_raised_at, text_of
+from phases._compat import add_note
+from phases._errors import Status, add_path_note, path_note, text_of
 from phases._scope import CancelScope
 
 if TYPE_CHECKING:
@@ -90,47 +90,22 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
     return decorate
 
 
-class Reporter:
-    """Tells several observers, one call at a time; keeps the first error of each for the end of the run."""
+class _Reporter:
+    """Tells several observers, one call at a time; keeps the first error of any for the end of the run."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = tuple(observers)
-        self._failures: dict[int, Exception] = {}
+        self.failure: Exception | None = None
+        self._observers = observers
         # Reentrant: an observer, or a signal handler in its midst, may report progress itself.
         self._lock = RLock()
 
-    def started(self, path: str) -> None:
-        """Tell that a task starts."""
-        self._tell(lambda observer: observer.started(path))
-
-    def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Tell that a task got on."""
-        self._tell(lambda observer: observer.progress(path, message, fraction))
-
-    def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        """Tell that a task ended."""
-        self._tell(lambda observer: observer.finished(path, status, error, seconds))
-
-    def add_failures_to(self, error: BaseException) -> None:
-        """Note the observers' errors on the exception that ends the run."""
-        for failure in self._failures.values():
-            add_note(error, f"besides, an observer or log handler of the run failed: {text_of(failure)}")
-
-    def raise_failures(self) -> None:
-        """Raise the observers' errors, if there are any: one as it is, several as a group."""
-        failures = list(self._failures.values())
-        for failure in failures:
-            add_note(failure, "raised by an observer or log handler; the tasks of the run ended well")
-        if failures:
-            raise failures[0] if len(failures) == 1 else group_of("observers of the run failed", failures)
-
-    def _tell(self, call: Callable[[Observer], None]) -> None:
+    def tell(self, call: Callable[[Observer], None]) -> None:
         with self._lock:
-            for index, observer in enumerate(self._observers):
+            for observer in self._observers:
                 try:
                     call(observer)
                 except Exception as error:  # noqa: BLE001 - kept, and raised at the end of the run
-                    self._failures.setdefault(index, error)
+                    self.failure = error if self.failure is None else self.failure
 
 
 def run(
@@ -164,20 +139,23 @@ def run(
         TypeError: it is no task.
         BaseException: whatever a task raised, as it was, with a note that names the path of that task.
     """
-    check_task(task, "run")
+    check_task(task)
     scope = CancelScope() if scope is None else scope
-    log = _Log(logger)
-    reporter = Reporter([log] if observer is None else [log, observer])
+    logger = logger or _own_logger()
+    log = None if logger is None else _Log(logger)
+    reporter = _Reporter([each for each in (log, observer) if each is not None])
     try:
-        result = run_child(task, scope.at(scope.path, reporter))
+        result = run_child(task, scope.at(scope.path, reporter.tell))
     except BaseException as error:
-        reporter.add_failures_to(error)
+        if reporter.failure is not None:
+            add_note(error, f"besides, an observer or log handler of the run failed: {text_of(reporter.failure)}")
         raise
-    reporter.raise_failures()
+    if reporter.failure is not None:
+        raise add_note(reporter.failure, "raised by an observer or log handler; the tasks of the run ended well")
     return result
 
 
-def check_task(task: object, taker: str) -> None:
+def check_task(task: object) -> None:
     """Refuse what is no task.
 
     Raises:
@@ -185,7 +163,7 @@ def check_task(task: object, taker: str) -> None:
     """
     if isinstance(task, type) or not isinstance(getattr(task, "name", None), str) or not hasattr(task, "do"):
         raise TypeError(
-            f"{taker} takes tasks, each with a name and do(scope), not {task!r:.200}; "
+            f"expected a task, which has a name and do(scope), not {task!r:.200}; "
             'of several make one by Serial(a, b), of a function by @phases.task("name")'
         )
 
@@ -205,59 +183,63 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         TimedOut: the scope's own deadline passed.
         BaseException: whatever the task raised, as it was, with a note of its path.
     """
-    reporter = scope.reporter or Reporter(())
     path = f"{scope.path}/{task.name}" if scope.path else task.name
     begin = scope.clock.monotonic()
-    reporter.started(path)
+    scope.tell(lambda observer: observer.started(path))
+
+    def tell_end(status: Status, error: BaseException | None) -> None:
+        seconds = scope.clock.monotonic() - begin
+        scope.tell(lambda observer: observer.finished(path, status, error, seconds))
+
     try:
-        with scope.at(path, reporter) as inner:
+        with scope.at(path) as inner:
             inner.check()
             result = task.do(inner)
     except BaseException as error:
         add_path_note(error, path)
-        reporter.finished(path, Status.of(error), error, scope.clock.monotonic() - begin)
+        tell_end(Status.of(error), error)
         raise
-    reporter.finished(path, Status.OK, None, scope.clock.monotonic() - begin)
+    tell_end(Status.OK, None)
     return result
+
+
+def _own_logger() -> logging.Logger | None:
+    """The logger `phases`, if anybody can listen: nobody can without having loaded `logging`."""
+    if "logging" not in sys.modules:
+        return None
+    import logging
+
+    logger = logging.getLogger("phases")
+    # Without a handler of its own a library's warnings would reach stderr through logging.lastResort.
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    return logger
 
 
 class _Log:
     """The observer that logs: constant messages, the data as attributes of the record."""
 
-    def __init__(self, logger: logging.Logger | None) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
 
     def started(self, path: str) -> None:
-        if logger := self._listening():
-            logger.info("started", extra=_identity(path))
+        self._logger.info("started", extra=_identity(path))
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         """Progress is for whoever looks on."""
 
     def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        logger = self._listening()
-        if logger is None:
-            return
+        import logging
+
         data = {"status": str(status), "duration": seconds, "error": None if error is None else text_of(error)}
         # The tasks above the one that failed would only repeat its traceback.
-        has_traceback = error is not None and status is Status.FAILED and is_raised_at(error, path)
-        logger.log(
-            {Status.OK: 20, Status.CANCELLED: 30}.get(status, 40),
+        has_traceback = status is Status.FAILED and path_note(path) in getattr(error, "__notes__", ())
+        self._logger.log(
+            {Status.OK: logging.INFO, Status.CANCELLED: logging.WARNING}.get(status, logging.ERROR),
             "completed" if status is Status.OK else "failed",
             extra=_identity(path) | data,
             exc_info=error if has_traceback else None,
         )
-
-    def _listening(self) -> logging.Logger | None:
-        """The logger, once anybody can listen: nobody can without having loaded `logging`."""
-        if self._logger is None and "logging" in sys.modules:
-            import logging
-
-            self._logger = logging.getLogger("phases")
-            # Without a handler of its own a library's warnings would reach stderr through logging.lastResort.
-            if not self._logger.handlers:
-                self._logger.addHandler(logging.NullHandler())
-        return self._logger
 
 
 def _identity(path: str) -> dict[str, object]:

@@ -1,25 +1,20 @@
-"""For tests of tasks: a clock that needs no time, and tasks and an observer that record."""
+"""For tests of tasks: a clock that needs no time, and an observer that records."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from bisect import insort
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
-
-from phases._run import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from phases._errors import Status
-    from phases._scope import CancelScope
-
-T_co = TypeVar("T_co", covariant=True)
+    from phases import Status
 
 _REAL_POLL_SECONDS = 0.002
 
@@ -35,15 +30,13 @@ class FakeClock:
     some real time to do so; then the wait raises `RuntimeError` rather than hang.
 
     Args:
-        start: the time at the start, in seconds.
         patience: real seconds that other threads get.
     """
 
-    def __init__(self, start: float = 0.0, *, patience: float = 2.0) -> None:
-        self._now = start
+    def __init__(self, *, patience: float = 2.0) -> None:
+        self._now = 0.0
         self._patience = patience
-        self._calls: list[tuple[float, int, Callable[[], object]]] = []
-        self._numbers = itertools.count()
+        self._calls: list[tuple[float, Callable[[], object]]] = []
         self._lock = threading.RLock()
 
     def monotonic(self) -> float:
@@ -53,99 +46,33 @@ class FakeClock:
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         """Call a function as soon as a wait reaches this time; equal times in the order of these calls."""
         with self._lock:
-            heapq.heappush(self._calls, (when, next(self._numbers), function))
-
-    def call_later(self, seconds: float, function: Callable[[], object]) -> None:
-        """Call a function as soon as a wait reaches the time so many seconds from now."""
-        self.call_at(self._now + seconds, function)
+            insort(self._calls, (when, function), key=itemgetter(0))
 
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass, with the calls scheduled for them, as if somebody had slept."""
-        self.wait(lambda _seconds: False, seconds, lambda: False)
+        self.wait(lambda _seconds: False, self._now + seconds)
 
-    def wait(self, happened: Callable[[float], bool], seconds: float | None, stopped: Callable[[], bool]) -> bool:
+    def wait(self, happened: Callable[[float], bool], until: float) -> None:
         """Wait as `Clock.wait` promises."""
-        end = None if seconds is None else self._now + seconds
-        while not happened(0):
-            if stopped() or (end is not None and self._now >= end):
-                return False
-            if not self._jump(end):
-                self._wait_for_others(lambda: happened(0) or stopped())
-        return True
+        while not happened(0) and self._now < until:
+            with self._lock:
+                is_call = bool(self._calls) and self._calls[0][0] <= until
+                when, call = self._calls.pop(0) if is_call else (until, None)
+                if when != math.inf:
+                    self._now = max(self._now, when)
+            if call is not None:
+                call()
+            elif when == math.inf:
+                self._wait_for_others(happened)
 
-    def _jump(self, end: float | None) -> bool:
-        """Go to the next call or to the end, whichever is first; False if there is neither."""
-        with self._lock:
-            if self._calls and (end is None or self._calls[0][0] <= end):
-                when, _, function = heapq.heappop(self._calls)
-            elif end is not None:
-                when, function = end, _nothing
-            else:
-                return False
-            self._now = max(self._now, when)
-        function()
-        return True
-
-    def _wait_for_others(self, happened: Callable[[], bool]) -> None:
+    def _wait_for_others(self, happened: Callable[[float], bool]) -> None:
         end = time.monotonic() + self._patience
-        while not (happened() or self._calls):
+        while not (self._calls or happened(_REAL_POLL_SECONDS)):
             if time.monotonic() >= end:
                 raise RuntimeError(
                     "this wait can't end: it has no timeout and no deadline, nothing is scheduled on the "
                     f"FakeClock, and no other thread ended it in {self._patience:g} s"
                 )
-            time.sleep(_REAL_POLL_SECONDS)
-
-
-def _nothing() -> None:
-    """Stand for the call at the end of a wait."""
-
-
-@frozen(eq=False)
-class Returning(Generic[T_co]):
-    """A task that returns a value; `calls` gets its path each time it is done.
-
-    Give several tasks the same list as `calls` to see their order.
-    """
-
-    name: str = field(validator=check_name)
-    result: T_co
-    calls: list[str] = field(factory=list, kw_only=True)
-
-    def do(self, scope: CancelScope) -> T_co:
-        """Return the value."""
-        self.calls.append(scope.path)
-        return self.result
-
-
-@frozen(eq=False)
-class Raising:
-    """A task that raises an exception; `calls` gets its path each time it is done."""
-
-    name: str = field(validator=check_name)
-    error: BaseException
-    calls: list[str] = field(factory=list, kw_only=True)
-
-    def do(self, scope: CancelScope) -> NoReturn:
-        """Raise the exception."""
-        self.calls.append(scope.path)
-        raise self.error
-
-
-@frozen(eq=False)
-class Blocking:
-    """A task that waits until its scope ends; `started` is set and `calls` gets its path as it begins."""
-
-    name: str = field(validator=check_name)
-    calls: list[str] = field(factory=list, kw_only=True)
-    started: threading.Event = field(factory=threading.Event, kw_only=True)
-
-    def do(self, scope: CancelScope) -> NoReturn:
-        """Wait for the end of the scope, which raises."""
-        self.calls.append(scope.path)
-        self.started.set()
-        while True:
-            scope.wait(math.inf)
 
 
 @frozen(eq=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PHASES = {
-    "CancelScope", "Cancelled", "Clock", "Observer", "Parallel", "Serial", "Status", "Task",
+    "CancelScope", "Cancelled", "Clock", "Observer", "Parallel", "Serial", "Status", "SystemClock", "Task",
     "TimedOut", "Timeout", "Undo", "all_or_nothing", "run", "run_child", "task",
 }  # fmt: skip
 HOSTROUTING = {

@@ -289,7 +289,7 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
     """What was installed stays true, until a signal ends it."""
     from hostrouting.boot.host import Host
     from hostrouting.watch.journal import Journal
-    from hostrouting.watch.loop import LazyClock, WatchHostRouting
+    from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.notify import Supervisor
 
     on = host or Host()
@@ -297,7 +297,8 @@ def watch(options: argparse.Namespace, host: Host | None) -> int:
     path = on.layout.config if options.config is None else options.config
     journal = Journal.of(os.environ, on.layout.journal_socket)
     supervisor = Supervisor.of(os.environ, os.getpid())
-    scope = phases.CancelScope(clock=LazyClock())
+    # A process that does nothing for hours wakes up four times a second, not forty.
+    scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))
     gc.enable()
     task = WatchHostRouting(lambda: Config.load(path), on, journal.write, supervisor)
     with cancelled_by_signals(scope), suppress(phases.Cancelled):

@@ -178,8 +178,7 @@ def _is_bash(examined: ExaminedHost) -> bool:
     """Whether what the scripts' first line names says of itself that it is bash."""
     program = examined.layout.of(resolve_link(examined.layout, "/bin/bash").end)
     try:
-        return bool(
-            examined.scope.run([str(program), "-pc", 'echo "$BASH_VERSION"'], timeout=5, check=False).stdout.strip()
-        )
+        said = examined.scope.child(timeout=5).run([str(program), "-pc", 'echo "$BASH_VERSION"'], check=False)
+        return bool(said.stdout.strip())
     except OSError:
         return False

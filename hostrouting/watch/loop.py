@@ -34,34 +34,13 @@ if TYPE_CHECKING:
     from hostrouting.watch.notify import Supervisor
     from phases import CancelScope
 
-__all__ = ["LazyClock", "WatchHostRouting"]
+__all__ = ["WatchHostRouting"]
 
 # Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address.
 LOOK_SECONDS = 60.0
 # A burst is over when nothing has happened for so long; one that never ends is looked into now and then, ever rarer.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS, _LONGEST_BURST_SECONDS = 1.0, 8.0
-
-
-class LazyClock:
-    """The real time for a process that does nothing for hours: a wait notices a cancel within a quarter of a second."""
-
-    def monotonic(self) -> float:
-        """Give the seconds of CLOCK_MONOTONIC."""
-        return time.monotonic()
-
-    def wait(self, happened: Callable[[float], bool], seconds: float | None, stopped: Callable[[], bool]) -> bool:
-        """Wait as ``phases.Clock.wait``, in ten times longer slices."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while True:
-            left = _SLICE_SECONDS if end is None else max(0.0, end - time.monotonic())
-            if happened(min(left, _SLICE_SECONDS)):
-                return True
-            if left == 0 or stopped():
-                return False
-
-
-_SLICE_SECONDS = 0.25
 
 
 @attrs.frozen

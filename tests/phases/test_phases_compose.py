@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+from recording_tasks import Blocking, Raising, Returning
 
 from phases import (
     Cancelled,
@@ -22,7 +23,7 @@ from phases import (
     run_child,
     task,
 )
-from phases.testing import Blocking, FakeClock, Raising, Returning
+from phases.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,27 +169,6 @@ def test_every_failure_is_kept_in_task_order_with_the_path_of_its_task() -> None
     assert rollback.__notes__ == ["in task both/fails-in-rollback"]
     assert key.__notes__ == ["in task both/z"]
     assert caught.value.__notes__ == ["in task both"]
-
-
-def test_except_star_splits_the_failures() -> None:
-    seen: list[type] = []
-    barrier = threading.Barrier(2)
-
-    def failing(name: str, error: Exception) -> Task[None]:
-        @task(name)
-        def fail(scope: CancelScope) -> None:
-            barrier.wait(30)
-            raise error
-
-        return fail
-
-    try:
-        run(Parallel(failing("a", ValueError("v")), failing("b", KeyError("k"))))
-    except* ValueError as group:
-        seen.append(type(group))
-    except* KeyError as group:
-        seen.append(type(group))
-    assert seen == [ExceptionGroup, ExceptionGroup]
 
 
 def test_a_cancel_from_outside_is_raised_with_the_failures_as_notes() -> None:

@@ -4,9 +4,9 @@ import pickle
 
 import attrs
 import pytest
+from recording_tasks import Raising, Returning
 
 from phases import Cancelled, CancelScope, Parallel, Serial, TimedOut, run
-from phases.testing import Raising, Returning
 
 
 def test_cancelled_is_no_exception_and_carries_its_reason() -> None:
@@ -85,5 +85,5 @@ def test_an_exception_that_takes_no_note_or_has_no_text_arrives_as_it_is(error: 
 def test_notes_name_the_program_that_was_cancelled() -> None:
     scope = CancelScope()
     with pytest.raises(TimedOut) as caught:
-        scope.run(["sleep", "1000"], timeout=0)
+        scope.child(timeout=0.01).run(["sleep", "1000"])
     assert caught.value.__notes__ == ["while it ran sleep 1000"]

@@ -87,9 +87,8 @@ def test_run_replaces_bytes_that_are_no_utf_8(scope: CancelScope) -> None:
     assert scope.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
 
 
-def test_run_passes_environment_and_working_directory(scope: CancelScope, tmp_path: Path) -> None:
-    done = scope.run(["/bin/sh", "-c", 'echo "$GREETING"; pwd'], env={"GREETING": "hi"}, cwd=tmp_path)
-    assert done.stdout == f"hi\n{tmp_path}\n"
+def test_run_passes_the_environment(scope: CancelScope) -> None:
+    assert scope.run(["/bin/sh", "-c", 'echo "$GREETING"'], env={"GREETING": "hi"}).stdout == "hi\n"
 
 
 def test_run_moves_large_input_and_output_at_once(scope: CancelScope) -> None:
@@ -183,28 +182,22 @@ def test_a_daemon_that_writes_without_end_does_not_hold_up_the_end(scope: Cancel
         os.kill(hotline.numbers[0], signal.SIGKILL)
 
 
-def test_a_timeout_of_the_call_ends_the_program(scope: CancelScope, hotline: Hotline) -> None:
+def test_a_deadline_ends_the_program(scope: CancelScope, hotline: Hotline) -> None:
     with hotline.then(lambda: None), pytest.raises(TimedOut, match=r"0.3 s"):
-        scope.child(timeout=60).run(["sh", "-c", f"echo $$ > {hotline.path}; sleep 1000"], timeout=0.3)
+        scope.child(timeout=0.3).run(["sh", "-c", f"echo $$ > {hotline.path}; sleep 1000"])
     assert is_reaped(hotline.numbers[0])
     scope.check()
 
 
-def test_a_deadline_of_the_scope_ends_the_program_and_is_cancelled_below(scope: CancelScope) -> None:
-    with pytest.raises(TimedOut, match=r"0.05 s"):
-        scope.child(timeout=0.05).run(["sleep", "1000"], timeout=60)
+def test_a_deadline_further_out_ends_the_program_and_is_cancelled_below(scope: CancelScope) -> None:
     with pytest.raises(Cancelled, match=r"further out passed \(0.05 s\)"):
         scope.child(timeout=0.05).child(timeout=60).run(["sleep", "1000"])
 
 
-def test_a_program_takes_real_time_under_a_fake_clock() -> None:
+def test_a_program_takes_none_of_a_fake_clocks_time() -> None:
     clock = FakeClock()
     assert CancelScope(timeout=60, clock=clock).run(["echo", "hi"]).stdout == "hi\n"
     assert clock.monotonic() == 0
-    with pytest.raises(TimedOut, match=r"0.05 s"):
-        CancelScope(timeout=0.05, clock=clock).run(["sleep", "1000"])
-    with pytest.raises(Cancelled, match="further out"):
-        CancelScope(timeout=0.05, clock=clock).child().run(["sleep", "1000"])
 
 
 def test_a_shielded_program_runs_though_the_scope_is_cancelled(scope: CancelScope) -> None:
@@ -229,7 +222,7 @@ def test_a_signal_handler_that_cancels_or_raises_ends_the_program(
             hotline.then(lambda: os.kill(os.getpid(), signal.SIGUSR1)),
             pytest.raises(KeyboardInterrupt if raises else Cancelled),
         ):
-            scope.run(["sh", "-c", f"echo $$ > {hotline.path}; sleep 1000"])
+            scope.run(["sh", "-c", f"sleep 0.1; echo $$ > {hotline.path}; sleep 1000"])
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert is_reaped(hotline.numbers[0])
@@ -258,7 +251,7 @@ def test_no_file_stays_open_however_a_program_ends(scope: CancelScope, tmp_path:
     before = len(list(Path("/proc/self/fd").iterdir()))
     scope.run(["cat"], input="x")
     with pytest.raises(TimedOut):
-        scope.run(["cat"], timeout=0, input="x" * 1_000_000)
+        scope.child(timeout=0.05).run(["sleep", "1000"], input="x" * 1_000_000)
     with pytest.raises(FileNotFoundError):
         scope.run([str(tmp_path / "missing")])
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+from recording_tasks import Returning
 
 import phases
 from phases import Cancelled, CancelScope, Parallel, Serial, Task, Timeout, run, task
-from phases.testing import Returning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,6 @@ def test_a_frozen_attrs_class_is_a_task() -> None:
         lambda name: Serial(name=name),
         lambda name: Parallel(name=name),
         lambda name: Timeout(1, Returning("a", 1), name=name),
-        lambda name: Returning(name, 1),
     ],
 )
 def test_a_name_that_is_not_kebab_case_is_refused(make: Callable[[str], object], name: str) -> None:

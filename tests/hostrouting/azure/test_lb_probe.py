@@ -182,7 +182,7 @@ def test_rules_that_are_required_wait_for_an_address_and_then_are_installed_with
 
 def test_an_address_that_is_still_tried_out_is_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path, node(addresses=[TENTATIVE]))
-    world.clock.call_later(2, lambda: world.node.address_list.append(OWN))
+    world.clock.call_at(2, lambda: world.node.address_list.append(OWN))
     assert world.configure().changed
     assert 2 <= world.clock.monotonic() < 4
 
@@ -196,7 +196,7 @@ def test_only_addresses_of_the_devices_in_question_and_of_scope_global_count(tmp
 
 def test_a_default_route_is_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path, node(default_devices=[]))
-    world.clock.call_later(3, lambda: world.node.default_device_names.append("eth0"))
+    world.clock.call_at(3, lambda: world.node.default_device_names.append("eth0"))
     assert world.configure().device == "eth0"
     assert world.waits[0].startswith("waiting up to 5 s for a default route")
 
@@ -210,7 +210,7 @@ def test_no_wait_holds_the_lock(tmp_path: Path) -> None:
             taken.append(True)
         world.node.default_device_names.append("eth0")
 
-    world.clock.call_later(1.5, another_run)
+    world.clock.call_at(1.5, another_run)
     assert world.configure().changed
     assert taken == [True]
 

@@ -359,7 +359,7 @@ def test_against_one_who_never_stops_it_backs_off_and_after_a_calm_time_it_is_qu
     def take() -> None:
         world.kernel.delete(world.ours())
         if world.clock.monotonic() < 1000:
-            world.clock.call_later(1, take)
+            world.clock.call_at(world.clock.monotonic() + 1, take)
 
     world.at(10, take)
     world.at(4000, world.lose)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from phases import Cancelled, CancelScope, Undo, all_or_nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def change(*steps: Callable[[], None], error: BaseException | None = None) -> None:
+    """Push some steps, and then fail or not."""
+    with all_or_nothing(CancelScope()) as undo:
+        for step in steps:
+            undo.push(step)
+        if error is not None:
+            raise error
+
+
+def test_what_succeeds_is_not_undone() -> None:
+    taken: list[str] = []
+    change(lambda: taken.append("undone"))
+    assert taken == []
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), Cancelled("stop")])
+def test_what_fails_or_is_cancelled_is_undone_the_last_first(error: BaseException) -> None:
+    taken: list[str] = []
+    with pytest.raises(type(error)) as caught:
+        change(lambda: taken.append("first"), lambda: taken.append("last"), error=error)
+    assert taken == ["last", "first"]
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_what_cant_be_undone_is_noted_and_keeps_no_other_step() -> None:
+    taken: list[str] = []
+
+    def fail() -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        change(lambda: taken.append("first"), fail, error=ValueError("no"))
+    assert taken == ["first"]
+    assert caught.value.__notes__ == ["while putting things back: disk full"]
+
+
+def test_a_step_that_is_interrupted_is_taken_once_more() -> None:
+    taken: list[str] = []
+
+    def interrupted(name: str, times: int) -> None:
+        taken.append(name)
+        if taken.count(name) <= times:
+            raise KeyboardInterrupt
+
+    undo = Undo()
+    undo.push(lambda: taken.append("first"))
+    undo.push(lambda: interrupted("twice", 2))
+    undo.push(lambda: interrupted("once", 1))
+    assert undo.roll_back() == ["KeyboardInterrupt()"] * 3
+    assert taken == ["once", "once", "twice", "twice", "first"]

@@ -1,0 +1,61 @@
+"""Tasks that record where they were done."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    from phases import CancelScope
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@frozen(eq=False)
+class Returning(Generic[T_co]):
+    """A task that returns a value; `calls` gets its path each time it is done.
+
+    Give several tasks the same list as `calls` to see their order.
+    """
+
+    name: str
+    result: T_co
+    calls: list[str] = field(factory=list, kw_only=True)
+
+    def do(self, scope: CancelScope) -> T_co:
+        """Return the value."""
+        self.calls.append(scope.path)
+        return self.result
+
+
+@frozen(eq=False)
+class Raising:
+    """A task that raises an exception; `calls` gets its path each time it is done."""
+
+    name: str
+    error: BaseException
+    calls: list[str] = field(factory=list, kw_only=True)
+
+    def do(self, scope: CancelScope) -> NoReturn:
+        """Raise the exception."""
+        self.calls.append(scope.path)
+        raise self.error
+
+
+@frozen(eq=False)
+class Blocking:
+    """A task that waits until its scope ends; `started` is set and `calls` gets its path as it begins."""
+
+    name: str
+    calls: list[str] = field(factory=list, kw_only=True)
+    started: threading.Event = field(factory=threading.Event, kw_only=True)
+
+    def do(self, scope: CancelScope) -> NoReturn:
+        """Wait for the end of the scope, which raises."""
+        self.calls.append(scope.path)
+        self.started.set()
+        while True:
+            scope.wait(math.inf)
