@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.overlap import WAIT_SECONDS_MAX
+from hostrouting.config.overlap import seconds
 from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.config.routing import Config, read_config
 from hostrouting.config.schema import (
-    attempt,
+    Section,
+    collecting,
     each,
     parse_boolean,
     parse_consumer,
-    parse_integer,
     parse_word,
     raise_invalid,
     read,
     read_section,
-    write,
 )
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_any_address, parse_any_prefix, parse_device
@@ -51,73 +50,44 @@ class Ipv6Detection(StrEnum):
     ALWAYS = "ALWAYS"
 
 
-# --- converters ----------------------------------------------------------------------------------------------------
+# --- rules ---------------------------------------------------------------------------------------------------------
 
 
-def _boolean(value: bool) -> bool:
-    return attempt(parse_boolean, value)
-
-
-def _parse_devices(value: object) -> tuple[str, ...]:
+def _devices(value: Sequence[str]) -> tuple[str, ...]:
     devices = tuple(dict.fromkeys(each(value, parse_device)))
     if len(devices) > 1:
         raise ValueError("names several; name the one by which probes come in: answers can leave by one alone")
     return devices
 
 
-def _devices(value: Sequence[str]) -> tuple[str, ...]:
-    return attempt(_parse_devices, value)
-
-
-def _device(value: str) -> str:
-    return attempt(parse_device, value)
-
-
 def _detection(value: str) -> Ipv6Detection:
-    return attempt(lambda given: parse_word(given, Ipv6Detection, "a way to tell", Ipv6Detection.KERNEL), value)
+    return parse_word(value, Ipv6Detection, "a way to tell", Ipv6Detection.KERNEL)
 
 
-def _seconds(value: int) -> int:
-    return attempt(lambda given: parse_integer(given, WAIT_SECONDS_MAX), value)
-
-
-def _parse_cidrs(value: object) -> tuple[IpNetwork, ...]:
+def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
     cidrs = each(value, parse_any_prefix)
     if not cidrs:
         raise ValueError("is empty; name the CIDRs of the pods: nothing outside of them is ever touched")
     return cidrs
 
 
-def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
-    return attempt(_parse_cidrs, value)
-
-
 def _addresses(value: Sequence[str | IpAddress]) -> tuple[IpAddress, ...]:
-    return attempt(lambda given: each(given, parse_any_address), value)
+    return each(value, parse_any_address)
 
 
 def _probe(value: LoadBalancerProbe | Mapping[str, Any]) -> LoadBalancerProbe:
-    return attempt(
-        lambda given: given if isinstance(given, LoadBalancerProbe) else read(LoadBalancerProbe, given), value
-    )
+    return read(LoadBalancerProbe, value)
 
 
 def _stale(value: StaleAzureVnet | Mapping[str, Any] | None) -> StaleAzureVnet | None:
-    return attempt(
-        lambda given: given if given is None or isinstance(given, StaleAzureVnet) else read(StaleAzureVnet, given),
-        value,
-    )
-
-
-def _consumer(value: str) -> str:
-    return attempt(parse_consumer, value)
+    return None if value is None else read(StaleAzureVnet, value)
 
 
 # --- the config ----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class LoadBalancerProbe:
+@attrs.frozen(field_transformer=collecting)
+class LoadBalancerProbe(Section):
     """Whether, and where, the IPv6 health probes of Azure's load balancer are rewritten.
 
     Args:
@@ -132,27 +102,19 @@ class LoadBalancerProbe:
         ConfigError: with every field that breaks its rule.
     """
 
-    enabled: bool = attrs.field(default=False, converter=_boolean, metadata={"key": "enabled"})
-    devices: tuple[str, ...] = attrs.field(default=(), converter=_devices, metadata={"key": "devices"})
-    ipv6_detection: Ipv6Detection = attrs.field(
-        default=Ipv6Detection.KERNEL, converter=_detection, metadata={"key": "ipv6Detection"}
-    )
-    required: bool = attrs.field(default=False, converter=_boolean, metadata={"key": "required"})
-    wait_seconds: int = attrs.field(default=5, converter=_seconds, metadata={"key": "waitSeconds"})
+    enabled: bool = attrs.field(default=False, converter=parse_boolean)
+    devices: tuple[str, ...] = attrs.field(default=(), converter=_devices)
+    ipv6_detection: Ipv6Detection = attrs.field(default=Ipv6Detection.KERNEL, converter=_detection)
+    required: bool = attrs.field(default=False, converter=parse_boolean)
+    wait_seconds: int = attrs.field(default=5, converter=seconds)
 
     def __attrs_post_init__(self) -> None:
         opt_in = [("required", "is true, and enabled isn't: say both (explicit opt-in)")]
         raise_invalid(self, more=opt_in if self.required is True and self.enabled is False else ())
 
-    def to_mapping(self) -> dict[str, Any]:
-        """The JSON object that reads back as this."""
-        out = write(self)
-        plain = {key: str(value) for key, value in out.items() if isinstance(value, str)}
-        return {"enabled": self.enabled} | out | plain | ({"devices": list(self.devices)} if self.devices else {})
 
-
-@attrs.frozen
-class StaleAzureVnet:
+@attrs.frozen(field_transformer=collecting)
+class StaleAzureVnet(Section):
     """What azure-vnet may have left for pods that it no longer serves, and where to look for it.
 
     Args:
@@ -166,11 +128,11 @@ class StaleAzureVnet:
         ConfigError: with every field that breaks its rule.
     """
 
-    cidrs: tuple[IpNetwork, ...] = attrs.field(converter=_cidrs, metadata={"key": "cidrs"})
-    keep: tuple[IpAddress, ...] = attrs.field(default=(), converter=_addresses, metadata={"key": "keep"})
-    bridge: str = attrs.field(default="azure0", converter=_device, metadata={"key": "bridge"})
-    uplink: str = attrs.field(default="eth0", converter=_device, metadata={"key": "uplink"})
-    lock_wait_seconds: int = attrs.field(default=5, converter=_seconds, metadata={"key": "lockWaitSeconds"})
+    cidrs: tuple[IpNetwork, ...] = attrs.field(converter=_cidrs)
+    keep: tuple[IpAddress, ...] = attrs.field(default=(), converter=_addresses)
+    bridge: str = attrs.field(default="azure0", converter=parse_device)
+    uplink: str = attrs.field(default="eth0", converter=parse_device)
+    lock_wait_seconds: int = attrs.field(default=5, converter=seconds)
 
     def __attrs_post_init__(self) -> None:
         raise_invalid(self)
@@ -184,28 +146,16 @@ class StaleAzureVnet:
             problems.append(("uplink", f"'{self.uplink}' is the bridge; it is the NIC that is its port"))
         raise_invalid(self, more=problems)
 
-    def to_mapping(self) -> dict[str, Any]:
-        """The JSON object that reads back as this."""
-        out = write(self)
-        return out | {key: list(map(str, value)) for key, value in out.items() if isinstance(value, tuple)}
 
-
-@attrs.frozen
-class _Sections:
+@attrs.frozen(field_transformer=collecting)
+class _Sections(Section):
     """What ``hostNetworking`` itself holds."""
 
-    load_balancer_probe: LoadBalancerProbe = attrs.field(
-        default=LoadBalancerProbe(), converter=_probe, metadata={"key": "loadBalancerProbe"}
-    )
-    stale_azure_vnet: StaleAzureVnet | None = attrs.field(
-        default=None, converter=_stale, metadata={"key": "staleAzureVnet"}
-    )
-
-    def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
+    load_balancer_probe: LoadBalancerProbe = attrs.field(default=LoadBalancerProbe(), converter=_probe)
+    stale_azure_vnet: StaleAzureVnet | None = attrs.field(default=None, converter=_stale)
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=collecting)
 class HostNetworking(_Sections):
     """What hostrouting is told about its neighbours.
 
@@ -218,7 +168,7 @@ class HostNetworking(_Sections):
         ConfigError: with every field that breaks its rule.
     """
 
-    consumer: str = attrs.field(default=Config().consumer, converter=_consumer, metadata={"key": "consumer"})
+    consumer: str = attrs.field(default=Config().consumer, converter=parse_consumer)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> HostNetworking:
@@ -261,8 +211,6 @@ class HostNetworking(_Sections):
 
     def to_mapping(self) -> dict[str, Any]:
         """The document that ``from_mapping`` reads back as this config."""
-        probe, stale = self.load_balancer_probe, self.stale_azure_vnet
-        section = {} if probe == LoadBalancerProbe() else {"loadBalancerProbe": probe.to_mapping()}
-        section |= {} if stale is None else {"staleAzureVnet": stale.to_mapping()}
-        consumer = {} if self.consumer == Config().consumer else {HOST_ROUTING: {"consumer": self.consumer}}
-        return {SECTION: section} | consumer
+        section = super().to_mapping()
+        consumer = section.pop("consumer", None)
+        return {SECTION: section} | ({HOST_ROUTING: {"consumer": consumer}} if consumer else {})

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.schema import (
-    attempt,
-    each,
-    parse_integer,
-    parse_pattern,
-    parse_word,
-    raise_invalid,
-    read,
-    write,
-)
+from hostrouting.config.schema import Section, collecting, each, parse_integer, parse_pattern, parse_word, read
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_cidr
 
@@ -47,53 +38,40 @@ class OverlapMode(StrEnum):
     STRICT = "STRICT"
 
 
-def _parse_expected_devs(value: object) -> tuple[str, ...]:
-    patterns = each(value, parse_pattern)
-    if not patterns:
+def seconds(value: int) -> int:
+    """A time to wait."""
+    return parse_integer(value, WAIT_SECONDS_MAX)
+
+
+def _mode(value: str) -> OverlapMode:
+    return parse_word(value, OverlapMode, "a mode", OverlapMode.WARN)
+
+
+def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
+    return each(value, parse_cidr)
+
+
+def _patterns(value: Sequence[str]) -> tuple[str, ...]:
+    return each(value, parse_pattern)
+
+
+def _expected_devs(value: Sequence[str] | None) -> tuple[str, ...] | None:
+    patterns = None if value is None else each(value, parse_pattern)
+    if patterns == ():
         raise ValueError("names no interface; leave devs out to expect the default route's")
     return patterns
 
 
-def _parse_expected(value: object) -> ExpectedCidr:
-    if isinstance(value, ExpectedCidr):
-        return value
-    return read(ExpectedCidr, value) if isinstance(value, Mapping) else ExpectedCidr(parse_cidr(value))
-
-
-# --- converters: named functions, since type checkers read the constructor's types off them -----------------------
-
-
-def seconds(value: int) -> int:
-    """A time to wait."""
-    return attempt(lambda given: parse_integer(given, WAIT_SECONDS_MAX), value)
-
-
-def _mode(value: str) -> OverlapMode:
-    return attempt(lambda given: parse_word(given, OverlapMode, "a mode", OverlapMode.WARN), value)
-
-
-def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
-    return attempt(lambda given: each(given, parse_cidr), value)
-
-
-def _patterns(value: Sequence[str]) -> tuple[str, ...]:
-    return attempt(lambda given: each(given, parse_pattern), value)
-
-
-def _expected_cidr(value: str | IPv4Network) -> IPv4Network:
-    return attempt(parse_cidr, value)
-
-
-def _expected_devs(value: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if value is None else attempt(_parse_expected_devs, value)
-
-
 def _expected(value: Sequence[str | IPv4Network | ExpectedCidr | Mapping[str, Any]]) -> tuple[ExpectedCidr, ...]:
-    return attempt(lambda given: each(given, _parse_expected), value)
+    def parse(item: Any) -> ExpectedCidr:
+        is_object = isinstance(item, ExpectedCidr | Mapping)
+        return read(ExpectedCidr, item) if is_object else ExpectedCidr(parse_cidr(item))
+
+    return each(value, parse)
 
 
-@attrs.frozen
-class ExpectedCidr:
+@attrs.frozen(field_transformer=collecting)
+class ExpectedCidr(Section):
     """A CIDR whose traffic must leave by certain interfaces.
 
     Args:
@@ -105,11 +83,8 @@ class ExpectedCidr:
         ConfigError: with every field that breaks its rule.
     """
 
-    cidr: IPv4Network = attrs.field(converter=_expected_cidr, metadata={"key": "cidr"})
-    devs: tuple[str, ...] | None = attrs.field(default=None, converter=_expected_devs, metadata={"key": "devs"})
-
-    def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
+    cidr: IPv4Network = attrs.field(converter=parse_cidr)
+    devs: tuple[str, ...] | None = attrs.field(default=None, converter=_expected_devs)
 
     def is_expected(self, dev: str, default_devs: Container[str]) -> bool:
         """Whether an interface may carry it, where these are the default route's."""
@@ -122,13 +97,13 @@ class ExpectedCidr:
     def __str__(self) -> str:
         return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
 
-    def to_mapping(self) -> str | dict[str, Any]:
+    def to_mapping(self) -> Any:
         """The JSON value that reads back as this."""
-        return str(self.cidr) if self.devs is None else {"cidr": str(self.cidr), "devs": list(self.devs)}
+        return str(self.cidr) if self.devs is None else super().to_mapping()
 
 
-@attrs.frozen
-class RouteOverlap:
+@attrs.frozen(field_transformer=collecting)
+class RouteOverlap(Section):
     """The CIDRs that must leave by the default route's interface, and what may carry them besides.
 
     Args:
@@ -143,22 +118,9 @@ class RouteOverlap:
         ConfigError: with every field that breaks its rule.
     """
 
-    expected_cidrs: tuple[ExpectedCidr, ...] = attrs.field(
-        default=(), converter=_expected, metadata={"key": "expectedCidrs"}
-    )
-    mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode, metadata={"key": "mode"})
-    container_devs: tuple[str, ...] = attrs.field(
-        default=CONTAINER_DEVS, converter=_patterns, metadata={"key": "containerDevs"}
-    )
-    allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns, metadata={"key": "allowedDevs"})
-    settle_seconds: int = attrs.field(default=0, converter=seconds, metadata={"key": "settleSeconds"})
-    foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs, metadata={"key": "foreseen"})
-
-    def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """The JSON object that reads back as this."""
-        out = {key: [*map(str, value)] if isinstance(value, tuple) else value for key, value in write(self).items()}
-        expected = [expected.to_mapping() for expected in self.expected_cidrs]
-        return out | {"expectedCidrs": expected, "mode": str(self.mode)}
+    expected_cidrs: tuple[ExpectedCidr, ...] = attrs.field(default=(), converter=_expected)
+    mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode)
+    container_devs: tuple[str, ...] = attrs.field(default=CONTAINER_DEVS, converter=_patterns)
+    allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns)
+    settle_seconds: int = attrs.field(default=0, converter=seconds)
+    foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs)

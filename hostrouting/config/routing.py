@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from hostrouting.config.documents import read_document
 from hostrouting.config.overlap import RouteOverlap, seconds
 from hostrouting.config.schema import (
-    attempt,
+    Section,
+    collecting,
     each,
     parse_boolean,
     parse_consumer,
@@ -17,9 +20,7 @@ from hostrouting.config.schema import (
     parse_textfile,
     raise_invalid,
     read,
-    read_document,
     read_section,
-    write,
 )
 from hostrouting.model.parsing import parse_device, parse_prefix, parse_unicast_address
 from hostrouting.model.prefixes import numbers
@@ -46,10 +47,10 @@ CONFIG_BYTES_MAX = 64 << 20
 Gateway = IPv4Address | Literal["onlink"] | None
 
 
-# --- rules that name our own classes; the others are in schema -------------------------------------------------------
+# --- rules: the others are in schema, and in model.parsing ---------------------------------------------------------
 
 
-def _parse_gateway(value: object) -> Gateway:
+def _gateway(value: str | IPv4Address | None) -> Gateway:
     if value is None or value == "":
         return None
     if value == ONLINK:
@@ -59,19 +60,22 @@ def _parse_gateway(value: object) -> Gateway:
     return parse_unicast_address(value)
 
 
-def _parse_dev(value: object) -> str | None:
+def _dev(value: str | None) -> str | None:
     return None if value is None or value == "" else parse_device(value)
 
 
-def _parse_routes(value: object) -> tuple[StaticRoute, ...]:
+def _metric(value: int) -> int:
+    return parse_integer(value, METRIC_MAX)
+
+
+def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
     first: dict[tuple[int, ...], int] = {}
     known: dict[tuple[object, ...], StaticRoute] = {}
-    position = -1
+    positions = count()
 
     def parse(item: object) -> StaticRoute:
-        nonlocal position
-        position += 1
-        route = item if isinstance(item, StaticRoute) else _read_route(item, known)
+        position = next(positions)
+        route = _read_route(item, known)
         earlier = first.setdefault((*numbers(route.destination), route.metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
@@ -112,51 +116,16 @@ def _copy(route: StaticRoute, destination: IPv4Network) -> StaticRoute:
     return copied
 
 
-# --- converters: named functions, since type checkers read the constructor's types off them -----------------------
-
-
-def _destination(value: str | IPv4Network) -> IPv4Network:
-    return attempt(parse_prefix, value)
-
-
-def _gateway(value: str | IPv4Address | None) -> Gateway:
-    return None if value is None else attempt(_parse_gateway, value)
-
-
-def _dev(value: str | None) -> str | None:
-    return None if value is None else attempt(_parse_dev, value)
-
-
-def _metric(value: int) -> int:
-    return attempt(parse_integer, value, METRIC_MAX)
-
-
-def _consumer(value: str) -> str:
-    return attempt(parse_consumer, value)
-
-
-def _enabled(value: bool) -> bool:
-    return attempt(parse_boolean, value)
-
-
-def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
-    return attempt(_parse_routes, value)
-
-
 def _static_routes(value: StaticRoutes | Mapping[str, Any]) -> StaticRoutes:
-    return attempt(lambda given: given if isinstance(given, StaticRoutes) else read(StaticRoutes, given), value)
+    return read(StaticRoutes, value)
 
 
 def _route_overlap(value: RouteOverlap | Mapping[str, Any]) -> RouteOverlap:
-    return attempt(lambda given: given if isinstance(given, RouteOverlap) else read(RouteOverlap, given), value)
-
-
-def _textfile(value: str | None) -> str | None:
-    return attempt(parse_textfile, value)
+    return read(RouteOverlap, value)
 
 
 def _watch(value: Watch | Mapping[str, Any]) -> Watch:
-    return attempt(lambda given: given if isinstance(given, Watch) else read(Watch, given), value)
+    return read(Watch, value)
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
@@ -172,8 +141,8 @@ def read_config(path: str | os.PathLike[str]) -> Any:
 # --- the config --------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class StaticRoute:
+@attrs.frozen(field_transformer=collecting)
+class StaticRoute(Section):
     """One more specific route that the host shall have.
 
     Args:
@@ -187,13 +156,10 @@ class StaticRoute:
         ConfigError: with every field that breaks its rule.
     """
 
-    destination: IPv4Network = attrs.field(converter=_destination, metadata={"key": "destination"})
-    gateway: Gateway = attrs.field(default=None, converter=_gateway, metadata={"key": "gateway"})
-    dev: str | None = attrs.field(default=None, converter=_dev, metadata={"key": "dev"})
-    metric: int = attrs.field(default=0, converter=_metric, metadata={"key": "metric"})
-
-    def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
+    destination: IPv4Network = attrs.field(converter=parse_prefix)
+    gateway: Gateway = attrs.field(default=None, converter=_gateway)
+    dev: str | None = attrs.field(default=None, converter=_dev)
+    metric: int = attrs.field(default=0, converter=_metric)
 
     def __str__(self) -> str:
         words = [str(self.destination)]
@@ -205,14 +171,9 @@ class StaticRoute:
             words.append(f"metric {self.metric}")
         return " ".join(words)
 
-    def to_mapping(self) -> dict[str, Any]:
-        """The JSON object that reads back as this route."""
-        out = write(self) | {"destination": str(self.destination)}
-        return out | {"gateway": str(self.gateway)} if self.gateway is not None else out
 
-
-@attrs.frozen
-class StaticRoutes:
+@attrs.frozen(field_transformer=collecting)
+class StaticRoutes(Section):
     """The routes to install, with an explicit opt-in.
 
     Args:
@@ -223,21 +184,17 @@ class StaticRoutes:
         ConfigError: with every field that breaks its rule.
     """
 
-    enabled: bool = attrs.field(default=False, converter=_enabled, metadata={"key": "enabled"})
-    routes: tuple[StaticRoute, ...] = attrs.field(default=(), converter=_routes, metadata={"key": "routes"})
+    enabled: bool = attrs.field(default=False, converter=parse_boolean)
+    routes: tuple[StaticRoute, ...] = attrs.field(default=(), converter=_routes)
 
     def __attrs_post_init__(self) -> None:
         opt_in = [("enabled", "must be true where routes are given (explicit opt-in)")]
         # Routes that are wrong were given too.
         raise_invalid(self, more=opt_in if self.enabled is False and self.routes else ())
 
-    def to_mapping(self) -> dict[str, Any]:
-        """The JSON object that reads back as these routes."""
-        return {"enabled": self.enabled, "routes": [route.to_mapping() for route in self.routes]}
 
-
-@attrs.frozen
-class Watch:
+@attrs.frozen(field_transformer=collecting)
+class Watch(Section):
     """Whether the host is watched after it has booted.
 
     Args:
@@ -249,19 +206,12 @@ class Watch:
         ConfigError: with every field that breaks its rule.
     """
 
-    enabled: bool = attrs.field(default=False, converter=_enabled, metadata={"key": "enabled"})
-    textfile: str | None = attrs.field(default=None, converter=_textfile, metadata={"key": "textfile"})
-
-    def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """The JSON object that reads back as this."""
-        return {"enabled": self.enabled} | write(self)
+    enabled: bool = attrs.field(default=False, converter=parse_boolean)
+    textfile: str | None = attrs.field(default=None, converter=parse_textfile)
 
 
-@attrs.frozen
-class Config:
+@attrs.frozen(field_transformer=collecting)
+class Config(Section):
     """Everything that hostrouting is told.
 
     Args:
@@ -275,18 +225,11 @@ class Config:
         ConfigError: with every field that breaks its rule.
     """
 
-    static_routes: StaticRoutes = attrs.field(
-        default=StaticRoutes(), converter=_static_routes, metadata={"key": "staticRoutes"}
-    )
-    route_overlap: RouteOverlap = attrs.field(
-        default=RouteOverlap(), converter=_route_overlap, metadata={"key": "routeOverlap"}
-    )
-    wait_seconds: int = attrs.field(default=30, converter=seconds, metadata={"key": "waitSeconds"})
-    consumer: str = attrs.field(default="systemd-nspawn@.service", converter=_consumer, metadata={"key": "consumer"})
-    watch: Watch = attrs.field(default=Watch(), converter=_watch, metadata={"key": "watch"})
-
-    def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
+    static_routes: StaticRoutes = attrs.field(default=StaticRoutes(), converter=_static_routes)
+    route_overlap: RouteOverlap = attrs.field(default=RouteOverlap(), converter=_route_overlap)
+    wait_seconds: int = attrs.field(default=30, converter=seconds)
+    consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
+    watch: Watch = attrs.field(default=Watch(), converter=_watch)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Config:
@@ -326,10 +269,4 @@ class Config:
 
     def to_mapping(self) -> dict[str, Any]:
         """The document that ``from_mapping`` reads back as this config."""
-        section = {
-            "staticRoutes": self.static_routes.to_mapping(),
-            "routeOverlap": self.route_overlap.to_mapping(),
-        }
-        if self.watch != Watch():
-            section["watch"] = self.watch.to_mapping()
-        return {SECTION: write(self) | section}
+        return {SECTION: super().to_mapping()}

@@ -106,7 +106,7 @@ def _number(text: str) -> int | None:
         return None
 
 
-def parse_unicast_address(value: object) -> IPv4Address:
+def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
     """Read an address that a next hop can have: not in 0/8, 127/8, 224/4 or 240/4.
 
     Raises:
@@ -147,7 +147,7 @@ def _refuse_reserved(network: IPv4Network) -> IPv4Network:
     return network
 
 
-def parse_prefix(value: object) -> IPv4Network:
+def parse_prefix(value: str | IPv4Network) -> IPv4Network:
     """Read the destination of a route: strict CIDR, no host bits, neither the default route nor a special block.
 
     Args:
@@ -169,7 +169,7 @@ def parse_prefix(value: object) -> IPv4Network:
     return _refuse_reserved(network) if number >> 24 in _RESERVED_OCTETS else network
 
 
-def parse_cidr(value: object) -> IPv4Network:
+def parse_cidr(value: str | IPv4Network) -> IPv4Network:
     """Read an expected CIDR: strict form, host bits allowed and masked, not wholly inside a special block.
 
     Args:
@@ -191,7 +191,7 @@ _IPV6 = re.compile(r"[0-9A-Fa-f:]{2,39}")
 _IPV6_PREFIX = re.compile(r"([0-9A-Fa-f:]{2,39})/(0|[1-9][0-9]{0,2})")
 
 
-def parse_any_address(value: object) -> IpAddress:
+def parse_any_address(value: str | IpAddress) -> IpAddress:
     """Read an address of either family: IPv4 in strict dotted-quad form, IPv6 without a zone.
 
     Raises:
@@ -210,7 +210,7 @@ def parse_any_address(value: object) -> IpAddress:
     raise ValueError(f"{shown(value)} {what}; expected for example fd00:1::20")
 
 
-def parse_any_prefix(value: object) -> IpNetwork:
+def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
     """Read a prefix of either family: strict CIDR, no host bits, not everything, IPv4 not in a special block.
 
     Raises:
@@ -237,7 +237,7 @@ def _parse_ipv6_prefix(text: str) -> IPv6Network:
     return network
 
 
-def parse_device(value: object) -> str:
+def parse_device(value: str) -> str:
     """Read the name of a network interface: 1-15 characters of ``[A-Za-z0-9_.-]``, not ``.`` or ``..``.
 
     The kernel allows more (``dev_valid_name`` in net/core/dev.c refuses only ``/``, ``:`` and white space); what

@@ -137,7 +137,7 @@ def _by_device(written: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _device(hop: NextHop) -> str:
     try:
-        return parse_device(hop.dev)
+        return parse_device(hop.dev or "")
     except ValueError as reason:
         raise _Unsayable(f'{reason}; rename the interface, or let "hostrouting apply" install the route') from None
 

@@ -1,0 +1,112 @@
+"""JSON documents (RFC 8259, UTF-8) from outside."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from typing import Any, BinaryIO
+
+from hostrouting.model.errors import ConfigError, FileError
+from hostrouting.model.uncollected import uncollected
+
+__all__ = ["parse_document", "read_document"]
+
+# What is open already, for example what a shell hands over as <(command): its name is a link to it, proc(5).
+_OPEN_ALREADY = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """An opener for ``open`` that never waits: a pipe with a name waits for whoever may write into it, for ever.
+
+    Raises:
+        ConfigError: it is neither a file nor a directory, nor open already.
+        OSError: it can't be opened.
+    """
+    if path.startswith(_OPEN_ALREADY):
+        return os.open(path, flags)
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        os.close(descriptor)
+        raise ConfigError([(path, "is a pipe or a device; expected a file")])
+    return descriptor
+
+
+def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) -> Any:
+    """Read a file.
+
+    Args:
+        path: of the file.
+        what: it should be, in a word, for the messages.
+        bytes_max: a larger file is refused.
+
+    Returns:
+        The document; ``read`` finds the keys that were given twice in it.
+
+    Raises:
+        ConfigError: there is no such file, it isn't JSON, or it is a pipe or device with a name, which might never
+            end; what a shell hands over in /dev/fd is fine.
+        FileError: it can't be read.
+    """
+    name = str(path)
+    try:
+        with open(name, "rb", opener=_open_at_once) as file:
+            return parse_document(file, name, what, bytes_max=bytes_max)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError([(name, "there is no such file")]) from None
+    except IsADirectoryError:
+        raise ConfigError([(name, "is a directory; expected a JSON file")]) from None
+    except OSError as error:
+        raise FileError.of(f"read the {what} {name}", error) from error
+    except ValueError as error:  # a NUL in the path
+        raise ConfigError([(repr(name), f"is not a path: {error}")]) from None
+
+
+def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> Any:
+    """Read an open file.
+
+    Args:
+        file: from where it is read to its end.
+        name: of the file, for the messages.
+        what: it should be, in a word.
+        bytes_max: a larger one is refused.
+
+    Returns:
+        The document, as of ``read_document``.
+
+    Raises:
+        ConfigError: it isn't JSON.
+        OSError: it can't be read.
+    """
+    import json
+
+    raw = file.read(bytes_max + 1)
+    if len(raw) > bytes_max:
+        raise ConfigError([(name, f"is no {what}: it is larger than {bytes_max >> 20} MiB")])
+    if not raw.strip():
+        raise ConfigError(
+            [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
+        )
+    try:
+        # As os.fsdecode would: to the kernel any bytes make an interface's name, and ip prints them as they are.
+        with uncollected():
+            return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
+    except RecursionError:
+        raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
+    except ValueError as error:
+        raise ConfigError([(name, f"is not JSON: {error}")]) from None
+
+
+class _Doubled(dict[str, Any]):
+    """A JSON object in which some keys were given twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.duplicates = tuple(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``json.loads(object_pairs_hook=)``."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Doubled(pairs)
