@@ -160,9 +160,9 @@ def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         guard(text)
         load(self, text)
 
-    def guarded_remove_rules(self: LinuxBridgeNode, rules: Sequence[str]) -> bool:
+    def guarded_remove_rules(self: LinuxBridgeNode, rules: Sequence[str]) -> None:
         guard(rules)
-        return remove_rules(self, rules)
+        remove_rules(self, rules)
 
     monkeypatch.setattr(LinuxProbeNode, "load", guarded_load)
     monkeypatch.setattr(LinuxBridgeNode, "remove_rules", guarded_remove_rules)

@@ -43,7 +43,7 @@ AZURE = {
     "ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "ProbeReport", "LoadBalancerProbeError",
     "RemoveStaleAzureVnet", "AzureVnetReport", "AzureVnetError",
     "ProbeNode", "LinuxProbeNode", "NodeAddress", "Pin",
-    "BridgeNode", "LinuxBridgeNode", "NodeState", "Interface", "Neighbour", "HostRoute",
+    "BridgeNode", "LinuxBridgeNode", "NodeState", "Interface", "Neighbour",
 }  # fmt: skip
 TESTING = {
     "FailingBackend", "FakeBridgeNode", "FakeKernel", "FakeProbeNode", "FakeSystemd", "Kernel", "RecordingBackend",

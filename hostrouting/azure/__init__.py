@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe as ConfigureLoadBalancerProbe
     from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe as RemoveLoadBalancerProbe
     from hostrouting.azure.vnet.linux import LinuxBridgeNode as LinuxBridgeNode
-    from hostrouting.azure.vnet.model import HostRoute as HostRoute
-    from hostrouting.azure.vnet.model import Interface as Interface
-    from hostrouting.azure.vnet.model import Neighbour as Neighbour
-    from hostrouting.azure.vnet.model import NodeState as NodeState
     from hostrouting.azure.vnet.plan import AzureVnetReport as AzureVnetReport
     from hostrouting.azure.vnet.port import BridgeNode as BridgeNode
+    from hostrouting.azure.vnet.port import Interface as Interface
+    from hostrouting.azure.vnet.port import Neighbour as Neighbour
+    from hostrouting.azure.vnet.port import NodeState as NodeState
     from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet as RemoveStaleAzureVnet
 else:
     __all__, __getattr__, __dir__ = lazily(
@@ -43,9 +42,8 @@ else:
             "probe.port": "NodeAddress Pin ProbeNode",
             "probe.tasks": "ConfigureLoadBalancerProbe RemoveLoadBalancerProbe",
             "vnet.linux": "LinuxBridgeNode",
-            "vnet.model": "HostRoute Interface Neighbour NodeState",
             "vnet.plan": "AzureVnetReport",
-            "vnet.port": "BridgeNode",
+            "vnet.port": "BridgeNode Interface Neighbour NodeState",
             "vnet.tasks": "RemoveStaleAzureVnet",
         },
     )

@@ -185,7 +185,7 @@ hostNetworking.loadBalancerProbe.
 _AZURE_VNET_MORE = """
 
 A pod that gets the address of an earlier one that azure-vnet served isn't reached as long as that one's ebtables
-rules, neighbour and route are there. What goes is just that: inside the CIDRs that CONFIG names in
+rules and neighbour are there. What goes is just that: inside the CIDRs that CONFIG names in
 hostNetworking.staleAzureVnet, of no live pod, of nobody else.
 """
 _REMOVE_MORE = """

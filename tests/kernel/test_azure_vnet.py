@@ -1,533 +1,688 @@
-"""A real bridge, real ebtables, a live pod and what gone ones have left: exactly that goes."""
+"""What azure-vnet leaves breaks a new pod, and its removal mends that: real packets, ebtables and bridge."""
 
 from __future__ import annotations
 
-import base64
-import json
+import fcntl
 import os
 import subprocess
 from contextlib import contextmanager
-from functools import partial
-from ipaddress import IPv4Address, ip_address
-from pathlib import Path
-from typing import TYPE_CHECKING
-from unittest.mock import patch
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
+from azure_world import (
+    CIDRS,
+    GATEWAY,
+    HALF,
+    LIVE,
+    NEW,
+    NIC,
+    NODE,
+    STALE_MAC,
+    AzureWorld,
+    Leftover,
+    deleting,
+    ip,
+    mac_of,
+    neighbour_of,
+    restore,
+)
+from datagrams import Customers, answer, loses, sniffing
 from programs import attempt, tool
+from stale import TUNNEL_MAC, arp_reply, dnat
 
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet import linux, places
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
-from hostrouting.azure.vnet.model import HostRoute, Neighbour, NeighbourState
-from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet
-from hostrouting.boot.layout import SEARCH_PATH
-from hostrouting.kernel._namespaces import Namespace
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.azure.vnet.lock import lock_file, old_lock_files
+from hostrouting.azure.vnet.port import Neighbour
+from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale, state_file
+from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from hostrouting.azure.vnet.plan import AzureVnetReport
+    from hostrouting.azure.vnet.port import BridgeNode, NodeState
     from hostrouting.kernel.namespace import NamespaceKernel
+    from phases import Observer
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("ebtables")]
 
-NIC_MAC, GONE_MAC, LIVE_MAC = "00:0d:3a:01:02:03", "a2:06:00:20:0b:06", "a2:06:00:20:0b:07"
-GONE, GONE6, LIVE, OWN, GATEWAY = "10.1.0.32", "fd00::32", "10.1.0.33", "10.1.0.4", "10.1.0.1"
-CONFIG = HostNetworking(stale_azure_vnet=StaleAzureVnet(["10.1.0.0/24", "fd00::/64"], lock_wait_seconds=0))
-
-
-def ip(text: str) -> str:
-    return tool("ip", *text.split())
-
-
-def nat(action: str, spec: str) -> None:
-    """As azure-vnet does it, one rule a call."""
-    tool("ebtables-nft", "-t", "nat", action, *spec.split())
-
-
-def arp_reply(address: str, mac: str) -> str:
-    return f"PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac} --arpreply-target DROP"
-
-
-def dnat(address: str, mac: str) -> str:
-    family, option = ("IPv4", "--ip-dst") if ip_address(address).version == 4 else ("IPv6", "--ip6-dst")
-    return f"PREROUTING -p {family} -i eth0 {option} {address} -j dnat --to-dst {mac} --dnat-target ACCEPT"
-
-
-def saved() -> list[str]:
-    """The rules of all tables, without the dates."""
-    return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
-
-
-def serve(address: str, mac: str) -> None:
-    """What azure-vnet adds for a pod, but for its pair."""
-    if ip_address(address).version == 4:
-        nat("-A", arp_reply(address, mac))
-    nat("-A", dnat(address, mac))
-    ip(f"neighbour replace {address} dev azure0 lladdr {mac} nud permanent")
-
-
-def add_pair(name: str, mac: str) -> None:
-    ip(f"link add {name} type veth peer name {name}2 address {mac}")
-    ip(f"link set {name} master azure0 up")
-
-
-def move_pod_end(name: str, pod: Namespace) -> None:
-    tool("ip", "link", "set", f"{name}2", "netns", f"/proc/{os.getpid()}/fd/{pod.fd}")
+EACH = tuple(Leftover)
+DNAT, ARPREPLY = dnat(NEW, STALE_MAC), arp_reply(NEW, STALE_MAC)
 
 
 @pytest.fixture
-def node(kernel: NamespaceKernel) -> LinuxBridgeNode:
-    """A node of azure-vnet in bridge mode, with the rules, neighbours and routes that are its own."""
-    ip(f"link add eth0 address {NIC_MAC} type veth peer name fabric")
-    ip("link add azure0 type bridge")
-    ip("link set eth0 master azure0 up")
-    ip("link set fabric up")
-    ip(f"link set azure0 address {NIC_MAC} up")
-    ip(f"address add {OWN}/24 dev azure0")
-    ip("-6 address add fd00::4/64 dev azure0 nodad")
-    ip(f"route add default via {GATEWAY} dev azure0")
-    ip(f"route add 168.63.129.16 via {GATEWAY} dev azure0")
-    ip(f"neighbour add {GATEWAY} dev azure0 lladdr 12:34:56:78:9a:bc nud permanent")
-    ip(f"neighbour add 10.1.0.40 dev azure0 lladdr {GONE_MAC} nud reachable extern_learn")
-    ip("neighbour add 10.1.0.41 dev azure0 lladdr 12:34:56:78:9a:bc nud permanent")
-    nat("-A", f"POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC_MAC} --snat-arp --snat-target ACCEPT")
-    nat("-A", "PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT")
-    nat("-A", arp_reply(OWN, NIC_MAC))
-    nat("-A", dnat("10.2.0.9", GONE_MAC))
-    nat("-A", dnat(GONE, GONE_MAC).replace("-j dnat", "--ip-proto udp -j dnat"))
-    tool("ebtables-nft", "-A", "FORWARD", "-p", "IPv6", "-i", "eth0", "-j", "DROP")
-    return LinuxBridgeNode()
+def world(kernel: NamespaceKernel, tmp_path: Path) -> Iterator[AzureWorld]:
+    built = AzureWorld(kernel, Layout(tmp_path))
+    try:
+        yield built
+    finally:
+        built.close()
 
 
-@pytest.fixture
-def live_pod(node: LinuxBridgeNode) -> Namespace:
-    pod = Namespace()
-    add_pair("azvlive", LIVE_MAC)
-    move_pod_end("azvlive", pod)
-    serve(LIVE, LIVE_MAC)
-    return pod
+def config_of(**stale: Any) -> HostNetworking:
+    return HostNetworking(stale_azure_vnet=StaleAzureVnet(**{"cidrs": CIDRS, **stale}))
 
 
-@pytest.fixture
-def host(node: LinuxBridgeNode, tmp_path: Path) -> Host:
-    return Host(FakeKernel(), FakeSystemd(), Layout(tmp_path))
+def host_of(world: AzureWorld) -> Host:
+    units = FakeSystemd(world.layout)
+    return Host(routes=world.kernel, units=units, layout=world.layout)
 
 
-def leave_stale() -> None:
-    serve(GONE, GONE_MAC)
-    serve(GONE6, GONE_MAC)
-    ip(f"route add {GONE} dev azure0")
-    ip(f"-6 route add {GONE6} dev azure0")
+def clean(
+    world: AzureWorld, *, node: BridgeNode | None = None, observer: Observer | None = None, **stale: Any
+) -> AzureVnetReport:
+    task = RemoveStaleAzureVnet(config_of(**stale), host=host_of(world), node=node or LinuxBridgeNode())
+    return phases.run(task, observer=observer)
 
 
-def clean(host: Host, node: LinuxBridgeNode | None = None) -> AzureVnetReport:
-    return phases.run(RemoveStaleAzureVnet(CONFIG, host=host, node=node or LinuxBridgeNode()))
+def changes_nothing(world: AzureWorld, **stale: Any) -> bool:
+    before = world.everything()
+    clean(world, **stale)
+    return world.everything() == before
 
 
-def all_else() -> tuple[list[str], str, str, str]:
-    """Everything that must not change, as the tools print it."""
-    neighbours = "\n".join(sorted(line.rsplit(" ", 1)[0] for line in ip("neighbour show nud permanent").splitlines()))
-    # Without link-local ones, which come a little after their interface.
-    return saved(), neighbours, ip("-4 route show table all"), ip("-6 route show root fd00::/16")
+def refusal(world: AzureWorld, **options: Any) -> str:
+    """The error of a clean-up that must not have changed anything."""
+    before = world.everything()
+    with pytest.raises(AzureVnetError) as refused:
+        clean(world, **options)
+    assert world.everything() == before
+    return str(refused.value)
 
 
-# --- what goes, what stays -----------------------------------------------------------------------------------------
+# --- each leftover, alone ------------------------------------------------------------------------------------------
 
 
-def test_what_gone_pods_left_goes_and_every_other_rule_is_the_same_byte_for_byte(
-    host: Host, live_pod: Namespace
+def test_without_leftovers_everybody_is_served_and_nothing_is_removed(world: AzureWorld) -> None:
+    world.add_new_pod()
+    assert changes_nothing(world)
+    for source in (world.fabric, world.live, world.host):
+        assert answer(source, NEW) == "new pod"
+    for source in (world.fabric, world.host):
+        assert answer(source, LIVE) == "pod .33"
+    assert answer(world.live, GATEWAY) == "fabric"
+
+
+def test_a_stale_dnat_rule_hides_the_new_pod_from_the_fabric_until_it_is_removed(world: AzureWorld) -> None:
+    world.add_new_pod()
+    world.leave(Leftover.DNAT)
+    with sniffing(world.live) as sees:
+        assert loses(world.fabric, NEW)
+        assert sees(STALE_MAC)  # flooded to every port of the bridge
+    assert answer(world.host, NEW) == "new pod"  # so a look from the host proves nothing
+    clean(world)
+    assert answer(world.fabric, NEW) == "new pod"
+
+
+def test_a_stale_arpreply_rule_hides_the_new_pod_from_azure_pods_until_it_is_removed(world: AzureWorld) -> None:
+    world.add_new_pod()
+    world.leave(Leftover.ARPREPLY)
+    with sniffing(world.fabric) as sees:
+        assert loses(world.live, NEW)
+        assert sees(STALE_MAC)
+    assert answer(world.fabric, NEW) == "new pod"
+    clean(world)
+    world.forget(world.live)
+    assert answer(world.live, NEW) == "new pod"
+
+
+def test_a_permanent_neighbour_hides_an_address_that_moved_to_another_node_until_it_is_removed(
+    world: AzureWorld,
 ) -> None:
-    before = all_else()
-    leave_stale()
-    report = clean(host)
-    assert all_else() == before
-    assert (len(report.removed), report.already_gone, report.rounds) == (7, (), 1)
-    kept = {str(item.what): item.reason for item in report.kept}
-    assert kept[f"-A {dnat(LIVE, LIVE_MAC)}"] == "the pod behind azvlive has this MAC"
-    assert kept[f"-A {dnat('10.2.0.9', GONE_MAC)}"] == "it is outside of the given CIDRs"
-    again = clean(host)
-    assert (again.removed, again.rounds, again.kept) == ((), 0, report.kept)
-    assert all_else() == before
+    world.move_to_another_node()
+    world.leave(Leftover.NEIGHBOUR)
+    with sniffing(world.fabric) as sees:
+        assert loses(world.host, NEW)
+        assert sees(STALE_MAC)
+    clean(world)
+    assert answer(world.host, NEW) == "another node"
 
 
-def test_duplicates_go_all_of_them(host: Host, node: LinuxBridgeNode) -> None:
-    before = saved()
-    for _ in range(3):
-        nat("-A", dnat(GONE, GONE_MAC))
-    assert len(clean(host).removed) == 3
-    assert saved() == before
+def test_n3_host_routes_by_the_bridge_are_none_of_azure_vnets_and_stay(world: AzureWorld) -> None:
+    for number, protocol in enumerate(("dhcp", "static", "bird", "boot", "217"), start=45):
+        ip(f"route add 10.224.0.{number}/32 dev azure0 proto {protocol}")
+    ip("route add 10.224.0.60/32 dev azv33")
+    tool("ip", "-6", "route", "add", "fd00::45/128", "dev", "azure0")
+    world.leave(*EACH)
+    routes, ipv6 = world.routes(), tool("ip", "-6", "route")
+    clean(world)
+    assert (world.routes(), tool("ip", "-6", "route")) == (routes, ipv6)
+    assert changes_nothing(world)
 
 
-def test_hundreds_of_rules_go_in_one_batch(host: Host, node: LinuxBridgeNode) -> None:
-    before = saved()
-    lines = [f"-A {dnat(f'10.1.0.{n}', GONE_MAC)}" for n in range(50, 250)]
-    text = "\n".join(["*nat", *lines, "COMMIT", ""])
-    tool("ebtables-nft-restore", "--noflush", stdin=text)
-    assert len(clean(host).removed) == 200
-    assert saved() == before
+def test_n4_what_is_left_at_an_address_that_the_host_has_now_goes_and_the_host_is_reached(world: AzureWorld) -> None:
+    ip(f"address add {NEW}/32 dev azure0")
+    world.host.run(lambda: world.echo.listen("node", NEW))
+    world.leave(Leftover.DNAT, Leftover.ARPREPLY)
+    rules = world.rules()
+    assert loses(world.fabric, NEW)
+    assert loses(world.live, NEW)
+    clean(world)
+    assert [rule for rule in rules if rule not in world.rules()] == [DNAT, ARPREPLY]
+    assert arp_reply(NODE, NIC) in world.rules()
+    world.forget(world.live)
+    for source in (world.fabric, world.live):
+        assert answer(source, NEW) == "node"
 
 
-def test_a_pod_that_ends_leaves_what_the_next_run_removes(host: Host, live_pod: Namespace) -> None:
-    assert clean(host).removed == ()
-    ip("link delete azvlive")
-    assert len(clean(host).removed) == 3
-
-
-def test_an_endpoint_of_the_state_is_dead_once_its_interface_is_gone(host: Host, node: LinuxBridgeNode) -> None:
-    mac = base64.b64encode(bytes.fromhex(GONE_MAC.replace(":", ""))).decode()
-    endpoint = {"HostIfName": "azvold", "MacAddress": mac, "IPAddresses": [{"IP": GONE, "Mask": "//8AAA=="}]}
-    networks = {"azure": {"Endpoints": {"1-eth0": endpoint}}}
-    document = {"Network": {"ExternalInterfaces": {"eth0": {"Networks": networks}}}}
-    places.state(host.layout).parent.mkdir(parents=True)
-    places.state(host.layout).write_text(json.dumps(document))
-    ip(f"neighbour add {GONE} dev azure0 lladdr {GONE_MAC} nud permanent")
-    add_pair("azvold", "a2:00:00:00:00:01")
-    assert clean(host).removed == ()
-    ip("link delete azvold")
-    assert [str(item.what) for item in clean(host).removed] == [f"{GONE} dev azure0 lladdr {GONE_MAC} PERMANENT"]
-
-
-# --- a changed world -----------------------------------------------------------------------------------------------
-
-
-class Interrupted(LinuxBridgeNode):
-    """Lets somebody else do something between a plan and its batch, once."""
-
-    def __init__(self, meanwhile: Callable[[], object]) -> None:
-        super().__init__()
-        self._meanwhile = [meanwhile]
-
-    def remove_rules(self, rules: object) -> bool:
-        if self._meanwhile:
-            self._meanwhile.pop()()
-        return super().remove_rules(rules)  # type: ignore[arg-type]
-
-
-def test_a_rule_that_changed_since_the_plan_means_planning_again(host: Host, live_pod: Namespace) -> None:
-    before = all_else()
-    leave_stale()
-
-    def change() -> None:
-        nat("-D", dnat(GONE, GONE_MAC))
-        nat("-A", dnat(GONE, "a2:00:00:00:00:09"))
-
-    report = clean(host, Interrupted(change))
-    assert report.rounds == 2
-    assert [str(item.what) for item in report.already_gone] == [f"-A {dnat(GONE, GONE_MAC)}"]
-    assert all_else() == before
-
-
-def test_a_batch_with_a_rule_that_isnt_there_removes_none(node: LinuxBridgeNode) -> None:
-    nat("-A", dnat(GONE, GONE_MAC))
-    before = saved()
-    there, missing = f"-A {dnat(GONE, GONE_MAC)}", f"-A {dnat(GONE, LIVE_MAC)}"
-    assert not node.remove_rules([there, missing])
-    assert saved() == before
-    assert node.remove_rules([there])
-    assert node.remove_rules([])
-
-
-# --- neighbours and routes -------------------------------------------------------------------------------------------
-
-
-def test_neighbours_are_seen_as_they_are(node: LinuxBridgeNode) -> None:
-    ip("neighbour add 10.1.0.50 dev azure0 lladdr a2:00:00:00:00:50 nud permanent router")
-    ip("neighbour add 10.1.0.51 dev azure0 nud failed")
-    ip("neighbour add 10.1.0.52 dev fabric lladdr a2:00:00:00:00:52 nud permanent")
-    ip("neighbour add fd00::53 dev azure0 lladdr a2:00:00:00:00:53 nud permanent")
-    found = {str(one.address): one for one in node.look("azure0").neighbours}
-    assert set(found) == {GATEWAY, "10.1.0.40", "10.1.0.41", "10.1.0.50", "10.1.0.51", "fd00::53"}
-    permanent = NeighbourState.PERMANENT
-    assert found["10.1.0.50"] == Neighbour("azure0", IPv4Address("10.1.0.50"), "a2:00:00:00:00:50", permanent)
-    assert found["10.1.0.51"].is_unresolved
-    assert [address for address, one in found.items() if one.is_foreign] == ["10.1.0.40"]
-
-
-def test_a_managed_neighbour_is_somebody_elses(node: LinuxBridgeNode) -> None:
-    if attempt("ip", *["neighbour", "add", "10.1.0.54", "dev", "azure0", "managed"]).returncode:
-        pytest.skip("this kernel or ip(8) knows no managed neighbours")
-    (found,) = (one for one in node.look("azure0").neighbours if str(one.address) == "10.1.0.54")
-    assert found.is_foreign
-
-
-def test_a_neighbour_goes_only_if_it_is_still_what_was_planned(node: LinuxBridgeNode) -> None:
-    ip(f"neighbour add {GONE} dev azure0 lladdr {GONE_MAC} nud permanent")
-    (planned,) = (one for one in node.look("azure0").neighbours if str(one.address) == GONE)
-    ip(f"neighbour replace {GONE} dev azure0 lladdr {LIVE_MAC} nud permanent")
-    assert node.remove_neighbours([planned]) == (planned,)
-    assert LIVE_MAC in ip(f"neighbour show {GONE}")
-    ip(f"neighbour replace {GONE} dev azure0 lladdr {GONE_MAC} nud permanent")
-    assert node.remove_neighbours([planned]) == ()
-    assert node.remove_neighbours([planned]) == (planned,)
-
-
-def test_exactly_the_planned_route_goes_and_not_the_first_of_its_destination(node: LinuxBridgeNode) -> None:
-    ip(f"route add {GONE} dev azure0 metric 50")
-    ip(f"route add {GONE} dev azure0 metric 50 tos 0x10")
-    ip(f"route add {GONE} dev azure0 table 100")
-    ip(f"route add {GONE} dev fabric metric 60")
-    ip(f"-6 route add {GONE6} dev azure0 metric 50")
-    ip(f"-6 route add {GONE6} dev fabric metric 70")
-    before = ip("-4 route show table all"), ip("-6 route show root fd00::/16")
-    there = {route for route in node.look("azure0").routes if str(route.destination) in (GONE, GONE6)}
-    assert there == {
-        HostRoute(ip_address(GONE), "azure0", 3, 50),
-        HostRoute(ip_address(GONE), "azure0", 3, 50, tos=0x10),
-        HostRoute(ip_address(GONE), "fabric", 3, 60),
-        HostRoute(ip_address(GONE6), "azure0", 3, 50),
-        HostRoute(ip_address(GONE6), "fabric", 3, 70),
-    }
-    for address in (ip_address(GONE), ip_address(GONE6)):
-        for missing in (
-            HostRoute(address, "azure0", 3, 0 if address.version == 4 else 1024),
-            HostRoute(address, "azure0", 4, 50),
-            HostRoute(address, "fabric", 3, 50),
-            HostRoute(address, "none", 3, 50),
-        ):
-            assert node.remove_routes([missing]) == (missing,)
-    assert (ip("-4 route show table all"), ip("-6 route show root fd00::/16")) == before
-    ip(f"route add {GONE} dev azure0")
-    ip(f"-6 route add {GONE6} dev azure0")
-    assert (
-        node.remove_routes(
-            [HostRoute(ip_address(GONE), "azure0", 3, 0), HostRoute(ip_address(GONE6), "azure0", 3, 1024)]
+def test_n5_a_live_pod_that_has_changed_its_mac_keeps_its_rules_without_a_state_file(world: AzureWorld) -> None:
+    """As KubeVirt's bridge binding does it: the machine in the pod has the MAC, and the pod's end another one."""
+    state_file(world.layout).unlink()
+    world.live.run(
+        lambda: ip(
+            f"address delete {LIVE}/24 dev eth0",
+            "link set eth0 down",
+            "link set eth0 address a2:00:00:00:99:99 up",
+            "link add k6t type bridge mcast_snooping 0",
+            "link set eth0 master k6t",
+            f"link set k6t address {mac_of(33)} up",
+            f"address add {LIVE}/24 dev k6t",
+            f"route add default via {GATEWAY} dev k6t",
         )
-        == ()
     )
-    assert (ip("-4 route show table all"), ip("-6 route show root fd00::/16")) == before
+    world.leave(*EACH, is_listed=False)
+    assert answer(world.live, GATEWAY) == "fabric"
+    before = world.rules(), world.neighbours()
+    clean(world)
+    assert {DNAT, ARPREPLY} == set(before[0]) - set(world.rules())
+    assert len(before[1]) - len(world.neighbours()) == 1
+    for source in (world.fabric, world.host):
+        assert answer(source, LIVE) == "pod .33"
 
 
-def test_a_route_that_the_kernel_doesnt_tell_from_another_is_left_and_named(node: LinuxBridgeNode) -> None:
-    ip(f"-6 route add {GONE6} dev azure0 metric 50")
-    ip(f"-6 route append {GONE6} via fd00::1 dev azure0 metric 50")
-    before = all_else()
-    with pytest.raises(AzureVnetError, match="the kernel doesn't tell it from another one"):
-        node.remove_routes([HostRoute(ip_address(GONE6), "azure0", 3, 50)])
-    assert all_else() == before
+def test_n6_a_permanent_neighbour_whose_rules_were_flushed_goes_and_its_address_is_reached_elsewhere(
+    world: AzureWorld,
+) -> None:
+    world.move_to_another_node()
+    world.leave(Leftover.NEIGHBOUR, is_listed=False)
+    world.leave(Leftover.NEIGHBOUR, address="10.224.0.250", mac="a2:00:00:00:02:50", is_listed=False)
+    assert changes_nothing(world)  # as long as azure-vnet's rules are there, they tell what is its own
+    tool("ebtables-nft", "-t", "nat", "-F")
+    assert loses(world.host, NEW)
+    clean(world)
+    assert answer(world.host, NEW) == "another node"
+    assert answer(world.host, LIVE) == "pod .33"
+    assert f"{LIVE} dev azure0 lladdr {mac_of(33)} PERMANENT" in world.neighbours()
+    assert TUNNEL_MAC in neighbour_of("169.254.1.7")
+
+
+def test_n6_a_pipe_as_state_file_hangs_nothing(world: AzureWorld) -> None:
+    state_file(world.layout).unlink()
+    os.mkfifo(state_file(world.layout))
+    with pytest.raises(AzureVnetError, match="isn't a file"):
+        plan_stale(config_of(), host_of(world), node=LinuxBridgeNode())
+
+
+# --- all of them: what goes, what stays ----------------------------------------------------------------------------
+
+
+def test_the_live_pod_is_served_throughout_and_every_other_rule_stays_as_it_was(world: AzureWorld) -> None:
+    world.add_new_pod()
+    rules, neighbours, routes = world.rules(), world.neighbours(), world.routes()
+    counted = world.packets()
+    for number in (32, *range(40, 60)):
+        world.leave(*EACH, address=f"10.224.0.{number}", mac=mac_of(number))
+    kept = (world.fabric, LIVE, "pod .33"), (world.host, LIVE, "pod .33"), (world.live, GATEWAY, "fabric")
+    batches: list[int] = []
+    with Customers(*kept) as customers:
+        clean(world, node=Watched(before=lambda: batches.append(1)))
+        customers.await_more()
+    assert customers.lost == []
+    assert batches == [1]  # one transaction
+    assert (world.rules(), world.neighbours(), world.routes()) == (rules, neighbours, routes)
+    assert all(packets >= counted[rule] for rule, packets in world.packets().items())
+    assert world.packets()[dnat(LIVE, mac_of(33))] > counted[dnat(LIVE, mac_of(33))]
+    for source in (world.fabric, world.live, world.host):
+        assert answer(source, NEW) == "new pod"
+
+
+def test_a_dry_run_tells_what_a_run_then_removes_and_changes_nothing(world: AzureWorld) -> None:
+    world.leave(*EACH)
+    before = world.everything()
+    plan = plan_stale(config_of(), host_of(world), node=LinuxBridgeNode())
+    assert world.everything() == before
+    assert len(plan.remove) == len(EACH)
+    assert set(clean(world).removed) == set(plan.remove)
+    assert {DNAT, ARPREPLY} == {item.what for item in plan.remove if item.kind == "rule"}
+    assert all(item.reason for item in (*plan.remove, *plan.keep))
+
+
+def test_without_a_state_file_the_macs_decide(world: AzureWorld) -> None:
+    rules, neighbours = world.rules(), world.neighbours()
+    world.leave(*EACH)
+    state_file(world.layout).unlink()
+    clean(world)
+    assert (world.rules(), world.neighbours()) == (rules, neighbours)
+
+
+def test_of_two_pods_with_one_address_the_rules_of_the_gone_one_go(world: AzureWorld) -> None:
+    rules = world.rules()
+    restore(*(rule.replace("-A", "-I", 1) for rule in (dnat(LIVE, STALE_MAC), arp_reply(LIVE, STALE_MAC))))
+    assert loses(world.fabric, LIVE)
+    clean(world)
+    assert world.rules() == rules
+    assert answer(world.fabric, LIVE) == "pod .33"
+
+
+def test_in_tunnel_mode_a_live_pods_answer_stays_and_a_gone_ones_goes(world: AzureWorld) -> None:
+    restore(arp_reply(LIVE, TUNNEL_MAC))
+    rules = world.rules()
+    world.leave(Leftover.DNAT)
+    restore(arp_reply(NEW, TUNNEL_MAC))
+    clean(world)
+    assert world.rules() == rules
 
 
 @pytest.mark.parametrize(
-    "twin", [f"via {GATEWAY} dev azure0", "via inet6 fe80::1 dev azure0", "nexthop dev azure0 nexthop dev fabric"]
+    ("rule", "reason"),
+    [
+        pytest.param("meta mark set numgen inc mod 3", "ebtables doesn't understand", id="a mark: no rule is printed"),
+        pytest.param(
+            "ip saddr 192.0.2.1 limit rate 5/second log", "ebtables doesn't understand", id="a log: no rule is printed"
+        ),
+        pytest.param(
+            "meta cpu 0 ip daddr 10.224.0.32 accept", "unknown meta key", id="a processor: that rule is left out"
+        ),
+    ],
 )
-def test_a_route_stays_where_asking_for_it_would_take_somebody_elses(
-    host: Host, node: LinuxBridgeNode, twin: str
+@pytest.mark.usefixtures("nft")
+def test_rules_that_ebtables_cannot_print_are_an_error_and_nothing_is_removed(
+    world: AzureWorld, rule: str, reason: str
 ) -> None:
-    leave_stale()
-    ip(f"route add 10.1.0.60 {twin}")
-    ip("route append 10.1.0.60 dev azure0")
-    before = ip("route show 10.1.0.60")
-    report = clean(host)
-    assert len(report.removed) == 7
-    assert {item.reason for item in report.kept if str(item.what).startswith("10.1.0.60 dev azure0 ")} >= {
-        "the kernel doesn't tell it from another one that stays"
-    }
-    with pytest.raises(AzureVnetError, match="the kernel doesn't tell it from another one"):
-        node.remove_routes([HostRoute(ip_address("10.1.0.60"), "azure0", 3)])
-    assert ip("route show 10.1.0.60") == before
+    world.leave(*EACH)
+    tool("nft", f"insert rule bridge nat PREROUTING {rule}")
+    before = listed_by_nft(), world.neighbours(), world.routes()
+    with pytest.raises(AzureVnetError, match=f"can't read ebtables' rules: .*{reason}"):
+        clean(world)
+    assert (listed_by_nft(), world.neighbours(), world.routes()) == before
 
 
-def test_routes_that_differ_in_what_azure_vnet_doesnt_say_go_all_at_once(host: Host, node: LinuxBridgeNode) -> None:
-    for more in (f"src {OWN}", "", "scope global", "mtu 1400"):
-        ip(f"route append {GONE} dev azure0 {more}")
-    report = clean(host)
-    assert (len(report.removed), report.rounds) == (4, 1)
-    assert ip(f"route show {GONE}") == ""
+def listed_by_nft() -> str:
+    """The rules without counters, which any packet changes."""
+    return tool("nft", "-s", "list", "table", "bridge", "nat")
 
 
-def test_a_route_for_some_senders_only_is_none_of_azure_vnets(host: Host, node: LinuxBridgeNode) -> None:
-    leave_stale()
-    ip("-6 route add fd00::60 from fd00::/64 dev azure0")
-    before = ip("-6 route show fd00::60")
-    assert len(clean(host).removed) == 7
-    assert before
-    assert ip("-6 route show fd00::60") == before
+def test_what_has_the_nodes_own_mac_or_its_gateways_address_stays(world: AzureWorld) -> None:
+    restore(
+        arp_reply("10.224.0.7", NIC),
+        dnat("10.224.0.7", NIC),
+        dnat(GATEWAY, STALE_MAC),
+    )
+    assert changes_nothing(world)
 
 
-def test_a_gateway_that_only_a_nexthop_object_names_is_one(host: Host, node: LinuxBridgeNode) -> None:
-    ip("-6 nexthop add id 7 via fd00::99 dev azure0")
-    ip("-6 route add fd00::/16 nhid 7")
-    ip("neighbour add fd00::99 dev azure0 nud failed")
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
-    report = clean(host)
-    assert report.removed == ()
-    assert "it is the gateway of a route" in [
-        item.reason for item in report.kept if str(item.what).startswith("fd00::99 ")
-    ]
+def test_learned_and_managed_neighbours_stay(world: AzureWorld) -> None:
+    ip(
+        f"neighbour add 10.224.0.60 lladdr {mac_of(60)} dev azure0 extern_learn",
+        "neighbour add 10.224.0.61 dev azure0 managed extern_learn",
+    )
+    for number in (60, 61):
+        world.leave(address=f"10.224.0.{number}", mac=mac_of(number))
+    clean(world)
+    assert "extern_learn" in neighbour_of("10.224.0.60")
+    assert "managed" in neighbour_of("10.224.0.61")
 
 
-def test_routes_with_a_gateway_several_hops_or_a_nexthop_object_are_told_apart(node: LinuxBridgeNode) -> None:
-    ip(f"route add 10.1.0.60 via {GATEWAY} dev azure0")
-    ip("route add 10.1.0.61 nexthop dev azure0 nexthop dev fabric")
-    ip("-6 route add fd00::60 via fd00::1 dev azure0")
-    ip("-6 route add fd00::61 nexthop via fd00::1 dev azure0 nexthop via fd00::2 dev azure0")
-    ip("nexthop add id 7 dev azure0")
-    ip("route add 10.1.0.62 nhid 7")
-    state = node.look("azure0")
-    found = {str(route.destination): (route.has_gateway, route.is_plain) for route in state.routes}
-    assert found == {
-        "168.63.129.16": (True, True),
-        "10.1.0.60": (True, True),
-        "10.1.0.61": (False, False),
-        "10.1.0.62": (False, False),
-        "fd00::60": (True, True),
-        "fd00::61": (True, False),
-    }
-    assert set(map(str, state.gateways)) == {GATEWAY, "fd00::1", "fd00::2"}
-    assert {OWN, "fd00::4", "127.0.0.1", "::1"} <= set(map(str, state.addresses))
+def test_what_is_left_goes_without_the_bridge_too(world: AzureWorld) -> None:
+    ip("link del azure0")
+    rules = world.rules()
+    restore(DNAT, ARPREPLY)
+    clean(world)
+    assert world.rules() == rules
 
 
-def test_interfaces_are_seen_with_their_far_ends_in_whichever_namespace(node: LinuxBridgeNode) -> None:
-    pod = Namespace()
-    add_pair("azvfar", LIVE_MAC)
-    move_pod_end("azvfar", pod)
-    add_pair("azvnear", GONE_MAC)
-    found = {one.name: one for one in node.look("azure0").interfaces}
-    assert found["azvfar"].far_mac == LIVE_MAC
-    assert (found["azvnear"].far_mac, found["azvnear2"].mac) == (GONE_MAC, GONE_MAC)
-    assert (found["azvfar"].master, found["eth0"].master, found["azure0"].master) == ("azure0", "azure0", None)
-    assert (found["azure0"].mac, found["azure0"].far_mac) == (NIC_MAC, None)
+def test_what_is_to_be_kept_or_outside_of_the_cidrs_stays(world: AzureWorld) -> None:
+    world.leave(*EACH)
+    assert changes_nothing(world, keep=[NEW])
+    assert changes_nothing(world, cidrs=["10.224.0.40/29"])
 
 
-# --- what can't be done ----------------------------------------------------------------------------------------------
+def test_duplicates_go_all_of_them(world: AzureWorld) -> None:
+    rules = world.rules()
+    restore(DNAT, DNAT, DNAT)
+    assert len(clean(world).removed) == 3
+    assert world.rules() == rules
+
+
+def test_ipv6_goes_too(world: AzureWorld) -> None:
+    rules = world.rules()
+    world.leave(*EACH, address="fd00::32")
+    assert len(clean(world).removed) == 2
+    assert world.rules() == rules
+
+
+def test_a_pod_that_ends_leaves_what_the_next_run_removes(world: AzureWorld) -> None:
+    assert clean(world).removed == ()
+    ip("link delete azv33")
+    assert len(clean(world).removed) == 3
+
+
+# --- a node that others change too ---------------------------------------------------------------------------------
+
+
+def _nothing() -> None:
+    pass
+
+
+class Watched(LinuxBridgeNode):
+    """The real node, and somebody who acts at certain moments.
+
+    Args:
+        looking: called before the node is looked at.
+        before: called before rules are removed.
+        after: called after that.
+    """
+
+    def __init__(
+        self,
+        *,
+        looking: Callable[[], None] = _nothing,
+        before: Callable[[], None] = _nothing,
+        after: Callable[[], None] = _nothing,
+    ) -> None:
+        super().__init__()
+        self._looking, self._before, self._after = looking, before, after
+
+    def look(self, bridge: str) -> NodeState:
+        self._looking()
+        return super().look(bridge)
+
+    def remove_rules(self, rules: Sequence[str]) -> None:
+        self._before()
+        super().remove_rules(rules)
+        self._after()
+
+
+def test_a_late_cni_del_fails_as_azure_vnet_expects_and_changes_nothing(world: AzureWorld) -> None:
+    world.add_new_pod()
+    world.leave(*EACH)
+    clean(world)
+    after = world.everything()
+    for rule in (DNAT, ARPREPLY):
+        assert attempt("ebtables-nft", "-t", "nat", *deleting(rule).split()).returncode == 1
+    assert world.everything() == after
+    assert answer(world.fabric, NEW) == "new pod"
+    assert answer(world.fabric, LIVE) == "pod .33"
+
+
+@pytest.mark.parametrize("is_moved", [True, False], ids=["pod end in the pod", "pod end still here"])
+def test_what_a_half_done_add_has_made_stays(world: AzureWorld, is_moved: bool) -> None:
+    if is_moved:
+        world.add_azure_pod(HALF, is_saved=False)
+    else:
+        world.start_azure_pod(HALF)
+    assert changes_nothing(world)
+    if is_moved:
+        assert answer(world.fabric, HALF) == "pod .34"
+
+
+def test_a_rule_that_changed_since_the_plan_is_an_error_none_goes_and_the_next_run_goes_on(world: AzureWorld) -> None:
+    rules = world.rules()
+    world.leave(*EACH)
+
+    def change() -> None:
+        restore(deleting(DNAT), dnat(NEW, mac_of(98)))
+
+    with pytest.raises(AzureVnetError, match="can't delete 2 rules .*run it again"):
+        clean(world, node=Watched(before=change))
+    assert ARPREPLY in world.rules()
+    clean(world)
+    assert world.rules() == rules
+
+
+def test_rules_that_come_back_are_an_error_that_names_them(world: AzureWorld) -> None:
+    world.leave(*EACH)
+
+    def restore_one() -> None:
+        if DNAT not in world.rules():
+            restore(DNAT)
+
+    with pytest.raises(AzureVnetError, match="are back, .*azure-cnms") as failed:
+        clean(world, node=Watched(after=restore_one))
+    assert NEW in str(failed.value)
+    assert DNAT in world.rules()
+    assert answer(world.fabric, LIVE) == "pod .33"
+
+
+def test_rules_that_come_back_as_soon_as_the_lock_is_free_are_an_error_too(world: AzureWorld) -> None:
+    world.leave(*EACH)
+
+    def restore_one() -> None:
+        if is_free(lock_file(world.layout)) and DNAT not in world.rules():
+            restore(DNAT)
+
+    with pytest.raises(AzureVnetError, match="back"):
+        clean(world, node=Watched(looking=restore_one))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"Network": 7}'])
+def test_a_state_that_makes_no_sense_is_an_error_and_nothing_is_removed(world: AzureWorld, content: str) -> None:
+    world.leave(*EACH)
+    state_file(world.layout).write_text(content)
+    assert "azure-vnet.json" in refusal(world)
+
+
+# --- azure-vnet's own lock -----------------------------------------------------------------------------------------
 
 
 @contextmanager
-def path_of(folder: Path, **programs: str) -> Iterator[None]:
-    """Nothing but some shell scripts is found where programs are looked for."""
+def held_by_another_process(path: Path) -> Iterator[Callable[[], None]]:
+    """Holds a lock as azure-vnet does, until what it yields is called."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    argv = ["flock", str(path), "sh", "-c", "echo held; exec cat"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield holder.stdin.close
+
+
+@attrs.define
+class Releasing:
+    """An observer that releases a lock as soon as it hears that somebody waits.
+
+    Args:
+        release: what does that.
+    """
+
+    release: Callable[[], None]
+    heard: list[str] = attrs.field(factory=list)
+
+    def started(self, path: str) -> None:
+        pass
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        self.heard.append(message)
+        self.release()
+
+    def finished(self, path: str, status: object, error: BaseException | None, seconds: float) -> None:
+        pass
+
+
+def test_a_held_lock_is_an_error_and_nothing_is_removed(world: AzureWorld) -> None:
+    world.leave(*EACH)
+    with held_by_another_process(lock_file(world.layout)):
+        assert "azure-vnet.lock" in refusal(world, lock_wait_seconds=0)
+        assert "azure-vnet.lock" in refusal(world, lock_wait_seconds=1)
+
+
+def test_a_lock_that_is_released_in_time_is_waited_for(world: AzureWorld) -> None:
+    rules = world.rules()
+    world.leave(*EACH)
+    with held_by_another_process(lock_file(world.layout)) as release:
+        observer = Releasing(release)
+        clean(world, observer=observer, lock_wait_seconds=60)
+    assert "azure-vnet" in observer.heard[0]
+    assert world.rules() == rules
+
+
+def test_the_lock_of_an_old_azure_vnet_is_waited_for_and_never_made_or_removed(world: AzureWorld) -> None:
+    rules = world.rules()
+    world.leave(*EACH)
+    for lock in old_lock_files(world.layout):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+        assert lock.name in refusal(world, lock_wait_seconds=0)
+        assert lock.exists()
+        lock.unlink()
+    lock.touch()
+    clean(world, observer=Releasing(lambda: lock.unlink(missing_ok=True)), lock_wait_seconds=60)
+    assert world.rules() == rules
+    assert not any(path.exists() for path in old_lock_files(world.layout))
+
+
+def test_azure_vnet_is_locked_out_while_rules_are_removed_and_not_afterwards(world: AzureWorld) -> None:
+    world.leave(*EACH)
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.append(is_free(lock_file(world.layout)))
+
+    clean(world, node=Watched(before=look, after=look))
+    assert set(seen) == {False}
+    assert is_free(lock_file(world.layout))
+
+
+def is_free(lock: Path) -> bool:
+    with lock.open() as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+# --- what the node tells of itself, and what can't be done -----------------------------------------------------------
+
+
+def test_permanent_neighbours_of_the_bridge_are_seen_and_no_others(world: AzureWorld) -> None:
+    before = set(LinuxBridgeNode().look("azure0").neighbours)
+    ip(
+        "neighbour add 10.224.0.50 dev azure0 lladdr a2:00:00:00:00:50 nud permanent router",
+        "neighbour add 10.224.0.51 dev azure0 nud failed",
+        "neighbour add 10.224.0.52 dev azure0 lladdr a2:00:00:00:00:52 nud stale",
+        "neighbour add 10.224.0.53 dev azv33 lladdr a2:00:00:00:00:53 nud permanent",
+        "neighbour add fd00::53 dev azure0 lladdr a2:00:00:00:00:53 nud permanent",
+    )
+    assert set(LinuxBridgeNode().look("azure0").neighbours) - before == {
+        Neighbour("azure0", IPv4Address("10.224.0.50"), "a2:00:00:00:00:50"),
+        Neighbour("azure0", IPv6Address("fd00::53"), "a2:00:00:00:00:53"),
+    }
+
+
+def test_a_neighbour_that_is_gone_is_fine_and_so_is_one_whose_interface_is_gone(world: AzureWorld) -> None:
+    gone = Neighbour("azure0", IPv4Address("10.224.0.99"), STALE_MAC)
+    before = world.neighbours()
+    LinuxBridgeNode().remove_neighbours([gone, attrs.evolve(gone, dev="azure9")])
+    assert world.neighbours() == before
+
+
+def test_interfaces_are_seen_with_their_far_ends_in_whichever_namespace(world: AzureWorld) -> None:
+    world.start_azure_pod(HALF)
+    assert answer(world.live, GATEWAY) == "fabric"
+    found = {one.name: one for one in LinuxBridgeNode().look("azure0").interfaces}
+    assert found["azv33"].far_mac == mac_of(33)
+    assert mac_of(33) in found["azv33"].seen_macs
+    assert (found["azv34"].far_mac, found["azv342"].mac) == (mac_of(34), mac_of(34))
+    assert (found["azv33"].master, found["eth0"].master, found["azure0"].master) == ("azure0", "azure0", None)
+    assert (found["azure0"].mac, found["azure0"].far_mac) == (NIC, None)
+
+
+def node_with(folder: Path, **programs: str) -> LinuxBridgeNode:
+    """A node that finds nothing but some shell scripts."""
     for name, text in programs.items():
         program = folder / name.replace("_", "-")
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
-    with patch.object(linux, "SEARCH_PATH", str(folder)):
-        yield
+    return LinuxBridgeNode(search_path=str(folder))
 
 
-def as_nobody(program: str) -> str:
-    return f'PATH={os.environ["PATH"]} exec setpriv --reuid 65534 --clear-groups -- {program} "$@"'
+def real(program: str, user: str = "") -> str:
+    return f'PATH={os.environ["PATH"]} exec {user} {program} "$@"'
 
 
-def test_without_leave_no_rule_is_read_or_removed_and_it_says_so(node: LinuxBridgeNode, tmp_path: Path) -> None:
-    if subprocess.run(["setpriv", "--reuid", "65534", "--clear-groups", "true"], check=False).returncode:
+def test_without_leave_no_rule_is_read_or_removed_and_it_says_so(world: AzureWorld, tmp_path: Path) -> None:
+    nobody = "setpriv --reuid 65534 --clear-groups --"
+    if subprocess.run([*nobody.split(), "true"], check=False).returncode:
         pytest.skip("root of a user namespace with one user can't become another")
-    nat("-A", dnat(GONE, GONE_MAC))
-    before = saved()
-    save, restore = as_nobody("ebtables-nft-save"), as_nobody("ebtables-nft-restore")
-    with path_of(tmp_path, ebtables_nft_save=save, ebtables_nft_restore=restore):
-        for bridge in ("azure0", "azure1"):
-            with pytest.raises(AzureVnetError, match="can't read ebtables' rules: .*; run as root") as caught:
-                node.look(bridge)
-            assert caught.value.is_not_permitted
-        with pytest.raises(AzureVnetError, match="can't delete 1 rules .*; run as root") as caught:
-            node.remove_rules([f"-A {dnat(GONE, GONE_MAC)}"])
+    restore(DNAT)
+    before = world.rules()
+    programs = {name.replace("-", "_"): real(name, nobody) for name in ("ebtables-nft-save", "ebtables-nft-restore")}
+    node = node_with(tmp_path, **programs)
+    for bridge in ("azure0", "azure1"):
+        with pytest.raises(AzureVnetError, match="can't read ebtables' rules: .*; run as root") as caught:
+            node.look(bridge)
         assert caught.value.is_not_permitted
-    assert saved() == before
+    with pytest.raises(AzureVnetError, match="can't delete 1 rules .*; run as root") as caught:
+        node.remove_rules([DNAT])
+    assert caught.value.is_not_permitted
+    assert world.rules() == before
 
 
-def test_without_leave_no_neighbour_or_route_is_removed_and_it_says_so(
-    node: LinuxBridgeNode, as_ordinary_user: Callable[[], AbstractContextManager[None]]
+def test_without_leave_no_neighbour_is_removed_and_it_says_so(
+    world: AzureWorld, as_ordinary_user: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    ip(f"route add {GONE} dev azure0")
-    ip(f"-6 route add {GONE6} dev azure0")
-    before, state = all_else(), node.look("azure0")
-    attempts: list[Callable[[], object]] = [partial(node.remove_neighbours, state.neighbours[:1])]
-    attempts += [partial(node.remove_routes, [route]) for route in state.routes if not route.has_gateway]
-    assert len(attempts) == 3
-    for refused in attempts:
-        with as_ordinary_user(), pytest.raises(AzureVnetError, match="run as root") as caught:
-            refused()
-        assert caught.value.is_not_permitted
-    assert all_else() == before
-
-
-def test_half_an_ebtables_is_an_error_that_names_the_package(host: Host, node: LinuxBridgeNode, tmp_path: Path) -> None:
-    nat("-A", dnat(GONE, GONE_MAC))
-    before, folder = saved(), tmp_path / "programs"
-    folder.mkdir()
-    save = f'PATH={os.environ["PATH"]} exec ebtables-nft-save "$@"'
-    with (
-        path_of(folder, ebtables_nft_save=save),
-        pytest.raises(AzureVnetError, match="can't run `ebtables-nft-restore "),
-    ):
-        clean(host)
-    (folder / "ebtables-nft-save").unlink()
-    version = "echo 'ebtables 1.8.9 (nf_tables)'"
-    with (
-        path_of(folder, ebtables=version),
-        pytest.raises(AzureVnetError, match="`ebtables-save`: it isn't there; install"),
-    ):
-        clean(host)
-    assert saved() == before
+    before, node = world.neighbours(), LinuxBridgeNode()
+    neighbours = node.look("azure0").neighbours
+    with as_ordinary_user(), pytest.raises(AzureVnetError, match="run as root") as caught:
+        node.remove_neighbours(neighbours)
+    assert caught.value.is_not_permitted
+    assert world.neighbours() == before
 
 
 def test_no_ebtables_is_an_error_that_names_the_package_unless_there_is_no_bridge(
-    node: LinuxBridgeNode, tmp_path: Path
+    world: AzureWorld, tmp_path: Path
 ) -> None:
-    with path_of(tmp_path):
-        with pytest.raises(AzureVnetError, match="there is no ebtables; install the package"):
-            node.look("azure0")
-        with pytest.raises(AzureVnetError, match="there is no ebtables; install the package"):
-            node.remove_rules(["-A PREROUTING -j ACCEPT"])
-        state = node.look("azure1")
+    restore(DNAT)
+    before, node = world.rules(), node_with(tmp_path)
+    missing = "ebtables-nft-save isn't installed; install the package that has it"
+    with pytest.raises(AzureVnetError, match=missing):
+        node.look("azure0")
+    state = node.look("azure1")
     assert (state.rules, state.neighbours) == ((), ())
     assert "there is no bridge azure1" in state.notes[0]
-    assert "rules weren't looked at: can't read ebtables' rules: there is no ebtables" in state.notes[1]
+    assert f"rules weren't looked at: can't read ebtables' rules: {missing}" in state.notes[1]
+    half = node_with(tmp_path, ebtables_nft_save=real("ebtables-nft-save"))
+    with pytest.raises(AzureVnetError, match="ebtables-nft-restore isn't installed"):
+        clean(world, node=half)
+    assert world.rules() == before
 
 
-def test_a_bridge_that_is_not_there_is_noted_as_its_name_may_be_wrong(node: LinuxBridgeNode) -> None:
-    nat("-A", dnat(GONE, GONE_MAC))
-    state = node.look("azure1")
-    assert f"-A {dnat(GONE, GONE_MAC)}" in state.rules
+def test_a_bridge_that_is_not_there_is_noted_as_its_name_may_be_wrong(world: AzureWorld) -> None:
+    restore(DNAT)
+    state = LinuxBridgeNode().look("azure1")
+    assert DNAT in state.rules
     assert state.notes == ("there is no bridge azure1; if azure-vnet's has another name, give it as its `bridge`",)
 
 
-def test_the_legacy_ebtables_alone_is_an_error(node: LinuxBridgeNode, tmp_path: Path) -> None:
-    legacy = {"ebtables": "echo 'ebtables v2.0.11 (legacy) (December 2011)'", "ebtables_save": "exit 0"}
-    refused = pytest.raises(AzureVnetError, match=r"is the legacy one \(ebtables v2\.0\.11")
-    with path_of(tmp_path, **legacy), refused:
-        node.look("azure0")
+def test_a_batch_that_fails_is_an_error_and_removes_none(world: AzureWorld, tmp_path: Path) -> None:
+    restore(DNAT)
+    before = world.rules()
+    with pytest.raises(AzureVnetError, match="none went"):
+        LinuxBridgeNode().remove_rules([DNAT, ARPREPLY])
+    broken = node_with(tmp_path, ebtables_nft_restore="echo no memory >&2; exit 4")
+    with pytest.raises(AzureVnetError, match="ebtables-nft-restore refused: no memory"):
+        broken.remove_rules([DNAT])
+    assert world.rules() == before
 
 
-def test_ebtables_by_its_general_name_is_used_if_it_keeps_its_rules_in_nftables(
-    node: LinuxBridgeNode, tmp_path: Path
-) -> None:
-    nat("-A", dnat(GONE, GONE_MAC))
-    folders = SEARCH_PATH
-    passed_on = {
-        name.replace("-", "_"): f'PATH={folders} exec {name.replace("ebtables", "ebtables-nft")} "$@"'
-        for name in ("ebtables", "ebtables-save", "ebtables-restore")
-    }
-    with path_of(tmp_path, **passed_on):
-        rules = node.look("azure0").rules
-        assert node.remove_rules([f"-A {dnat(GONE, GONE_MAC)}"])
-    assert f"-A {dnat(GONE, GONE_MAC)}" in rules
-    assert f"-A {dnat(GONE, GONE_MAC)}" not in saved()
-
-
-def test_a_batch_that_fails_though_the_rules_are_there_is_an_error(node: LinuxBridgeNode, tmp_path: Path) -> None:
-    nat("-A", dnat(GONE, GONE_MAC))
-    save = f'PATH={os.environ["PATH"]} exec ebtables-nft-save "$@"'
-    with path_of(tmp_path, ebtables_nft_save=save, ebtables_nft_restore="echo no memory >&2; exit 4"):
-        with pytest.raises(AzureVnetError, match="`ebtables-nft-restore` failed: no memory"):
-            node.remove_rules([f"-A {dnat(GONE, GONE_MAC)}"])
-        assert not node.remove_rules([f"-A {dnat(GONE, LIVE_MAC)}"])
-
-
-def test_the_legacy_table_is_named_and_left_alone(node: LinuxBridgeNode, tmp_path: Path) -> None:
+def test_the_legacy_table_is_named_and_left_alone(world: AzureWorld, tmp_path: Path) -> None:
     (tmp_path / "module/ebtable_nat").mkdir(parents=True)
     state = LinuxBridgeNode(sys=tmp_path).look("azure0")
     assert "legacy ebtables, whose rules aren't looked at" in state.notes[0]
     assert state.rules
-    assert node.look("azure0").notes == ()
+    assert LinuxBridgeNode().look("azure0").notes == ()
 
 
-def test_rules_saved_with_counters_are_read_without(node: LinuxBridgeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = node.look("azure0").rules
+def test_rules_saved_with_counters_are_read_without(world: AzureWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = LinuxBridgeNode().look("azure0").rules
     monkeypatch.setenv("EBTABLES_SAVE_COUNTER", "yes")
-    assert node.look("azure0").rules == before
+    assert LinuxBridgeNode().look("azure0").rules == before

@@ -12,8 +12,6 @@ knows that all of these addresses are behind the NIC's MAC, as Azure's does.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 from enum import Enum
 from pathlib import Path
@@ -21,8 +19,10 @@ from typing import TYPE_CHECKING
 
 from datagrams import Echo, Place
 from programs import refuse_host, tool
+from stale import TUNNEL_MAC, arp_reply, dnat, state
 
-from hostrouting.azure.vnet import places
+from hostrouting.azure.vnet.lock import lock_file
+from hostrouting.azure.vnet.tasks import state_file
 from hostrouting.kernel._namespaces import Namespace, in_thread
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ NODE, GATEWAY = "10.224.0.4", "10.224.0.1"
 NIC = "00:0d:3a:00:00:04"
 LIVE, NEW, HALF = "10.224.0.33", "10.224.0.32", "10.224.0.34"
 OTHERS = "10.241.0.7"  # outside of what is cleaned
-CIDR = "10.224.0.0/24"  # with the node, its gateway and others' in it
+CIDRS = ("10.224.0.0/24", "fd00::/64")  # with the node, its gateway and others' in it
 STALE_MAC = "a2:00:00:00:00:32"
-TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 # Per node, whatever pods there are: without them no pod in the bridge reaches the fabric.
 _NODE_RULES = (
@@ -66,35 +65,11 @@ class Leftover(Enum):
     DNAT = "the rule by which the fabric's packets go to the old pod's MAC"
     ARPREPLY = "the rule that tells the bridge's pods the old pod's MAC"
     NEIGHBOUR = "the permanent neighbour that tells the host the old pod's MAC"
-    ROUTE = "the /32 towards the bridge"
 
 
 def mac_of(number: int) -> str:
     """The MAC of the pod whose address ends with this number."""
     return f"a2:00:00:00:00:{number}"
-
-
-def dnat_rule(address: str, mac: str) -> str:
-    """How ebtables-save prints by which rule azure-vnet lets the fabric reach a pod."""
-    return f"-A PREROUTING -p IPv4 -i eth0 --ip-dst {address} -j dnat --to-dst {mac} --dnat-target ACCEPT"
-
-
-def arpreply_rule(address: str, mac: str) -> str:
-    """How ebtables-save prints by which rule azure-vnet answers for a pod."""
-    return f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac}"
-
-
-def endpoint(address: str, mac: str, veth: str) -> dict[str, object]:
-    """A pod in azure-vnet's state: bytes are base64 there, addresses text."""
-    return {
-        "Id": f"{veth}-eth0",
-        "IfName": "eth0",
-        "HostIfName": veth,
-        "MacAddress": base64.b64encode(bytes.fromhex(mac.replace(":", ""))).decode(),
-        "IPAddresses": [{"IP": address, "Mask": base64.b64encode(b"\xff\xff\xff\x00").decode()}],
-        "PODName": f"pod-{address.rpartition('.')[2]}",
-        "PODNameSpace": "default",
-    }
 
 
 def ip(*commands: str) -> None:
@@ -128,19 +103,19 @@ class AzureWorld:
     def __init__(self, kernel: NamespaceKernel, layout: Layout) -> None:
         self.kernel = kernel
         self.layout = layout
-        self._echo = Echo()
-        self._endpoints: dict[str, dict[str, object]] = {}
+        self.echo = Echo()
+        self._endpoints: dict[str, tuple[str, str, str]] = {}
         self.host = Place("node", in_thread)
         self._build_node()
         self.fabric = Place("fabric", kernel.in_fabric)
         kernel.in_fabric(self._build_fabric)
-        places.lock(layout).parent.mkdir(parents=True)
-        places.lock(layout).touch()
+        lock_file(layout).parent.mkdir(parents=True)
+        lock_file(layout).touch()
         self.live = self.add_azure_pod(LIVE)
 
     def close(self) -> None:
         """Stop answering."""
-        self._echo.close()
+        self.echo.close()
 
     # --- the node and the fabric -------------------------------------------------------------------------------
 
@@ -177,7 +152,7 @@ class AzureWorld:
             f"address add {GATEWAY}/24 dev eth0",
             *(f"neighbour add {there} lladdr {NIC} dev eth0 nud permanent" for there in (NODE, LIVE, NEW, HALF)),
         )
-        self._echo.listen("fabric", GATEWAY)
+        self.echo.listen("fabric", GATEWAY)
 
     # --- pods --------------------------------------------------------------------------------------------------
 
@@ -195,7 +170,7 @@ class AzureWorld:
                 f"route add default via {GATEWAY} dev eth0",
             )
         )
-        pod.run(lambda: self._echo.listen(pod.name))
+        pod.run(lambda: self.echo.listen(pod.name))
         self._await_carrier(veth)
         if is_saved:
             self.save_endpoint(address, mac, veth)
@@ -210,7 +185,7 @@ class AzureWorld:
 
     def _serve_azure_pod(self, address: str, mac: str, veth: str) -> None:
         ip(f"link set {veth} master azure0 up", f"neighbour add {address} lladdr {mac} dev azure0 nud permanent")
-        restore(dnat_rule(address, mac), arpreply_rule(address, mac))
+        restore(dnat(address, mac), arp_reply(address, mac))
 
     def add_new_pod(self) -> Place:
         """Let another CNI add the pod .32: routed, as Cilium does; the host answers for it in the bridge."""
@@ -229,7 +204,7 @@ class AzureWorld:
                 "route add default via 169.254.1.1 dev eth0 onlink",
             )
         )
-        pod.run(lambda: self._echo.listen(pod.name))
+        pod.run(lambda: self.echo.listen(pod.name))
         self._await_carrier("lxc32")
         return pod
 
@@ -238,7 +213,7 @@ class AzureWorld:
 
         def there() -> None:
             ip(f"neighbour del {NEW} dev eth0", f"address add {NEW}/32 dev lo", "link set lo up")
-            self._echo.listen("another node", NEW)
+            self.echo.listen("another node", NEW)
 
         self.kernel.in_fabric(there)
 
@@ -254,26 +229,22 @@ class AzureWorld:
 
     # --- what is left ------------------------------------------------------------------------------------------
 
-    def leave(self, *leftovers: Leftover, address: str = NEW, mac: str = STALE_MAC) -> None:
-        """Leave of a pod that is gone what azure-vnet made for it; its state lists it still."""
+    def leave(self, *leftovers: Leftover, address: str = NEW, mac: str = STALE_MAC, is_listed: bool = True) -> None:
+        """Leave of a pod that is gone what azure-vnet made for it; as a rule its state lists it still."""
         if Leftover.DNAT in leftovers:
-            restore(dnat_rule(address, mac))
-        if Leftover.ARPREPLY in leftovers:
-            restore(arpreply_rule(address, mac))
+            restore(dnat(address, mac))
+        if Leftover.ARPREPLY in leftovers and ":" not in address:
+            restore(arp_reply(address, mac))
         if Leftover.NEIGHBOUR in leftovers:
             ip(f"neighbour replace {address} lladdr {mac} dev azure0 nud permanent")
-        if Leftover.ROUTE in leftovers:
-            ip(f"route add {address}/32 dev azure0")
-        self.save_endpoint(address, mac, f"azvgone{address.rpartition('.')[2]}")
+        if is_listed:
+            self.save_endpoint(address, mac, f"azvgone{address.rpartition('.')[2]}")
 
     def save_endpoint(self, address: str, mac: str, veth: str) -> None:
         """Write a pod into azure-vnet's state."""
-        self._endpoints[f"{veth}-eth0"] = endpoint(address, mac, veth)
-        network = {"Id": "azure", "Mode": "bridge", "Endpoints": self._endpoints}
-        uplink = {"Name": "eth0", "BridgeName": "azure0", "Networks": {"azure": network}}
-        state = {"Network": {"Version": "v1.4.20", "ExternalInterfaces": {"eth0": uplink}}}
-        places.state(self.layout).parent.mkdir(parents=True, exist_ok=True)
-        places.state(self.layout).write_text(json.dumps(state))
+        self._endpoints[veth] = (veth, mac, address)
+        state_file(self.layout).parent.mkdir(parents=True, exist_ok=True)
+        state_file(self.layout).write_text(state(*self._endpoints.values()))
 
     # --- what one sees -----------------------------------------------------------------------------------------
 
@@ -298,7 +269,7 @@ class AzureWorld:
 
     def everything(self) -> tuple[list[str], list[str], list[str], str]:
         """All that a clean-up could touch."""
-        return self.rules(), self.neighbours(), self.routes(), places.state(self.layout).read_text()
+        return self.rules(), self.neighbours(), self.routes(), state_file(self.layout).read_text()
 
     def forget(self, place: Place, dev: str = "eth0") -> None:
         """Empty a place's cache of neighbours: what it learned from a wrong answer stays for half a minute."""

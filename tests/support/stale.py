@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
-from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, NodeState
+from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 
 NIC_MAC, GONE_MAC, LIVE_MAC, TUNNEL_MAC = (
     "00:0d:3a:01:02:03",
@@ -33,21 +33,15 @@ def arp_reply(address: object, mac: str = GONE_MAC) -> str:
     return f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac}"
 
 
-def neighbour(
-    address: object, mac: str | None = GONE_MAC, state: int = NeighbourState.PERMANENT, **more: Any
-) -> Neighbour:
-    return Neighbour("azure0", ip_address(str(address)), mac, state, **more)
-
-
-def route(address: object, dev: str = "azure0", protocol: int = 3, **more: Any) -> HostRoute:
-    return HostRoute(ip_address(str(address)), dev, protocol, **more)
+def neighbour(address: object, mac: str = GONE_MAC) -> Neighbour:
+    return Neighbour("azure0", ip_address(str(address)), mac)
 
 
 INTERFACES = (
-    Interface(1, "lo", "00:00:00:00:00:00"),
-    Interface(2, "eth0", NIC_MAC, master="azure0"),
-    Interface(3, "azure0", NIC_MAC),
-    Interface(4, "azvlive", "aa:aa:aa:aa:aa:01", master="azure0", far_mac=LIVE_MAC),
+    Interface("lo", "00:00:00:00:00:00"),
+    Interface("eth0", NIC_MAC, master="azure0"),
+    Interface("azure0", NIC_MAC),
+    Interface("azvlive", "aa:aa:aa:aa:aa:01", master="azure0", far_mac=LIVE_MAC),
 )
 NODE_RULES = (SNAT, ARP_REPLIES, arp_reply(OWN, NIC_MAC))
 LIVE_RULES = (arp_reply(LIVE, LIVE_MAC), dnat(LIVE, LIVE_MAC))
@@ -59,10 +53,8 @@ def node_state(**fields: Any) -> NodeState:
     given: dict[str, Any] = {
         "rules": (*NODE_RULES, *LIVE_RULES, *GONE_RULES),
         "interfaces": INTERFACES,
-        "addresses": (OWN,),
         "gateways": (GATEWAY,),
         "neighbours": (neighbour(LIVE, LIVE_MAC), neighbour(GONE)),
-        "routes": (route(GONE),),
     }
     return NodeState(**(given | fields))
 

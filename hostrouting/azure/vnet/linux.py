@@ -1,42 +1,48 @@
-"""The node itself: ebtables(8), and the kernel's neighbours and routes over netlink.
+"""The node itself: ebtables(8), and the kernel's neighbours over netlink.
 
 ebtables comes in two variants, each with rules of its own: one keeps them in nftables, the other, the legacy one, in
 tables of old that the kernel can only replace as a whole. Only the first can delete some rules in one transaction, and
-only its rules are read and deleted here. It is found by its own name, or by what ``ebtables --version`` says.
+only its rules are read and deleted here.
 """
 
 from __future__ import annotations
 
 import errno as errnos
 import os
-from collections import Counter
+import socket
 from contextlib import contextmanager
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet.model import NodeState
-from hostrouting.azure.vnet.neighbourhood import Neighbourhood
+from hostrouting.azure.programs import Programs
 from hostrouting.azure.vnet.parse import parse_rules
+from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.layout import SEARCH_PATH
+from hostrouting.kernel.channel import Channel, Message, Request, channel, read, rtnl
+from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.model.errors import RouteError
-from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from subprocess import CompletedProcess
 
-    from hostrouting.azure.vnet.model import HostRoute, Neighbour
 
 __all__ = ["LinuxBridgeNode"]
 
-# Thousands of rules take a tenth of a second.
-ANSWER_SECONDS = 30.0
-
-_PACKAGE = "install the package that has ebtables-nft-save (iptables on Debian and Ubuntu, iptables-nft on others)"
-_NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
-
+_READ_RULES = "read ebtables' rules"
 _LEGACY_TABLE = "module/ebtable_nat"
+_LEGACY_NOTE = (
+    "the kernel also has table nat of the legacy ebtables, whose rules aren't looked at: list them with "
+    "`ebtables-legacy -t nat -L --Lmac2`, and delete those of gone pods one by one with "
+    "`ebtables-legacy --concurrent -t nat -D ...`"
+)
+
+# linux/neighbour.h
+_NUD_PERMANENT, _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x80, 0x10, 0x1
+_NO_NAMESPACE = -1  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
+_WITHOUT_STATISTICS = ("IFLA_EXT_MASK", rtnl.RTEXT_FILTER_SKIP_STATS)
 
 
 class LinuxBridgeNode:
@@ -44,87 +50,65 @@ class LinuxBridgeNode:
 
     Args:
         sys: where sysfs is, which tells what the kernel has loaded.
+        search_path: where programs are looked for.
     """
 
-    def __init__(self, sys: Path = Path("/sys")) -> None:
+    def __init__(self, *, sys: Path = Path("/sys"), search_path: str = SEARCH_PATH) -> None:
         self._sys = sys
-        self._around = Neighbourhood()
+        self._programs = Programs(AzureVnetError, search_path)
 
     def look(self, bridge: str) -> NodeState:
         """All that a plan is made of, but for files."""
-        around = self._around
-        with _as_azure_vnet_error():
-            rules, notes = self._rules(bridge)
-            neighbours = around.neighbours(bridge)
-            routes, gateways = around.host_routes()
-            addresses = around.host_addresses()
-            # Last, as the port says.
-            interfaces = around.interfaces()
-        if not any(interface.name == bridge for interface in interfaces):
-            notes = (f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`", *notes)
-        return NodeState(
-            rules=rules,
-            interfaces=interfaces,
-            addresses=addresses,
-            gateways=gateways,
-            neighbours=neighbours,
-            routes=routes,
-            notes=notes,
-        )
-
-    def remove_rules(self, rules: Sequence[str]) -> bool:
-        """Delete rules of ebtables' nat table in one transaction, each as it was saved."""
-        if not rules:
-            return True
-        programs = _programs()
-        if programs is None:
-            raise _no_ebtables()
-        save, restore = programs
-        deletions = "".join(f"-D{rule.removeprefix('-A')}\n" for rule in rules)
-        done = _run(restore, "--noflush", text=f"*nat\n{deletions}COMMIT\n")
-        if done.returncode == 0:
-            return True
-        error = _refusal(f"can't delete {len(rules)} rules of ebtables' table nat", restore, done)
-        if error.is_not_permitted:
-            raise error
-        # What the programs say of a rule that isn't there differs by version; whether it is there doesn't.
-        if Counter(rules) - Counter(parse_rules(_saved(save))):
-            return False
-        raise error
-
-    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
-        """Delete neighbours; give those that weren't there any more, or have another MAC or owner by now."""
-        with _as_azure_vnet_error():
-            return self._around.delete_neighbours(neighbours)
-
-    def remove_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
-        """Delete exactly these routes; give those that weren't there any more."""
-        with _as_azure_vnet_error():
-            return self._around.delete_host_routes(routes)
-
-    def _rules(self, bridge: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The rules of table nat, and what couldn't be looked at."""
-        notes = self._legacy_notes()
+        notes = [_LEGACY_NOTE] if (self._sys / _LEGACY_TABLE).exists() else []
+        rules: tuple[str, ...] = ()
+        problem: AzureVnetError | None = None
         try:
-            programs = _programs()
-            if programs is None:
-                raise _no_ebtables()
-            return parse_rules(_saved(programs[0])), notes
+            rules = parse_rules(self._saved())
         except AzureVnetError as error:
-            if error.is_not_permitted or any(interface.name == bridge for interface in self._around.interfaces()):
-                raise
-            # Without the bridge no frame meets any of them.
-            return (), (*notes, f"rules weren't looked at: {error}")
+            problem = error
+        with _as_azure_vnet_error():
+            hops = [hop for route in NetlinkBackend().routes() for hop in route.hops]
+            neighbours, interfaces = read("list neighbours and interfaces", partial(_look_around, bridge))
+        has_bridge = any(interface.name == bridge for interface in interfaces)
+        if problem is not None:
+            # Without the bridge no frame meets any rule.
+            if has_bridge or problem.is_not_permitted:
+                raise problem
+            notes.append(f"rules weren't looked at: {problem}")
+        if not has_bridge:
+            notes.insert(0, f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`")
+        gateways = dict.fromkeys(hop.gateway for hop in hops if hop.gateway is not None)
+        return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
 
-    def _legacy_notes(self) -> tuple[str, ...]:
-        if not (self._sys / _LEGACY_TABLE).exists():
-            return ()
-        note = (
-            "the kernel also has table nat of the legacy ebtables, whose rules aren't looked at: list them with "
-            "`ebtables-legacy -t nat -L --Lmac2`, and delete those of gone pods one by one with "
-            "`ebtables-legacy --concurrent -t nat -D ...`"
-        )
-        return (note,)
+    def _saved(self) -> str:
+        saved = self._programs.ask(_READ_RULES, "ebtables-nft-save")
+        # With return code 0, and without a single rule.
+        if any("`nat' is incompatible" in line for line in saved.splitlines()):
+            raise AzureVnetError(
+                f"can't {_READ_RULES}: somebody has put rules into table nat that ebtables doesn't understand; list "
+                "them with `nft list table bridge nat`, and have their owner move them to a table of their own"
+            )
+        return saved
+
+    def remove_rules(self, rules: Sequence[str]) -> None:
+        """Delete rules of ebtables' nat table in one transaction, each as it was saved; if one isn't there, none."""
+        attempt = f"delete {len(rules)} rules of ebtables' table nat"
+        deletions = "".join(f"-D{rule.removeprefix('-A')}\n" for rule in rules)
+        text = f"*nat\n{deletions}COMMIT\n"
+        done = self._programs.run(attempt, "ebtables-nft-restore", "--noflush", text=text)
+        if done.returncode:
+            error = self._programs.refusal(attempt, done)
+            raise AzureVnetError(f"{error}; none went: if somebody changes them, run it again", errno=error.errno)
+
+    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
+        """Delete neighbours; one that isn't there is fine."""
+        with _as_azure_vnet_error(), channel("delete neighbours") as opened:
+            for neighbour in neighbours:
+                try:
+                    opened.ask(_deletion(neighbour))
+                except rtnl.RefusedError as refusal:
+                    if refusal.errno not in (errnos.ENOENT, errnos.ENODEV):
+                        raise
 
 
 @contextmanager
@@ -136,68 +120,68 @@ def _as_azure_vnet_error() -> Iterator[None]:
         raise AzureVnetError(f"{error}{hint}", errno=error.errno) from error
 
 
-# --- ebtables --------------------------------------------------------------------------------------------------------
+def _deletion(neighbour: Neighbour) -> Request:
+    family = socket.AF_INET if neighbour.address.version == 4 else socket.AF_INET6
+    fields = {"family": family, "ifindex": rtnl.Indexes()[neighbour.dev]}
+    return Request(rtnl.RTM_DELNEIGH, rtnl.DELETE, fields, (("NDA_DST", str(neighbour.address)),))
 
 
-def _programs() -> tuple[str, str] | None:
-    """What saves and what restores the rules that are in nftables; None if nothing here does."""
-    if _version("ebtables-nft-save") is not None:
-        return "ebtables-nft-save", "ebtables-nft-restore"
-    if "nf_tables" in (_version("ebtables") or ""):
-        return "ebtables-save", "ebtables-restore"
-    return None
-
-
-def _version(program: str) -> str | None:
-    """What a program says of itself; None if there is none."""
+def _look_around(bridge: str, opened: Channel) -> tuple[tuple[Neighbour, ...], tuple[Interface, ...]]:
+    """The bridge's neighbours; then all interfaces, with what is behind each."""
+    neighbours: list[Neighbour] = []
+    seen: dict[int, list[str]] = {}
     try:
-        done = _run(program, "--version")
-    except AzureVnetError as error:
-        if error.errno == errnos.ENOENT:
-            return None
-        raise
-    return done.stdout + done.stderr
-
-
-def _no_ebtables() -> AzureVnetError:
-    found = _version("ebtables")
-    what = "there is no ebtables" if found is None else f"the ebtables here is the legacy one ({found.strip()})"
-    return AzureVnetError(f"can't read ebtables' rules: {what}; {_PACKAGE}")
-
-
-def _saved(save: str) -> str:
-    done = _run(save)
-    if done.returncode != 0:
-        raise _refusal("can't read ebtables' rules", save, done)
-    # With return code 0, and without a single rule.
-    if any("`nat' is incompatible" in line for line in done.stdout.splitlines()):
-        raise AzureVnetError(
-            "can't read ebtables' rules: somebody has put rules into table nat that ebtables doesn't understand; "
-            "list them with `nft list table bridge nat`, and have their owner move them to a table of their own"
+        index = rtnl.Indexes()[bridge]
+    except rtnl.RefusedError:
+        pass
+    else:
+        found = opened.dump(rtnl.RTM_GETNEIGH, {"family": socket.AF_UNSPEC}, ("NDA_IFINDEX", index))
+        neighbours += [
+            Neighbour(bridge, ip_address(one.get_attr("NDA_DST")), one.get_attr("NDA_LLADDR"))
+            for one in found
+            if _is_permanent(one)
+        ]
+        for one in opened.dump(rtnl.RTM_GETNEIGH, {"family": socket.AF_BRIDGE}, ("NDA_MASTER", index)):
+            seen.setdefault(one["ifindex"], []).append(one.get_attr("NDA_LLADDR"))
+    links = {message["index"]: message for message in opened.dump(rtnl.RTM_GETLINK, {}, _WITHOUT_STATISTICS)}
+    # pyroute2 decodes the names that are UTF-8 and leaves others as they are.
+    names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
+    return tuple(neighbours), tuple(
+        Interface(
+            names[index],
+            _mac(link) or "",
+            names.get(link.get_attr("IFLA_MASTER")),
+            _far_mac(opened, index, link),
+            tuple(seen.get(index, ())),
         )
-    return done.stdout
-
-
-def _refusal(attempt: str, program: str, done: CompletedProcess[str]) -> AzureVnetError:
-    said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-    is_forbidden = any(words in said.lower() for words in _NOT_PERMITTED)
-    return AzureVnetError(
-        f"{attempt}: `{program}` failed: {said}{'; run as root' if is_forbidden else ''}",
-        errno=errnos.EPERM if is_forbidden else None,
+        for index, link in sorted(links.items())
     )
 
 
-def _run(*argv: str, text: str | None = None) -> CompletedProcess[str]:
-    # With counters, a saved rule is none that can be deleted.
-    env = {name: value for name, value in os.environ.items() if name != "EBTABLES_SAVE_COUNTER"}
-    env |= {"LC_ALL": "C", "PATH": SEARCH_PATH}
-    # Own scope: a transaction is made or not, so a cancel waits for the answer.
+def _is_permanent(neighbour: Message) -> bool:
+    is_managed = (neighbour.get_attr("NDA_FLAGS_EXT") or 0) & _NTF_EXT_MANAGED
+    is_foreign = neighbour["flags"] & _NTF_EXT_LEARNED or is_managed
+    return bool(neighbour["state"] & _NUD_PERMANENT and neighbour.get_attr("NDA_LLADDR") and not is_foreign)
+
+
+def _mac(link: Message) -> str | None:
+    raw: bytes | None = link.get_attr("IFLA_ADDRESS")
+    return None if raw is None else raw.hex(":")
+
+
+def _far_mac(opened: Channel, index: int, link: Message) -> str | None:
+    """The MAC of the far end of a veth pair, whose near end has this index; None if it can't be read."""
+    information, far_index = link.get_attr("IFLA_LINKINFO"), link.get_attr("IFLA_LINK")
+    namespace = link.get_attr("IFLA_LINK_NETNSID")
+    is_pair = information is not None and information.get_attr("IFLA_INFO_KIND") == "veth"
+    # A namespace that is about to end has no number any more.
+    if not is_pair or far_index is None or namespace == _NO_NAMESPACE:
+        return None
+    # By its older name: IFLA_TARGET_NETNSID. Without it the far end is in this namespace.
+    where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
     try:
-        return CancelScope(timeout=ANSWER_SECONDS).run(argv, input=text, env=env, check=False)
-    except TimedOut:
-        raise AzureVnetError(
-            f"`{argv[0]}` gave no answer within {ANSWER_SECONDS:g} s; is the kernel hanging?"
-        ) from None
-    except OSError as error:
-        reason = f"it isn't there; {_PACKAGE}" if error.errno == errnos.ENOENT else os.strerror(error.errno or 0)
-        raise AzureVnetError(f"can't run `{' '.join(argv)}`: {reason}", errno=error.errno) from error
+        (far,) = opened.ask(Request(rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, (_WITHOUT_STATISTICS, *where)))
+    except rtnl.RefusedError:
+        return None
+    # A pair's ends name each other.
+    return _mac(far) if far.get_attr("IFLA_LINK") == index else None

@@ -12,18 +12,32 @@ import os
 from typing import TYPE_CHECKING
 
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet import places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
     from phases import CancelScope
 
-__all__ = ["azure_vnet_locked"]
+__all__ = ["azure_vnet_locked", "lock_file", "old_lock_files"]
 
 _POLL_SECONDS = 0.05
+
+
+def lock_file(layout: Layout) -> Path:
+    """Held with flock(2) by azure-vnet from its start to its exit, since v1.4.15."""
+    return layout.of("/var/run/azure-vnet/azure-vnet.lock")
+
+
+def old_lock_files(layout: Layout) -> tuple[Path, ...]:
+    """Locks of earlier azure-vnets, each held as long as it exists."""
+    names = (
+        "run/azure-vnet.json.lock",
+        "lock/azure-vnet/azure-vnet.json.lock",
+        "run/azure-vnet/azure-vnet.json.lock",
+    )
+    return tuple(layout.of(f"/var/{name}") for name in names)
 
 
 @contextlib.contextmanager
@@ -41,87 +55,41 @@ def azure_vnet_locked(layout: Layout, seconds: float, scope: CancelScope) -> Ite
     Raises:
         AzureVnetError: azure-vnet holds its lock for longer, or a lock file can't be opened.
     """
-    lock_files = places.lock_files(layout)
     deadline = scope.clock.monotonic() + seconds
-
-    def wait(path: Path, is_free: Callable[[], bool], advice: str) -> None:
-        is_waiting = False
-        while not is_free():
+    is_told = False
+    with contextlib.ExitStack() as held:
+        while (busy := _take(layout, held)) is not None:
             if scope.clock.monotonic() >= deadline:
+                advice = f"see who with `fuser -v {busy}`, and raise lockWaitSeconds if it is busy"
+                if busy != lock_file(layout):
+                    # Its telemetry, which always runs, has a longer name.
+                    unless = "if none runs (`pgrep -x azure-vnet`), a crash has left it, and it blocks azure-vnet too"
+                    advice = f"{unless}: remove {busy}"
                 raise AzureVnetError(
-                    f"can't remove what azure-vnet left: it has held its lock {path} for {seconds:g} s; {advice}"
+                    f"can't remove what azure-vnet left: it has held its lock {busy} for {seconds:g} s; {advice}"
                 )
-            if not is_waiting:
-                scope.progress(f"waiting for azure-vnet to let go of {path}")
-                is_waiting = True
+            if not is_told:
+                scope.progress(f"waiting for azure-vnet to let go of {busy}")
+                is_told = True
             scope.wait(_POLL_SECONDS)
-
-    with contextlib.closing(_Lock(places.lock(layout))) as lock:
-        while True:
-            for path in lock_files:
-                wait(path, lambda path=path: not _exists(path), _advice(path))  # type: ignore[misc]
-            wait(lock.path, lock.take, f"see who with `fuser -v {lock.path}`, and raise lockWaitSeconds if it is busy")
-            if not any(map(_exists, lock_files)):
-                break
-            # azure-vnet itself is never kept waiting while we are.
-            lock.close()
         yield
 
 
-def _advice(path: Path) -> str:
-    # Its telemetry, which always runs, has a longer name.
-    return f"if none runs (`pgrep -x azure-vnet`), a crash has left it, and it blocks azure-vnet too: remove {path}"
-
-
-class _Lock:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor: int | None = None
-
-    def take(self) -> bool:
-        """Whether it is held now, or there is no folder that it could be in."""
-        try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except OSError as error:
-            raise _refusal(f"open azure-vnet's lock {self.path}", error) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            return False
-        except OSError as error:
-            raise _refusal(f"take azure-vnet's lock {self.path}", error) from error
-        if self._is_that_of_the_path():
-            return True
-        self.close()
-        return False
-
-    def _is_that_of_the_path(self) -> bool:
-        """Whether whoever comes next opens the same file: one that was replaced since we opened it keeps nobody out."""
-        assert self._descriptor is not None
-        try:
-            return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def _exists(path: Path) -> bool:
+def _take(layout: Layout, held: contextlib.ExitStack) -> Path | None:
+    """Take the lock until ``held`` is closed; if azure-vnet has it, the file by which it does."""
+    for old in old_lock_files(layout):
+        if os.path.lexists(old):
+            return old
+    path = lock_file(layout)
+    if not path.parent.is_dir():
+        return None
     try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+        with contextlib.ExitStack() as opened:
+            fcntl.flock(opened.enter_context(path.open("ab")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(opened.pop_all())
+    except BlockingIOError:
+        return path
     except OSError as error:
-        raise _refusal(f"look for azure-vnet's lock {path}", error) from error
-    return True
-
-
-def _refusal(attempt: str, error: OSError) -> AzureVnetError:
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return AzureVnetError(f"can't {attempt}: {reason}", errno=error.errno)
+        reason = os.strerror(error.errno or 0)
+        raise AzureVnetError(f"can't take azure-vnet's lock {path}: {reason}", errno=error.errno) from error
+    return None

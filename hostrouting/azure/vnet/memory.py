@@ -2,9 +2,8 @@
 
 ::
 
-    node = FakeBridgeNode(NodeState(rules=(line,), interfaces=(Interface(2, "azure0"),)))
+    node = FakeBridgeNode(NodeState(rules=(line,), interfaces=(Interface("azure0"),)))
     node.before("remove_rules", lambda: node.change(rules=()))       # somebody else was faster
-    assert not node.remove_rules([line])
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.vnet.model import NodeState
+from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.vnet.port import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hostrouting.azure.vnet.model import HostRoute, Neighbour
+    from hostrouting.azure.vnet.port import Neighbour
 
 __all__ = ["FakeBridgeNode"]
 
@@ -44,7 +44,7 @@ class FakeBridgeNode:
         """Have something happen as the next call of a name comes, and before it is answered; once.
 
         Args:
-            call: ``look``, ``remove_rules``, ``remove_neighbours`` or ``remove_routes``.
+            call: ``look``, ``remove_rules`` or ``remove_neighbours``.
             act: changes the node under the caller's feet; what it raises, the call raises.
         """
         self._before.append((call, act))
@@ -58,34 +58,20 @@ class FakeBridgeNode:
         self._come("look")
         return attrs.evolve(self.state, neighbours=tuple(one for one in self.state.neighbours if one.dev == bridge))
 
-    def remove_rules(self, rules: Sequence[str]) -> bool:
+    def remove_rules(self, rules: Sequence[str]) -> None:
         """Remove rules, all or none."""
         self._come("remove_rules")
-        if Counter(rules) - Counter(self.state.rules):
-            return False
-        left = Counter(rules)
-        kept = []
-        for rule in self.state.rules:
-            if left[rule]:
-                left[rule] -= 1
-            else:
-                kept.append(rule)
-        self.change(rules=tuple(kept))
-        return True
+        left = list(self.state.rules)
+        if Counter(rules) - Counter(left):
+            raise AzureVnetError("can't delete rules: one isn't there; none went: run it again")
+        for rule in rules:
+            left.remove(rule)
+        self.change(rules=tuple(left))
 
-    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
-        """Remove neighbours; give those that weren't there."""
+    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
+        """Remove neighbours that are there."""
         self._come("remove_neighbours")
-        before = self.state.neighbours
-        self.change(neighbours=tuple(one for one in before if one not in neighbours))
-        return tuple(one for one in neighbours if one not in before)
-
-    def remove_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
-        """Remove routes; give those that weren't there."""
-        self._come("remove_routes")
-        before = self.state.routes
-        self.change(routes=tuple(one for one in before if one not in routes))
-        return tuple(one for one in routes if one not in before)
+        self.change(neighbours=tuple(one for one in self.state.neighbours if one not in neighbours))
 
     def _come(self, call: str) -> None:
         self.calls.append(call)

@@ -11,22 +11,18 @@ The second one also for IPv6, with ``-p IPv6`` and ``--ip6-dst``.
 
 from __future__ import annotations
 
-import binascii
 import json
 import re
 from base64 import b64decode
 from enum import StrEnum
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hostrouting.model.parsing import IpAddress
 
 __all__ = ["TUNNEL_MAC", "Endpoint", "PodRule", "RuleKind", "parse_endpoints", "parse_pod_rule", "parse_rules"]
@@ -54,7 +50,7 @@ _SHAPES = (
     (RuleKind.DNAT, rf"-p IPv4 -i (?P<uplink>\S+) --ip-dst {_IPV4} {_DNAT}"),
     (RuleKind.DNAT, rf"-p IPv6 -i (?P<uplink>\S+) --ip6-dst {_IPV6} {_DNAT}"),
 )
-_POD_RULES = tuple((kind, re.compile(rf"-A (?P<chain>PREROUTING) {shape}", re.ASCII)) for kind, shape in _SHAPES)
+_POD_RULES = tuple((kind, re.compile(rf"-A PREROUTING {shape}", re.ASCII)) for kind, shape in _SHAPES)
 
 
 @attrs.frozen
@@ -62,14 +58,12 @@ class PodRule:
     """A rule as azure-vnet makes it for one address of a pod.
 
     Args:
-        chain: where it is, PREROUTING.
         kind: what it does.
         address: the pod's.
         mac: what ARP is answered with, or frames are sent to; in six pairs of lower-case digits.
         uplink: the NIC that frames come in by; None: any interface.
     """
 
-    chain: str
     kind: RuleKind
     address: IpAddress
     mac: str
@@ -118,7 +112,7 @@ def parse_pod_rule(line: str) -> PodRule | None:
                 address = ip_address(given["address"])
             except ValueError:
                 return None
-            return PodRule(given["chain"], kind, address, _mac(given["mac"]), given.get("uplink"))
+            return PodRule(kind, address, _mac(given["mac"]), given.get("uplink"))
     return None
 
 
@@ -158,91 +152,36 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
     Raises:
         AzureVnetError: it isn't JSON, or something in it isn't what azure-vnet writes.
     """
-    if not text.strip():
-        return ()
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _refusal(source, f"it isn't JSON: {error}") from error
-    try:
-        return tuple(_endpoints(document))
-    except ValueError as error:
-        raise _refusal(source, str(error)) from error
+        document = json.loads(text) if text.strip() else {}
+        return tuple(
+            _endpoint(endpoint)
+            for interface in _values(_child(document, "Network"), "ExternalInterfaces")
+            for network in _values(interface, "Networks")
+            for endpoint in _values(network, "Endpoints")
+        )
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise AzureVnetError(
+            f"can't tell which pods azure-vnet still serves: {source} can't be understood: {error}. "
+            "Is azure-vnet writing it just now? If it stays like that, have azure-vnet write it anew, or move it "
+            "aside: without it the interfaces alone decide"
+        ) from error
 
 
-def _refusal(source: str, reason: str) -> AzureVnetError:
-    return AzureVnetError(
-        f"can't tell which pods azure-vnet still serves: {source} can't be understood, {reason}. "
-        "Is azure-vnet writing it just now? If it stays like that, have azure-vnet write it anew, or move it aside: "
-        "without it the interfaces alone decide"
-    )
+def _child(parent: dict[str, Any], key: str) -> dict[str, Any]:
+    """An object's object; Go writes ``null`` for one that is missing."""
+    return parent[key] if parent.get(key) is not None else {}
 
 
-def _endpoints(document: object) -> Iterator[Endpoint]:
-    network = _child(_object(document, "the document"), "Network")
-    for interface in _children(network, "ExternalInterfaces"):
-        for one in _children(interface, "Networks"):
-            for endpoint in _children(one, "Endpoints"):
-                addresses = [_object(item, "an item of IPAddresses") for item in _list(endpoint, "IPAddresses")]
-                yield Endpoint(
-                    interface=_text(endpoint, "HostIfName"),
-                    mac=_decode_mac(_text(endpoint, "MacAddress")),
-                    addresses=tuple(map(_decode_address, addresses)),
-                )
+def _values(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    return [value for value in _child(parent, key).values() if value is not None]
 
 
-def _children(parent: dict[str, object], key: str) -> Iterator[dict[str, object]]:
-    for name, value in _child(parent, key).items():
-        if value is not None:
-            yield _object(value, f"{key}.{name}")
-
-
-def _child(parent: dict[str, object], key: str) -> dict[str, object]:
-    value = parent.get(key)
-    return {} if value is None else _object(value, key)
-
-
-def _object(value: object, what: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} is not an object but {shown(value)}")
-    return value
-
-
-def _list(parent: dict[str, object], key: str) -> list[object]:
-    value = parent.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise ValueError(f"{key} is not a list but {shown(value)}")
-    return value
-
-
-def _text(parent: dict[str, object], key: str) -> str:
-    value = parent.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ValueError(f"{key} is not a string but {shown(value)}")
-    return value
-
-
-def _decode_mac(text: str) -> str | None:
-    """A MAC as Go writes bytes: in base64."""
-    if not text:
-        return None
-    try:
-        raw = b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raw = b""
-    if len(raw) != _MAC_BYTES:
-        raise ValueError(f"MacAddress is not a MAC in base64 but {shown(text)}")
-    return raw.hex(":")
-
-
-def _decode_address(address: dict[str, object]) -> IpAddress:
-    """An address as Go writes it: in words, unlike its mask."""
-    text = _text(address, "IP")
-    try:
-        return ip_address(text)
-    except ValueError:
-        raise ValueError(f"IP is not an address but {shown(text)}") from None
+def _endpoint(endpoint: dict[str, Any]) -> Endpoint:
+    """An endpoint as Go writes it: bytes in base64, addresses in words."""
+    interface, text = endpoint.get("HostIfName") or "", endpoint.get("MacAddress")
+    mac = b64decode(text, validate=True) if text else None
+    if not isinstance(interface, str) or (mac is not None and len(mac) != _MAC_BYTES):
+        raise ValueError(f"HostIfName {interface!r} or MacAddress {text!r} is none")
+    addresses = [ip_address(str(item.get("IP"))) for item in endpoint.get("IPAddresses") or ()]
+    return Endpoint(interface, None if mac is None else mac.hex(":"), tuple(addresses))

@@ -1,25 +1,25 @@
 """Pure: what a node holds -> what goes, what stays, and why. Everything that might be a live pod's stays.
 
-Whether a pod lives is told by its veth pair: the MAC of the pod's end, and that the host's end is there. To be listed
-in azure-vnet's state is no sign of life: without a CNI DEL its entry stays for good.
+Whether a pod lives is told by its veth pair: the MAC of the pod's end, the MACs that the bridge has seen behind the
+host's end, and that this end is there. To be listed in azure-vnet's state is no sign of life: without a CNI DEL its
+entry stays for good.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.vnet.model import HostRoute, Neighbour
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, PodRule, RuleKind, parse_pod_rule
-from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hostrouting.azure.config import StaleAzureVnet
-    from hostrouting.azure.vnet.model import NodeState
     from hostrouting.azure.vnet.parse import Endpoint
+    from hostrouting.azure.vnet.port import Neighbour, NodeState
     from hostrouting.model.parsing import IpAddress
 
 __all__ = ["AzureVnetPlan", "AzureVnetReport", "Item", "plan_cleaning"]
@@ -33,27 +33,23 @@ class Item:
     """Something that a node holds, and why it goes or stays.
 
     Args:
-        what: a rule as it was saved, a neighbour or a route.
+        what: a rule as it was saved, or a neighbour.
         reason: in words.
     """
 
-    what: str | Neighbour | HostRoute
+    what: str | Neighbour
     reason: str
 
     @property
     def kind(self) -> str:
-        """``rule``, ``neighbour`` or ``route``."""
-        return "rule" if isinstance(self.what, str) else "neighbour" if isinstance(self.what, Neighbour) else "route"
+        """``rule`` or ``neighbour``."""
+        return "rule" if isinstance(self.what, str) else "neighbour"
 
     @property
     def address(self) -> IpAddress | None:
         """Which address it is about; None if it is a rule of a shape of its own."""
-        if isinstance(self.what, HostRoute):
-            return self.what.destination
-        if isinstance(self.what, Neighbour):
-            return self.what.address
-        rule = parse_pod_rule(self.what)
-        return None if rule is None else rule.address
+        about = parse_pod_rule(self.what) if isinstance(self.what, str) else self.what
+        return None if about is None else about.address
 
     def to_json(self) -> dict[str, Any]:
         """The item as JSON."""
@@ -62,14 +58,13 @@ class Item:
 
 @attrs.frozen
 class AzureVnetPlan:
-    """What goes and what stays: rules, then neighbours, then routes, each by address.
+    """What goes and what stays: rules, then neighbours, each by address.
 
     Args:
         remove: what nobody needs any more.
-        keep: what is inside the CIDRs, on the bridge or of azure-vnet's shape, and stays.
+        keep: what is on the bridge or of azure-vnet's shape, and stays.
         notes: what couldn't be looked at, in words.
         other_rules: how many rules of table nat aren't of the shape that a pod's have; they stay.
-        other_routes: how many host routes are neither inside the CIDRs nor on azure-vnet's interfaces; they stay.
         is_unsure: whether what couldn't be looked at may be in a pod's way; without the bridge no frame meets a rule.
     """
 
@@ -77,7 +72,6 @@ class AzureVnetPlan:
     keep: tuple[Item, ...] = ()
     notes: tuple[str, ...] = ()
     other_rules: int = 0
-    other_routes: int = 0
     is_unsure: bool = False
 
     @property
@@ -92,7 +86,6 @@ class AzureVnetPlan:
             "remove": [item.to_json() for item in self.remove],
             "keep": [item.to_json() for item in self.keep],
             "otherRules": self.other_rules,
-            "otherRoutes": self.other_routes,
             "notes": list(self.notes),
         }
 
@@ -103,32 +96,23 @@ class AzureVnetReport:
 
     Args:
         removed: what went.
-        already_gone: what was to go, and wasn't there any more when its turn came.
-        kept: what is inside the CIDRs, on the bridge or of azure-vnet's shape, and stays.
-        rounds: how many times something was removed; more than one: the node changed meanwhile.
+        kept: what is on the bridge or of azure-vnet's shape, and stays.
         notes: what couldn't be looked at, and what is worth knowing, in words.
         other_rules: as in the plan.
-        other_routes: as in the plan.
     """
 
     removed: tuple[Item, ...] = ()
-    already_gone: tuple[Item, ...] = ()
     kept: tuple[Item, ...] = ()
-    rounds: int = 0
     notes: tuple[str, ...] = ()
     other_rules: int = 0
-    other_routes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""
         return {
             "schema": 1,
             "removed": [item.to_json() for item in self.removed],
-            "alreadyGone": [item.to_json() for item in self.already_gone],
             "kept": [item.to_json() for item in self.kept],
             "otherRules": self.other_rules,
-            "otherRoutes": self.other_routes,
-            "rounds": self.rounds,
             "notes": list(self.notes),
         }
 
@@ -154,69 +138,54 @@ class _Planner:
 
     def __init__(self, config: StaleAzureVnet, state: NodeState, endpoints: Sequence[Endpoint]) -> None:
         self._config = config
-        self._scene = state
+        self._state = state
         self._rules = [(line, rule) for line in state.rules if (rule := parse_pod_rule(line)) is not None]
-        self._own = dict.fromkeys(state.addresses, "it is an address of this host")
-        self._gateways = set(state.gateways)
-        self._own_macs = {
-            interface.mac: f"its MAC is that of {interface.name}"
-            for interface in sorted(state.interfaces, key=lambda one: one.name, reverse=True)
-            if interface.name in (config.uplink, config.bridge) and interface.mac
-        }
-        names = {interface.name for interface in state.interfaces}
+        # The last of a name wins in a dictionary, and the first is to be told.
+        interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
+        names = {interface.name for interface in interfaces}
         self._has_bridge = config.bridge in names
-        self._alive = [endpoint for endpoint in endpoints if endpoint.interface in names]
-        # One without an interface may be anywhere.
-        dead = [endpoint for endpoint in endpoints if endpoint.interface and endpoint.interface not in names]
-        self._alive_at, self._dead_at = _by_address(self._alive), _by_address(dead)
-        veths = sorted((one for one in state.interfaces if one.name.startswith(_VETH_PREFIX)), key=lambda one: one.name)
+        self._own_macs = {one.mac: f"its MAC is that of {one.name}" for one in interfaces if one.mac}
+        veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
         # A pair that somebody has renamed still serves its pod, as long as it is a port of the bridge.
-        pairs = [one for one in state.interfaces if one in veths or one.master == config.bridge]
-        self._pod_ends = {
-            pair.far_mac: pair.name
-            for pair in sorted(pairs, key=lambda one: one.name, reverse=True)
-            if pair.far_mac is not None
-        }
-        self._unreadable = [veth.name for veth in veths if veth.far_mac is None]
-        # azure-vnet makes the pair first, then the rules, ARP's before that for frames, and writes its state last.
-        begun = {rule.mac for _, rule in self._rules if rule.kind is RuleKind.DNAT}
-        saved = {endpoint.interface for endpoint in self._alive}
-        self._half_done = [veth.name for veth in veths if veth.far_mac not in begun and veth.name not in saved]
+        pairs = [one for one in interfaces if one in veths or one.master == config.bridge]
+        self._live_macs = {mac: f"the bridge has seen this MAC on {one.name}" for one in pairs for mac in one.seen_macs}
+        self._live_macs |= {one.far_mac: f"the pod behind {one.name} has this MAC" for one in pairs if one.far_mac}
+        self._unreadable = [one.name for one in veths if one.far_mac is None]
+        self._alive_at = _by_address(endpoint for endpoint in endpoints if endpoint.interface in names)
+        # One without an interface may be anywhere.
+        self._dead_at = _by_address(one for one in endpoints if one.interface and one.interface not in names)
         self._frames_to: dict[IpAddress, set[str]] = {}
-        self._macs_of: dict[IpAddress, set[str]] = {}
         for _, rule in self._rules:
-            self._macs_of.setdefault(rule.address, set()).update(() if rule.is_tunnel else (rule.mac,))
             if rule.kind is RuleKind.DNAT:
                 self._frames_to.setdefault(rule.address, set()).add(rule.mac)
+        # azure-vnet makes the pair first, then the rules, ARP's before that for frames, and writes its state last.
+        begun = set().union(*self._frames_to.values())
+        saved = {endpoint.interface for endpoint in endpoints}
+        self._half_done = [
+            one.name for one in veths if one.name not in saved and begun.isdisjoint((one.far_mac, *one.seen_macs))
+        ]
+        # One for all pods, made with the bridge; whoever flushes the rules takes it along.
+        snat = re.compile(rf"-A POSTROUTING .*-o {re.escape(config.uplink)} .*-j snat ")
+        self._is_flushed = not state.notes and not any(map(snat.match, state.rules))
         self._stale: set[tuple[IpAddress, str]] = set()
 
     def plan(self) -> AzureVnetPlan:
         remove: list[Item] = []
         keep: list[Item] = []
-        other_routes = 0
         for line, rule in self._rules:
             staying = self._why_rule_stays(rule)
             if staying is None and not rule.is_tunnel:
                 self._stale.add((rule.address, rule.mac))
             (remove if staying is None else keep).append(Item(line, staying or self._why_rule_goes(rule)))
-        for neighbour in self._scene.neighbours:
-            staying = self._why_neighbour_stays(neighbour)
-            (remove if staying is None else keep).append(Item(neighbour, staying or _why_neighbour_goes(neighbour)))
-        routes = [(route, self._why_route_stays(route)) for route in self._scene.routes]
-        taken = {request for route, staying in routes if staying is not None for request in route.requests}
-        for route, staying in routes:
-            if not self._is_inside(route.destination) and not self._is_azure_vnets(route.dev):
-                other_routes += 1
-                continue
-            reason = staying or (_TWIN_STAYS if route.requests & taken else None)
-            (remove if reason is None else keep).append(Item(route, reason or _ROUTE_GOES))
+        for neighbour in self._state.neighbours:
+            staying, going = self._why_neighbour_stays_or_goes(neighbour)
+            (remove if staying is None else keep).append(Item(neighbour, staying or going))
         return AzureVnetPlan(
             remove=tuple(sorted(remove, key=_place)),
             keep=tuple(sorted(keep, key=_place)),
-            notes=self._scene.notes,
-            other_rules=len(self._scene.rules) - len(self._rules),
-            other_routes=other_routes,
-            is_unsure=bool(self._scene.notes) and self._has_bridge,
+            notes=self._state.notes,
+            other_rules=len(self._state.rules) - len(self._rules),
+            is_unsure=bool(self._state.notes) and self._has_bridge,
         )
 
     # --- rules -------------------------------------------------------------------------------------------------
@@ -227,111 +196,60 @@ class _Planner:
         if reason := self._why_address_stays(rule.address):
             return reason
         if not rule.is_tunnel:
-            return self._own_macs.get(rule.mac) or self._owner(rule.address, {rule.mac})
-        # Every pod's has this MAC; where the frames of its address go to tells whose it is.
-        macs = self._frames_of(rule.address)
-        if own := sorted(macs & self._own_macs.keys()):
-            return self._own_macs[own[0]]
+            return self._owner(rule.address, {rule.mac})
         if self._half_done:
             # Whatever tells where frames for the address go may be of the pod that had it before.
-            return f"no rule says where frames for the pod behind {self._half_done[0]} go: this one may be its"
-        return self._owner(rule.address, macs)
-
-    def _frames_of(self, address: IpAddress) -> set[str]:
-        return self._frames_to.get(address, set())
+            return f"no rule says where frames for the pod behind {self._half_done[-1]} go: this one may be its"
+        # Every pod's has this MAC; where the frames of its address go to tells whose it is.
+        return self._owner(rule.address, self._frames_to.get(rule.address, set()))
 
     def _why_rule_goes(self, rule: PodRule) -> str:
         if rule.is_tunnel:
             return "no pod of azure-vnet has this address any more"
-        is_listed = any(one.mac == rule.mac for one in self._dead_at.get(rule.address, ()))
+        is_listed = rule.mac in self._dead_macs(rule.address)
         listed = "; azure-vnet still lists it, behind an interface that is gone" if is_listed else ""
         return f"no pod here has this MAC any more{listed}"
 
     # --- neighbours --------------------------------------------------------------------------------------------
 
-    def _why_neighbour_stays(self, neighbour: Neighbour) -> str | None:
-        if neighbour.dev != self._config.bridge:
-            return f"it is not on {self._config.bridge}"
-        if reason := self._why_address_stays(neighbour.address):
-            return reason
-        if neighbour.is_foreign:
-            return "somebody else has learned it or manages it"
-        if neighbour.is_unresolved:
-            return self._holder(neighbour.address)
-        if not neighbour.is_permanent:
-            return "the kernel has found it by itself, and lets go of it by itself"
-        return self._why_permanent_stays(neighbour.address, neighbour.mac)
-
-    def _why_permanent_stays(self, address: IpAddress, mac: str | None) -> str | None:
-        if mac is None:
-            return "it has no MAC"
-        if mac == TUNNEL_MAC:
-            return "it goes to the fabric, not to a pod"
-        if reason := self._own_macs.get(mac) or self._owner(address, {mac}):
-            return reason
-        if (address, mac) in self._stale or mac in self._dead_macs(address):
-            return None
-        return "nothing tells that azure-vnet has made it"
-
-    # --- routes ------------------------------------------------------------------------------------------------
-
-    def _why_route_stays(self, route: HostRoute) -> str | None:
-        address = route.destination
-        if not self._is_azure_vnets(route.dev):
-            return f"it is by {route.dev}"
+    def _why_neighbour_stays_or_goes(self, neighbour: Neighbour) -> tuple[str | None, str]:
+        address, mac = neighbour.address, neighbour.mac
         if reason := self._why_address_stays(address):
-            return reason
-        if not route.is_plain or route.has_gateway:
-            return "azure-vnet makes none with a gateway, several hops or a nexthop object"
-        if route.protocol == Protocol.KERNEL:
-            return "the kernel has made it"
-        if route.dev != self._config.bridge:
-            # A pair lives as long as the pod's namespace, so its pod may well: only the state can tell otherwise.
-            behind = [endpoint.addresses for endpoint in self._alive if endpoint.interface == route.dev]
-            if not behind:
-                return f"{route.dev} is there, and nothing tells that its pod has another address"
-            if any(address in addresses for addresses in behind):
-                return _serves(route.dev)
-        return self._holder(address)
+            return reason, ""
+        if mac == TUNNEL_MAC:
+            return "it goes to the fabric, not to a pod", ""
+        if reason := self._owner(address, {mac}):
+            return reason, ""
+        if (address, mac) in self._stale or mac in self._dead_macs(address):
+            return None, "the pod that had this address and MAC is gone"
+        if self._is_flushed:
+            return None, "azure-vnet's rules were flushed, and nobody on the bridge has this MAC"
+        return "nothing tells that azure-vnet has made it", ""
 
     # --- whose it is -------------------------------------------------------------------------------------------
 
-    def _is_inside(self, address: IpAddress) -> bool:
-        return any(address in cidr for cidr in self._config.cidrs)
-
-    def _is_azure_vnets(self, dev: str) -> bool:
-        return dev == self._config.bridge or dev.startswith(_VETH_PREFIX)
-
     def _why_address_stays(self, address: IpAddress) -> str | None:
-        if not self._is_inside(address):
+        if not any(address in cidr for cidr in self._config.cidrs):
             return "it is outside of the given CIDRs"
         if address in self._config.keep:
             return "its address is to be kept"
-        if address in self._gateways:
-            return "it is the gateway of a route"
-        return self._own.get(address)
-
-    def _holder(self, address: IpAddress) -> str | None:
-        """The live pod that has an address, or may have it, whichever MAC the rules that are left of it tell."""
-        alive = self._alive_at.get(address)
-        return _serves(alive[0].interface) if alive else self._owner(address, self._macs_of.get(address, set()))
+        return "it is the gateway of a route" if address in self._state.gateways else None
 
     def _owner(self, address: IpAddress, macs: set[str]) -> str | None:
-        """The live pod that has an address and one of some MACs, or may have them; no MACs: it isn't known which."""
-        for mac in sorted(macs & self._pod_ends.keys()):
-            return f"the pod behind {self._pod_ends[mac]} has this MAC"
+        """Who has an address and one of some MACs, or may have them; no MACs: it isn't known which."""
+        for mac in sorted(macs):
+            if reason := self._own_macs.get(mac) or self._live_macs.get(mac):
+                return reason
         for endpoint in self._alive_at.get(address, ()):
             if not macs or endpoint.mac is None or endpoint.mac in macs:
-                return _serves(endpoint.interface)
-        if self._unreadable and not self._is_known_dead(address, macs):
-            return f"it can't be told what is behind {self._unreadable[0]}: it may be its pod's"
+                return f"azure-vnet serves it: {endpoint.interface} is there"
+        is_known_dead = bool(macs) and macs <= self._dead_macs(address)
+        if self._unreadable and not is_known_dead:
+            return f"it can't be told what is behind {self._unreadable[-1]}: it may be its pod's"
         return None
 
-    def _is_known_dead(self, address: IpAddress, macs: set[str]) -> bool:
-        return bool(macs) and macs <= self._dead_macs(address)
-
-    def _dead_macs(self, address: IpAddress) -> set[str]:
-        return {endpoint.mac for endpoint in self._dead_at.get(address, ()) if endpoint.mac is not None}
+    def _dead_macs(self, address: IpAddress) -> set[str | None]:
+        return {endpoint.mac for endpoint in self._dead_at.get(address, ())}
 
 
 def _by_address(endpoints: Iterable[Endpoint]) -> dict[IpAddress, list[Endpoint]]:
@@ -343,22 +261,8 @@ def _by_address(endpoints: Iterable[Endpoint]) -> dict[IpAddress, list[Endpoint]
     return found
 
 
-def _serves(interface: str) -> str:
-    return f"azure-vnet serves it: {interface} is there"
-
-
-_TWIN_STAYS = "the kernel doesn't tell it from another one that stays"
-_ROUTE_GOES = "no pod of azure-vnet has this address any more, and it takes the packets of whoever has"
-
-
-def _why_neighbour_goes(neighbour: Neighbour) -> str:
-    if neighbour.is_unresolved:
-        return "nothing has answered for this address"
-    return "the pod that had this address and MAC is gone"
-
-
-def _place(item: Item) -> tuple[int, int, int, str, str]:
-    """Rules, neighbours, routes; each by address, and nothing else by the order in which it was given."""
+def _place(item: Item) -> tuple[int, int, int, str]:
+    """Rules, then neighbours; each by address, and nothing else by the order in which it was given."""
     address = item.address
     family, number = (0, 0) if address is None else (address.version, int(address))
-    return (("rule", "neighbour", "route").index(item.kind), family, number, str(item.what), repr(item))
+    return (("rule", "neighbour").index(item.kind), family, number, str(item.what))

@@ -1,15 +1,73 @@
-"""The port of the clean-up after azure-vnet: a node's bridge."""
+"""The port of the clean-up after azure-vnet: a node's bridge, and what it holds."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import attrs
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hostrouting.azure.vnet.model import HostRoute, Neighbour, NodeState
+    from hostrouting.model.parsing import IpAddress
 
-__all__ = ["BridgeNode"]
+__all__ = ["BridgeNode", "Interface", "Neighbour", "NodeState"]
+
+
+@attrs.frozen
+class Interface:
+    """A network interface. MACs are in six pairs of lower-case digits.
+
+    Args:
+        name: its name.
+        mac: its own; empty if it has none.
+        master: the bridge that it is a port of.
+        far_mac: of a veth pair's other end, in whichever namespace that is; None if it can't be read, or there is none.
+        seen_macs: what its bridge has seen frames from behind it: after a while of silence a MAC is forgotten.
+    """
+
+    name: str
+    mac: str = ""
+    master: str | None = None
+    far_mac: str | None = None
+    seen_macs: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Neighbour:
+    """A permanent entry of the ARP or neighbour cache, ip-neighbour(8), that no daemon has learned or manages.
+
+    Args:
+        dev: the interface.
+        address: whose MAC it tells.
+        mac: in six pairs of lower-case digits.
+    """
+
+    dev: str
+    address: IpAddress
+    mac: str
+
+    def __str__(self) -> str:
+        return f"{self.address} dev {self.dev} lladdr {self.mac} PERMANENT"
+
+
+@attrs.frozen
+class NodeState:
+    """A node at one moment.
+
+    Args:
+        rules: the lines of ebtables-save's nat table that add a rule (``-A ...``), in order, duplicates too.
+        interfaces: all.
+        gateways: of any route of IPv4.
+        neighbours: of the bridge.
+        notes: what couldn't be looked at, in words.
+    """
+
+    rules: tuple[str, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    gateways: tuple[IpAddress, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class BridgeNode(Protocol):
@@ -26,18 +84,10 @@ class BridgeNode(Protocol):
         """
         ...
 
-    def remove_rules(self, rules: Sequence[str]) -> bool:
-        """Delete rules of ebtables' nat table in one transaction, each as it was saved.
-
-        Returns:
-            Whether all of them went; False: one wasn't there any more, and none went.
-        """
+    def remove_rules(self, rules: Sequence[str]) -> None:
+        """Delete rules of ebtables' nat table in one transaction, each as it was saved; if one isn't there, none."""
         ...
 
-    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
-        """Delete neighbours; give those that weren't there any more, or have another MAC or owner by now."""
-        ...
-
-    def remove_routes(self, routes: Sequence[HostRoute]) -> tuple[HostRoute, ...]:
-        """Delete exactly these routes; give those that weren't there any more."""
+    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
+        """Delete neighbours; one that isn't there is fine."""
         ...

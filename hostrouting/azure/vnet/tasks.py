@@ -1,37 +1,39 @@
-"""RemoveStaleAzureVnet: look -> plan (pure) -> remove -> look again, until nothing is left to remove.
+"""RemoveStaleAzureVnet: look -> plan (pure) -> remove -> look again.
 
-Whatever a crash leaves half done, the next run finishes: neighbours and routes go first, since it is the rules that
-tell whose they are.
+Whatever a crash leaves half done, the next run finishes: neighbours go first, since it is the rules that tell whose
+they are.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.azure import nodes
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet import places
 from hostrouting.azure.vnet.lock import azure_vnet_locked
-from hostrouting.azure.vnet.model import HostRoute, Neighbour
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, plan_cleaning
+from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.boot.files import locked, read_text
 from hostrouting.boot.host import Host
 from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hostrouting.azure.config import HostNetworking, StaleAzureVnet
-    from hostrouting.azure.vnet.model import NodeState
-    from hostrouting.azure.vnet.plan import Item
     from hostrouting.azure.vnet.port import BridgeNode
+    from hostrouting.boot.layout import Layout
     from phases import CancelScope
 
-__all__ = ["RemoveStaleAzureVnet", "plan_stale"]
+__all__ = ["RemoveStaleAzureVnet", "plan_stale", "state_file"]
 
-ROUNDS_MAX = 3
+
+def state_file(layout: Layout) -> Path:
+    """What azure-vnet thinks it serves."""
+    return layout.of("/var/run/azure-vnet.json")
 
 
 def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetPlan:
@@ -51,7 +53,7 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
     if config.stale_azure_vnet is None:
         return AzureVnetPlan()
     _refuse_image(host)
-    return _look(config.stale_azure_vnet, host, nodes.bridge_node(host, node))[1]
+    return _look(config.stale_azure_vnet, host, nodes.bridge_node(host, node))
 
 
 def _refuse_image(host: Host) -> None:
@@ -62,14 +64,16 @@ def _refuse_image(host: Host) -> None:
         )
 
 
-def _look(config: StaleAzureVnet, host: Host, node: BridgeNode) -> tuple[NodeState, AzureVnetPlan]:
-    state = node.look(config.bridge)
-    path = places.state(host.layout)
+def _look(config: StaleAzureVnet, host: Host, node: BridgeNode) -> AzureVnetPlan:
+    state, path = node.look(config.bridge), state_file(host.layout)
     try:
+        # A pipe of that name would wait for whoever may write into it, for ever.
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path} isn't a file")
         text = read_text(path) or ""
     except FileError as error:
         raise AzureVnetError(f"can't tell which pods azure-vnet still serves: {error}", errno=error.errno) from error
-    return state, plan_cleaning(config, state, parse_endpoints(text, str(path)))
+    return plan_cleaning(config, state, parse_endpoints(text, str(path)))
 
 
 @attrs.frozen
@@ -104,111 +108,43 @@ class RemoveStaleAzureVnet:
             return AzureVnetReport()
         host = self.host or Host()
         _refuse_image(host)
-        run = _Run(stale, host, nodes.bridge_node(host, self.node), scope)
+        node = nodes.bridge_node(host, self.node)
         with locked(host.layout.lock, scope):
             with azure_vnet_locked(host.layout, stale.lock_wait_seconds, scope):
-                run.remove_all()
+                plan = _look(stale, host, node)
+                scope.check()
+                scope.progress(f"removing {len(plan.remove)} rules and neighbours that azure-vnet left")
+                # The rules last: they tell whose the others are, should this be the end of us.
+                if neighbours := [item.what for item in plan.remove if isinstance(item.what, Neighbour)]:
+                    node.remove_neighbours(neighbours)
+                if rules := [item.what for item in plan.remove if isinstance(item.what, str)]:
+                    node.remove_rules(rules)
             # Whoever was waiting for the lock may have been at it since.
-            return run.finish()
+            return _report(stale, host, node, plan)
 
 
-class _Run:
-    """One run, and what it has done so far."""
-
-    def __init__(self, config: StaleAzureVnet, host: Host, node: BridgeNode, scope: CancelScope) -> None:
-        self._config = config
-        self._host = host
-        self._node = node
-        self._scope = scope
-        self._removed: list[Item] = []
-        self._gone: list[Item] = []
-        self._rounds = 0
-        self._last = AzureVnetPlan()
-
-    def remove_all(self) -> None:
-        """Remove what is planned, and plan again, until there is nothing left to remove."""
-        plan = self._look()[1]
-        while self._is_worth_a_round(plan):
-            if self._rounds == ROUNDS_MAX:
-                raise AzureVnetError(
-                    f"can't remove what azure-vnet left: {len(plan.remove)} rules, neighbours and routes are still to "
-                    f"go, as somebody changed them while they were removed, {ROUNDS_MAX} times over; see to it that "
-                    "neither azure-vnet nor azure-cnms is running, and run it again"
-                )
-            self._scope.check()
-            self._rounds += 1
-            self._scope.progress(f"removing {len(plan.remove)} rules, neighbours and routes that azure-vnet left")
-            plan = self._remove(plan)
-        self._last = plan
-
-    def finish(self) -> AzureVnetReport:
-        """Look once more, and say what became of it."""
-        more: tuple[str, ...] = ()
+def _report(config: StaleAzureVnet, host: Host, node: BridgeNode, done: AzureVnetPlan) -> AzureVnetReport:
+    """Look once more, and say what became of what was planned."""
+    left, notes = done, list(done.notes)
+    if done.remove:
         try:
-            _, plan = _look(self._config, self._host, self._node)
+            left = _look(config, host, node)
         except AzureVnetError as error:
             # azure-vnet may run again by now, and be at its state: what was removed is told all the same.
-            plan, more = self._last, (f"whether anything has come back since isn't known: {error}",)
+            notes.append(f"whether anything has come back since isn't known: {error}")
         else:
-            self._refuse_back(plan)
-            if plan.remove:
-                count = len(plan.remove)
-                more = (f"{count} more to go have come since: something uses these addresses; run it again",)
-        return AzureVnetReport(
-            removed=tuple(self._removed),
-            already_gone=tuple(self._gone),
-            kept=plan.keep,
-            rounds=self._rounds,
-            notes=(*plan.notes, *more),
-            other_rules=plan.other_rules,
-            other_routes=plan.other_routes,
+            _refuse_back(host, done, left)
+            if left.remove:
+                notes.append(f"{len(left.remove)} more to go have come since: run it again")
+    return AzureVnetReport(done.remove, left.keep, tuple(notes), left.other_rules)
+
+
+def _refuse_back(host: Host, done: AzureVnetPlan, left: AzureVnetPlan) -> None:
+    removed = {item.what for item in done.remove if item.kind == "rule"}
+    if back := [str(item.what) for item in left.remove if item.what in removed]:
+        raise AzureVnetError(
+            f"{len(back)} ebtables rules were removed and are back, the first one is `{back[0]}`: azure-vnet puts "
+            "them back at every CNI CHECK, and azure-cnms every few seconds, as long as azure-vnet's state "
+            f"{state_file(host.layout)} lists the pod; have the kubelet use another CNI, stop azure-cnms, and run it "
+            "again"
         )
-
-    def _is_worth_a_round(self, plan: AzureVnetPlan) -> bool:
-        # As long as somebody sends to a dead address, the kernel keeps asking for its MAC.
-        return any(not (self._rounds and _is_unresolved(item)) for item in plan.remove)
-
-    def _look(self) -> tuple[NodeState, AzureVnetPlan]:
-        state, plan = _look(self._config, self._host, self._node)
-        self._refuse_back(plan)
-        return state, plan
-
-    def _refuse_back(self, plan: AzureVnetPlan) -> None:
-        removed = {item.what for item in self._removed if item.kind == "rule"}
-        if back := [str(item.what) for item in plan.remove if item.what in removed]:
-            raise AzureVnetError(
-                f"{len(back)} ebtables rules were removed and are back, the first one is `{back[0]}`: azure-vnet puts "
-                "them back at every CNI CHECK, and azure-cnms every few seconds, as long as azure-vnet's state "
-                f"{places.state(self._host.layout)} lists the pod; have the kubelet use another CNI, stop "
-                "azure-cnms, and run it again"
-            )
-
-    def _remove(self, plan: AzureVnetPlan) -> AzureVnetPlan:
-        """Remove what is planned; give the plan for what is there then."""
-        node = self._node
-        # The rules last: they tell whose the others are, should this be the end of us.
-        neighbours = [item.what for item in plan.remove if isinstance(item.what, Neighbour)]
-        routes = [item.what for item in plan.remove if isinstance(item.what, HostRoute)]
-        missing = {
-            *(node.remove_neighbours(neighbours) if neighbours else ()),
-            *(node.remove_routes(routes) if routes else ()),
-        }
-        for item in plan.remove:
-            if not isinstance(item.what, str):
-                (self._gone if item.what in missing else self._removed).append(item)
-        rules = [item for item in plan.remove if isinstance(item.what, str)]
-        if not rules or node.remove_rules([str(item.what) for item in rules]):
-            self._removed += rules
-            return self._look()[1]
-        state, again = self._look()
-        left = Counter(state.rules)
-        for item in rules:
-            if left[str(item.what)]:
-                left[str(item.what)] -= 1
-            else:
-                self._gone.append(item)
-        return again
-
-
-def _is_unresolved(item: Item) -> bool:
-    return isinstance(item.what, Neighbour) and item.what.is_unresolved

@@ -55,13 +55,13 @@ def _add_arguments(parser: Parser) -> None:
 
 _PLAN_MORE = """
 
-Each rule, neighbour and route that goes, and each that stays though it looks alike, with the reason. Takes no lock.
+Each rule and neighbour that goes, and each that stays though it looks alike, with the reason. Takes no lock.
 Exits with 2 if anything would go, with 0 if not.
 """
 _CLEAN_MORE = """
 
-Takes azure-vnet's own lock, removes stale neighbours, then routes, then all stale rules in one transaction, and looks
-again: a second run finds nothing. If the rules change meanwhile it plans anew, three times at most, and forces nothing.
+Takes azure-vnet's own lock, removes stale neighbours, then all stale rules in one transaction, and looks again: a
+second run finds nothing. If somebody changes the rules meanwhile none goes, and it says so: run it again.
 
   hostrouting azure-vnet plan config.json && echo nothing to do
   hostrouting azure-vnet clean config.json

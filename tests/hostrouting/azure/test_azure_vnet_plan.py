@@ -30,17 +30,15 @@ from stale import (
     dnat,
     neighbour,
     node_state,
-    route,
     state,
 )
 
-from hostrouting.azure.vnet.model import HostRoute, Interface, Neighbour, NeighbourState, NodeState
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetPlan, Item, plan_cleaning
+from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.cli.azure.vnet_text import plan_text
-from hostrouting.model.routes import Protocol
 
-UNREADABLE = (*INTERFACES, Interface(9, "azvdark", "aa:aa:aa:aa:aa:09", master="azure0"))
+UNREADABLE = (*INTERFACES, Interface("azvdark", "aa:aa:aa:aa:aa:09", master="azure0"))
 DEAD = ("azvgone", GONE_MAC, str(GONE))
 
 
@@ -48,24 +46,24 @@ def plan(node: NodeState, *endpoints: tuple[str, str | None, str], **fields: Any
     return plan_cleaning(config(**fields), node, parse_endpoints(state(*endpoints)))
 
 
-def why(items: tuple[Item, ...], what: str | Neighbour | HostRoute) -> str:
+def why(items: tuple[Item, ...], what: str | Neighbour) -> str:
     """The reason of an item that has to be among these."""
     (reason,) = {item.reason for item in items if item.what == what}
     return reason
 
 
 def only(**fields: Any) -> NodeState:
-    return node_state(**({"rules": (), "neighbours": (), "routes": ()} | fields))
+    return node_state(**({"rules": (), "neighbours": ()} | fields))
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
 
 
-def test_the_rules_the_neighbour_and_the_route_of_a_gone_pod_go_and_nothing_else() -> None:
+def test_the_rules_and_the_neighbour_of_a_gone_pod_go_and_nothing_else() -> None:
     found = plan(node_state())
-    assert {item.what for item in found.remove} == {*GONE_RULES, neighbour(GONE), route(GONE)}
+    assert {item.what for item in found.remove} == {*GONE_RULES, neighbour(GONE)}
     assert {item.what for item in found.keep} == {*LIVE_RULES, NODE_RULES[2], neighbour(LIVE, LIVE_MAC)}
-    assert (found.other_rules, found.other_routes) == (2, 0)
+    assert found.other_rules == 2
     assert why(found.remove, dnat(GONE)) == "no pod here has this MAC any more"
     assert why(found.keep, LIVE_RULES[0]) == "the pod behind azvlive has this MAC"
 
@@ -75,7 +73,7 @@ def test_to_be_listed_in_the_state_is_no_sign_of_life() -> None:
 
 
 def test_an_endpoint_whose_interface_is_there_has_its_address_and_mac() -> None:
-    node = node_state(interfaces=(*INTERFACES, Interface(9, "veth9")))
+    node = node_state(interfaces=(*INTERFACES, Interface("veth9")))
     assert why(plan(node, ("veth9", GONE_MAC, str(GONE))).keep, dnat(GONE)) == "azure-vnet serves it: veth9 is there"
     assert dnat(GONE) in {item.what for item in plan(node, ("veth9", LIVE_MAC, str(GONE))).remove}
     assert dnat(GONE) in {item.what for item in plan(node, ("veth9", GONE_MAC, str(LIVE))).remove}
@@ -91,8 +89,7 @@ def test_an_endpoint_whose_interface_is_there_has_its_address_and_mac() -> None:
         (dnat("fd01::1"), {}, "it is outside of the given CIDRs"),
         (dnat(GONE), {"cidrs": ["10.1.0.0/27"]}, "it is outside of the given CIDRs"),
         (dnat(GONE), {"keep": [GONE]}, "its address is to be kept"),
-        (dnat(OWN), {}, "it is an address of this host"),
-        (arp_reply(OWN), {}, "it is an address of this host"),
+        (arp_reply(OWN, NIC_MAC), {}, "its MAC is that of"),
         (dnat(GATEWAY), {}, "it is the gateway of a route"),
         (dnat(GONE, uplink="eth1"), {}, "it is for frames from eth1, not from eth0"),
         (dnat(GONE), {"uplink": "eth1"}, "it is for frames from eth0, not from eth1"),
@@ -118,20 +115,32 @@ def test_each_duplicate_of_a_rule_goes() -> None:
 
 def test_a_half_done_add_is_protected_by_the_pod_end_of_its_pair() -> None:
     pair = (
-        Interface(8, "azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC),
-        Interface(9, "azvnew2", GONE_MAC, far_mac="aa:aa:aa:aa:aa:08"),
+        Interface("azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC),
+        Interface("azvnew2", GONE_MAC, far_mac="aa:aa:aa:aa:aa:08"),
     )
-    assert plan(node_state(interfaces=(*INTERFACES, *pair), routes=())).is_empty
+    assert plan(node_state(interfaces=(*INTERFACES, *pair))).is_empty
 
 
 def test_a_pod_whose_pair_has_been_renamed_is_told_by_the_bridge_that_it_is_a_port_of() -> None:
-    renamed = Interface(8, "pod8", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC)
-    found = plan(node_state(interfaces=(*INTERFACES, renamed), routes=()), DEAD)
+    renamed = Interface("pod8", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC)
+    found = plan(node_state(interfaces=(*INTERFACES, renamed)), DEAD)
     assert found.is_empty
     assert why(found.keep, dnat(GONE)) == "the pod behind pod8 has this MAC"
     # Routed, by another CNI: what is in the bridge is none of its own.
     routed = attrs.evolve(renamed, master=None)
     assert dnat(GONE) in {item.what for item in plan(node_state(interfaces=(*INTERFACES, routed)), DEAD).remove}
+
+
+def test_what_is_left_at_an_address_that_the_host_has_now_goes_and_the_nodes_own_rule_stays() -> None:
+    found = plan(only(rules=(SNAT, arp_reply(OWN, NIC_MAC), arp_reply(OWN), dnat(OWN))))
+    assert {item.what for item in found.remove} == {arp_reply(OWN), dnat(OWN)}
+
+
+def test_a_pod_that_has_changed_its_mac_is_told_by_what_the_bridge_has_seen_behind_its_pair() -> None:
+    changed = attrs.evolve(INTERFACES[-1], far_mac="a2:06:00:20:0b:99", seen_macs=(LIVE_MAC,))
+    found = plan(node_state(interfaces=(*INTERFACES[:-1], changed)))
+    assert {item.what for item in found.remove} == {*GONE_RULES, neighbour(GONE)}
+    assert why(found.keep, LIVE_RULES[0]) == "the bridge has seen this MAC on azvlive"
 
 
 # --- tunnel mode -------------------------------------------------------------------------------------------------
@@ -153,7 +162,7 @@ def test_in_tunnel_mode_any_live_mac_of_the_address_keeps_the_arp_reply() -> Non
 def test_an_arp_reply_alone_in_tunnel_mode_goes_unless_a_pod_is_just_being_added() -> None:
     lone = arp_reply(GONE, TUNNEL_MAC)
     assert [item.what for item in plan(only(rules=(lone, *LIVE_RULES))).remove] == [lone]
-    adding = Interface(8, "azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac="a2:06:00:20:0b:08")
+    adding = Interface("azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac="a2:06:00:20:0b:08")
     found = plan(only(rules=(lone, *LIVE_RULES), interfaces=(*INTERFACES, adding)))
     assert found.is_empty
     assert "no rule says where frames for the pod behind azvnew go" in why(found.keep, lone)
@@ -168,7 +177,7 @@ def test_in_tunnel_mode_a_half_done_add_keeps_its_arp_reply_beside_the_frames_ru
     far_mac: str | None, endpoints: tuple[tuple[str, str, str], ...]
 ) -> None:
     rules = (arp_reply(GONE, TUNNEL_MAC), arp_reply(GONE, TUNNEL_MAC), dnat(GONE))
-    adding = Interface(8, "azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=far_mac)
+    adding = Interface("azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=far_mac)
     found = plan(only(rules=rules, interfaces=(*INTERFACES, adding)), *endpoints)
     assert [item.what for item in found.keep if item.what != rules[2]] == [*rules[:2]]
 
@@ -184,25 +193,17 @@ def test_an_arp_reply_in_tunnel_mode_stays_with_the_nics_own_rule() -> None:
 def test_a_pod_end_that_cant_be_read_keeps_all_that_may_be_its_pods() -> None:
     found = plan(node_state(interfaces=UNREADABLE))
     assert found.is_empty
-    for what in (*GONE_RULES, neighbour(GONE), route(GONE)):
+    for what in (*GONE_RULES, neighbour(GONE)):
         assert why(found.keep, what) == "it can't be told what is behind azvdark: it may be its pod's"
 
 
 def test_what_the_state_knows_to_be_a_gone_pods_goes_all_the_same() -> None:
     found = plan(node_state(interfaces=UNREADABLE), DEAD)
-    assert {item.what for item in found.remove} == {*GONE_RULES[:2], neighbour(GONE), route(GONE)}
+    assert {item.what for item in found.remove} == {*GONE_RULES[:2], neighbour(GONE)}
     # A pod with the same address and another MAC isn't known to be gone.
     second = dnat(GONE, "a2:06:00:20:0b:01")
-    found = plan(only(rules=(dnat(GONE), second), routes=(route(GONE),), interfaces=UNREADABLE), DEAD)
+    found = plan(only(rules=(dnat(GONE), second), interfaces=UNREADABLE), DEAD)
     assert [item.what for item in found.remove] == [dnat(GONE)]
-
-
-def test_where_no_rule_tells_the_mac_the_state_knows_nothing_of_who_has_the_address_now() -> None:
-    failed = neighbour(GONE, None, NeighbourState.FAILED)
-    found = plan(only(neighbours=(failed,), routes=(route(GONE),), interfaces=UNREADABLE), DEAD)
-    assert found.is_empty
-    for what in (failed, route(GONE)):
-        assert why(found.keep, what).startswith("it can't be told what is behind azvdark")
 
 
 # --- neighbours --------------------------------------------------------------------------------------------------
@@ -210,11 +211,11 @@ def test_where_no_rule_tells_the_mac_the_state_knows_nothing_of_who_has_the_addr
 
 def test_a_permanent_neighbour_goes_with_a_stale_rule_or_a_dead_endpoint_of_its_address_and_mac() -> None:
     entry = neighbour(GONE)
-    with_rule = plan(only(rules=(dnat(GONE),), neighbours=(entry,)))
+    with_rule = plan(only(rules=(SNAT, dnat(GONE)), neighbours=(entry,)))
     assert why(with_rule.remove, entry) == "the pod that had this address and MAC is gone"
-    assert [item.what for item in plan(only(neighbours=(entry,)), DEAD).remove] == [entry]
+    assert [item.what for item in plan(only(rules=(SNAT,), neighbours=(entry,)), DEAD).remove] == [entry]
     for others in (dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), arp_reply(GONE, TUNNEL_MAC)):
-        found = plan(only(rules=(others,), neighbours=(entry,)))
+        found = plan(only(rules=(SNAT, others), neighbours=(entry,)))
         assert why(found.keep, entry) == "nothing tells that azure-vnet has made it"
 
 
@@ -224,16 +225,8 @@ def test_a_permanent_neighbour_goes_with_a_stale_rule_or_a_dead_endpoint_of_its_
         (neighbour(LIVE, LIVE_MAC), "the pod behind azvlive has this MAC"),
         (neighbour(GONE, TUNNEL_MAC), "it goes to the fabric, not to a pod"),
         (neighbour(GONE, NIC_MAC), "its MAC is that of"),
-        (neighbour(GONE, is_foreign=True), "somebody else has learned it or manages it"),
-        (neighbour(GONE, None, NeighbourState.FAILED, is_foreign=True), "somebody else has learned it or manages it"),
-        (neighbour(GONE, state=NeighbourState.REACHABLE), "the kernel has found it by itself"),
-        (neighbour(GONE, state=NeighbourState.STALE), "the kernel has found it by itself"),
         (neighbour(GATEWAY), "it is the gateway of a route"),
-        (neighbour(GATEWAY, None, NeighbourState.FAILED), "it is the gateway of a route"),
-        (neighbour(OWN), "it is an address of this host"),
         (neighbour("10.2.0.32"), "it is outside of the given CIDRs"),
-        (attrs.evolve(neighbour(GONE), dev="azure1"), "it is not on azure0"),
-        (neighbour(LIVE, None, NeighbourState.INCOMPLETE), "the pod behind azvlive has this MAC"),
     ],
 )
 def test_a_neighbour_that_stays_says_why(entry: Neighbour, reason: str) -> None:
@@ -241,76 +234,16 @@ def test_a_neighbour_that_stays_says_why(entry: Neighbour, reason: str) -> None:
     assert why(plan(only(rules=rules, neighbours=(entry,)), DEAD).keep, entry).startswith(reason)
 
 
-@pytest.mark.parametrize("state", [NeighbourState.FAILED, NeighbourState.INCOMPLETE])
-def test_an_unresolved_neighbour_goes(state: int) -> None:
-    entry = neighbour(GONE, None, state)
-    assert why(plan(only(neighbours=(entry,))).remove, entry) == "nothing has answered for this address"
-
-
-# --- routes ------------------------------------------------------------------------------------------------------
-
-
-def test_a_route_to_one_address_on_the_bridge_goes_whatever_its_metric() -> None:
-    routes = (route(GONE), route(GONE, metric=50), route(GONE6))
-    found = plan(only(routes=routes))
-    assert {item.what for item in found.remove} == set(routes)
-    assert "no pod of azure-vnet has this address any more" in why(found.remove, route(GONE))
-
-
-@pytest.mark.parametrize(
-    ("entry", "reason"),
-    [
-        (route(GONE, "lxc1"), "it is by lxc1"),
-        (route(GONE, has_gateway=True), "azure-vnet makes none with a gateway"),
-        (route(GONE, is_plain=False), "azure-vnet makes none with a gateway"),
-        (route(GONE, protocol=Protocol.KERNEL), "the kernel has made it"),
-        (route("10.2.0.32"), "it is outside of the given CIDRs"),
-        (route(GATEWAY), "it is the gateway of a route"),
-        (route(OWN), "it is an address of this host"),
-        (route(LIVE), "the pod behind azvlive has this MAC"),
-        (route(GONE, "azvlive"), "azvlive is there, and nothing tells that its pod has another address"),
-    ],
-)
-def test_a_route_that_stays_says_why(entry: HostRoute, reason: str) -> None:
-    found = plan(only(rules=LIVE_RULES, routes=(entry,)))
-    assert found.is_empty
-    assert why(found.keep, entry).startswith(reason)
-
-
-def test_a_route_to_a_pods_own_interface_goes_only_if_the_state_gives_that_pod_another_address() -> None:
-    entry = route(GONE, "azvlive")
-    assert plan(only(routes=(entry,)), ("azvlive", LIVE_MAC, str(GONE))).is_empty
-    assert [item.what for item in plan(only(routes=(entry,)), ("azvlive", LIVE_MAC, str(LIVE))).remove] == [entry]
-
-
-def test_what_names_no_mac_is_of_the_live_pod_of_its_address_whatever_rule_is_left_of_another() -> None:
-    failed = neighbour(LIVE, None, NeighbourState.FAILED)
-    old = arp_reply(LIVE, GONE_MAC)
-    found = plan(only(rules=(old,), neighbours=(failed,), routes=(route(LIVE),)), ("azvlive", LIVE_MAC, str(LIVE)))
-    assert [item.what for item in found.remove] == [old]
-    assert {item.reason for item in found.keep} == {"azure-vnet serves it: azvlive is there"}
-
-
-@pytest.mark.parametrize(
-    "twin",
-    [
-        route(GONE, has_gateway=True),
-        route(GONE, "azure0,lxc1", is_plain=False),
-        route(GONE6, has_gateway=True, tos=8),
-    ],
-)
-def test_a_route_that_the_kernel_doesnt_tell_from_one_that_stays_stays_too(twin: HostRoute) -> None:
-    entry = route(twin.destination)
-    found = plan(only(routes=(entry, twin)))
-    assert found.is_empty
-    assert why(found.keep, entry) == "the kernel doesn't tell it from another one that stays"
-    for other in (attrs.evolve(twin, metric=9), attrs.evolve(twin, protocol=4), attrs.evolve(twin, dev="lxc1")):
-        assert [item.what for item in plan(only(routes=(entry, other))).remove] == [entry]
-    assert len(plan(only(routes=(entry, entry))).remove) == 2
-
-
-def test_routes_that_are_neither_inside_nor_on_the_bridge_are_counted() -> None:
-    assert plan(only(routes=(route("168.63.129.16", "eth0"),))) == AzureVnetPlan(other_routes=1)
+def test_where_the_rules_were_flushed_a_neighbour_goes_whose_mac_nobody_on_the_bridge_has() -> None:
+    entries = (neighbour(GONE), neighbour(LIVE, LIVE_MAC), neighbour("10.1.0.40", TUNNEL_MAC))
+    found = plan(only(neighbours=entries))
+    assert [item.what for item in found.remove] == [entries[0]]
+    assert why(found.remove, entries[0]).startswith("azure-vnet's rules were flushed")
+    assert plan(only(neighbours=entries, interfaces=UNREADABLE)).is_empty
+    # Rules that nobody looked at may be there.
+    assert plan(only(neighbours=entries, notes=("legacy",))).is_empty
+    seen = attrs.evolve(INTERFACES[1], seen_macs=(GONE_MAC,))
+    assert plan(only(neighbours=entries, interfaces=(*INTERFACES, seen))).is_empty
 
 
 # --- the plan itself ---------------------------------------------------------------------------------------------
@@ -339,8 +272,7 @@ def test_a_plan_is_json() -> None:
         "reason": "no pod here has this MAC any more",
     }
     assert [item["object"] for item in document["remove"] if item["kind"] != "rule"] == [
-        f"{GONE} dev azure0 lladdr {GONE_MAC} PERMANENT",
-        f"{GONE} dev azure0 proto boot",
+        f"{GONE} dev azure0 lladdr {GONE_MAC} PERMANENT"
     ]
 
 
@@ -356,11 +288,11 @@ def test_a_plan_is_lines_for_people_below_their_reasons() -> None:
         f"  - rule       {GONE}  dnat {GONE_MAC} from eth0",
         f"  - rule       {GONE6!s:9}  dnat {GONE_MAC} from eth0",
     ]
-    assert sum(line.startswith("  - ") for line in lines) == 5
+    assert sum(line.startswith("  - ") for line in lines) == 4
     assert sum(line.startswith("  = ") for line in lines) == 4
     assert lines[-3:] == [
         "left alone: 2 rules of others",
-        "would remove 3 rules, 1 neighbour, 1 route",
+        "would remove 3 rules, 1 neighbour",
         "note: legacy rules aren't looked at",
     ]
     assert "azure-vnet has left nothing here" in plan_text(AzureVnetPlan())
@@ -372,4 +304,4 @@ def test_a_reason_is_said_once_and_no_object_of_ipv4_is_wider_than_80_columns() 
     text = plain(plan_text(plan(node_state(rules=stale, neighbours=tuple(map(neighbour, many))))))
     assert text.count("no pod here has this MAC any more") == 1
     assert max(len(line) for line in text.splitlines() if line.startswith("  ")) <= 80
-    assert "would remove 200 rules, 100 neighbours, 1 route" in text
+    assert "would remove 200 rules, 100 neighbours" in text

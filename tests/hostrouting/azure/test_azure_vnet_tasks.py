@@ -1,9 +1,10 @@
-"""RemoveStaleAzureVnet on a node in memory: rounds, locks, and what others do meanwhile."""
+"""RemoveStaleAzureVnet on a node in memory: locks, and what others do meanwhile."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 from typing import TYPE_CHECKING
 
 import attrs
@@ -19,7 +20,6 @@ from stale import (
     neighbour,
     networking,
     node_state,
-    route,
     state,
 )
 
@@ -27,10 +27,10 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet import places
-from hostrouting.azure.vnet.model import NeighbourState, NodeState
+from hostrouting.azure.vnet.lock import old_lock_files
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport
-from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
+from hostrouting.azure.vnet.port import NodeState
+from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale, state_file
 from hostrouting.boot.files import locked
 from hostrouting.cli.azure.vnet_text import report_text
 from hostrouting.model.errors import FileError
@@ -61,29 +61,29 @@ def clean(host: Host, node: BridgeNode, config: HostNetworking | None = None) ->
 
 
 def write_state(host: Host, text: str) -> None:
-    places.state(host.layout).parent.mkdir(parents=True, exist_ok=True)
-    places.state(host.layout).write_text(text)
+    state_file(host.layout).parent.mkdir(parents=True, exist_ok=True)
+    state_file(host.layout).write_text(text)
 
 
 def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: Host, node: FakeBridgeNode) -> None:
     before = node.state
     report = clean(host, node)
-    assert node.state == attrs.evolve(before, rules=LEFT, neighbours=before.neighbours[:1], routes=())
-    assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE), route(GONE)}
-    assert (report.already_gone, report.rounds, report.notes) == ((), 1, ())
+    assert node.state == attrs.evolve(before, rules=LEFT, neighbours=before.neighbours[:1])
+    assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE)}
+    assert report.notes == ()
     assert {item.what for item in report.kept} == {*LIVE_RULES, NODE_RULES[2], before.neighbours[0]}
     calls = len(node.calls)
     again = clean(host, node)
-    assert (again.removed, again.already_gone, again.rounds, again.kept) == ((), (), 0, report.kept)
+    assert (again.removed, again.kept) == ((), report.kept)
     assert set(node.calls[calls:]) == {"look"}
 
 
 def test_rules_go_in_one_batch_and_last_as_they_tell_whose_the_rest_is(host: Host, node: FakeBridgeNode) -> None:
     clean(host, node)
-    assert node.calls == ["look", "remove_neighbours", "remove_routes", "remove_rules", "look", "look"]
+    assert node.calls == ["look", "remove_neighbours", "remove_rules", "look"]
 
 
-@pytest.mark.parametrize("call", ["remove_neighbours", "remove_routes", "remove_rules", "look"])
+@pytest.mark.parametrize("call", ["remove_neighbours", "remove_rules", "look"])
 def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: FakeBridgeNode, call: str) -> None:
     def crash() -> None:
         raise KeyboardInterrupt
@@ -95,16 +95,16 @@ def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: Fak
     with pytest.raises(KeyboardInterrupt):
         clean(host, node)
     clean(host, node)
-    assert (node.state.rules, len(node.state.neighbours), node.state.routes) == (LEFT, 1, ())
+    assert (node.state.rules, len(node.state.neighbours)) == (LEFT, 1)
 
 
 def test_a_plan_changes_nothing_and_waits_for_nobody(host: Host, node: FakeBridgeNode) -> None:
     before = node.state
     with locked(host.layout.lock, CancelScope()):
-        places.lock_files(host.layout)[0].parent.mkdir(parents=True)
-        places.lock_files(host.layout)[0].touch()
+        old_lock_files(host.layout)[0].parent.mkdir(parents=True)
+        old_lock_files(host.layout)[0].touch()
         plan = plan_stale(networking(), host, node=node)
-    assert len(plan.remove) == 5
+    assert len(plan.remove) == 4
     assert node.state == before
     assert node.calls == ["look"]
 
@@ -129,88 +129,57 @@ def test_an_image_has_no_kernel_to_clean(tmp_path: Path, node: FakeBridgeNode) -
 # --- what others do meanwhile ------------------------------------------------------------------------------------
 
 
-def test_a_rule_that_is_gone_before_the_batch_means_planning_again(host: Host, node: FakeBridgeNode) -> None:
-    gone = dnat(GONE)
-    node.before("remove_rules", lambda: node.change(rules=tuple(rule for rule in node.state.rules if rule != gone)))
-    report = clean(host, node)
-    assert report.rounds == 2
-    assert [item.what for item in report.already_gone] == [gone]
-    assert node.state.rules == LEFT
-    assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE), route(GONE)} - {gone}
-    assert "it took 2 rounds" in report_text(report)
+def test_what_has_changed_since_the_plan_is_never_forced_and_the_next_run_goes_on(
+    host: Host, node: FakeBridgeNode
+) -> None:
+    """azure-vnet of old, without a lock that could keep it out, writes the rule of a new pod for the address."""
+    alive = dnat(GONE, "a2:06:00:20:0b:99")
 
-
-def test_what_has_come_alive_since_the_plan_is_never_forced(host: Host, node: FakeBridgeNode) -> None:
     def start_pod() -> None:
-        """azure-vnet of old, without a lock that could keep it out, writes the rule of a new pod for the address."""
-        new = attrs.evolve(node.state.interfaces[-1], index=9, name="azvnew", far_mac="a2:06:00:20:0b:99")
-        rules = (*LEFT, *GONE_RULES[1:], dnat(GONE, "a2:06:00:20:0b:99"))
+        new = attrs.evolve(node.state.interfaces[-1], name="azvnew", far_mac="a2:06:00:20:0b:99")
+        rules = (*LEFT, *(rule for rule in GONE_RULES if rule != dnat(GONE)), alive)
         node.change(rules=rules, interfaces=(*node.state.interfaces, new))
 
     node.before("remove_rules", start_pod)
-    report = clean(host, node)
-    assert node.state.rules == (*LEFT, dnat(GONE, "a2:06:00:20:0b:99"))
-    assert report.rounds == 2
-
-
-def test_a_world_that_never_stands_still_is_given_up_after_three_rounds(host: Host, node: FakeBridgeNode) -> None:
-    def change() -> None:
-        count = node.calls.count("remove_rules")
-        node.change(rules=(*LEFT, dnat(GONE, f"a2:00:00:00:00:{count:02x}")))
-        node.before("remove_rules", change)
-
-    node.before("remove_rules", change)
-    with pytest.raises(AzureVnetError, match="3 times over; see to it that neither azure-vnet nor azure-cnms"):
+    with pytest.raises(AzureVnetError, match="run it again"):
         clean(host, node)
-    assert node.calls.count("remove_rules") == 3
-    assert set(LEFT) < set(node.state.rules)
+    assert set(GONE_RULES) - {dnat(GONE)} < set(node.state.rules)
+    clean(host, node)
+    assert node.state.rules == (*LEFT, alive)
 
 
-def test_neighbours_and_routes_that_go_by_themselves_are_already_gone(host: Host, node: FakeBridgeNode) -> None:
-    node.before("remove_neighbours", lambda: node.change(neighbours=(), routes=()))
-    report = clean(host, node)
-    assert {item.what for item in report.already_gone} == {neighbour(GONE), route(GONE)}
-    assert report.rounds == 1
+def test_neighbours_that_go_by_themselves_are_fine(host: Host, node: FakeBridgeNode) -> None:
+    node.before("remove_neighbours", lambda: node.change(neighbours=()))
+    assert neighbour(GONE) in {item.what for item in clean(host, node).removed}
 
 
-def test_an_address_that_something_still_sends_to_isnt_chased(host: Host, node: FakeBridgeNode) -> None:
-    unresolved = neighbour("10.1.0.40", None, NeighbourState.FAILED)
-    node.change(neighbours=(unresolved,))
-
-    def ask_again() -> None:
-        node.change(neighbours=(attrs.evolve(unresolved, state=NeighbourState.INCOMPLETE),))
-
-    node.before("remove_rules", ask_again)
-    report = clean(host, node)
-    assert report.rounds == 1
-    assert "1 more to go have come since" in report.notes[0]
+def test_what_has_come_since_is_told(host: Host, node: FakeBridgeNode) -> None:
+    more = dnat("10.1.0.40")
+    node.before("remove_rules", lambda: node.before("look", lambda: node.change(rules=(*node.state.rules, more))))
+    assert "1 more to go have come since" in clean(host, node).notes[0]
 
 
 def test_what_was_removed_is_told_though_azure_vnet_is_at_its_state_again(host: Host, node: FakeBridgeNode) -> None:
     def begin_to_write() -> None:
         write_state(host, '{"Network": {')
 
-    node.before("remove_rules", lambda: node.before("look", lambda: node.before("look", begin_to_write)))
+    node.before("remove_rules", lambda: node.before("look", begin_to_write))
     report = clean(host, node)
-    assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE), route(GONE)}
+    assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE)}
     assert report.kept
     (note,) = report.notes
     assert note.startswith("whether anything has come back since isn't known: ")
     assert "nothing was removed" not in note
 
 
-@pytest.mark.parametrize("looks", [1, 2], ids=["at once", "after the lock was let go"])
-def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: FakeBridgeNode, looks: int) -> None:
+def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: FakeBridgeNode) -> None:
     def put_back() -> None:
         node.change(rules=(*node.state.rules, dnat(GONE)))
 
-    def arm() -> None:
-        node.before("look", put_back if looks == 1 else lambda: node.before("look", put_back))
-
-    node.before("remove_rules", arm)
+    node.before("remove_rules", lambda: node.before("look", put_back))
     with pytest.raises(AzureVnetError, match="are back") as caught:
         clean(host, node)
-    for word in ("CNI CHECK", "azure-cnms", dnat(GONE), str(places.state(host.layout))):
+    for word in ("CNI CHECK", "azure-cnms", dnat(GONE), str(state_file(host.layout))):
         assert word in str(caught.value)
 
 
@@ -229,7 +198,7 @@ def test_a_refusal_is_raised_as_it_is(host: Host, node: FakeBridgeNode) -> None:
 
 
 def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host, node: FakeBridgeNode) -> None:
-    path = places.lock_files(host.layout)[0]
+    path = old_lock_files(host.layout)[0]
     path.parent.mkdir(parents=True)
     path.touch()
     clock = FakeClock()
@@ -248,19 +217,26 @@ def test_another_run_of_ours_is_waited_for(host: Host, node: FakeBridgeNode) -> 
 
 def test_a_state_that_cant_be_understood_removes_nothing(host: Host, node: FakeBridgeNode) -> None:
     write_state(host, '{"Network": {')
-    with pytest.raises(AzureVnetError, match="it isn't JSON") as caught:
+    with pytest.raises(AzureVnetError, match="can't be understood") as caught:
         clean(host, node)
-    assert str(places.state(host.layout)) in str(caught.value)
-    with pytest.raises(AzureVnetError, match="it isn't JSON"):
+    assert str(state_file(host.layout)) in str(caught.value)
+    with pytest.raises(AzureVnetError, match="can't be understood"):
         plan_stale(networking(), host, node=node)
     assert set(node.calls) == {"look"}
 
 
 def test_a_state_that_cant_be_read_removes_nothing(host: Host, node: FakeBridgeNode) -> None:
-    places.state(host.layout).mkdir(parents=True)
-    with pytest.raises(AzureVnetError, match="can't tell which pods azure-vnet still serves: can't read .*: Is a dir"):
+    state_file(host.layout).mkdir(parents=True)
+    with pytest.raises(AzureVnetError, match="can't tell which pods azure-vnet still serves: .* isn't a file"):
         clean(host, node)
     assert set(node.calls) == {"look"}
+
+
+def test_a_pipe_as_state_file_is_an_error_and_hangs_nothing(host: Host, node: FakeBridgeNode) -> None:
+    state_file(host.layout).parent.mkdir(parents=True)
+    os.mkfifo(state_file(host.layout))
+    with pytest.raises(AzureVnetError, match="isn't a file"):
+        plan_stale(networking(), host, node=node)
 
 
 @pytest.mark.parametrize("text", ["", state(), state(("azvgone", GONE_MAC, str(GONE)))])
@@ -268,8 +244,8 @@ def test_an_empty_state_and_one_that_lists_dead_pods_are_fine_and_never_written(
     host: Host, node: FakeBridgeNode, text: str
 ) -> None:
     write_state(host, text)
-    assert len(clean(host, node).removed) == 5
-    assert places.state(host.layout).read_text() == text
+    assert len(clean(host, node).removed) == 4
+    assert state_file(host.layout).read_text() == text
 
 
 # --- the report --------------------------------------------------------------------------------------------------
@@ -280,14 +256,12 @@ def test_a_report_is_json_and_text(host: Host, node: FakeBridgeNode) -> None:
     report = clean(host, node)
     document = report.to_json()
     assert json.loads(json.dumps(document)) == document
-    assert set(document) == {
-        "schema", "removed", "alreadyGone", "kept", "otherRules", "otherRoutes", "rounds", "notes"
-    }  # fmt: skip
+    assert set(document) == {"schema", "removed", "kept", "otherRules", "notes"}
     assert document["notes"] == ["legacy"]
     text = report_text(report)
-    assert text.count("  - ") == 5
+    assert text.count("  - ") == 4
     assert text.count("  = ") == 4
-    assert "removed 3 rules, 1 neighbour, 1 route" in text
+    assert "removed 3 rules, 1 neighbour" in text
     assert text.endswith("note: legacy")
     assert "nothing of what was looked at is to be removed" in report_text(clean(host, node))
     node.change(notes=())

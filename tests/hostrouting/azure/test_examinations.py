@@ -14,7 +14,7 @@ from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking, LoadBa
 from hostrouting.azure.examinations import examinations
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE, TABLE
-from hostrouting.azure.vnet.model import Interface, Neighbour, NodeState
+from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.examination import Severity
 from hostrouting.doctor.examine import examine
 from hostrouting.model.links import Link
@@ -234,7 +234,7 @@ def test_another_consumer_in_the_config_is_a_finding(node: Node) -> None:
 def test_rules_that_nobody_looked_at_arent_called_fine_while_there_is_a_bridge(
     node: Node, bridges: tuple[str, ...]
 ) -> None:
-    interfaces = tuple(Interface(3, name) for name in bridges)
+    interfaces = tuple(Interface(name) for name in bridges)
     node.bridge.state = NodeState(interfaces=interfaces, notes=("the legacy ebtables has rules too",))
     unseen = [one for one in node.examined(networking()).faults if one.kind == "azure-vnet-unseen"]
     assert [(one.subject, one.severity) for one in unseen] == [(name, Severity.UNKNOWN) for name in bridges]
@@ -242,7 +242,7 @@ def test_rules_that_nobody_looked_at_arent_called_fine_while_there_is_a_bridge(
 
 
 def test_what_azure_vnet_left_is_one_finding_with_the_command_that_removes_it(node: Node) -> None:
-    stay = Neighbour("azure0", IPv4Address("10.9.0.1"), "0a:00:00:00:00:01", 0x80)
+    stay = Neighbour("azure0", IPv4Address("10.9.0.1"), "0a:00:00:00:00:01")
     node.bridge.state = NodeState(rules=STALE, neighbours=(stay,))
     (left,) = [one for one in node.examined(networking()).faults if one.kind == "azure-vnet-left"]
     assert left.subject.startswith("rule ")

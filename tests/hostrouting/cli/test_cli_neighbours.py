@@ -12,7 +12,7 @@ from hostrouting import Host, Layout, cli
 from hostrouting.azure import AzureVnetError, nodes
 from hostrouting.azure.probe.port import NodeAddress
 from hostrouting.azure.probe.ruleset import TABLE
-from hostrouting.azure.vnet.model import NodeState
+from hostrouting.azure.vnet.port import NodeState
 from hostrouting.model.links import Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
@@ -197,7 +197,7 @@ def test_its_json_is_one_document(run: Any) -> None:
     assert plan["schema"] == 1
     assert [(one["kind"], one["object"]) for one in plan["remove"]] == [("rule", DNAT)]
     report = json.loads(run("azure-vnet clean CONFIG --output json")[1])
-    assert (report["schema"], len(report["removed"]), report["rounds"]) == (1, 1, 1)
+    assert (report["schema"], len(report["removed"])) == (1, 1)
 
 
 @pytest.mark.parametrize("word", ["plan", "clean"])
