@@ -149,22 +149,26 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to change rules of nft and ebtables in the host's network namespace."""
-    load, remove_rules = LinuxProbeNode.load, LinuxBridgeNode.remove_rules
+    """Refuse to change rules of nft and ebtables, and routes by ip, in the host's network namespace."""
+    remove_rules = LinuxBridgeNode.remove_rules
 
     def guard(what: object) -> None:
         if repr(this_namespace()) == os.environ[_HOST]:
             raise AssertionError(f"a test was about to change the host's rules: {what!r}")
 
-    def guarded_load(self: LinuxProbeNode, text: str) -> None:
-        guard(text)
-        load(self, text)
+    def guarded(change: Callable[[LinuxProbeNode, Any], None]) -> Callable[[LinuxProbeNode, Any], None]:
+        def checked(self: LinuxProbeNode, what: Any) -> None:
+            guard(what)
+            change(self, what)
+
+        return checked
 
     def guarded_remove_rules(self: LinuxBridgeNode, rules: Sequence[str]) -> None:
         guard(rules)
         remove_rules(self, rules)
 
-    monkeypatch.setattr(LinuxProbeNode, "load", guarded_load)
+    for name in ("load", "pin", "unpin"):
+        monkeypatch.setattr(LinuxProbeNode, name, guarded(getattr(LinuxProbeNode, name)))
     monkeypatch.setattr(LinuxBridgeNode, "remove_rules", guarded_remove_rules)
 
 

@@ -15,17 +15,17 @@ __all__ = ["bridge_node", "probe_node"]
 
 
 def probe_node(host: Host, given: ProbeNode | None) -> ProbeNode:
-    """The IPv6 side of a node; by default the kernel's, by nft and netlink.
+    """The IPv6 side of a node; by default the kernel's, by nft and ip.
 
     Raises:
         ConfigError: it wasn't given beside a layout of another root.
     """
-    if given is not None:
-        return given
-    _refuse_this_kernel(host, "LinuxProbeNode() or a FakeProbeNode()")
-    from hostrouting.azure.probe.linux import LinuxProbeNode
+    if given is None:
+        _refuse_another_root(host)
+        from hostrouting.azure.probe.linux import LinuxProbeNode
 
-    return LinuxProbeNode()
+        given = LinuxProbeNode()
+    return given
 
 
 def bridge_node(host: Host, given: BridgeNode | None) -> BridgeNode:
@@ -34,14 +34,14 @@ def bridge_node(host: Host, given: BridgeNode | None) -> BridgeNode:
     Raises:
         ConfigError: it wasn't given beside a layout of another root.
     """
-    if given is not None:
-        return given
-    _refuse_this_kernel(host, "LinuxBridgeNode() or a FakeBridgeNode()")
-    from hostrouting.azure.vnet.linux import LinuxBridgeNode
+    if given is None:
+        _refuse_another_root(host)
+        from hostrouting.azure.vnet.linux import LinuxBridgeNode
 
-    return LinuxBridgeNode()
+        given = LinuxBridgeNode()
+    return given
 
 
-def _refuse_this_kernel(host: Host, instead: str) -> None:
+def _refuse_another_root(host: Host) -> None:
     if not host.layout.is_this_host:
-        raise ConfigError([("node", f"must be given beside a layout below {host.layout.root}: {instead}")])
+        raise ConfigError([("node", f"must be given beside a layout below {host.layout.root}: a real one, or a fake")])

@@ -12,7 +12,6 @@ __all__ = [
     "memory",
     "namespace",
     "netlink",
-    "nexthops",
     "port",
     "recording",
     "rules",

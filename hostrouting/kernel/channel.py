@@ -1,7 +1,7 @@
-"""rtnetlink over pyroute2, for what isn't hot: links, addresses and rules to change, IPv6, neighbours. Its only user.
+"""rtnetlink over pyroute2, for what isn't hot: links, addresses and rules to change, neighbours. Its only user.
 
 pyroute2 drops keywords that it doesn't know, so nothing is passed through: a ``Request`` names all that it means,
-and ``Channel`` sends just that. Attributes carry the names of pyroute2's tables (RTA_*, FRA_*, IFA_*, IFLA_*), which
+and ``Channel`` sends just that. Attributes carry the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*, NDA_*), which
 are those of the kernel's headers.
 
 pyroute2 is imported when the first channel is opened: it takes 130 ms, and brings asyncio.
@@ -64,7 +64,6 @@ def _message_classes() -> dict[int, Any]:
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
     from pyroute2.netlink.rtnl.ndmsg import ndmsg
-    from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
     def extended(base: Any, *more: tuple[int, str, str]) -> Any:
         rows = [row if isinstance(row[0], int) else (number, *row) for number, row in enumerate(base.nla_map)]
@@ -77,7 +76,6 @@ def _message_classes() -> dict[int, Any]:
         # A hardware address has six bytes on Ethernet only.
         (extended(ifinfmsg, (1, "IFLA_ADDRESS", "cdata")), (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK)),
         (ifaddrmsg, (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR, rtnl.RTM_GETADDR)),
-        (extended(rtmsg, (30, "RTA_NH_ID", "uint32")), (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE, rtnl.RTM_GETROUTE)),
         (ndmsg, (rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH, rtnl.RTM_GETNEIGH)),
         (extended(fibmsg, (25, "FRA_DSCP", "uint8")), (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)),
     )

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import socket
 from functools import partial
-from ipaddress import IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,16 +18,13 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
 from hostrouting.azure.errors import LoadBalancerProbeError
-from hostrouting.azure.ipv6 import Ipv6Kernel
+from hostrouting.azure.probe import linux
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.port import Pin
 from hostrouting.azure.probe.ruleset import PROBE, PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel._namespaces import Namespace
-from hostrouting.kernel.channel import Channel, rtnl
-from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import NextHop
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope
 
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 
 OURS = 217
-PINNED = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth0", OURS, 1)
+PINNED = Pin(PROBE_SOURCE, "eth0", OURS, 1)
 
 
 def run(*lines: str) -> str:
@@ -264,20 +260,13 @@ def test_a_tentative_address_is_waited_for(node: Node) -> None:
     assert (report.changed, report.evidence) == (True, "eth1 has fd01::4")
 
 
-def test_a_kernel_without_ipv6_has_no_addresses_of_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    dump = Channel.dump
-
-    def of_all(self: Channel, kind: int, fields: dict[str, int], *attributes: tuple[str, object]) -> object:
-        # rtnl_dump_all: what nobody answers for one family is answered for all.
-        family = 0 if kind == rtnl.RTM_GETADDR else socket.AF_INET
-        return dump(self, kind, fields | {"family": family}, *attributes)
-
+def test_a_kernel_without_ipv6_has_no_addresses_and_routes_of_it(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.kernel.add_address("eth0", "10.1.0.4/24")
     run("ip route add default via 10.1.0.1")
-    with_ipv6 = Ipv6Kernel().addresses()
-    monkeypatch.setattr(Channel, "dump", of_all)
-    assert Ipv6Kernel().addresses() == with_ipv6 != ()
-    assert Ipv6Kernel().routes() == ()
+    monkeypatch.setattr(linux, "_IPV6", tmp_path / "none")
+    assert (node.there.addresses(), node.there.pins(), node.there.default_devices()) == ((), (), ("eth0",))
 
 
 def test_default_devices_are_those_of_ipv6_before_those_of_ipv4_each_by_metric(node: Node) -> None:
@@ -290,16 +279,12 @@ def test_default_devices_are_those_of_ipv6_before_those_of_ipv4_each_by_metric(n
         "ip -6 route add unreachable default metric 1", "ip -6 route add default via fe80::9 dev eth5 table 99",
         "ip route add default via 10.5.0.1 metric 9", "ip route add default via 10.4.0.1 metric 5")  # fmt: skip
     assert node.there.default_devices() == ("eth3", "eth0", "eth2", "eth1", "eth4", "eth5")
-    run("sysctl -qw net.ipv4.nexthop_compat_mode=0")
-    assert node.there.default_devices() == ("eth3", "eth0", "eth2", "eth1", "eth4", "eth5")
 
 
-def test_a_pin_by_a_nexthop_object_is_known_whatever_its_compat_mode(node: Node) -> None:
+def test_a_pin_by_a_nexthop_object_is_known(node: Node) -> None:
     run(f"ip nexthop add id 7 via {PROBE_SOURCE} dev eth0", f"ip -6 route add {REWRITTEN_SOURCE} nhid 7 metric 1")
-    for mode in (1, 0):
-        run(f"sysctl -qw net.ipv4.nexthop_compat_mode={mode}")
-        (pin,) = node.configure().pins.unchanged
-        assert (pin.gateway, pin.dev) == (PROBE_SOURCE, "eth0")
+    (pin,) = node.configure().pins.unchanged
+    assert (pin.gateway, pin.dev) == (PROBE_SOURCE, "eth0")
 
 
 def test_before_router_advertisements_the_ipv4_default_route_names_the_device(node: Node) -> None:
@@ -323,7 +308,7 @@ def test_the_route_moves_with_the_device_and_the_routes_of_others_stay(node: Nod
     run(f"ip -6 route add {REWRITTEN_SOURCE} via fe80::9 dev eth1 metric 50 proto static")
     node.configure()
     node.configure(devices=["eth1"], ipv6_detection="ALWAYS")
-    there = [(pin.dev, pin.protocol, pin.metric) for pin in node.there.pins(REWRITTEN_SOURCE)]
+    there = [(pin.dev, pin.protocol, pin.metric) for pin in node.there.pins()]
     assert there == [("eth1", OURS, 1), ("eth1", 4, 50)]
     assert not node.configure(devices=["eth1"], ipv6_detection="ALWAYS").changed
 
@@ -333,7 +318,7 @@ def test_a_route_of_others_that_does_the_same_in_its_place_is_enough(node: Node)
     report = node.configure()
     assert [(pin.protocol, pin.metric) for pin in report.pins.unchanged] == [(4, 1)]
     node.remove()
-    assert len(node.there.pins(REWRITTEN_SOURCE)) == 1
+    assert len(node.there.pins()) == 1
 
 
 def test_a_rule_that_leads_past_the_route_is_an_error_and_all_is_as_before(node: Node) -> None:
@@ -368,11 +353,11 @@ def test_a_route_of_others_that_would_win_is_an_error_that_names_it(node: Node, 
 def test_a_route_that_is_there_may_be_added_and_one_that_is_not_deleted(node: Node) -> None:
     node.there.pin(PINNED)
     node.there.pin(PINNED)
-    elsewhere = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", OURS, 1)
+    elsewhere = Pin(PROBE_SOURCE, "eth1", OURS, 1)
     node.there.unpin(elsewhere)
-    assert node.there.pins(REWRITTEN_SOURCE) == (PINNED,)
+    assert node.there.pins() == (PINNED,)
     node.there.pin(elsewhere)
-    assert node.there.pins(REWRITTEN_SOURCE) == (elsewhere,)
+    assert node.there.pins() == (elsewhere,)
     node.there.pin(PINNED)
     run(f"ip -6 route add {REWRITTEN_SOURCE} via fe80::9 dev eth1 metric 5 proto static")
     with pytest.raises(LoadBalancerProbeError, match="File exists"):
@@ -380,28 +365,18 @@ def test_a_route_that_is_there_may_be_added_and_one_that_is_not_deleted(node: No
     run(f"ip -6 route del {REWRITTEN_SOURCE} metric 5")
     for _ in range(2):
         node.there.unpin(PINNED)
-    node.there.unpin(Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "ghost0", OURS, 1))
-    assert node.there.pins(REWRITTEN_SOURCE) == ()
+    node.there.unpin(Pin(PROBE_SOURCE, "ghost0", OURS, 1))
+    assert node.there.pins() == ()
 
 
 def test_a_device_that_is_down_or_gone_is_an_error_in_words(node: Node) -> None:
     node.kernel.set_link("eth1", up=False)
     with pytest.raises(LoadBalancerProbeError, match="Nexthop device is not up|Network is down"):
-        node.there.pin(Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", OURS, 1))
-    with pytest.raises(LoadBalancerProbeError, match="no interface is named 'ghost0'"):
-        node.there.pin(Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "ghost0", OURS, 1))
+        node.there.pin(Pin(PROBE_SOURCE, "eth1", OURS, 1))
+    with pytest.raises(LoadBalancerProbeError, match="Cannot find device"):
+        node.there.pin(Pin(PROBE_SOURCE, "ghost0", OURS, 1))
     with pytest.raises(LoadBalancerProbeError, match=re.escape("still missing is device eth1 (it is down)")):
         node.configure(devices=["eth1"], ipv6_detection="ALWAYS")
-
-
-def test_routes_are_read_as_they_are(node: Node) -> None:
-    run("ip -6 route add 2001:db8::/64 via fe80::5 dev eth1 metric 3 proto static")
-    route = next(route for route in Ipv6Kernel().routes() if route.destination == IPv6Network("2001:db8::/64"))
-    assert (route.hops, route.metric, route.protocol) == ((NextHop("eth1", IPv6Address("fe80::5")),), 3, 4)
-    with pytest.raises(RouteError, match="can't add the IPv6 route to 2001:db8::/64"):
-        Ipv6Kernel().add_route(route)
-    Ipv6Kernel().delete_route(route)
-    assert route not in Ipv6Kernel().routes()
 
 
 def test_a_cancel_while_an_address_is_waited_for_changes_nothing(node: Node) -> None:
@@ -447,8 +422,8 @@ def _called(name: str, pin: Pin, there: ProbeNode) -> object:
     try:
         getattr(there, name)(pin)
     except LoadBalancerProbeError as error:
-        return error.errno, there.pins(REWRITTEN_SOURCE)
-    return there.next_hop(REWRITTEN_SOURCE), there.pins(REWRITTEN_SOURCE)
+        return error.errno, there.pins()
+    return there.next_hop(), there.pins()
 
 
 # --- the script that does it at boot -----------------------------------------------------------------------------------
@@ -497,4 +472,4 @@ def test_what_the_script_or_the_task_has_mended_leaves_the_other_nothing_to_chan
     mended = state()
     assert not second()
     assert state() == mended
-    assert node.there.pins(REWRITTEN_SOURCE)[0] == PINNED
+    assert node.there.pins()[0] == PINNED

@@ -31,10 +31,10 @@ class FakeProbeNode:
         addresses: all IPv6 addresses.
         assigned: what the metadata service says, or the error with which it doesn't.
         tables: the listing of each table that is there.
-        pins: the routes to single addresses.
+        pins: the routes to the rewritten source.
         has_nft: whether nft is installed.
 
-    ``next_hops`` says by address where packets go instead of where the routes say: a policy rule may lead elsewhere.
+    What is last in ``next_hops`` is where packets go instead of where the routes say: a policy rule may lead elsewhere.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FakeProbeNode:
         self.tables = dict(tables or {})
         self.pin_list = list(pins)
         self.has_nft = has_nft
-        self.next_hops: dict[IPv6Address, NextHop | None] = {}
+        self.next_hops: list[NextHop | None] = []
         self.loads: list[str] = []
 
     def default_devices(self) -> tuple[str, ...]:
@@ -96,16 +96,15 @@ class FakeProbeNode:
         if listing:
             self.tables[table] = listing
 
-    def pins(self, destination: IPv6Address) -> tuple[Pin, ...]:
-        """The routes to just this address, by metric."""
-        found = [pin for pin in self.pin_list if pin.destination == destination]
-        return tuple(sorted(found, key=lambda pin: pin.metric))
+    def pins(self) -> tuple[Pin, ...]:
+        """The routes to the rewritten source, by metric."""
+        return tuple(sorted(self.pin_list, key=lambda pin: pin.metric))
 
     def pin(self, pin: Pin) -> None:
-        """Add a route, in the place of one of ours of the same metric; one that is there already is fine."""
-        there = [other for other in self.pins(pin.destination) if other.metric == pin.metric]
+        """Add a route, in the place of one of ours of the same metric; somebody else's is an error."""
+        there = [other for other in self.pin_list if other.metric == pin.metric]
         if any(other.protocol != Protocol.HOSTROUTING for other in there):
-            raise LoadBalancerProbeError(f"can't add the IPv6 route {pin}: File exists", errno=errnos.EEXIST)
+            raise LoadBalancerProbeError(f"can't pin the route {pin}: File exists")
         self.pin_list = [other for other in self.pin_list if other not in there] + [pin]
 
     def unpin(self, pin: Pin) -> None:
@@ -113,11 +112,11 @@ class FakeProbeNode:
         if pin in self.pin_list:
             self.pin_list.remove(pin)
 
-    def next_hop(self, destination: IPv6Address) -> NextHop | None:
-        """Where a packet to an address goes: as a rule the route of the lowest metric says it."""
-        if destination in self.next_hops:
-            return self.next_hops[destination]
-        return next((NextHop(pin.dev, pin.gateway) for pin in self.pins(destination)), None)
+    def next_hop(self) -> NextHop | None:
+        """Where a packet to the rewritten source goes: as a rule the route of the lowest metric says it."""
+        if self.next_hops:
+            return self.next_hops[-1]
+        return next((NextHop(pin.dev, pin.gateway) for pin in self.pins()), None)
 
     def _need_nft(self) -> None:
         if not self.has_nft:

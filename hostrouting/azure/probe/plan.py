@@ -86,6 +86,7 @@ class ProbePlan:
         rules_before: what is in force; None: nothing.
         rules_after: the same, once the text is loaded.
         pins: the routes.
+        problem: why rules may be in force that nobody sees.
     """
 
     device: str | None = None
@@ -96,6 +97,7 @@ class ProbePlan:
     rules_before: str | None = None
     rules_after: str | None = None
     pins: PinPlan = attrs.field(factory=PinPlan)
+    problem: str | None = None
 
     @property
     def has_new_rules(self) -> bool:
@@ -280,7 +282,7 @@ def plan_pins(dev: str | None, there: Iterable[Pin]) -> PinPlan:
     ours = tuple(pin for pin in pins if pin.protocol == Protocol.HOSTROUTING)
     if dev is None:
         return PinPlan(remove=ours)
-    wanted = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, dev, Protocol.HOSTROUTING, BEST_METRIC)
+    wanted = Pin(PROBE_SOURCE, dev, Protocol.HOSTROUTING, BEST_METRIC)
     foreign = tuple(pin for pin in pins if pin not in ours and pin.metric <= BEST_METRIC)
     for pin in foreign:
         if (pin.gateway, pin.dev) != (wanted.gateway, wanted.dev):

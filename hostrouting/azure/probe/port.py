@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
+from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE
+
 if TYPE_CHECKING:
     from ipaddress import IPv6Address
 
@@ -35,17 +37,15 @@ class NodeAddress:
 
 @attrs.frozen
 class Pin:
-    """A host route to one IPv6 address through a gateway on a device, in table main.
+    """A route of table main to just the rewritten source of probes.
 
     Args:
-        destination: of the /128.
         gateway: link-local, on the device.
         dev: the interface.
         protocol: who installed it; 217 is ours.
         metric: the lowest wins.
     """
 
-    destination: IPv6Address
     gateway: IPv6Address | None
     dev: str
     protocol: int
@@ -53,7 +53,7 @@ class Pin:
 
     def __str__(self) -> str:
         via = "" if self.gateway is None else f" via {self.gateway}"
-        return f"{self.destination}{via} dev {self.dev} proto {self.protocol} metric {self.metric}"
+        return f"{REWRITTEN_SOURCE}{via} dev {self.dev} proto {self.protocol} metric {self.metric}"
 
 
 class ProbeNode(Protocol):
@@ -94,21 +94,18 @@ class ProbeNode(Protocol):
         """Have nft carry out a text, all of it or nothing."""
         ...
 
-    def pins(self, destination: IPv6Address) -> tuple[Pin, ...]:
-        """The routes of table main to just this address, in the kernel's order; of several hops, each is one."""
+    def pins(self) -> tuple[Pin, ...]:
+        """The routes to the rewritten source, the best metric first; of several hops, each is one."""
         ...
 
     def pin(self, pin: Pin) -> None:
-        """Add a route, in the place of one of ours of the same metric; one that is there already is fine.
-
-        Somebody else's of that metric is an error.
-        """
+        """Add a route, in the place of one of ours of the same metric; somebody else's is an error."""
         ...
 
     def unpin(self, pin: Pin) -> None:
         """Delete a route; one that isn't there is fine."""
         ...
 
-    def next_hop(self, destination: IPv6Address) -> NextHop | None:
-        """Where an unmarked packet of this node to an address goes, by whatever table; None: nowhere."""
+    def next_hop(self) -> NextHop | None:
+        """Where an unmarked packet to the rewritten source goes, by whatever table; None: nowhere."""
         ...

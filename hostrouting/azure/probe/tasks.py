@@ -6,7 +6,7 @@ The way of the data: read the node -> plan (pure) -> install for the next boot -
 from __future__ import annotations
 
 import errno as errnos
-from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -14,11 +14,9 @@ import attrs
 from hostrouting.azure import nodes
 from hostrouting.azure.config import Ipv6Detection
 from hostrouting.azure.errors import LoadBalancerProbeError
-from hostrouting.azure.probe.apply import apply_plan, see_way
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.plan import (
     ALWAYS,
-    Evidence,
     ProbePlan,
     ProbeReport,
     choose_device,
@@ -40,9 +38,8 @@ if TYPE_CHECKING:
     from ipaddress import IPv6Address
 
     from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
-    from hostrouting.azure.probe.port import ProbeNode
-    from hostrouting.boot.parts import Part
-    from phases import CancelScope
+    from hostrouting.azure.probe.port import Pin, ProbeNode
+    from phases import CancelScope, Undo
 
 __all__ = ["ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "plan_next_boot", "plan_probe"]
 
@@ -72,7 +69,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     """
     probe = config.load_balancer_probe
     if not probe.enabled:
-        return _plan_removal(host, node, is_asked_for=False)
+        return _plan_removal(host, node, NOT_ENABLED, is_asked_for=False)
     if host.is_image:
         return ProbePlan(_device_of_image(probe))
     node = nodes.probe_node(host, node)
@@ -119,14 +116,16 @@ def _plan_now(
     device, missing = choose_device(probe.devices or node.default_devices(), node.links())
     if device is None or missing is not None:
         return ProbePlan(device, missing=missing)
-    evidence = _judge(probe, node, device, assigned)
+    if probe.ipv6_detection is Ipv6Detection.ALWAYS:
+        evidence = ALWAYS
+    else:
+        evidence = judge_addresses(device, node.addresses()) if assigned is None else judge_assigned(assigned)
     sentence = evidence.sentence
     # A false no costs the service, a false yes nothing: without probes the rules match nothing.
     if not evidence.has_ipv6:
-        may_come = probe.required and evidence.missing is not None
         if is_installed(host, PROBE):
             sentence += ", but it is installed already, and stays"
-        elif not may_come:
+        elif not probe.required or evidence.missing is None:
             return ProbePlan(device, sentence, sentence, evidence.missing)
         elif not is_last:
             return ProbePlan(device, sentence, missing=evidence.missing)
@@ -134,42 +133,19 @@ def _plan_now(
             sentence += ", but it may come, and the rules are required"
     text = render_ruleset(device)
     after = node.dry_run(text, TABLE)
-    return ProbePlan(
-        device,
-        sentence,
-        ruleset=text,
-        rules_before=node.listing(TABLE),
-        rules_after=after,
-        pins=plan_pins(device, node.pins(REWRITTEN_SOURCE)),
-    )
+    return _read_again(ProbePlan(device, sentence, ruleset=text, rules_after=after), node)
 
 
 def _read_again(plan: ProbePlan, node: ProbeNode) -> ProbePlan:
     """The same plan for what is in force by now."""
-    pins = plan_pins(plan.device, node.pins(REWRITTEN_SOURCE))
-    return attrs.evolve(plan, rules_before=node.listing(TABLE), pins=pins)
-
-
-def _judge(
-    probe: LoadBalancerProbe, node: ProbeNode, device: str, assigned: tuple[IPv6Address, ...] | None
-) -> Evidence:
-    if probe.ipv6_detection is Ipv6Detection.ALWAYS:
-        return ALWAYS
-    if assigned is not None:
-        return judge_assigned(assigned)
-    return judge_addresses(device, node.addresses())
+    return attrs.evolve(plan, rules_before=node.listing(TABLE), pins=plan_pins(plan.device, node.pins()))
 
 
 def _device_of_image(probe: LoadBalancerProbe) -> str:
     if not probe.devices:
-        raise ConfigError(
-            [
-                (
-                    "hostNetworking.loadBalancerProbe.devices",
-                    "must be given for an image: there is no kernel to ask which device its default route has",
-                )
-            ]
-        )
+        path = "hostNetworking.loadBalancerProbe.devices"
+        reason = "must be given for an image: there is no kernel to ask which device its default route has"
+        raise ConfigError([(path, reason)])
     return probe.devices[0]
 
 
@@ -186,7 +162,7 @@ class ConfigureLoadBalancerProbe:
     Args:
         config: what is wanted.
         host: where; None: this host.
-        node: its IPv6 side; None: this kernel's, by nft and netlink.
+        node: its IPv6 side; None: this kernel's, by nft and ip.
     """
 
     name = "configure-load-balancer-probe"
@@ -211,24 +187,21 @@ class ConfigureLoadBalancerProbe:
         host, probe = self.host or Host(), self.config.load_balancer_probe
         with alone(host, scope, is_wanting=probe.enabled):
             if not probe.enabled:
-                return _remove(host, self.node, scope, is_asked_for=False)
+                return _remove(host, self.node, scope, NOT_ENABLED, is_asked_for=False)
             if host.is_image:
                 return self._install(host, scope, ProbeReport(_device_of_image(probe)))
-            report = self._do(host, scope)
+            node = nodes.probe_node(host, self.node)
+            try:
+                report = self._carry_out(host, node, scope)
+            except LoadBalancerProbeError as error:
+                if probe.required:
+                    raise
+                # With what couldn't be put back, if anything.
+                problem = "\n".join([str(error), *getattr(error, "__notes__", ())])
+                report = self._install(host, scope, ProbeReport(_known_device(probe, node), problem=problem))
             if is_installed(host, PROBE):
                 start_oneshot(host, PROBE)
         return report
-
-    def _do(self, host: Host, scope: CancelScope) -> ProbeReport:
-        probe, node = self.config.load_balancer_probe, nodes.probe_node(host, self.node)
-        try:
-            return self._carry_out(host, node, scope)
-        except LoadBalancerProbeError as error:
-            if probe.required:
-                raise
-            # With what couldn't be put back, if anything.
-            problem = "\n".join([str(error), *getattr(error, "__notes__", ())])
-            return self._install(host, scope, ProbeReport(_known_device(probe, node), problem=problem))
 
     def _carry_out(self, host: Host, node: ProbeNode, scope: CancelScope) -> ProbeReport:
         probe = self.config.load_balancer_probe
@@ -239,11 +212,11 @@ class ConfigureLoadBalancerProbe:
             if plan.device is not None and plan.missing is None and plan.skipped_because is None:
                 with all_or_nothing(scope) as undo:
                     # Not under the lock: the gate of a starting machine waits for that.
-                    is_new = install_part(host, self.config.consumer, self._part(host, plan.device), undo)
+                    is_new = self._install_part(host, plan.device, undo)
                     with locked(host.layout.lock, scope), all_or_nothing(scope) as own:
                         plan = _read_again(plan, node)
-                        apply_plan(plan, node, scope, own)
-                        see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
+                        _apply(plan, node, scope, own)
+                        _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
             report = ProbeReport(
                 plan.device,
                 plan.evidence,
@@ -269,11 +242,11 @@ class ConfigureLoadBalancerProbe:
         if report.device is None:
             return report
         with all_or_nothing(scope) as undo:
-            is_new = install_part(host, self.config.consumer, self._part(host, report.device), undo)
-        return attrs.evolve(report, files_changed=is_new)
+            return attrs.evolve(report, files_changed=self._install_part(host, report.device, undo))
 
-    def _part(self, host: Host, device: str) -> Part:
-        return probe_part(device, host.layout, required=self.config.load_balancer_probe.required)
+    def _install_part(self, host: Host, device: str, undo: Undo) -> bool:
+        part = probe_part(device, host.layout, required=self.config.load_balancer_probe.required)
+        return install_part(host, self.config.consumer, part, undo)
 
 
 def _known_device(probe: LoadBalancerProbe, node: ProbeNode) -> str | None:
@@ -281,6 +254,45 @@ def _known_device(probe: LoadBalancerProbe, node: ProbeNode) -> str | None:
         return choose_device(probe.devices or node.default_devices(), node.links())[0]
     except LoadBalancerProbeError:
         return next(iter(probe.devices), None)  # the problem that is reported already
+
+
+def _apply(plan: ProbePlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:
+    """Load the rules, see them in force, and change the routes."""
+    if plan.has_new_rules:
+        scope.check()
+        undo.push(partial(_put_back, node, plan.rules_before))
+        node.load(plan.ruleset)
+        if node.listing(TABLE) != plan.rules_after:
+            raise LoadBalancerProbeError(
+                f"the nftables table ip6 {TABLE} isn't as it was loaded: somebody else changes it; look at: "
+                f"nft list table ip6 {TABLE}"
+            )
+    # On the way back those of before come first, each in the place of what took its own.
+    for pin in plan.pins.add:
+        undo.push(partial(node.unpin, pin))
+    for pin in plan.pins.remove:
+        undo.push(partial(node.pin, pin))
+    for change, pins in ((node.pin, plan.pins.add), (node.unpin, plan.pins.remove)):
+        for pin in pins:
+            scope.check()
+            change(pin)
+
+
+def _put_back(node: ProbeNode, before: str | None) -> None:
+    if node.listing(TABLE) != before:
+        node.load(REMOVAL + (before or ""))
+
+
+def _see_way(node: ProbeNode, pin: Pin) -> None:
+    """A policy rule may lead past table main, and others may have changed it meanwhile."""
+    hop = node.next_hop()
+    if hop is not None and (hop.dev, hop.gateway) == (pin.dev, pin.gateway):
+        return
+    instead = "nowhere" if hop is None else f"{'' if hop.gateway is None else f'via {hop.gateway} '}dev {hop.dev}"
+    raise LoadBalancerProbeError(
+        f"the pinned route doesn't win ({pin}): answers to probes would go {instead}; look at: ip -6 rule; "
+        f"ip -6 route show table all {REWRITTEN_SOURCE}"
+    )
 
 
 # --- and back ----------------------------------------------------------------------------------------------------
@@ -292,7 +304,7 @@ class RemoveLoadBalancerProbe:
 
     Args:
         host: where; None: this host.
-        node: its IPv6 side; None: this kernel's, by nft and netlink.
+        node: its IPv6 side; None: this kernel's, by nft and ip.
     """
 
     name = "remove-load-balancer-probe"
@@ -313,59 +325,47 @@ class RemoveLoadBalancerProbe:
         """
         host = self.host or Host()
         with alone(host, scope, is_wanting=False):
-            return _remove(host, self.node, scope, is_asked_for=True)
+            return _remove(host, self.node, scope, NOT_INSTALLED, is_asked_for=True)
 
 
-def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> ProbePlan:
+def _plan_removal(host: Host, node: ProbeNode | None, reason: str, *, is_asked_for: bool) -> ProbePlan:
     """What to take back.
 
     Args:
         host: where.
         node: its IPv6 side; None: this kernel's.
+        reason: why nothing is wanted.
         is_asked_for: not because a config doesn't enable it; else a node on which nothing was installed isn't asked.
     """
-    skipped = NOT_INSTALLED if is_asked_for else NOT_ENABLED
+    plan = ProbePlan(skipped_because=reason)
     if host.is_image or not (is_asked_for or is_installed(host, PROBE)):
-        return ProbePlan(skipped_because=skipped)
+        return plan
     node = nodes.probe_node(host, node)
-    pins = plan_pins(None, node.pins(REWRITTEN_SOURCE))
-    before = _listing_if_any(node)
-    return ProbePlan(skipped_because=skipped, ruleset="" if before is None else REMOVAL, rules_before=before, pins=pins)
-
-
-def _listing_if_any(node: ProbeNode) -> str | None:
+    before = problem = None
     try:
-        return node.listing(TABLE)
+        before = node.listing(TABLE)
     except LoadBalancerProbeError as error:
-        if error.errno == errnos.ENOENT:
-            return None  # no nft, which alone could have loaded a table
-        raise
+        if error.errno != errnos.ENOENT:
+            raise
+        # Nobody sees whether rules that were loaded are in force still.
+        problem = f"{error}; then again: hostrouting lb-probe remove, as rules in force stay until that or a boot"
+    pins = plan_pins(None, node.pins())
+    return attrs.evolve(plan, ruleset=REMOVAL, rules_before=before, pins=pins, problem=problem)
 
 
-def _why_rules_may_stay(node: ProbeNode) -> str | None:
-    """Without nft nobody sees whether rules that were loaded are in force still."""
-    try:
-        node.listing(TABLE)
-    except LoadBalancerProbeError as error:
-        return f"{error}; then again: hostrouting lb-probe remove, as rules in force stay until that or a boot"
-    return None
-
-
-def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
-    if _plan_removal(host, node, is_asked_for=is_asked_for).is_empty and not is_installed(host, PROBE):
-        return ProbeReport(skipped_because=NOT_INSTALLED if is_asked_for else NOT_ENABLED)
+def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, reason: str, *, is_asked_for: bool) -> ProbeReport:
+    plan = _plan_removal(host, node, reason, is_asked_for=is_asked_for)
+    if plan.is_empty and not is_installed(host, PROBE):
+        return ProbeReport(skipped_because=reason)
     # Where the kernel refuses, the files are as before too.
-    with nullcontext() if host.is_image else locked(host.layout.lock, scope):
-        plan = _plan_removal(host, node, is_asked_for=is_asked_for)
-        might_stay = plan.rules_before is None and not host.is_image and is_installed(host, PROBE)
-        problem = _why_rules_may_stay(nodes.probe_node(host, node)) if might_stay else None
-        if not plan.is_empty:
-            with all_or_nothing(scope) as undo:
-                apply_plan(plan, nodes.probe_node(host, node), scope, undo)
+    _take_back(plan, host, node, scope)
     is_new = bool(remove_parts(host, scope, PROBE))
     # A script or a flush may have given the rules back meanwhile; now nobody does it any more.
-    again = _plan_removal(host, node, is_asked_for=True)
-    if not again.is_empty:
+    _take_back(_plan_removal(host, node, reason, is_asked_for=True), host, node, scope)
+    return ProbeReport(problem=plan.problem, rules_changed=plan.has_new_rules, pins=plan.pins, files_changed=is_new)
+
+
+def _take_back(plan: ProbePlan, host: Host, node: ProbeNode | None, scope: CancelScope) -> None:
+    if not plan.is_empty:
         with locked(host.layout.lock, scope), all_or_nothing(scope) as undo:
-            apply_plan(again, nodes.probe_node(host, node), scope, undo)
-    return ProbeReport(problem=problem, rules_changed=plan.has_new_rules, pins=plan.pins, files_changed=is_new)
+            _apply(plan, nodes.probe_node(host, node), scope, undo)

@@ -137,7 +137,7 @@ def lose_the_pin(node: Node) -> None:
 
 
 def add_a_pin(node: Node) -> None:
-    node.probe.pin_list.append(Pin(REWRITTEN_SOURCE, IPv6Address("fe80::1"), "eth1", Protocol.HOSTROUTING, 7))
+    node.probe.pin_list.append(Pin(IPv6Address("fe80::1"), "eth1", Protocol.HOSTROUTING, 7))
 
 
 def remove_nft(node: Node) -> None:

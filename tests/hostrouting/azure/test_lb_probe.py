@@ -15,7 +15,7 @@ from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancer
 from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.plan import ProbePlan, ProbeReport
 from hostrouting.azure.probe.port import NodeAddress, Pin
-from hostrouting.azure.probe.ruleset import PROBE, PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.azure.probe.ruleset import PROBE, PROBE_SOURCE, REMOVAL, TABLE, render_ruleset
 from hostrouting.azure.probe.tasks import (
     ConfigureLoadBalancerProbe,
     RemoveLoadBalancerProbe,
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 OURS, STATIC = 217, 4
 OWN = NodeAddress("eth0", IPv6Address("fd00::4"))
 TENTATIVE = attrs.evolve(OWN, is_usable=False)
-PINNED = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth0", OURS, 1)
-ASTRAY = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", OURS, 1)
-FOREIGN = Pin(REWRITTEN_SOURCE, IPv6Address("fe80::1"), "eth0", STATIC, 1)
+PINNED = Pin(PROBE_SOURCE, "eth0", OURS, 1)
+ASTRAY = Pin(PROBE_SOURCE, "eth1", OURS, 1)
+FOREIGN = Pin(IPv6Address("fe80::1"), "eth0", STATIC, 1)
 UNAVAILABLE = LoadBalancerProbeError("Azure's metadata service is unavailable")
 
 
@@ -448,7 +448,7 @@ def test_a_route_that_does_not_win_is_an_error_and_all_is_as_before(
     world: World, hop: NextHop | None, said: str
 ) -> None:
     before = world.state()
-    world.node.next_hops[REWRITTEN_SOURCE] = hop
+    world.node.next_hops.append(hop)
     with pytest.raises(LoadBalancerProbeError, match=said):
         world.configure(config(required=True))
     assert world.state() == before

@@ -6,12 +6,12 @@ import re
 
 from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
 from hostrouting.azure.probe.port import Pin
-from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
+from hostrouting.azure.probe.ruleset import PROBE_SOURCE
 from hostrouting.boot.preview import BootPlan, FileChange
 from hostrouting.cli.azure.probe_text import plan_text, report_text
 
-OURS = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth0", 217, 1)
-OLD = Pin(REWRITTEN_SOURCE, PROBE_SOURCE, "eth1", 217, 1)
+OURS = Pin(PROBE_SOURCE, "eth0", 217, 1)
+OLD = Pin(PROBE_SOURCE, "eth1", 217, 1)
 
 
 def plain(text: str) -> str:
