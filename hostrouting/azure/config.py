@@ -184,19 +184,17 @@ class HostNetworking(_Sections):
             ConfigError: with all problems of both sections, each with its path.
         """
         problems: list[tuple[str, str]] = []
-        routing, sections = Config(), None
         try:
-            routing = Config.from_mapping(mapping)
+            consumer = Config.from_mapping(mapping).consumer
         except ConfigError as error:
             # What is wrong with the whole document is said below.
             problems += [(path, message) for path, message in error.problems if path]
         try:
-            sections = read_section(_Sections, mapping, SECTION)
+            sections = read_section(_Sections, mapping, SECTION) or _Sections()
         except ConfigError as error:
             problems += error.problems
         if problems:
             raise ConfigError(problems)
-        sections, consumer = sections or _Sections(), routing.consumer
         return cls(sections.load_balancer_probe, sections.stale_azure_vnet, consumer)
 
     @classmethod

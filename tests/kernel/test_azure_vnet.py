@@ -37,7 +37,7 @@ from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
 from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
-from hostrouting.azure.vnet.lock import lock_file, old_lock_files
+from hostrouting.azure.vnet.lock import lock_file
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale, state_file
 from hostrouting.testing import FakeSystemd
@@ -522,21 +522,6 @@ def test_a_lock_that_is_released_in_time_is_waited_for(world: AzureWorld) -> Non
         clean(world, observer=observer, lock_wait_seconds=60)
     assert "azure-vnet" in observer.heard[0]
     assert world.rules() == rules
-
-
-def test_the_lock_of_an_old_azure_vnet_is_waited_for_and_never_made_or_removed(world: AzureWorld) -> None:
-    rules = world.rules()
-    world.leave(*EACH)
-    for lock in old_lock_files(world.layout):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        lock.touch()
-        assert lock.name in refusal(world, lock_wait_seconds=0)
-        assert lock.exists()
-        lock.unlink()
-    lock.touch()
-    clean(world, observer=Releasing(lambda: lock.unlink(missing_ok=True)), lock_wait_seconds=60)
-    assert world.rules() == rules
-    assert not any(path.exists() for path in old_lock_files(world.layout))
 
 
 def test_azure_vnet_is_locked_out_while_rules_are_removed_and_not_afterwards(world: AzureWorld) -> None:

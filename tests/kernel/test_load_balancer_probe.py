@@ -391,7 +391,7 @@ def test_a_cancel_while_an_address_is_waited_for_changes_nothing(node: Node) -> 
 
 
 def test_the_node_in_memory_answers_as_this_one_does(node: Node) -> None:
-    fake = FakeProbeNode(links=node.there.links(), default_devices=["eth0"])
+    fake = FakeProbeNode(links=list(node.there.links()), default_devices=["eth0"])
     elsewhere, later = (attrs.evolve(PINNED, dev="eth1", metric=metric) for metric in (1, 2))
     foreign = attrs.evolve(PINNED, protocol=4, metric=3)
     story: list[Callable[[ProbeNode], object]] = [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno as errnos
 from typing import TYPE_CHECKING
 
+import attrs
+
 from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.model.routes import NextHop, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Sequence
     from ipaddress import IPv6Address
 
     from hostrouting.azure.probe.port import NodeAddress, Pin
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeProbeNode"]
 
 
+@attrs.define(slots=False, kw_only=True)
 class FakeProbeNode:
     """A ``ProbeNode`` whose parts are its public attributes, to be changed at will.
 
@@ -37,26 +40,15 @@ class FakeProbeNode:
     What is last in ``next_hops`` is where packets go instead of where the routes say: a policy rule may lead elsewhere.
     """
 
-    def __init__(
-        self,
-        *,
-        default_devices: Iterable[str] = (),
-        links: Iterable[Link] = (),
-        addresses: Iterable[NodeAddress] = (),
-        assigned: Iterable[IPv6Address] | LoadBalancerProbeError = (),
-        tables: Mapping[str, str] | None = None,
-        pins: Iterable[Pin] = (),
-        has_nft: bool = True,
-    ) -> None:
-        self.default_device_names = list(default_devices)
-        self.link_list = list(links)
-        self.address_list = list(addresses)
-        self.assigned = assigned if isinstance(assigned, LoadBalancerProbeError) else list(assigned)
-        self.tables = dict(tables or {})
-        self.pin_list = list(pins)
-        self.has_nft = has_nft
-        self.next_hops: list[NextHop | None] = []
-        self.loads: list[str] = []
+    default_device_names: list[str] = attrs.field(factory=list, alias="default_devices")
+    link_list: list[Link] = attrs.field(factory=list, alias="links")
+    address_list: list[NodeAddress] = attrs.field(factory=list, alias="addresses")
+    assigned: Sequence[IPv6Address] | LoadBalancerProbeError = ()
+    tables: dict[str, str] = attrs.field(factory=dict)
+    pin_list: list[Pin] = attrs.field(factory=list, alias="pins")
+    has_nft: bool = True
+    next_hops: list[NextHop | None] = attrs.field(factory=list, init=False)
+    loads: list[str] = attrs.field(factory=list, init=False)
 
     def default_devices(self) -> tuple[str, ...]:
         """The devices of the default routes."""
@@ -109,8 +101,7 @@ class FakeProbeNode:
 
     def unpin(self, pin: Pin) -> None:
         """Delete a route; one that isn't there is fine."""
-        if pin in self.pin_list:
-            self.pin_list.remove(pin)
+        self.pin_list = [other for other in self.pin_list if other != pin]
 
     def next_hop(self) -> NextHop | None:
         """Where a packet to the rewritten source goes: as a rule the route of the lowest metric says it."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.azure import nodes
 from hostrouting.azure.config import Ipv6Detection
 from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import given_or_real
+from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.plan import (
     ALWAYS,
@@ -72,7 +73,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
         return _plan_removal(host, node, NOT_ENABLED, is_asked_for=False)
     if host.is_image:
         return ProbePlan(_device_of_image(probe))
-    node = nodes.probe_node(host, node)
+    node = given_or_real(host, node, LinuxProbeNode)
     return _plan_now(probe, host, node, _assigned(probe, node, scope))
 
 
@@ -190,7 +191,7 @@ class ConfigureLoadBalancerProbe:
                 return _remove(host, self.node, scope, NOT_ENABLED, is_asked_for=False)
             if host.is_image:
                 return self._install(host, scope, ProbeReport(_device_of_image(probe)))
-            node = nodes.probe_node(host, self.node)
+            node = given_or_real(host, self.node, LinuxProbeNode)
             try:
                 report = self._carry_out(host, node, scope)
             except LoadBalancerProbeError as error:
@@ -340,7 +341,7 @@ def _plan_removal(host: Host, node: ProbeNode | None, reason: str, *, is_asked_f
     plan = ProbePlan(skipped_because=reason)
     if host.is_image or not (is_asked_for or is_installed(host, PROBE)):
         return plan
-    node = nodes.probe_node(host, node)
+    node = given_or_real(host, node, LinuxProbeNode)
     before = problem = None
     try:
         before = node.listing(TABLE)
@@ -368,4 +369,4 @@ def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, reason: str,
 def _take_back(plan: ProbePlan, host: Host, node: ProbeNode | None, scope: CancelScope) -> None:
     if not plan.is_empty:
         with locked(host.layout.lock, scope), all_or_nothing(scope) as undo:
-            _apply(plan, nodes.probe_node(host, node), scope, undo)
+            _apply(plan, given_or_real(host, node, LinuxProbeNode), scope, undo)

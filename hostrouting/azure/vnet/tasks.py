@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.azure import nodes
 from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.nodes import given_or_real
+from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.lock import azure_vnet_locked
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, plan_cleaning
@@ -53,7 +54,7 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
     if config.stale_azure_vnet is None:
         return AzureVnetPlan()
     _refuse_image(host)
-    return _look(config.stale_azure_vnet, host, nodes.bridge_node(host, node))
+    return _look(config.stale_azure_vnet, host, given_or_real(host, node, LinuxBridgeNode))
 
 
 def _refuse_image(host: Host) -> None:
@@ -108,7 +109,7 @@ class RemoveStaleAzureVnet:
             return AzureVnetReport()
         host = self.host or Host()
         _refuse_image(host)
-        node = nodes.bridge_node(host, self.node)
+        node = given_or_real(host, self.node, LinuxBridgeNode)
         with locked(host.layout.lock, scope):
             with azure_vnet_locked(host.layout, stale.lock_wait_seconds, scope):
                 plan = _look(stale, host, node)

@@ -1,4 +1,4 @@
-"""azure-vnet's lock, new and old: honoured, waited for, and never left behind."""
+"""azure-vnet's lock: honoured, waited for, and never left behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import phases
 from hostrouting import Layout
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet.lock import azure_vnet_locked, lock_file, old_lock_files
+from hostrouting.azure.vnet.lock import azure_vnet_locked, lock_file
 from hostrouting.azure.vnet.tasks import state_file
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock, RecordingObserver
@@ -57,11 +57,6 @@ def test_azure_vnets_files_are_where_its_versions_have_them() -> None:
     layout = Layout()
     assert str(state_file(layout)) == "/var/run/azure-vnet.json"
     assert str(lock_file(layout)) == "/var/run/azure-vnet/azure-vnet.lock"
-    assert {str(path) for path in old_lock_files(layout)} == {
-        "/var/run/azure-vnet.json.lock",  # until July 2021
-        "/var/lock/azure-vnet/azure-vnet.json.lock",
-        "/var/run/azure-vnet/azure-vnet.json.lock",  # until v1.4.15
-    }
 
 
 def test_where_azure_vnet_has_no_folder_nothing_is_made(layout: Layout) -> None:
@@ -74,7 +69,6 @@ def test_the_lock_is_held_as_azure_vnet_holds_it_and_let_go(layout: Layout) -> N
     lock_file(layout).parent.mkdir(parents=True)
     with azure_vnet_locked(layout, 0, CancelScope()):
         assert is_held(lock_file(layout))
-        assert not any(path.exists() for path in old_lock_files(layout))
     assert not is_held(lock_file(layout))
 
 
@@ -104,54 +98,6 @@ def test_a_lock_that_stays_held_is_an_error_that_names_it_and_what_to_do(layout:
     assert clock.monotonic() >= 5
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_an_old_lock_is_waited_for_and_never_made_nor_removed(layout: Layout, clock: FakeClock, number: int) -> None:
-    path = old_lock_files(layout)[number]
-    path.parent.mkdir(parents=True)
-    path.touch()
-    with pytest.raises(AzureVnetError, match="a crash has left it") as caught:
-        try_to_take(layout, CancelScope(clock=clock))
-    assert str(path) in str(caught.value)
-    assert path.exists()
-    clock.call_at(clock.monotonic() + 1.0, path.unlink)
-    with azure_vnet_locked(layout, 5, CancelScope(clock=clock)):
-        assert not any(one.exists() for one in old_lock_files(layout))
-
-
-def test_both_locks_share_one_wait(layout: Layout, clock: FakeClock) -> None:
-    descriptor = hold(lock_file(layout))
-    old_lock_files(layout)[0].touch()
-    clock.call_at(4.0, lambda: os.close(descriptor))
-    with pytest.raises(AzureVnetError, match=r"azure-vnet\.json\.lock"):
-        try_to_take(layout, CancelScope(clock=clock))
-    assert 5 <= clock.monotonic() < 5.2
-    assert not is_held(lock_file(layout))
-
-
-def test_azure_vnet_isnt_kept_from_its_lock_while_an_old_one_is_waited_for(layout: Layout, clock: FakeClock) -> None:
-    lock_file(layout).parent.mkdir(parents=True)
-    lock_file(layout).touch()
-    old = old_lock_files(layout)[0]
-    old.touch()
-    seen = []
-    for at in range(1, 5):
-        clock.call_at(at, lambda: seen.append(is_held(lock_file(layout))))
-    with pytest.raises(AzureVnetError, match="`pgrep -x azure-vnet`"):
-        try_to_take(layout, CancelScope(clock=clock))
-    assert seen == [False] * 4
-
-
-def test_an_old_lock_made_while_the_new_one_is_waited_for_is_waited_for_too(layout: Layout, clock: FakeClock) -> None:
-    descriptor = hold(lock_file(layout))
-    old = old_lock_files(layout)[2]
-    clock.call_at(1.0, old.touch)
-    clock.call_at(2.0, lambda: os.close(descriptor))
-    clock.call_at(3.0, old.unlink)
-    with azure_vnet_locked(layout, 5, CancelScope(clock=clock)):
-        assert 3.0 <= clock.monotonic() < 3.2
-        assert is_held(lock_file(layout))
-
-
 def test_a_cancel_ends_the_wait(layout: Layout, clock: FakeClock) -> None:
     descriptor = hold(lock_file(layout))
     scope = CancelScope(clock=clock)
@@ -165,5 +111,5 @@ def test_a_cancel_ends_the_wait(layout: Layout, clock: FakeClock) -> None:
 
 def test_a_lock_that_cant_be_opened_is_an_error(layout: Layout) -> None:
     lock_file(layout).mkdir(parents=True)
-    with pytest.raises(AzureVnetError, match="can't take azure-vnet's lock .*: Is a directory"):
+    with pytest.raises(AzureVnetError, match="can't open azure-vnet's lock .*: Is a directory"):
         try_to_take(layout, CancelScope(), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet.lock import old_lock_files
+from hostrouting.azure.vnet.lock import lock_file
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport
 from hostrouting.azure.vnet.port import NodeState
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale, state_file
@@ -101,8 +102,6 @@ def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: Fak
 def test_a_plan_changes_nothing_and_waits_for_nobody(host: Host, node: FakeBridgeNode) -> None:
     before = node.state
     with locked(host.layout.lock, CancelScope()):
-        old_lock_files(host.layout)[0].parent.mkdir(parents=True)
-        old_lock_files(host.layout)[0].touch()
         plan = plan_stale(networking(), host, node=node)
     assert len(plan.remove) == 4
     assert node.state == before
@@ -198,15 +197,15 @@ def test_a_refusal_is_raised_as_it_is(host: Host, node: FakeBridgeNode) -> None:
 
 
 def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host, node: FakeBridgeNode) -> None:
-    path = old_lock_files(host.layout)[0]
+    path, clock = lock_file(host.layout), FakeClock()
     path.parent.mkdir(parents=True)
-    path.touch()
-    clock = FakeClock()
-    with pytest.raises(AzureVnetError, match="for 5 s"):
-        phases.run(RemoveStaleAzureVnet(networking(), host=host, node=node), scope=CancelScope(clock=clock))
+    with path.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(AzureVnetError, match="for 5 s"):
+            phases.run(RemoveStaleAzureVnet(networking(), host=host, node=node), scope=CancelScope(clock=clock))
+        with pytest.raises(AzureVnetError, match="for 0 s"):
+            clean(host, node, networking(lock_wait_seconds=0))
     assert node.calls == []
-    with pytest.raises(AzureVnetError, match="for 0 s"):
-        clean(host, node, networking(lock_wait_seconds=0))
 
 
 def test_another_run_of_ours_is_waited_for(host: Host, node: FakeBridgeNode) -> None:

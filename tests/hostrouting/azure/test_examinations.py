@@ -32,7 +32,6 @@ SCRIPT = "etc/aks-flex-node/load-balancer-probe.sh"
 RULES = "etc/aks-flex-node/load-balancer-probe.nft"
 EXAMINATIONS = (
     "probes",
-    "flushes",
     "azure-vnet",
     "tools",
     "files",
@@ -117,11 +116,11 @@ def test_a_healthy_node_has_no_finding(node: Node, wanted: HostNetworking | None
 
 
 def test_where_nothing_is_asked_for_nothing_is_asked_of_the_node(bare: Node) -> None:
-    names = {"probes", "flushes", "azure-vnet"}
+    names = {"probes", "azure-vnet"}
     found = [
         each for each in examine(bare.host, None, more=examinations(HostNetworking())).results if each.name in names
     ]
-    assert [each.faults for each in found] == [(), (), ()]
+    assert [each.faults for each in found] == [(), ()]
 
 
 def flush(node: Node) -> None:
@@ -161,11 +160,6 @@ def override_the_gate(node: Node) -> None:
     node.units.reload()
 
 
-def flush_at_will(node: Node) -> None:
-    node.write("usr/lib/systemd/system/firewall.service", "[Service]\nExecStart=/usr/sbin/nft -f /etc/firewall.nft\n")
-    node.write("etc/firewall.nft", "#!/usr/sbin/nft -f\nflush ruleset\ntable inet filter {\n}\n")
-
-
 @pytest.mark.parametrize(
     ("plant", "kind", "subject"),
     [
@@ -178,7 +172,6 @@ def flush_at_will(node: Node) -> None:
         (edit_the_rules, "file-differs", f"/{RULES}"),
         (edit_the_script, "file-differs", f"/{SCRIPT}"),
         (override_the_gate, "gate-overridden", MACHINE),
-        (flush_at_will, "flushes-rules", "firewall.service"),
     ],
 )
 @pytest.mark.parametrize("wanted", [None, networking()], ids=["installed", "config"])
@@ -189,18 +182,6 @@ def test_each_fault_is_found(
     found = node.found(wanted)
     assert list(found) == [kind]
     assert found[kind][0].startswith(subject)
-
-
-def test_a_service_that_gives_the_rules_back_after_its_flush_is_no_finding(node: Node) -> None:
-    flush_at_will(node)
-    drop_in = "[Service]\nExecStartPost=-+/etc/aks-flex-node/load-balancer-probe.sh rules\n"
-    node.write("etc/systemd/system/firewall.service.d/mine.conf", drop_in)
-    assert node.found() == {}
-
-
-def test_a_service_that_only_talks_of_flushing_is_no_finding(node: Node) -> None:
-    node.write("usr/lib/systemd/system/a.service", "# flush ruleset\n[Service]\nExecStart=/bin/echo flush ruleset\n")
-    assert node.found() == {}
 
 
 def test_probes_that_are_asked_for_and_not_installed_are_a_finding(bare: Node) -> None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hostrouting import Host, Layout, cli
-from hostrouting.azure import AzureVnetError, nodes
+from hostrouting.azure import AzureVnetError, LinuxBridgeNode, LinuxProbeNode, examinations
+from hostrouting.azure.probe import tasks as probe_tasks
 from hostrouting.azure.probe.port import NodeAddress
 from hostrouting.azure.probe.ruleset import TABLE
+from hostrouting.azure.vnet import tasks as vnet_tasks
 from hostrouting.azure.vnet.port import NodeState
 from hostrouting.model.links import Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
@@ -40,8 +42,9 @@ def bridge() -> FakeBridgeNode:
 
 @pytest.fixture
 def host(tmp_path: Path, probe: FakeProbeNode, bridge: FakeBridgeNode, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setattr(nodes, "probe_node", lambda _, given: given or probe)
-    monkeypatch.setattr(nodes, "bridge_node", lambda _, given: given or bridge)
+    fakes = {LinuxProbeNode: probe, LinuxBridgeNode: bridge}
+    for module in (probe_tasks, vnet_tasks, examinations):
+        monkeypatch.setattr(module, "given_or_real", lambda _, given, real: given or fakes[real])
     layout = Layout(tmp_path / "root")
     layout.units.mkdir(parents=True)
     kernel = FakeKernel()
