@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.nodes import given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
-from hostrouting.azure.probe.part import FLUSHERS, installed_config
+from hostrouting.azure.probe.part import installed_config
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
 from hostrouting.azure.probe.tasks import plan_next_boot, plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.probe.plan import ProbePlan
-    from hostrouting.azure.probe.port import ProbeNode
-    from hostrouting.azure.vnet.port import BridgeNode
     from hostrouting.boot.examination import ExaminedHost
 
 __all__ = ["examinations"]
@@ -41,28 +39,24 @@ _OTHER_RULES = Fault(
 )
 
 
-def examinations(
-    config: HostNetworking | None, *, probe_node: ProbeNode | None = None, bridge_node: BridgeNode | None = None
-) -> tuple[Examination, ...]:
+def examinations(config: HostNetworking | None) -> tuple[Examination, ...]:
     """What the doctor looks at besides.
 
     Args:
         config: what is asked for; None: what the installed part was rendered from.
-        probe_node: the host's IPv6 side; None: this kernel's.
-        bridge_node: its bridge's side; None: this kernel's.
     """
     asked = partial(_asked, config)
     return (
         Examination(
             "probes",
             "the load balancer's probes are rewritten as asked",
-            lambda examined: _probes(examined, asked(examined), probe_node),
+            lambda examined: _probes(examined, asked(examined)),
             is_of_the_installed=False,
         ),
         Examination(
             "azure-vnet",
             "azure-vnet has left nothing in a pod's way",
-            lambda examined: _azure_vnet(examined, asked(examined), bridge_node),
+            lambda examined: _azure_vnet(examined, asked(examined)),
             is_of_the_installed=False,
         ),
     )
@@ -73,25 +67,24 @@ def _asked(config: HostNetworking | None, examined: ExaminedHost) -> HostNetwork
     return installed_config(examined.manifest) if config is None else config
 
 
-def _probes(examined: ExaminedHost, networking: HostNetworking, given: ProbeNode | None) -> Iterator[Fault]:
+def _probes(examined: ExaminedHost, networking: HostNetworking) -> Iterator[Fault]:
     """Rules, route and what is installed for the next boot are those that are asked for."""
     is_installed = PROBE in examined.manifest.parts
     yield from stale_files(examined, PROBE)
     if is_installed:
         yield from missing_tools(examined, _TOOLS, "its script and the rules")
-        yield from _unread(examined)
     if networking.load_balancer_probe.enabled:
-        yield from _wanted_probes(examined, networking, given)
+        yield from _wanted_probes(examined, networking)
     elif is_installed:
         message = "it is installed, and CONFIG doesn't enable loadBalancerProbe"
         remedy = f"{examined.command('lb-probe apply')} takes it back"
         yield Fault("another-config", f"{PROBE}.service", message, remedy, Severity.RISK)
 
 
-def _wanted_probes(examined: ExaminedHost, networking: HostNetworking, given: ProbeNode | None) -> Iterator[Fault]:
+def _wanted_probes(examined: ExaminedHost, networking: HostNetworking) -> Iterator[Fault]:
     unit, apply = f"{PROBE}.service", examined.command("lb-probe apply")
     try:
-        node = given_or_real(examined.host, given, LinuxProbeNode)
+        node = given_or_real(examined.host, None, LinuxProbeNode)
         plan = plan_probe(networking, examined.host, CancelScope(), node=node)
         is_beside_others = node.listing(_OPEN_TABLE) is not None
         if plan.missing is not None and plan.skipped_because is None:
@@ -117,13 +110,6 @@ def _wanted_probes(examined: ExaminedHost, networking: HostNetworking, given: Pr
         yield Fault("file-missing" if change.before is None else "file-differs", change.path, message, apply)
 
 
-def _unread(examined: ExaminedHost) -> Iterator[Fault]:
-    for unit in FLUSHERS:
-        if examined.units.show(unit, "NeedDaemonReload")["NeedDaemonReload"] == "yes":
-            message = "systemd hasn't read the drop-in by which it gives the probes' rules back"
-            yield Fault("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
-
-
 def _in_force(plan: ProbePlan, apply: str) -> Iterator[Fault]:
     if plan.has_new_rules:
         message = "somebody has changed it, or flushed the ruleset: probes that a pod elsewhere has to answer die"
@@ -135,11 +121,11 @@ def _in_force(plan: ProbePlan, apply: str) -> Iterator[Fault]:
         yield Fault("probe-route", str(pin), "nothing asks for it", apply, Severity.RISK)
 
 
-def _azure_vnet(examined: ExaminedHost, networking: HostNetworking, node: BridgeNode | None) -> Iterator[Fault]:
+def _azure_vnet(examined: ExaminedHost, networking: HostNetworking) -> Iterator[Fault]:
     """Nothing is left of pods that azure-vnet no longer serves."""
     if networking.stale_azure_vnet is None:
         return
-    plan = plan_stale(networking, examined.host, node=node)
+    plan = plan_stale(networking, examined.host)
     if plan.is_unsure:
         message = f"whether azure-vnet has left nothing in a pod's way isn't known: {'; '.join(plan.notes)}"
         remedy = f"look at those by hand; {examined.command('azure-vnet plan')} lists all else"

@@ -141,7 +141,7 @@ def test_what_others_do_to_the_rules_is_found_and_mended(node: Node, meddling: s
     run(meddling)
     assert node.there.listing(TABLE) != wanted
     report = node.configure()
-    assert report.rules_changed
+    assert report.has_new_rules
     assert report.pins.is_empty
     assert node.there.listing(TABLE) == wanted
     assert not node.configure().changed

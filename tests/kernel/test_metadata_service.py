@@ -303,7 +303,7 @@ def test_by_what_it_has_assigned_a_node_is_configured_or_not(
     with serve(answer):
         report = configure(host, required=True)
     assert report.skipped_because == skipped_because
-    assert report.rules_changed == (skipped_because is None)
+    assert report.has_new_rules == (skipped_because is None)
     assert (LinuxProbeNode().listing(TABLE) is None) == (skipped_because is not None)
 
 

@@ -187,14 +187,14 @@ def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, node: Node) -> 
     pod_ends = {mac for one in veths for mac in (one.far_mac, *one.seen_macs)}
     is_unreadable = None in pod_ends
     known = [rule for line in state.rules if (rule := parse_pod_rule(line)) is not None and not rule.is_tunnel]
-    begun = {rule.mac for rule in known if rule.kind == "dnat"}
+    begun = {rule.mac for rule in known if rule.uplink is not None}
     saved = {endpoint.interface for endpoint in listed}
     is_half_done = any(one.name not in saved and begun.isdisjoint((one.far_mac, *one.seen_macs)) for one in veths)
     for item in plan_cleaning(config, state, listed).remove:
         rule = parse_pod_rule(item.what) if isinstance(item.what, str) else None
         if rule is not None and rule.is_tunnel:
             assert not is_half_done
-            of_the_pod = {other.mac for other in known if other.kind == "dnat" and other.address == rule.address}
+            of_the_pod = {other.mac for other in known if other.uplink is not None and other.address == rule.address}
         else:
             it = rule if rule is not None else item.what
             assert not isinstance(it, str)

@@ -72,6 +72,11 @@ class PinPlan:
         """Whether the table is as wanted."""
         return not (self.add or self.remove)
 
+    def to_json(self) -> dict[str, list[str]]:
+        """The plan as JSON."""
+        fields = {"add": self.add, "remove": self.remove, "unchanged": self.unchanged}
+        return {key: list(map(str, pins)) for key, pins in fields.items()}
+
 
 @attrs.frozen
 class ProbePlan:
@@ -117,37 +122,26 @@ class ProbePlan:
             "skippedBecause": self.skipped_because,
             "missing": self.missing,
             "rules": {"differ": self.has_new_rules, "before": self.rules_before, "after": self.rules_after},
-            "pins": _pins_json(self.pins),
+            "pins": self.pins.to_json(),
         }
 
 
 @attrs.frozen
-class ProbeReport:
-    """What became of the rewriting of probes.
+class ProbeReport(ProbePlan):
+    """What became of a plan to rewrite probes; nothing, if there is a ``problem``.
 
     Args:
-        device: by which probes come in; None: it isn't known.
-        evidence: why the node is taken to have IPv6, or not.
-        skipped_because: why nothing was done; None: something was, or all was as wanted.
         problem: why probes aren't rewritten though they should be; what was there before still is. Where the rules
             are required this is an error instead. After a removal: why rules may still be in force.
-        rules_changed: whether the rules in force are others now.
-        pins: what was changed among the routes.
         files_changed: whether what is installed for the next boot is something else now.
     """
 
-    device: str | None = None
-    evidence: str = ""
-    skipped_because: str | None = None
-    problem: str | None = None
-    rules_changed: bool = False
-    pins: PinPlan = attrs.field(factory=PinPlan)
     files_changed: bool = False
 
     @property
     def changed(self) -> bool:
         """Whether anything did: rules, routes, or what is installed for the next boot."""
-        return self.rules_changed or self.files_changed or not self.pins.is_empty
+        return self.files_changed or not self.is_empty
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON; each route as ``ip -6 route show`` prints it."""
@@ -158,18 +152,10 @@ class ProbeReport:
             "evidence": self.evidence,
             "skippedBecause": self.skipped_because,
             "problem": self.problem,
-            "rulesChanged": self.rules_changed,
-            "pins": _pins_json(self.pins),
+            "rulesChanged": self.has_new_rules,
+            "pins": self.pins.to_json(),
             "filesChanged": self.files_changed,
         }
-
-
-def _pins_json(pins: PinPlan) -> dict[str, list[str]]:
-    return {
-        "add": [str(pin) for pin in pins.add],
-        "remove": [str(pin) for pin in pins.remove],
-        "unchanged": [str(pin) for pin in pins.unchanged],
-    }
 
 
 # --- the device -----------------------------------------------------------------------------------------------------
@@ -194,30 +180,24 @@ def choose_device(candidates: Sequence[str], links: Iterable[Link]) -> tuple[str
     if not candidates:
         return None, "a default route, whose device probes come in by"
     there = {link.name: link for link in links}
-    ports: dict[str, str] = {}
-    for name in candidates:
-        if master := _master(name, there):
-            ports[name] = master
-            continue
-        if name not in there:
-            return _checked(name), f"device {name} (there is no such device)"
-        return _checked(name), None if there[name].is_up else f"device {name} (it is down)"
-    said = "; ".join(f"{name} is a port of {master}" for name, master in ports.items())
-    raise LoadBalancerProbeError(
-        f"can't pin the route for answers to probes: {said}, which takes its packets; name "
-        f"{' or '.join(dict.fromkeys(ports.values()))} in loadBalancerProbe.devices"
-    )
-
-
-def _checked(name: str) -> str:
-    """The name that a kernel gives a device, if rules and scripts can hold it."""
+    ports = {name: master for name in candidates if (master := _master(name, there))}
+    name = next((name for name in candidates if name not in ports), None)
+    if name is None:
+        said = "; ".join(f"{name} is a port of {master}" for name, master in ports.items())
+        raise LoadBalancerProbeError(
+            f"can't pin the route for answers to probes: {said}, which takes its packets; name "
+            f"{' or '.join(dict.fromkeys(ports.values()))} in loadBalancerProbe.devices"
+        )
     try:
-        return parse_device(name)
+        parse_device(name)
     except ValueError as error:
         raise LoadBalancerProbeError(
             f"can't rewrite probes on the default route's device: {error}; rename it, or name another as "
             "loadBalancerProbe.devices"
         ) from error
+    if name not in there:
+        return name, f"device {name} (there is no such device)"
+    return name, None if there[name].is_up else f"device {name} (it is down)"
 
 
 def _master(name: str, there: dict[str, Link]) -> str | None:

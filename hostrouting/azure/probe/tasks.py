@@ -218,15 +218,7 @@ class ConfigureLoadBalancerProbe:
                         plan = _read_again(plan, node)
                         _apply(plan, node, scope, own)
                         _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
-            report = ProbeReport(
-                plan.device,
-                plan.evidence,
-                plan.skipped_because,
-                rules_changed=plan.has_new_rules,
-                pins=plan.pins,
-                files_changed=is_new,
-            )
-            return report, plan.missing
+            return ProbeReport(**attrs.asdict(plan, recurse=False), files_changed=is_new), plan.missing
 
         report, missing = look_until(host.routes, scope, probe.wait_seconds, look)
         if missing is not None and probe.required:
@@ -363,7 +355,8 @@ def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, reason: str,
     is_new = bool(remove_parts(host, scope, PROBE))
     # A script or a flush may have given the rules back meanwhile; now nobody does it any more.
     _take_back(_plan_removal(host, node, reason, is_asked_for=True), host, node, scope)
-    return ProbeReport(problem=plan.problem, rules_changed=plan.has_new_rules, pins=plan.pins, files_changed=is_new)
+    done = attrs.evolve(plan, skipped_because=None)
+    return ProbeReport(**attrs.asdict(done, recurse=False), files_changed=is_new)
 
 
 def _take_back(plan: ProbePlan, host: Host, node: ProbeNode | None, scope: CancelScope) -> None:

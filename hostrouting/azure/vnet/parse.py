@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from enum import StrEnum
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
@@ -25,32 +24,22 @@ from hostrouting.azure.errors import AzureVnetError
 if TYPE_CHECKING:
     from hostrouting.model.parsing import IpAddress
 
-__all__ = ["TUNNEL_MAC", "Endpoint", "PodRule", "RuleKind", "parse_endpoints", "parse_pod_rule", "parse_rules"]
+__all__ = ["TUNNEL_MAC", "Endpoint", "PodRule", "parse_endpoints", "parse_pod_rule", "parse_rules"]
 
 # What azure-vnet answers ARP with in tunnel mode: the fabric's virtual gateway, which stands for every pod.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 _MAC_BYTES = 6
-_MAC = r"(?P<mac>[0-9a-fA-F]{1,2}(?::[0-9a-fA-F]{1,2}){5})"
-_IPV4 = r"(?P<address>[0-9]+(?:\.[0-9]+){3})"
-# The legacy ebtables prints the mask of an IPv6 address even if it is the whole of it.
-_IPV6 = r"(?P<address>[0-9a-fA-F:.]+)(?:/ffff(?::ffff){7})?"
+_MAC = r"(?P<mac>[0-9a-f]{2}(?::[0-9a-f]{2}){5})"
+_IPV4 = r"(?P<address>[0-9.]+)"
+_IPV6 = r"(?P<address>[0-9a-f:.]+)"
+_FROM = r"-i (?P<uplink>\S+)"
 _DNAT = rf"-j dnat --to-dst {_MAC} --dnat-target ACCEPT"
-
-
-class RuleKind(StrEnum):
-    """What azure-vnet does for a pod."""
-
-    ARP_REPLY = "arpreply"
-    DNAT = "dnat"
-
-
 _SHAPES = (
-    (RuleKind.ARP_REPLY, rf"-p ARP --arp-op Request --arp-ip-dst {_IPV4} -j arpreply --arpreply-mac {_MAC}"),
-    (RuleKind.DNAT, rf"-p IPv4 -i (?P<uplink>\S+) --ip-dst {_IPV4} {_DNAT}"),
-    (RuleKind.DNAT, rf"-p IPv6 -i (?P<uplink>\S+) --ip6-dst {_IPV6} {_DNAT}"),
+    re.compile(rf"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {_IPV4} -j arpreply --arpreply-mac {_MAC}"),
+    re.compile(rf"-A PREROUTING -p IPv4 {_FROM} --ip-dst {_IPV4} {_DNAT}"),
+    re.compile(rf"-A PREROUTING -p IPv6 {_FROM} --ip6-dst {_IPV6} {_DNAT}"),
 )
-_POD_RULES = tuple((kind, re.compile(rf"-A PREROUTING {shape}", re.ASCII)) for kind, shape in _SHAPES)
 
 
 @attrs.frozen
@@ -58,13 +47,11 @@ class PodRule:
     """A rule as azure-vnet makes it for one address of a pod.
 
     Args:
-        kind: what it does.
         address: the pod's.
         mac: what ARP is answered with, or frames are sent to; in six pairs of lower-case digits.
-        uplink: the NIC that frames come in by; None: any interface.
+        uplink: the NIC that frames come in by; None: it answers ARP.
     """
 
-    kind: RuleKind
     address: IpAddress
     mac: str
     uplink: str | None = None
@@ -72,10 +59,10 @@ class PodRule:
     @property
     def is_tunnel(self) -> bool:
         """Whether the MAC stands for every pod, and so tells nothing of whose rule it is."""
-        return self.kind is RuleKind.ARP_REPLY and self.mac == TUNNEL_MAC
+        return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.mac}" + ("" if self.uplink is None else f" from {self.uplink}")
+        return f"arpreply {self.mac}" if self.uplink is None else f"dnat {self.mac} from {self.uplink}"
 
 
 def parse_rules(text: str) -> tuple[str, ...]:
@@ -105,20 +92,14 @@ def parse_pod_rule(line: str) -> PodRule | None:
     Returns:
         The rule; None if the line says anything less, more or else.
     """
-    for kind, shape in _POD_RULES:
-        if match := shape.fullmatch(line):
-            given = match.groupdict()
-            try:
-                address = ip_address(given["address"])
-            except ValueError:
-                return None
-            return PodRule(kind, address, _mac(given["mac"]), given.get("uplink"))
-    return None
-
-
-def _mac(text: str) -> str:
-    """A MAC in six pairs of lower-case digits: nft and the legacy ebtables print ``a:6:0:20:b:6``."""
-    return ":".join(byte.rjust(2, "0") for byte in text.lower().split(":"))
+    match = next(filter(None, (shape.fullmatch(line) for shape in _SHAPES)), None)
+    if match is None:
+        return None
+    given = match.groupdict()
+    try:
+        return PodRule(ip_address(given["address"]), given["mac"], given.get("uplink"))
+    except ValueError:
+        return None
 
 
 # --- azure-vnet's state ----------------------------------------------------------------------------------------------

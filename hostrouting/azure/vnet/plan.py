@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.vnet.parse import TUNNEL_MAC, PodRule, RuleKind, parse_pod_rule
+from hostrouting.azure.vnet.parse import TUNNEL_MAC, PodRule, parse_pod_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -156,7 +156,7 @@ class _Planner:
         self._dead_at = _by_address(one for one in endpoints if one.interface and one.interface not in names)
         self._frames_to: dict[IpAddress, set[str]] = {}
         for _, rule in self._rules:
-            if rule.kind is RuleKind.DNAT:
+            if rule.uplink is not None:
                 self._frames_to.setdefault(rule.address, set()).add(rule.mac)
         # azure-vnet makes the pair first, then the rules, ARP's before that for frames, and writes its state last.
         begun = set().union(*self._frames_to.values())

@@ -42,7 +42,7 @@ def report_text(report: ProbeReport) -> str:
     lines = _reason_lines(report)
     if report.problem is not None:
         lines += [bad(f"problem: {clean(line)}") for line in report.problem.splitlines()]
-    if report.rules_changed:
+    if report.has_new_rules:
         lines.append(good(f"{_TABLE}: {'loaded' if report.device else 'removed'}"))
     lines += _pin_lines(report.pins, "pinned", "unpinned", "unchanged")
     if report.files_changed:

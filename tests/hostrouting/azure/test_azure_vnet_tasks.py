@@ -6,7 +6,7 @@ import errno
 import fcntl
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
@@ -40,20 +40,57 @@ from phases import CancelScope
 from phases.testing import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from hostrouting.azure import BridgeNode
+    from hostrouting.azure import BridgeNode, Neighbour
 
 LEFT = (*NODE_RULES, *LIVE_RULES)
 
 
-@pytest.fixture
-def node() -> FakeBridgeNode:
-    return FakeBridgeNode(node_state())
+class WatchedNode(FakeBridgeNode):
+    """The node in memory, which notes who calls, and lets somebody act between two calls."""
+
+    def __init__(self, state: NodeState) -> None:
+        super().__init__(state)
+        self.calls: list[str] = []
+        self._before: list[tuple[str, Callable[[], object]]] = []
+
+    def before(self, call: str, act: Callable[[], object]) -> None:
+        """Have something happen as the next call of a name comes, once; what it raises, the call raises."""
+        self._before.append((call, act))
+
+    def change(self, **fields: Any) -> None:
+        self.state = attrs.evolve(self.state, **fields)
+
+    def look(self, bridge: str) -> NodeState:
+        self._come("look")
+        return super().look(bridge)
+
+    def remove_rules(self, rules: Sequence[str]) -> None:
+        self._come("remove_rules")
+        super().remove_rules(rules)
+
+    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
+        self._come("remove_neighbours")
+        super().remove_neighbours(neighbours)
+
+    def _come(self, call: str) -> None:
+        self.calls.append(call)
+        for number, (name, act) in enumerate(self._before):
+            if name == call:
+                del self._before[number]
+                act()
+                return
 
 
 @pytest.fixture
-def host(tmp_path: Path, node: FakeBridgeNode) -> Host:
+def node() -> WatchedNode:
+    return WatchedNode(node_state())
+
+
+@pytest.fixture
+def host(tmp_path: Path, node: WatchedNode) -> Host:
     return Host(FakeKernel(), FakeSystemd(), Layout(tmp_path))
 
 
@@ -66,7 +103,7 @@ def write_state(host: Host, text: str) -> None:
     state_file(host.layout).write_text(text)
 
 
-def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: Host, node: FakeBridgeNode) -> None:
+def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: Host, node: WatchedNode) -> None:
     before = node.state
     report = clean(host, node)
     assert node.state == attrs.evolve(before, rules=LEFT, neighbours=before.neighbours[:1])
@@ -79,13 +116,13 @@ def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: 
     assert set(node.calls[calls:]) == {"look"}
 
 
-def test_rules_go_in_one_batch_and_last_as_they_tell_whose_the_rest_is(host: Host, node: FakeBridgeNode) -> None:
+def test_rules_go_in_one_batch_and_last_as_they_tell_whose_the_rest_is(host: Host, node: WatchedNode) -> None:
     clean(host, node)
     assert node.calls == ["look", "remove_neighbours", "remove_rules", "look"]
 
 
 @pytest.mark.parametrize("call", ["remove_neighbours", "remove_rules", "look"])
-def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: FakeBridgeNode, call: str) -> None:
+def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: WatchedNode, call: str) -> None:
     def crash() -> None:
         raise KeyboardInterrupt
 
@@ -99,7 +136,7 @@ def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: Fak
     assert (node.state.rules, len(node.state.neighbours)) == (LEFT, 1)
 
 
-def test_a_plan_changes_nothing_and_waits_for_nobody(host: Host, node: FakeBridgeNode) -> None:
+def test_a_plan_changes_nothing_and_waits_for_nobody(host: Host, node: WatchedNode) -> None:
     before = node.state
     with locked(host.layout.lock, CancelScope()):
         plan = plan_stale(networking(), host, node=node)
@@ -108,14 +145,14 @@ def test_a_plan_changes_nothing_and_waits_for_nobody(host: Host, node: FakeBridg
     assert node.calls == ["look"]
 
 
-def test_nothing_asked_nothing_done(host: Host, node: FakeBridgeNode) -> None:
+def test_nothing_asked_nothing_done(host: Host, node: WatchedNode) -> None:
     assert clean(host, node, HostNetworking()) == AzureVnetReport()
     assert plan_stale(HostNetworking(), host) == AzureVnetPlan()
     assert node.calls == []
     assert list(host.layout.root.iterdir()) == []
 
 
-def test_an_image_has_no_kernel_to_clean(tmp_path: Path, node: FakeBridgeNode) -> None:
+def test_an_image_has_no_kernel_to_clean(tmp_path: Path, node: WatchedNode) -> None:
     (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
     image = Host.image(tmp_path)
     with pytest.raises(AzureVnetError, match="has no kernel that holds any of it"):
@@ -129,7 +166,7 @@ def test_an_image_has_no_kernel_to_clean(tmp_path: Path, node: FakeBridgeNode) -
 
 
 def test_what_has_changed_since_the_plan_is_never_forced_and_the_next_run_goes_on(
-    host: Host, node: FakeBridgeNode
+    host: Host, node: WatchedNode
 ) -> None:
     """azure-vnet of old, without a lock that could keep it out, writes the rule of a new pod for the address."""
     alive = dnat(GONE, "a2:06:00:20:0b:99")
@@ -147,18 +184,18 @@ def test_what_has_changed_since_the_plan_is_never_forced_and_the_next_run_goes_o
     assert node.state.rules == (*LEFT, alive)
 
 
-def test_neighbours_that_go_by_themselves_are_fine(host: Host, node: FakeBridgeNode) -> None:
+def test_neighbours_that_go_by_themselves_are_fine(host: Host, node: WatchedNode) -> None:
     node.before("remove_neighbours", lambda: node.change(neighbours=()))
     assert neighbour(GONE) in {item.what for item in clean(host, node).removed}
 
 
-def test_what_has_come_since_is_told(host: Host, node: FakeBridgeNode) -> None:
+def test_what_has_come_since_is_told(host: Host, node: WatchedNode) -> None:
     more = dnat("10.1.0.40")
     node.before("remove_rules", lambda: node.before("look", lambda: node.change(rules=(*node.state.rules, more))))
     assert "1 more to go have come since" in clean(host, node).notes[0]
 
 
-def test_what_was_removed_is_told_though_azure_vnet_is_at_its_state_again(host: Host, node: FakeBridgeNode) -> None:
+def test_what_was_removed_is_told_though_azure_vnet_is_at_its_state_again(host: Host, node: WatchedNode) -> None:
     def begin_to_write() -> None:
         write_state(host, '{"Network": {')
 
@@ -171,7 +208,7 @@ def test_what_was_removed_is_told_though_azure_vnet_is_at_its_state_again(host: 
     assert "nothing was removed" not in note
 
 
-def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: FakeBridgeNode) -> None:
+def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: WatchedNode) -> None:
     def put_back() -> None:
         node.change(rules=(*node.state.rules, dnat(GONE)))
 
@@ -182,7 +219,7 @@ def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: FakeB
         assert word in str(caught.value)
 
 
-def test_a_refusal_is_raised_as_it_is(host: Host, node: FakeBridgeNode) -> None:
+def test_a_refusal_is_raised_as_it_is(host: Host, node: WatchedNode) -> None:
     def refuse() -> None:
         raise AzureVnetError("can't delete: Operation not permitted", errno=errno.EPERM)
 
@@ -196,7 +233,7 @@ def test_a_refusal_is_raised_as_it_is(host: Host, node: FakeBridgeNode) -> None:
 # --- locks and the state -----------------------------------------------------------------------------------------
 
 
-def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host, node: FakeBridgeNode) -> None:
+def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host, node: WatchedNode) -> None:
     path, clock = lock_file(host.layout), FakeClock()
     path.parent.mkdir(parents=True)
     with path.open("w") as held:
@@ -208,13 +245,13 @@ def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host
     assert node.calls == []
 
 
-def test_another_run_of_ours_is_waited_for(host: Host, node: FakeBridgeNode) -> None:
+def test_another_run_of_ours_is_waited_for(host: Host, node: WatchedNode) -> None:
     with locked(host.layout.lock, CancelScope()), pytest.raises(FileError, match="another run has held it"):
         phases.run(RemoveStaleAzureVnet(networking(), host=host, node=node), scope=CancelScope(clock=FakeClock()))
     assert node.calls == []
 
 
-def test_a_state_that_cant_be_understood_removes_nothing(host: Host, node: FakeBridgeNode) -> None:
+def test_a_state_that_cant_be_understood_removes_nothing(host: Host, node: WatchedNode) -> None:
     write_state(host, '{"Network": {')
     with pytest.raises(AzureVnetError, match="can't be understood") as caught:
         clean(host, node)
@@ -224,14 +261,14 @@ def test_a_state_that_cant_be_understood_removes_nothing(host: Host, node: FakeB
     assert set(node.calls) == {"look"}
 
 
-def test_a_state_that_cant_be_read_removes_nothing(host: Host, node: FakeBridgeNode) -> None:
+def test_a_state_that_cant_be_read_removes_nothing(host: Host, node: WatchedNode) -> None:
     state_file(host.layout).mkdir(parents=True)
     with pytest.raises(AzureVnetError, match="can't tell which pods azure-vnet still serves: .* isn't a file"):
         clean(host, node)
     assert set(node.calls) == {"look"}
 
 
-def test_a_pipe_as_state_file_is_an_error_and_hangs_nothing(host: Host, node: FakeBridgeNode) -> None:
+def test_a_pipe_as_state_file_is_an_error_and_hangs_nothing(host: Host, node: WatchedNode) -> None:
     state_file(host.layout).parent.mkdir(parents=True)
     os.mkfifo(state_file(host.layout))
     with pytest.raises(AzureVnetError, match="isn't a file"):
@@ -240,7 +277,7 @@ def test_a_pipe_as_state_file_is_an_error_and_hangs_nothing(host: Host, node: Fa
 
 @pytest.mark.parametrize("text", ["", state(), state(("azvgone", GONE_MAC, str(GONE)))])
 def test_an_empty_state_and_one_that_lists_dead_pods_are_fine_and_never_written(
-    host: Host, node: FakeBridgeNode, text: str
+    host: Host, node: WatchedNode, text: str
 ) -> None:
     write_state(host, text)
     assert len(clean(host, node).removed) == 4
@@ -250,7 +287,7 @@ def test_an_empty_state_and_one_that_lists_dead_pods_are_fine_and_never_written(
 # --- the report --------------------------------------------------------------------------------------------------
 
 
-def test_a_report_is_json_and_text(host: Host, node: FakeBridgeNode) -> None:
+def test_a_report_is_json_and_text(host: Host, node: WatchedNode) -> None:
     node.change(notes=("legacy",))
     report = clean(host, node)
     document = report.to_json()
@@ -271,6 +308,6 @@ def test_config_defaults_are_the_facts() -> None:
     assert (config().bridge, config().uplink, config().lock_wait_seconds) == ("azure0", "eth0", 5)
 
 
-def test_a_node_without_anything_is_fine(host: Host, node: FakeBridgeNode) -> None:
+def test_a_node_without_anything_is_fine(host: Host, node: WatchedNode) -> None:
     node.state = NodeState()
     assert clean(host, node) == AzureVnetReport()

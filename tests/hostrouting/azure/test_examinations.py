@@ -10,10 +10,19 @@ import pytest
 
 import phases
 from hostrouting import Host, Layout
-from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking, LoadBalancerProbeError
+from hostrouting.azure import (
+    ConfigureLoadBalancerProbe,
+    HostNetworking,
+    LinuxBridgeNode,
+    LinuxProbeNode,
+    LoadBalancerProbeError,
+)
+from hostrouting.azure import examinations as azure_examinations
 from hostrouting.azure.examinations import examinations
+from hostrouting.azure.probe import tasks as probe_tasks
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE, TABLE
+from hostrouting.azure.vnet import tasks as vnet_tasks
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.examination import Severity
 from hostrouting.doctor.examine import examine
@@ -67,8 +76,7 @@ class Node:
         file.write_text(text)
 
     def examined(self, wanted: HostNetworking | None = None) -> DoctorReport:
-        more = examinations(wanted, probe_node=self.probe, bridge_node=self.bridge)
-        return examine(self.host, None, more=more)
+        return examine(self.host, None, more=examinations(wanted))
 
     def found(self, wanted: HostNetworking | None = None) -> dict[str, tuple[str, Severity]]:
         """Each finding of the examinations that matter here, by its kind: its subject and how grave it is."""
@@ -78,7 +86,7 @@ class Node:
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Node:
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node with IPv6 on which nothing is installed."""
     layout = Layout(tmp_path)
     layout.units.mkdir(parents=True)
@@ -99,6 +107,9 @@ def bare(tmp_path: Path) -> Node:
         addresses=[NodeAddress("eth0", IPv6Address("fd00:1::4"))],
     )
     bridge = FakeBridgeNode()
+    fakes = {LinuxProbeNode: probe, LinuxBridgeNode: bridge}
+    for module in (azure_examinations, probe_tasks, vnet_tasks):
+        monkeypatch.setattr(module, "given_or_real", lambda _, given, real: given or fakes[real])
     host = Host(routes=kernel, units=units, layout=layout)
     return Node(layout, units, probe, bridge, host)
 

@@ -116,7 +116,7 @@ def world(tmp_path: Path) -> World:
 
 def test_the_first_run_loads_pins_and_installs_and_the_second_touches_nothing(world: World) -> None:
     first = world.configure()
-    assert (first.changed, first.rules_changed, first.files_changed, first.pins.add) == (True, True, True, (PINNED,))
+    assert (first.changed, first.has_new_rules, first.files_changed, first.pins.add) == (True, True, True, (PINNED,))
     assert (first.device, first.evidence, first.problem) == ("eth0", "eth0 has fd00::4", None)
     assert world.node.tables == {TABLE: rules("eth0")}
     assert world.node.pin_list == [PINNED]
@@ -153,7 +153,7 @@ def test_a_changed_table_is_mended_and_other_tables_are_left_alone(world: World)
     world.configure()
     world.node.tables["other"] = "table ip6 other {\n}\n"
     world.node.tables[TABLE] = world.node.tables[TABLE].replace("prerouting", "stray")
-    assert world.configure().rules_changed
+    assert world.configure().has_new_rules
     assert world.node.tables == {TABLE: rules("eth0"), "other": "table ip6 other {\n}\n"}
 
 
@@ -174,7 +174,7 @@ def test_rules_that_are_required_wait_for_an_address_and_then_are_installed_with
     assert world.plan(asked).missing == "an IPv6 address of scope global on eth0"
     report = world.configure(asked)
     assert world.clock.monotonic() >= 5
-    assert (report.skipped_because, report.rules_changed, report.pins.add) == (None, True, (PINNED,))
+    assert (report.skipped_because, report.has_new_rules, report.pins.add) == (None, True, (PINNED,))
     assert report.evidence == "no IPv6 address of scope global on eth0, but it may come, and the rules are required"
     assert world.is_installed
     assert world.plan(asked).is_empty
@@ -293,7 +293,7 @@ def test_without_ipv6_what_was_installed_stays_and_is_kept_up(world: World) -> N
     world.node.address_list.clear()
     world.node.tables.clear()
     report = world.configure()
-    assert report.rules_changed
+    assert report.has_new_rules
     assert report.evidence.endswith("but it is installed already, and stays")
     assert world.node.tables == {TABLE: rules("eth0")}
     assert world.waits == []
@@ -303,7 +303,7 @@ def test_not_enabled_removes_what_was_installed_and_then_touches_nothing(world: 
     before = world.state()
     world.configure()
     report = world.configure(config(enabled=False))
-    assert (report.changed, report.rules_changed, report.pins.remove) == (True, True, (PINNED,))
+    assert (report.changed, report.has_new_rules, report.pins.remove) == (True, True, (PINNED,))
     assert world.state() == before
     world.node.has_nft = False
     again = world.configure(config(enabled=False))
@@ -543,7 +543,7 @@ def test_an_image_gets_files_and_its_kernel_is_not_asked(tmp_path: Path) -> None
     asked = config(devices=["eth0"], required=True)
     assert plan_probe(asked, image, CancelScope()).device == "eth0"
     report = ConfigureLoadBalancerProbe(asked, host=image).do(CancelScope())
-    assert (report.changed, report.rules_changed, report.device) == (True, False, "eth0")
+    assert (report.changed, report.has_new_rules, report.device) == (True, False, "eth0")
     assert world.is_installed
     assert not (tmp_path / "run").exists()
     assert not ConfigureLoadBalancerProbe(asked, host=image).do(CancelScope()).changed

@@ -70,7 +70,7 @@ def test_a_plan_says_what_would_be_waited_for_or_why_nothing_is_done() -> None:
 
 def test_a_report_shows_what_was_done() -> None:
     report = ProbeReport(
-        "eth0", "eth0 has fd00::4", rules_changed=True, pins=PinPlan(add=(OURS,), remove=(OLD,)),
+        "eth0", "eth0 has fd00::4", rules_after="a\n", pins=PinPlan(add=(OURS,), remove=(OLD,)),
         files_changed=True,
     )  # fmt: skip
     assert plain(report_text(report)).splitlines() == [
