@@ -66,7 +66,6 @@ PURE = (
     "hostrouting.azure.vnet.plan",
     "hostrouting.watch.backoff",
     "hostrouting.watch.events",
-    "hostrouting.watch.metrics",
     "hostrouting.doctor.cycles",
     "hostrouting.doctor.report",
 )

@@ -288,19 +288,22 @@ def remove(options: argparse.Namespace, host: Host | None) -> int:
 def watch(options: argparse.Namespace, host: Host | None) -> int:
     """What was installed stays true, until a signal ends it."""
     from hostrouting.boot.host import Host
-    from hostrouting.watch.journal import Journal
     from hostrouting.watch.loop import WatchHostRouting
-    from hostrouting.watch.notify import Supervisor
+    from hostrouting.watch.outputs import notify, write_entry
 
     on = host or Host()
     load(options, on)  # what is wrong with it is told in full now, and in one line later
     path = on.layout.config if options.config is None else options.config
-    journal = Journal.of(os.environ, on.layout.journal_socket)
-    supervisor = Supervisor.of(os.environ, os.getpid())
+    journal = on.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
     # A process that does nothing for hours wakes up four times a second, not forty.
     scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))
     gc.enable()
-    task = WatchHostRouting(lambda: Config.load(path), on, journal.write, supervisor)
+    task = WatchHostRouting(
+        read=lambda: Config.load(path),
+        host=on,
+        say=lambda event: write_entry(event, journal),
+        tell=lambda state: notify(os.environ.get("NOTIFY_SOCKET", ""), state),
+    )
     with cancelled_by_signals(scope), suppress(phases.Cancelled):
         phases.run(task, scope=scope)
     return 0

@@ -5,60 +5,55 @@ The kernel tells that a route went, not why; but each manager keeps a file about
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
-from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from hostrouting.boot.layout import Layout
-    from hostrouting.model.links import Link
-    from hostrouting.model.routes import Route
 
-__all__ = ["managers_of"]
+__all__ = ["NETWORKD", "NETWORK_MANAGER", "noted", "settings", "who_manages"]
 
-_NETWORKD = (
-    "{dev} is managed by systemd-networkd, which drops routes that aren't its own when it configures an interface "
-    "anew: set ManageForeignRoutes=no in networkd.conf and KeepConfiguration=yes in the .network file (before "
-    "systemd 257 neither helps), or give it the route: hostrouting fix --format networkd"
-)
-_NETWORK_MANAGER = (
-    "{dev} is managed by NetworkManager, which drops routes when it activates a connection anew: give it the route "
-    "(nmcli connection modify … +ipv4.routes), or set unmanaged-devices in NetworkManager.conf"
-)
-_NOBODY = "no network manager claims {dev}: a person, a script or another daemon does it; ip monitor route shows when"
+NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
+
+# networkd's is private, but has been like that since 2014; NetworkManager's is documented in its source only.
+_NOTES = {
+    NETWORKD: ("/run/systemd/netif/links", "ADMIN_STATE"),
+    NETWORK_MANAGER: ("/run/NetworkManager/devices", "managed"),
+}
+_ADVICE = {
+    NETWORKD: "which drops routes that aren't its own when it configures an interface anew: set "
+    "ManageForeignRoutes=no in networkd.conf and KeepConfiguration=yes in the .network file (before systemd 257 "
+    "neither helps), or give it the route: hostrouting fix --format networkd",
+    NETWORK_MANAGER: "which drops routes when it activates a connection anew: give it the route (nmcli connection "
+    "modify … +ipv4.routes), or set unmanaged-devices in NetworkManager.conf",
+}
 
 
-def managers_of(routes: Iterable[Route], links: Sequence[Link], layout: Layout) -> dict[Route, str]:
-    """For each route, who manages its interface and what stops that one.
+def who_manages(layout: Layout, dev: str, index: int) -> str:
+    """Who manages an interface, and what stops that one from taking routes.
 
-    Args:
-        routes: that somebody keeps removing.
-        links: of the host.
-        layout: where the managers' files are.
+    Raises:
+        FileError: that can't be read.
     """
-    indexes = {link.name: link.index for link in links}
-    return {
-        route: "; ".join(_manager_of(dev, indexes.get(dev, 0), layout) for dev in route.devs)
-        or _NOBODY.format(dev="it")
-        for route in routes
-    }
+    for manager, advice in _ADVICE.items():
+        if noted(layout, manager, index):
+            return f"{dev} is managed by {manager}, {advice}"
+    return f"no network manager claims {dev}: a person, a script or another daemon does it; ip monitor route shows when"
 
 
-def _manager_of(dev: str, index: int, layout: Layout) -> str:
-    # networkd's is private, but has been like that since 2014; NetworkManager's is documented in its source only.
-    if re.search(r"^ADMIN_STATE=(?!unmanaged)", _read(layout, f"run/systemd/netif/links/{index}"), re.MULTILINE):
-        return _NETWORKD.format(dev=dev)
-    if re.search(r"^managed=(?!unmanaged|false)", _read(layout, f"run/NetworkManager/devices/{index}"), re.MULTILINE):
-        return _NETWORK_MANAGER.format(dev=dev)
-    return _NOBODY.format(dev=dev)
+def noted(layout: Layout, manager: str, index: int) -> dict[str, str]:
+    """What a manager has noted about an interface; nothing if the interface isn't its own.
+
+    Raises:
+        FileError: that can't be read.
+    """
+    folder, key = _NOTES[manager]
+    found = settings(files.read_text(layout.of(f"{folder}/{index}")) or "")
+    return {} if found.get(key, "no").lower() in ("unmanaged", "no", "false", "0") else found
 
 
-def _read(layout: Layout, name: str) -> str:
-    try:
-        return files.read_text(layout.root / name) or ""
-    except FileError:
-        return ""  # not for us to read: as if it weren't there
+def settings(text: str) -> dict[str, str]:
+    """What the lines ``KEY=value`` set; of several for a key the last counts."""
+    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}

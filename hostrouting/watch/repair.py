@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -13,97 +14,148 @@ from hostrouting.routes.install import apply_what_goes
 from hostrouting.routes.plan import RoutePlan, plan_routes
 from hostrouting.routes.resolve import describe_missing, resolve
 from hostrouting.routes.verify import verify_routes
-from hostrouting.watch.backoff import Backoff, Losses, Repair
+from hostrouting.watch.backoff import Backoff
 from phases import all_or_nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.routes import Route
+    from hostrouting.watch.backoff import Setbacks
     from phases import CancelScope
 
-__all__ = ["plan_repair", "repair"]
+__all__ = ["Repair", "plan_repair", "repair"]
 
 
-def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before: Repair | None) -> Repair:
+@attrs.frozen
+class Repair:
+    """How our routes are after a look, and what it took.
+
+    Args:
+        kept: ours that are in the table now, by their keys.
+        restored: those that were lost since the last look, or missing at the first, and are back.
+        followed: those that have changed with the default route, as they are now.
+        removed: those that no config asks for any more.
+        contested: those that somebody has just taken once more, on purpose, by how often.
+        waiting: those that are lost, and are put back later since somebody takes them again and again.
+        problems: why not all is as wanted, in words.
+        refusals: why the last try to write a route failed, in words, by their keys.
+        losses: how often somebody took each, by their keys.
+        tries: how often each was written, by their keys, without being seen as wanted afterwards.
+    """
+
+    kept: dict[Hashable, Route] = attrs.field(factory=dict)
+    restored: tuple[Route, ...] = ()
+    followed: tuple[Route, ...] = ()
+    removed: tuple[Route, ...] = ()
+    contested: dict[Setbacks, list[Route]] = attrs.field(factory=dict)
+    waiting: tuple[Route, ...] = ()
+    problems: tuple[str, ...] = ()
+    refusals: dict[Hashable, str] = attrs.field(factory=dict)
+    losses: Backoff = attrs.field(factory=Backoff)
+    tries: Backoff = attrs.field(factory=Backoff)
+
+    def next_due(self, now: float) -> float | None:
+        """The seconds until a route may be written that may not yet; None if none waits for it."""
+        dues = [self.losses.of(route.key).due for route in self.waiting]
+        dues += [self.tries.of(key).due for key in self.refusals]
+        return max(0.0, min(dues) - now) if dues else None
+
+    def is_due(self, route: Route, now: float) -> bool:
+        """Whether a route may be written."""
+        return now >= max(self.losses.of(route.key).due, self.tries.of(route.key).due)
+
+
+def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before: Repair) -> Repair:
     """Have the table hold our routes, as far as that goes now; nothing of anybody else's is touched.
 
     Args:
-        config: gives what is wanted; asked again under the lock, as who changes the one changes the other with it.
+        config: gives what is wanted; asked under the lock, as who changes the one changes the other with it.
         host: whose kernel.
         scope: ends it; what was begun is put back.
-        before: the last look; None: this is the first.
+        before: what became of them at the last look.
 
     Returns:
-        What became of them; what couldn't be done is its ``problem``.
+        What became of them; what couldn't be done is among its ``problems``.
     """
     now = scope.clock.monotonic()
-    backoff, refused = (before.backoff, before.refused) if before else (Backoff(), Backoff())
-    refusals = before.refusals if before else {}
-    failures = before.failures if before else None
-    kept: tuple[Route, ...] = before.kept if before else ()
-    lost: tuple[Route, ...] = ()
     try:
-        plan, problem = plan_repair(config(), host.routes)
-        kept, done = plan.unchanged, RoutePlan()
-        if plan.is_empty:
-            failures = None
-        elif before and failures and now < failures.due:
-            return attrs.evolve(before, kept=kept, restored=(), followed=(), removed=(), lost=())
-        else:
-            with locked(host.layout.lock, scope):
-                plan, problem = plan_repair(config(), host.routes)
-                kept = plan.unchanged
-                lost = _lost(before, plan)
-                backoff = backoff.after(lost, now)
+        with locked(host.layout.lock, scope):
+            plan, problems = plan_repair(config(), host.routes)
+            found = _noticed(before, plan, now)
+            todo = attrs.evolve(
+                plan,
+                add=tuple(route for route in plan.add if found.is_due(route, now)),
+                replace=tuple(item for item in plan.replace if found.is_due(item.new, now)),
+                remove=tuple(route for route in plan.remove if found.is_due(route, now)),
+            )
+            try:
                 with all_or_nothing(scope) as undo:
-                    done, fresh = apply_what_goes(_due(plan, (backoff, refused), now), host.routes, scope, undo)
-            refused = refused.after(fresh, now)
-            refusals = {**refusals, **{route.key: reason for route, reason in fresh.items()}}
-            failures = None
+                    done, refused = apply_what_goes(todo, host.routes, scope, undo)
+            except RouteError as error:
+                done, refused = RoutePlan(), dict.fromkeys(_changes(todo).values(), str(error))
+            refusals = found.refusals | {route.key: reason for route, reason in refused.items()}
+            tries = found.tries.after(_changes(todo), now)
+            result = _after(attrs.evolve(found, refusals=refusals, tries=tries), before, plan, done, now)
+            problems += filter(None, ["\n".join(dict.fromkeys(result.refusals.values()))])
+            try:
+                verify_routes((*result.kept.values(), *plan.foreign), host.routes)
+            except RouteError as error:
+                problems.append(str(error))
+            return attrs.evolve(result, problems=tuple(problems))
     except HostRoutingError as error:
-        failed = Losses(failures.count + 1 if failures else 1, now)
-        return Repair(
-            kept,
-            lost=lost,
-            problem=str(error),
-            backoff=backoff,
-            refused=refused,
-            refusals=refusals,
-            failures=failed,
-        )
-    missed = _missed(plan, done)
-    refusals = {route.key: refusals[route.key] for route in missed if route.key in refusals}
-    left = _by_key(before)
-    replaced = {item.new: _follows(item.old, left) for item in done.replace}
-    result = Repair(
-        kept=(*kept, *done.add, *replaced),
-        restored=(*done.add, *(route for route, follows in replaced.items() if not follows)),
-        followed=tuple(route for route, follows in replaced.items() if follows),
+        return attrs.evolve(before, restored=(), followed=(), removed=(), contested={}, problems=(str(error),))
+
+
+def _noticed(before: Repair, plan: RoutePlan, now: float) -> Repair:
+    """Who of ours is still there, and who was lost: removed or changed by somebody since the last look."""
+    changed = (item.new for item in plan.replace if not _is_as_left(item.old, before))
+    lost = [route for route in (*plan.add, *changed) if route.key in before.kept]
+    losses = before.losses.after([route.key for route in lost], now)
+    contested: dict[Setbacks, list[Route]] = {}
+    for route in lost:
+        if (setbacks := losses.of(route.key)).is_no_accident:
+            contested.setdefault(setbacks, []).append(route)
+    tries = before.tries.only(_changes(plan))
+    return attrs.evolve(before, kept=_by_key(plan.unchanged), contested=contested, losses=losses, tries=tries)
+
+
+def _after(found: Repair, before: Repair, plan: RoutePlan, done: RoutePlan, now: float) -> Repair:
+    """What became of them once some of a plan was done."""
+    there = _changes(done)
+    left = {key: route for key, route in _changes(plan).items() if key not in there}
+    followed = tuple(item.new for item in done.replace if _is_as_left(item.old, before))
+    restored = tuple(item.new for item in done.replace if not _is_as_left(item.old, before))
+    return attrs.evolve(
+        found,
+        kept=found.kept | _by_key((*done.add, *followed, *restored)),
+        restored=(*done.add, *restored),
+        followed=followed,
         removed=done.remove,
-        lost=lost,
-        waiting=tuple(route for route in missed if route.key not in refusals),
-        problem=_lines(problem, *refusals.values()),
-        backoff=backoff,
-        refused=refused,
-        refusals=refusals,
-        failures=failures,
+        waiting=tuple(route for key, route in left.items() if now < found.losses.of(key).due),
+        refusals={key: reason for key, reason in found.refusals.items() if key in left},
     )
-    try:
-        verify_routes((*result.kept, *plan.foreign), host.routes)
-    except RouteError as error:
-        return attrs.evolve(result, problem=_lines(result.problem, str(error)))
-    return result
 
 
-def _lines(*problems: str | None) -> str | None:
-    return "\n".join(filter(None, problems)) or None
+def _by_key(routes: Iterable[Route]) -> dict[Hashable, Route]:
+    return {route.key: route for route in routes}
 
 
-def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | None]:
+def _changes(plan: RoutePlan) -> dict[Hashable, Route]:
+    """What a plan writes and removes."""
+    return _by_key((*plan.add, *(item.new for item in plan.replace), *plan.remove))
+
+
+def _is_as_left(ours: Route, before: Repair) -> bool:
+    """Whether a route that has to change is as it was at the last look: then what has changed is the default route."""
+    left = before.kept.get(ours.key)
+    return left is not None and left.has_same_next_hops(ours)
+
+
+def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[str]]:
     """Plan what can be put right at this moment, and say what can't.
 
     Unlike ``routes.plan.plan_now`` it doesn't wait for all: a route whose device is gone keeps no other one lost. Where
@@ -114,7 +166,7 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str |
         backend: the kernel.
 
     Returns:
-        The plan, and what stands in the way of the rest in words; None if nothing does.
+        The plan, and what stands in the way of the rest, in words.
 
     Raises:
         RouteError: the kernel can't be asked.
@@ -122,74 +174,32 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str |
     main = backend.routes(Table.MAIN)
     wanted = config.static_routes.routes
     if not wanted:
-        return RoutePlan(), None
+        return RoutePlan(), []
     links, addresses = backend.links(), backend.addresses()
     try:
         resolution = resolve(wanted, links, addresses, main)
     except RouteError as error:
-        return RoutePlan(unchanged=tuple(route for route in main if route.is_ours)), str(error)
+        return RoutePlan(unchanged=tuple(route for route in main if route.is_ours)), [str(error)]
     problems = []
     if resolution.missing:
         problems.append(f"can't keep all static routes: still missing is {describe_missing(resolution.missing)}")
     try:
         plan = plan_routes(resolution.routes, main)
     except RouteError as error:
-        plan = _plan_each(resolution.routes, main)
+        plan = plan_routes(tuple(_free(resolution.routes, main)), main)
         problems.append(str(error))
     if problems:
         # What would be removed stays, some of it only because what it needs is missing.
-        return attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=()), "\n".join(problems)
-    return plan, None
+        plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())
+    return plan, problems
 
 
-def _plan_each(routes: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
-    """The plans of those routes that nobody's stands in the way of."""
+def _free(routes: Sequence[Route], main: Sequence[Route]) -> Iterator[Route]:
+    """Those routes that nobody's stands in the way of."""
     there: dict[object, list[Route]] = {}
     for route in main:
         there.setdefault(route.destination, []).append(route)
-    merged: dict[str, tuple[Route, ...]] = {}
     for route in routes:
-        try:
-            plan = plan_routes((route,), there.get(route.destination, ()))
-        except RouteError:
-            continue
-        for name, items in attrs.asdict(plan, recurse=False).items():
-            merged[name] = (*merged.get(name, ()), *items)
-    return RoutePlan(**merged)  # type: ignore[arg-type]
-
-
-def _lost(before: Repair | None, plan: RoutePlan) -> tuple[Route, ...]:
-    """Routes that were there after the last look, and that somebody has removed or changed since."""
-    if before is None:
-        return ()
-    kept = _by_key(before)
-    changed = (item.new for item in plan.replace if not _follows(item.old, kept))
-    return tuple(route for route in (*plan.add, *changed) if route.key in kept)
-
-
-def _by_key(before: Repair | None) -> dict[object, Route]:
-    """The routes that were there after the last look."""
-    return {} if before is None else {route.key: route for route in before.kept}
-
-
-def _follows(old: Route, kept: dict[object, Route]) -> bool:
-    """Whether a route that has to change is as we left it: then it isn't it that has changed."""
-    left = kept.get(old.key)
-    return left is not None and left.has_same_next_hops(old)
-
-
-def _due(plan: RoutePlan, waits: Sequence[Backoff], now: float) -> RoutePlan:
-    def is_due(route: Route) -> bool:
-        return all(backoff.is_due(route, now) for backoff in waits)
-
-    return attrs.evolve(
-        plan,
-        add=tuple(route for route in plan.add if is_due(route)),
-        replace=tuple(item for item in plan.replace if is_due(item.new)),
-    )
-
-
-def _missed(plan: RoutePlan, done: RoutePlan) -> tuple[Route, ...]:
-    wanted = (*plan.add, *(item.new for item in plan.replace))
-    written = {*done.add, *(item.new for item in done.replace)}
-    return tuple(route for route in wanted if route not in written)
+        with suppress(RouteError):
+            plan_routes((route,), there.get(route.destination, ()))
+            yield route

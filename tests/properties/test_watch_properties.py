@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
@@ -21,12 +22,11 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Rou
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd, RecordingBackend
-from hostrouting.watch.backoff import CONTESTED_LOSSES, Backoff, Repair
-from hostrouting.watch.events import Event, EventKind, Look, events_between, status
+from hostrouting.watch.backoff import Backoff
+from hostrouting.watch.events import Event, EventKind, of_failures, of_troubles, status
 from hostrouting.watch.loop import WatchHostRouting
-from hostrouting.watch.metrics import Counters, Metric, exposition, metrics_text
-from hostrouting.watch.notify import Supervisor
-from hostrouting.watch.repair import plan_repair
+from hostrouting.watch.outputs import metrics_text
+from hostrouting.watch.repair import Repair, plan_repair
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 
@@ -52,54 +52,53 @@ judged = st.lists(findings, max_size=3, unique_by=lambda item: (item.kind, item.
 unknown = st.sampled_from(["no-default-route", "check-failed: no memory"]).map(
     lambda reason: OverlapReport(Verdict.UNKNOWN, OverlapMode.WARN, "2026-01-01T00:00:00Z", reason=reason, cidrs=CIDRS)
 )
-repairs = st.builds(Repair, problem=st.sampled_from([None, None, "ib9 is missing"]))
-looks = st.builds(Look, st.one_of(judged, judged, unknown), repairs)
+reports = st.one_of(judged, judged, unknown)
 
 
-def key(finding: Finding) -> str:
-    return finding.message
-
-
-@given(st.lists(looks))
-def test_what_was_said_and_not_taken_back_is_what_fails(seen: list[Look]) -> None:
-    before: Look | None = None
+@given(st.lists(reports))
+def test_what_was_said_and_not_taken_back_is_what_fails(seen: list[OverlapReport]) -> None:
+    before: OverlapReport | None = None
     said: list[str] = []
-    for look in seen:
-        now = look.after(before)
-        events = events_between(before, now)
-        for event in events:
+    for report in seen:
+        now = report
+        if before is not None and report.verdict is Verdict.UNKNOWN:
+            now = attrs.evolve(report, findings=before.findings)
+        for event in of_failures(before, now, ()):
             if event.kind is EventKind.FAILURE:
                 said.append(event.message.partition(";")[0])
             elif event.kind is EventKind.FAILURE_GONE:
                 said.remove(event.message.removeprefix("no longer so: "))
-        assert sorted(said) == sorted(map(key, now.failing))
-        assert events_between(now, now.after(now)) == ()
-        assert "\n" not in status(now)
+        assert sorted(said) == sorted(finding.message for finding in now.findings)
+        assert list(of_failures(now, now, ())) == []
+        assert "\n" not in status(now, Repair(), ())
         before = now
 
 
-routes = st.builds(
-    lambda number: Route(IPv4Network((number << 8, 24)), (NextHop("eth0"),)), st.integers(0x0A0000, 0x0A0003)
-)
+@given(st.lists(st.lists(st.sampled_from(["ib9 is missing", "the disk is full"]), unique=True)))
+def test_a_trouble_is_said_once_as_it_comes_and_that_all_is_well_again_once(seen: list[list[str]]) -> None:
+    before: list[str] = []
+    for now in seen:
+        events = list(of_troubles(before, now))
+        assert [event.message for event in events if event.kind is EventKind.TROUBLE] == [
+            each for each in now if each not in before
+        ]
+        assert any(event.kind is EventKind.TROUBLE_OVER for event in events) == bool(before and not now)
+        before = now
 
 
-@given(st.lists(st.tuples(st.floats(0, 1000), routes)))
-def test_a_wait_never_shrinks_while_somebody_goes_on_and_ends_in_time(losses: list[tuple[float, Route]]) -> None:
+@given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 3))))
+def test_a_wait_never_shrinks_while_it_goes_on_and_ends_in_time(setbacks: list[tuple[float, int]]) -> None:
     now, backoff = 0.0, Backoff()
-    for seconds, route in losses:
+    for seconds, key in setbacks:
         now += seconds
-        before = backoff.of(route)
-        backoff = backoff.after([route], now)
-        item = backoff.of(route)
-        assert item is not None
-        assert item.is_contested == (item.count >= CONTESTED_LOSSES)
-        assert backoff.is_due(route, item.due)
-        assert item.wait_seconds <= 300
-        if before is not None and item.count > before.count:
+        before = backoff.of(key)
+        backoff = backoff.after([key], now)
+        item = backoff.of(key)
+        assert item.is_no_accident == (item.count >= 3) == (item.wait_seconds > 0)
+        assert now <= item.due <= now + 300
+        if item.count > before.count:
             assert item.wait_seconds >= before.wait_seconds
-        due = backoff.next_due(now)
-        assert due is None or 0 < due <= 300
-    assert backoff.after([], now + 10_000) == Backoff()
+    assert backoff.after([], now + 10_000) == backoff.only([]) == Backoff()
 
 
 # --- the whole of it -----------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_loo
     with tempfile.TemporaryDirectory() as root:
         host = Host(routes=backend, units=FakeSystemd(), layout=Layout(root))
         with suppress(Cancelled):
-            WatchHostRouting(lambda: CONFIG, host, said.append, Supervisor()).do(scope)
+            WatchHostRouting(lambda: CONFIG, host, said.append, lambda line: None).do(scope)
         report = check_overlap(attrs.evolve(CONFIG, wait_seconds=0), host.routes, CancelScope())
         assert json.loads(host.layout.report.read_text()) | {"time": ""} == report.to_json() | {"time": ""}
         assert host.layout.marker_ok.exists() == (report.verdict is Verdict.OK)
@@ -204,22 +203,9 @@ def parsed(text: str) -> list[tuple[str, tuple[tuple[str, str], ...], float]]:
     return samples
 
 
-label_names = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
-labels = st.lists(st.tuples(label_names, st.text()), max_size=3).map(tuple)
-values = st.one_of(st.integers(0, 10**9).map(float), st.floats(allow_nan=False, allow_infinity=False))
-
-
-@given(st.text(), st.lists(st.tuples(labels, values), min_size=1).map(tuple))
-def test_whatever_the_labels_hold_the_samples_read_back(
-    help_: str, samples: tuple[tuple[tuple[tuple[str, str], ...], float], ...]
-) -> None:
-    text = exposition([Metric("hostrouting_test", "gauge", help_, samples)])
-    assert parsed(text) == [("hostrouting_test", found, value) for found, value in samples]
-
-
-@given(looks)
-def test_each_cidr_has_one_verdict_and_each_metric_its_help_and_type(look: Look) -> None:
-    text = metrics_text(look.report, look.repair, Counters().after(look.repair), 1e9)
+@given(reports)
+def test_each_cidr_has_one_verdict_and_each_metric_its_help_and_type(report: OverlapReport) -> None:
+    text = metrics_text(report, Repair(), Counter(looks=1), 1e9)
     samples = parsed(text)
     for cidr in CIDRS:
         values = [value for name, pairs, value in samples if ("cidr", str(cidr)) in pairs]

@@ -12,12 +12,12 @@ import attrs
 import pytest
 
 from hostrouting import Config, ConfigError, Host, Layout
+from hostrouting.boot.render import fill
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
 from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd, RecordingBackend
 from hostrouting.watch.events import Event, EventKind
 from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting
-from hostrouting.watch.notify import Supervisor
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 
@@ -65,21 +65,15 @@ class World:
     def at(self, seconds: float, function: Callable[[], object]) -> None:
         self.clock.call_at(seconds, function)
 
-    def watch(self, seconds: float, *, watchdog_seconds: float | None = None) -> None:
+    def watch(self, seconds: float) -> None:
         """Watch so long from the start of the clock."""
-        world = self
-
-        class Hearing(Supervisor):
-            def _tell(self, line: str) -> None:
-                world.heard.append((world.clock.monotonic(), line))
-
         self.at(seconds, lambda: self.scope.cancel("the test ends"))
         host = Host(routes=self.backend, units=FakeSystemd(), layout=self.layout)
         task = WatchHostRouting(
             self.read,
             host,
             lambda event: self.said.append((self.clock.monotonic(), event)),
-            Hearing(None, watchdog_seconds),
+            lambda line: self.heard.append((self.clock.monotonic(), line)),
         )
         with pytest.raises(Cancelled):
             task.do(self.scope)
@@ -473,12 +467,25 @@ def test_an_idle_watcher_looks_once_a_minute(world: World) -> None:
     assert world.looks() == 600 / LOOK_SECONDS
 
 
-def test_the_watchdog_hears_of_it_twice_in_its_time_and_systemd_hears_the_verdict(world: World) -> None:
-    world.watch(600, watchdog_seconds=30.0)
+def test_the_units_watchdog_hears_of_it_three_times_in_its_time_and_systemd_hears_the_verdict(world: World) -> None:
+    world.watch(600)
+    unit = fill("hostrouting-watch.service", READ_WRITE_PATHS="", PYTHON="")
+    watchdog_seconds = int(unit.partition("WatchdogSec=")[2].partition("\n")[0])
     pings = [when for when, line in world.heard if line == "WATCHDOG=1"]
-    assert max(later - earlier for earlier, later in pairwise(pings)) <= 15
+    assert max(later - earlier for earlier, later in pairwise(pings)) <= watchdog_seconds / 3
     lines = [line for _, line in world.heard if line != "WATCHDOG=1"]
     assert lines[:2] == ["STATUS=ok: every expected CIDR leaves by eth0; static routes in place: 1", "READY=1"]
+
+
+def test_a_status_is_never_longer_than_systemd_reads(world: World) -> None:
+    there = [f"172.16.{number}.0/24" for number in range(200)]
+    world.config = config(
+        *({"destination": each, "dev": "ib9", "gateway": "onlink"} for each in there), cidrs=tuple(there)
+    )
+    world.kernel.delete([default()])
+    world.watch(1)
+    (status,) = [line for _, line in world.heard if line.startswith("STATUS=")]
+    assert len(status.encode()) < 4096
 
 
 # --- what goes wrong with it ---------------------------------------------------------------------------------------

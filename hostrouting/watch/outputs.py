@@ -1,0 +1,130 @@
+"""Where a watcher tells of itself: the journal, systemd, and a textfile for Prometheus."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from hostrouting.model.text import clean
+from hostrouting.overlap.findings import FindingKind, Verdict
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from pathlib import Path
+
+    from hostrouting.overlap.findings import OverlapReport
+    from hostrouting.watch.events import Event
+    from hostrouting.watch.repair import Repair
+
+__all__ = ["metrics_text", "notify", "to_datagram", "write_entry"]
+
+
+def write_entry(event: Event, journal: Path | None) -> None:
+    """Make an entry in the journal, with fields; a line of our output where there is no journal.
+
+    Args:
+        event: what to say.
+        journal: journald's socket; None: our output isn't the journal's, but a person's.
+
+    Raises:
+        OSError: it can be neither sent nor printed.
+    """
+    if journal is not None and _send(str(journal), to_datagram(event)):
+        return
+    # Where journald is away, or the entry is too large, the line goes to it by our output, sd-daemon(3).
+    prefix = "" if journal is None else f"<{event.kind.priority}>"
+    sys.stdout.write(f"{prefix}{clean(event.message)}\n")
+    sys.stdout.flush()
+
+
+def to_datagram(event: Event) -> bytes:
+    """An event as journald reads it (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/): a value may hold any byte.
+
+    A field that has several values is there several times.
+    """
+    fields = (
+        ("MESSAGE", event.message),
+        ("MESSAGE_ID", event.kind.message_id),
+        ("PRIORITY", str(event.kind.priority)),
+        ("SYSLOG_IDENTIFIER", "hostrouting"),
+        ("HOSTROUTING_EVENT", event.kind.name.lower().replace("_", "-")),
+        *(("HOSTROUTING_CIDR", cidr) for cidr in event.cidrs),
+        *(("HOSTROUTING_ROUTE", route) for route in event.routes),
+        *(("HOSTROUTING_DEV", dev) for dev in event.devs),
+        *(("HOSTROUTING_FIX", entry) for entry in event.fix),
+    )
+    datagram = b""
+    for name, value in fields:
+        content = value.encode("utf-8", "surrogateescape")
+        datagram += name.encode() + b"\n" + len(content).to_bytes(8, "little") + content + b"\n"
+    return datagram
+
+
+def notify(address: str, state: str) -> None:
+    """Tell systemd how the service is, sd_notify(3); who doesn't listen any more must not end us.
+
+    Args:
+        address: NOTIFY_SOCKET of our environment; empty: nobody listens.
+        state: for example ``READY=1``.
+    """
+    if address:
+        _send(f"\0{address[1:]}" if address.startswith("@") else address, state.encode("utf-8", "replace"))
+
+
+def _send(address: str, datagram: bytes) -> bool:
+    """Whether anybody takes a datagram."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+            to.settimeout(1.0)
+            to.sendto(datagram, address)
+    except OSError:
+        return False
+    return True
+
+
+def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], time: float) -> str:
+    """The textfile after a look, in Prometheus' text exposition format 0.0.4; docs/watch.md lists the metrics.
+
+    Args:
+        report: of the check.
+        repair: of our routes.
+        counted: since the watcher was started: ``looks``, and routes ``restored``, ``followed`` and ``removed``.
+        time: of the look, in seconds since 1970.
+    """
+    failing = {finding.cidr for finding in report.findings}
+    verdicts = {
+        f'{{cidr="{cidr}",verdict="{verdict}"}}': int(verdict is _verdict(report, is_failing=cidr in failing))
+        for cidr in report.cidrs
+        for verdict in Verdict
+    }
+    failures = {f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in FindingKind}
+    drifts = {"lost": counted["restored"], "default-changed": counted["followed"], "unwanted": counted["removed"]}
+    metrics = (
+        ("last_run_timestamp_seconds", "gauge", "When the watcher last looked, in seconds since 1970.", {"": time}),
+        ("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
+        ("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
+        ("routes_kept", "gauge", "Static routes that are in place.", {"": len(repair.kept)}),
+        ("routes_contested", "gauge", "Lost routes that somebody keeps removing.", {"": len(repair.waiting)}),
+        ("trouble", "gauge", "1 if not all static routes can be kept as wanted.", {"": int(bool(repair.problems))}),
+        ("checks_total", "counter", "Looks since the watcher was started.", {"": counted["looks"]}),
+        (
+            "routes_repaired_total",
+            "counter",
+            "Routes put right since the watcher was started, by what was wrong with them.",
+            {f'{{drift="{drift}"}}': number for drift, number in drifts.items()},
+        ),
+    )
+    lines: list[str] = []
+    for name, kind, meaning, samples in metrics:
+        if samples:
+            lines += (f"# HELP hostrouting_{name} {meaning}", f"# TYPE hostrouting_{name} {kind}")
+            # No label here holds anything that has to be escaped.
+            lines += (f"hostrouting_{name}{labels} {value}" for labels, value in samples.items())
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _verdict(report: OverlapReport, *, is_failing: bool) -> Verdict:
+    if report.verdict is Verdict.UNKNOWN:
+        return Verdict.UNKNOWN
+    return Verdict.OVERLAP if is_failing else Verdict.OK
