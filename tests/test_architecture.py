@@ -28,7 +28,7 @@ BELOW = {
     "tasks": {"model", "config", "kernel", "boot", "routes", "overlap"},
     "watch": {"model", "config", "kernel", "boot", "routes", "overlap"},
     "testing": {"model", "config", "kernel", "boot", "azure"},
-    "doctor": {"model", "config", "kernel", "boot", "routes", "overlap"},
+    "doctor": {"model", "config", "kernel", "boot", "routes", "overlap", "watch"},
     "cli": {"model", "config", "kernel", "boot", "routes", "overlap", "tasks", "watch", "doctor"},
 }
 # The neighbours' own commands, and the fakes, are all that knows them.
@@ -66,8 +66,6 @@ PURE = (
     "hostrouting.azure.vnet.plan",
     "hostrouting.watch.backoff",
     "hostrouting.watch.events",
-    "hostrouting.doctor.cycles",
-    "hostrouting.doctor.report",
 )
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}
 

@@ -15,7 +15,7 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.boot.manifest import WATCH, Manifest
-from hostrouting.boot.parts import BootFile, wanted_files, wanted_manifest, wanted_parts
+from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.model.errors import FileError
 
@@ -118,12 +118,6 @@ class ExaminedHost:
         if self.given is None:
             return self.manifest
         return wanted_manifest(self.manifest, self.given, wanted_parts(self.given, self.layout), self.layout)
-
-    @cached_property
-    def files(self) -> list[BootFile]:
-        """The files of host routing and of the gate that should be installed, with what they should hold."""
-        parts = wanted_parts(self.config, self.layout)
-        return wanted_files(self.layout, self.wanted, parts) if self.wanted.parts else []
 
     @property
     def has_installation(self) -> bool:

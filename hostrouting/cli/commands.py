@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
     from hostrouting.boot.host import Host
-    from hostrouting.doctor.report import DoctorReport
+    from hostrouting.doctor.examine import DoctorReport
     from hostrouting.overlap.findings import OverlapReport
 
 __all__ = [

@@ -11,7 +11,7 @@ from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from hostrouting.boot.examination import Fault
-    from hostrouting.doctor.report import DoctorReport
+    from hostrouting.doctor.examine import DoctorReport
 
 __all__ = ["doctor_text"]
 
@@ -29,12 +29,12 @@ def doctor_text(report: DoctorReport, *, width: int | None = None) -> str:
     Returns:
         Lines with colours.
     """
-    label = max(len(each.name) for each in report.results)
+    label = max(len(each.name) for each in report.found)
     lines: list[str] = []
-    for each in report.results:
-        if not each.faults:
+    for each, faults in report.found.items():
+        if not faults:
             lines.append(f"{good('✓')} {each.name:{label}}  {each.fine}")
-        for fault in each.faults:
+        for fault in faults:
             said = _fault_lines(fault, None if width is None else max(_NARROWEST_COLUMNS, width - label - 4))
             lines.append(f"{_SIGNS[fault.severity]} {each.name:{label}}  {said[0]}")
             lines += [f"  {'':{label}}  {line}" for line in said[1:]]

@@ -6,11 +6,12 @@ and the others go on. A new one gets a row in ``EXAMINATIONS``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity
-from hostrouting.doctor import consumer, files, gate, rights, routes, verdict, watcher
-from hostrouting.doctor.report import DoctorReport, ExaminationResult
+from hostrouting.doctor import files, gate, routes
 from hostrouting.model.errors import HostRoutingError
 from phases import CancelScope
 
@@ -20,25 +21,25 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
 
-__all__ = ["EXAMINATIONS", "examine"]
+__all__ = ["EXAMINATIONS", "DoctorReport", "examine"]
 
 
 EXAMINATIONS = (
-    Examination("verdict", "the check lets the next start through now", verdict.verdict),
+    Examination("verdict", "the check lets the next start through now", gate.verdict),
     Examination("installed", "what is asked for is installed", files.installed, is_of_the_installed=False),
-    Examination("consumer", "the unit that is held back exists", consumer.exists),
+    Examination("consumer", "the unit that is held back exists", gate.consumer),
     Examination("files", "every file is as rendered", files.rendered),
-    Examination("modes", "only root can change what the gate runs", rights.modes),
-    Examination("access", "the scripts can be run, and their lock is free", rights.access),
+    Examination("modes", "only root can change what the gate runs", files.modes),
+    Examination("access", "the scripts can be run, and their lock is free", files.access),
     Examination("gate", "every instance runs the gate before it starts, and obeys it", gate.gate),
     Examination("break-glass", "nobody has left the gate open", gate.break_glass),
     Examination("sight", "the gate sees the host's network and files", gate.sight),
     Examination("units", "the units start at boot, and systemd has read them", files.units),
     Examination("ordering", "everything starts after what it waits for, in no cycle", gate.ordering),
-    Examination("ties", "nothing that is done to the oneshots stops an instance", consumer.ties),
-    Examination("restart", "after a mend every instance starts by itself", consumer.restarts),
+    Examination("ties", "nothing that is done to the oneshots stops an instance", gate.ties),
+    Examination("restart", "after a mend every instance starts by itself", gate.restarts),
     Examination("tools", "bash, ip, awk, flock and timeout are there, and can be run", files.tools),
-    Examination("watcher", "what puts lost routes back runs, if it is installed", watcher.watcher),
+    Examination("watcher", "what puts lost routes back runs, if it is installed", routes.watcher),
     Examination("leftovers", "nothing is left of the reference or of earlier versions", files.leftovers, False),
     Examination("agents", "nobody else writes our scripts", files.agents, False),
     Examination("routes", "every route is in the kernel, and wins", routes.routes),
@@ -46,6 +47,43 @@ EXAMINATIONS = (
     Examination("networkmanager", "NetworkManager takes no route away", routes.network_manager),
     Examination("cloud-init", "cloud-init takes no route away", routes.cloud_init),
 )
+
+
+@attrs.frozen
+class DoctorReport:
+    """What was found on a host.
+
+    Args:
+        found: by the examinations that were made, in order.
+    """
+
+    found: dict[Examination, tuple[Fault, ...]]
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Everything that was found."""
+        return tuple(fault for faults in self.found.values() for fault in faults)
+
+    @property
+    def worst(self) -> Severity | None:
+        """The gravest that was found; None if nothing was."""
+        found = {fault.severity for fault in self.faults}
+        return next((severity for severity in Severity if severity in found), None)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether anything is broken, or couldn't be seen; not if something only may break later."""
+        return self.worst in (Severity.BROKEN, Severity.UNKNOWN)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON."""
+        found = self.found.items()
+        return {
+            "schema": 1,
+            "verdict": "ok" if self.worst is None else str(self.worst),
+            "findings": [{"examination": each.name, **fault.to_json()} for each, faults in found for fault in faults],
+            "examinations": [{"name": each.name, "ok": not faults, "fine": each.fine} for each, faults in found],
+        }
 
 
 def examine(
@@ -69,13 +107,8 @@ def examine(
         What was found. It never raises because one examination can't be made.
     """
     examined = ExaminedHost(host, config, config_name, scope or CancelScope())
-    return DoctorReport(
-        tuple(
-            ExaminationResult(each.name, each.fine, _look(each, examined))
-            for each in (*EXAMINATIONS, *more)
-            if examined.has_installation or not each.is_of_the_installed
-        )
-    )
+    made = (each for each in (*EXAMINATIONS, *more) if examined.has_installation or not each.is_of_the_installed)
+    return DoctorReport({each: _look(each, examined) for each in made})
 
 
 def _look(examination: Examination, examined: ExaminedHost) -> tuple[Fault, ...]:

@@ -1,30 +1,34 @@
-"""Is everything there for the next boot, and nothing else?"""
+"""Is everything there for the next boot, and nothing else; can only root change it, and can it be run?"""
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from typing import TYPE_CHECKING
 
-from hostrouting.boot import files
 from hostrouting.boot.examination import Fault, Severity, missing_tools, resolve_link, stale_files
+from hostrouting.boot.files import locked, read_state
 from hostrouting.boot.installation import reference_links
 from hostrouting.boot.parts import CONFIGURED, wanted_files, wanted_parts
 from hostrouting.boot.unit_files import UNIT_PATH
+from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from hostrouting.boot.examination import ExaminedHost
-    from hostrouting.boot.parts import BootFile
 
-
-__all__ = ["agents", "installed", "leftovers", "rendered", "tools", "units"]
+__all__ = ["access", "agents", "installed", "leftovers", "modes", "rendered", "tools", "units"]
 
 _EXECUTABLE = 0o111
 
+# As long as the gate waits for the lock.
+_GATE_SECONDS = 5
+
 # Which Python is named is settled by who installs: it is hardly ever the one that runs this, and an image's has none.
-_PYTHON = re.compile(r"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-P -m hostrouting ))", re.MULTILINE)
+_PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-P -m hostrouting ))", re.MULTILINE)
 
 _TOOLS = {
     "bash": "bash",
@@ -34,90 +38,62 @@ _TOOLS = {
     "timeout": "coreutils",
 }
 
+_AGENT = "aks-flex-node-agent.service"
+
 
 def installed(examined: ExaminedHost) -> Iterator[Fault]:
     """The manifest names what is asked for."""
-    manifest = examined.manifest
+    manifest, wanted, apply = examined.manifest, examined.wanted.parts, examined.command("apply")
     subject = examined.name(examined.layout.manifest)
-    wanted = examined.wanted.parts
     if not manifest.parts and (wanted or examined.given is None):
-        yield Fault("not-installed", subject, "nothing is installed: no node is held back", examined.command("apply"))
+        yield Fault("not-installed", subject, "nothing is installed: no node is held back", apply)
         return
+    differing = [name for name, part in wanted.items() if part != manifest.parts.get(name)]
     if set(wanted) != set(manifest.parts):
         there, asked = (" and ".join(names) or "nothing" for names in (manifest.parts, wanted))
-        yield Fault(
-            "another-config", subject, f"CONFIG asks for {asked}, and {there} is installed", examined.command("apply")
-        )
+        yield Fault("another-config", subject, f"CONFIG asks for {asked}, and {there} is installed", apply)
     elif wanted and examined.config.consumer != manifest.consumer:
         message = f"CONFIG holds {examined.config.consumer} back, and what is installed {manifest.consumer}"
-        yield Fault("another-config", subject, message, examined.command("apply"))
+        yield Fault("another-config", subject, message, apply)
+    elif differing:
+        message = f"{' and '.join(differing)} was rendered from another config"
+        yield Fault("another-config", subject, message, f"{examined.command('plan')} shows the difference; {apply}")
     if manifest.former:
         message = f"a run was stopped while the gate moved: it is still to be removed from {' '.join(manifest.former)}"
-        yield Fault("interrupted", subject, message, examined.command("apply"), Severity.RISK)
+        yield Fault("interrupted", subject, message, apply, Severity.RISK)
 
 
 def rendered(examined: ExaminedHost) -> Iterator[Fault]:
-    """Every file holds what the config renders, with its mode."""
-    there = set(examined.manifest.files(examined.layout))
-    for file in examined.files:
-        if examined.given is not None or file.path in there:
-            yield from _compare(examined, file)
-
-
-def _compare(examined: ExaminedHost, file: BootFile) -> Iterator[Fault]:
-    name = examined.name(file.path)
-    if file.path.suffix == ".service" and resolve_link(examined.layout, name).end == "/dev/null":
-        return  # masked: ``units`` tells of it
-    state = files.read_state(file.path)
-    if state is None:
-        yield Fault("file-missing", name, "it isn't there", examined.command("apply"))
-        return
-    content, mode = state
-    there = _without_python(content.decode("utf-8", "surrogateescape"))
-    if there != _without_python(file.text):
-        if there == _without_python(_as_installed(examined).get(file.path, "")):
-            message = "it was rendered from another config"
-        else:
+    """Every file holds what was rendered, with its mode."""
+    layout, manifest = examined.layout, examined.manifest
+    for file in wanted_files(layout, manifest, wanted_parts(manifest.config, layout)):
+        name, state = examined.name(file.path), read_state(file.path)
+        if file.path.suffix == ".service" and resolve_link(layout, name).end == "/dev/null":
+            continue  # masked: ``units`` tells of it
+        if state is None:
+            yield Fault("file-missing", name, "it isn't there", examined.command("apply"))
+            continue
+        content, mode = state
+        if _PYTHON.sub(b"", content) != _PYTHON.sub(b"", file.text.encode("utf-8", "surrogateescape")):
             message = "it has been edited, or another version of hostrouting has written it"
-        yield Fault(
-            "file-differs",
-            name,
-            message,
-            f"{examined.command('plan')} shows the difference, {examined.command('apply')} ends it",
-        )
-    if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
-        message = f"its mode is {mode:04o}, not {file.mode:04o}: it can't be run"
-        yield Fault("file-mode", name, message, f"chmod {file.mode:04o} {name}")
-
-
-def _without_python(text: str) -> str:
-    return _PYTHON.sub("", text)
-
-
-def _as_installed(examined: ExaminedHost) -> dict[Path, str]:
-    """The texts of the files of host routing, as the installed parts were rendered."""
-    parts = wanted_parts(examined.manifest.config, examined.layout)
-    return {file.path: file.text for file in wanted_files(examined.layout, examined.manifest, parts)}
+            remedy = f"{examined.command('plan')} shows the difference, {examined.command('apply')} ends it"
+            yield Fault("file-differs", name, message, remedy)
+        if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
+            message = f"its mode is {mode:04o}, not {file.mode:04o}: it can't be run"
+            yield Fault("file-mode", name, message, f"chmod {file.mode:04o} {name}")
 
 
 def units(examined: ExaminedHost) -> Iterator[Fault]:
     """The oneshots are there, start at boot, and systemd has read them."""
-    for name in examined.gated:
-        unit = f"{name}.service"
+    waits = "the gate still judges, but at boot nothing waits for the network"
+    for unit in (f"{name}.service" for name in examined.gated):
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
-        waits = "the gate still judges, but at boot nothing waits for the network"
         if shown["LoadState"] == "masked":
-            yield Fault(
-                "masked",
-                unit,
-                f"it is masked; {waits}",
-                f"systemctl unmask {unit}; {examined.command('apply')}",
-                Severity.RISK,
-            )
+            remedy = f"systemctl unmask {unit}; {examined.command('apply')}"
+            yield Fault("masked", unit, f"it is masked; {waits}", remedy, Severity.RISK)
         elif not examined.units.is_enabled(unit):
-            yield Fault(
-                "not-enabled", unit, f"it doesn't start at boot; {waits}", f"systemctl enable {unit}", Severity.RISK
-            )
+            message = f"it doesn't start at boot; {waits}"
+            yield Fault("not-enabled", unit, message, f"systemctl enable {unit}", Severity.RISK)
         if shown["NeedDaemonReload"] == "yes":
             message = "systemd hasn't read what its files say now"
             yield Fault("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
@@ -126,20 +102,68 @@ def units(examined: ExaminedHost) -> Iterator[Fault]:
             yield Fault("overridden", unit, message, f"look at: systemctl cat {unit}", Severity.RISK)
 
 
+def modes(examined: ExaminedHost) -> Iterator[Fault]:
+    """Nobody but root can change what runs as root."""
+    layout = examined.layout
+    ours = [layout.manifest, *examined.manifest.files(layout), layout.lock]
+    folders = {folder for path in ours for folder in path.parents if folder.is_relative_to(layout.root)}
+    root = layout.root.stat()
+    for path in sorted({*ours, *folders} - {layout.root}):
+        if path.is_symlink() or not path.exists():
+            continue
+        state, name = path.stat(), examined.name(path)
+        what = "everything in it, and so what the gate runs" if path in folders else "it"
+        if state.st_uid != root.st_uid:
+            message = f"it belongs to user {state.st_uid}, who can change {what}"
+            yield Fault("file-owner", name, message, f"chown root:root {name}")
+        if state.st_mode & stat.S_IWOTH or (state.st_mode & stat.S_IWGRP and state.st_gid != root.st_gid):
+            message = f"its mode is {stat.S_IMODE(state.st_mode):04o}: others than root can change {what}"
+            yield Fault("file-mode", name, message, f"chmod go-w {name}")
+
+
+def access(examined: ExaminedHost) -> Iterator[Fault]:
+    """The scripts can be run, and their lock can be taken."""
+    layout = examined.layout
+    for folder in sorted({path.parent for path in examined.manifest.files(layout) if path.suffix == ".sh"}):
+        if _has_flag(folder, os.ST_NOEXEC):
+            name = examined.name(folder)
+            message = "its file system is mounted noexec: no script can be run, and no start is let through"
+            yield Fault("noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})")
+    if _has_flag(layout.run_dir, os.ST_RDONLY):
+        name = examined.name(layout.run_dir)
+        message = "it is read-only: the scripts can't take their lock, and the routes count as not installed"
+        yield Fault("read-only", name, message, f"mount -o remount,rw $(findmnt -no TARGET -T {name})")
+    elif layout.lock.exists():
+        try:
+            with locked(layout.lock, examined.scope, seconds=_GATE_SECONDS):
+                return
+        except FileError as error:
+            if error.errno is not None:
+                raise
+        lock = examined.name(layout.lock)
+        message = f"somebody has held it for {_GATE_SECONDS} s: starts are held back as long as that goes on"
+        yield Fault("locked", lock, message, f"see who: fuser -v {lock}")
+
+
+def _has_flag(folder: Path, flag: int) -> bool:
+    """Whether the file system of a folder, or of where it would be, is mounted so."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return bool(os.statvfs(there).f_flag & flag)
+
+
 def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
     """Nothing is left of the reference's installation, of earlier versions, or of another consumer."""
-    layout, manifest = examined.layout, examined.manifest
+    layout = examined.layout
     for link in map(examined.name, reference_links(layout)):
         is_bouncing = ".requires/" in link
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the reference's"
         remedy = f"{examined.command('apply')} removes it; by hand: {_removal(link)}"
         yield Fault("reference-link", link, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
-    gates = {layout.gate(name) for name in (manifest.consumer, *manifest.former)} | set(manifest.files(layout))
-    for gate in map(examined.name, sorted(set(layout.units.glob("*.service.d/*hostrouting*.conf")) - gates)):
-        if resolve_link(layout, gate).end == "/dev/null":
-            continue  # it takes ours away: ``gate`` tells of it
-        message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
-        yield Fault("stale-gate", gate, message, _removal(gate), Severity.RISK)
+    gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
+    for gate in map(examined.name, sorted(gates)):
+        if resolve_link(layout, gate).end != "/dev/null":  # such a link takes ours away: ``gate`` tells of it
+            message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
+            yield Fault("stale-gate", gate, message, _removal(gate), Severity.RISK)
     for part in CONFIGURED:
         yield from stale_files(examined, part)
 
@@ -148,21 +172,15 @@ def _removal(path: str) -> str:
     return f"rm {path}; systemctl daemon-reload"
 
 
-_AGENT = "aks-flex-node-agent.service"
-
-
 def agents(examined: ExaminedHost) -> Iterator[Fault]:
     """Nobody else writes our files."""
-    paths = [f"{folder}/{_AGENT}" for folder in UNIT_PATH]
-    if any(examined.layout.of(path).exists() for path in paths):
-        yield Fault(
-            "another-agent",
-            _AGENT,
+    if any(examined.layout.of(f"{folder}/{_AGENT}").exists() for folder in UNIT_PATH):
+        message = (
             "AKSFlexNode's own agent knows hostRouting too: it writes scripts and units of these names, and has the "
-            "consumer require them",
-            "let one of the two do it: leave hostRouting out of the config that the agent reads",
-            Severity.RISK,
+            "consumer require them"
         )
+        remedy = "let one of the two do it: leave hostRouting out of the config that the agent reads"
+        yield Fault("another-agent", _AGENT, message, remedy, Severity.RISK)
 
 
 def tools(examined: ExaminedHost) -> Iterator[Fault]:
@@ -178,7 +196,7 @@ def _is_bash(examined: ExaminedHost) -> bool:
     """Whether what the scripts' first line names says of itself that it is bash."""
     program = examined.layout.of(resolve_link(examined.layout, "/bin/bash").end)
     try:
-        said = examined.scope.child(timeout=5).run([str(program), "-pc", 'echo "$BASH_VERSION"'], check=False)
-        return bool(said.stdout.strip())
+        asked = examined.scope.child(timeout=5).run([str(program), "-pc", 'echo "$BASH_VERSION"'], check=False)
     except OSError:
         return False
+    return bool(asked.stdout.strip())

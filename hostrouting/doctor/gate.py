@@ -1,54 +1,85 @@
-"""Does the gate hold, and in what order does everything start?"""
+"""Is there a consumer, may it start now, does the gate hold it, in what order, and does it come up after a mend?"""
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
 from hostrouting.boot.examination import Fault, Severity
 from hostrouting.boot.gate import missing_commands, opening_settings
+from hostrouting.boot.installation import is_there
 from hostrouting.boot.manifest import CHECK
-from hostrouting.boot.unit_files import drop_ins
-from hostrouting.doctor.cycles import find_cycle
+from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
+from hostrouting.config.overlap import OverlapMode
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hostrouting.boot.examination import ExaminedHost
 
-__all__ = ["break_glass", "gate", "ordering", "sight"]
+__all__ = ["break_glass", "consumer", "gate", "ordering", "restarts", "sight", "ties", "verdict"]
+
+
+def consumer(examined: ExaminedHost) -> Iterator[Fault]:
+    """The unit that is held back is there and can be started."""
+    unit = examined.consumer
+    if not is_there(examined.host, unit):
+        message = "there is no such unit: whatever runs on this node isn't held back"
+        remedy = f"name the unit that runs it as consumer in CONFIG, then: {examined.command('apply')}"
+        yield Fault("no-consumer", unit, message, remedy)
+    for name, shown in examined.units_of_consumer.items():
+        if shown["LoadState"] == "masked":
+            message = "it is masked: it doesn't start, whatever the gate says"
+            yield Fault("masked", name, message, f"systemctl unmask {name}", Severity.RISK)
+
+
+def verdict(examined: ExaminedHost) -> Iterator[Fault]:
+    """The installed check would let the consumer start now: the first thing to know of a node that behaves oddly."""
+    config = examined.manifest.config.without_waits()
+    is_strict = config.route_overlap.mode is OverlapMode.STRICT
+    follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
+    report = check_overlap(config, examined.host.routes, examined.scope)
+    if report.verdict is Verdict.UNKNOWN:
+        message = f"{follows}: the check can't judge: {report.reason}"
+        severity = Severity.BROKEN if is_strict else Severity.UNKNOWN
+        yield Fault("unjudged", examined.consumer, message, "mend that, then: hostrouting check", severity)
+    for finding in report.findings:
+        yield Fault("shadowed", examined.consumer, f"{follows}: {finding.message}", f"see: {examined.command('fix')}")
+
+
+# --- the gate ------------------------------------------------------------------------------------------------------
 
 
 def gate(examined: ExaminedHost) -> Iterator[Fault]:
     """Every instance of the consumer runs the gate before its process starts, and obeys it; also at the next boot."""
-    ours = examined.name(examined.layout.gate(examined.consumer))
     check = examined.manifest.parts.get(CHECK)
     is_strict = check is not None and check.is_blocking
     for instance, shown in examined.instances.items():
-        missing = missing_commands(shown)
-        if missing:
+        called = examined.called(instance)
+        if missing := missing_commands(shown):
             message = f"it starts without being held back: it lacks {' and '.join(missing)}"
-            yield Fault("gate-overridden", examined.called(instance), message, _remedy(instance, shown, ours))
+            yield Fault("gate-overridden", called, message, _remedy(examined, instance, shown))
         for clause in opening_settings(shown, is_strict=is_strict):
-            yield Fault("gate-disobeyed", examined.called(instance), clause, f"look at: systemctl cat {instance}")
+            yield Fault("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
             # What they would make of it only systemd can tell, and it does once it has read them.
             what = " and ".join(unread) or "one of its files"
-            yield Fault(
-                "not-reloaded",
-                examined.called(instance),
-                f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen",
-                "systemctl daemon-reload; hostrouting doctor",
-                Severity.UNKNOWN,
-            )
+            message = f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen"
+            remedy = "systemctl daemon-reload; hostrouting doctor"
+            yield Fault("not-reloaded", called, message, remedy, Severity.UNKNOWN)
 
 
-def _remedy(instance: str, shown: Mapping[str, str], ours: str) -> str:
+def _remedy(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> str:
     if shown["NeedDaemonReload"] == "yes":
         return "systemctl daemon-reload"
-    later = [path for path in shown["DropInPaths"].split() if _basename(path) > _basename(ours)]
+    ours = examined.layout.gate(examined.consumer).name
+    later = [path for path in shown["DropInPaths"].split() if PurePosixPath(path).name > ours]
     lists = "ExecCondition= and ExecStartPre="
     culprits = f"take {lists} out of {' '.join(later)}" if later else f"look at: systemctl cat {instance}"
     return f"{culprits}; then: systemctl daemon-reload"
@@ -57,13 +88,12 @@ def _remedy(instance: str, shown: Mapping[str, str], ours: str) -> str:
 def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
     """The drop-ins that would be read now and weren't: systemd 252 doesn't see those in new folders by itself."""
     read = {_below_usr(path) for path in shown["DropInPaths"].split()}
-    names = {_basename(path) for path in read}
-    paths = [examined.name(path) for path in drop_ins(examined.layout, instance).values()]
-    # One that is empty, or leads to /dev/null, only masks its namesakes.
+    names = {PurePosixPath(path).name for path in read}
     return [
-        path
-        for path in paths
-        if _below_usr(path) not in read and (_basename(path) in names or files.read_text(examined.layout.of(path)))
+        examined.name(path)
+        for name, path in drop_ins(examined.layout, instance).items()
+        # One that is empty, or leads to /dev/null, only masks its namesakes.
+        if _below_usr(examined.name(path)) not in read and (name in names or files.read_text(path))
     ]
 
 
@@ -72,33 +102,18 @@ def _below_usr(path: str) -> str:
     return path.removeprefix("/usr") if path.startswith("/usr/lib/") else path
 
 
-def _basename(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def ordering(examined: ExaminedHost) -> Iterator[Fault]:
-    """The consumer starts after the oneshots, and in no cycle."""
-    units = [f"{name}.service" for name in examined.gated]
-    for instance, shown in examined.instances.items():
-        early = [unit for unit in units if unit not in shown["After"].split()]
-        if early:
-            yield Fault(
-                "not-ordered",
-                examined.called(instance),
-                f"it doesn't start after {' '.join(early)}, so at boot nothing waits for the network before the gate",
-                "systemctl daemon-reload, and if that doesn't help: hostrouting apply",
-                Severity.RISK,
-            )
-    cycle = find_cycle(examined.units.orderings(*units, *examined.instances), [*units, *examined.instances])
-    if cycle:
-        yield Fault(
-            "ordering-cycle",
-            cycle[0],
-            f"it starts after itself: {' after '.join((*cycle, cycle[0]))}; at each boot systemd drops the start of "
-            "one of them, not always of the same one",
-            f"take one After= or Before= away: systemctl cat {' '.join(cycle)}",
-            Severity.RISK,
+def break_glass(examined: ExaminedHost) -> Iterator[Fault]:
+    """Nobody has left the gate open."""
+    off = examined.layout.gate_off
+    if off.exists():
+        message = "as long as it is there every start is admitted unchecked"
+        yield Fault("gate-off", examined.name(off), message, f"rm {examined.name(off)}")
+    arguments = "/proc/cmdline"
+    if "hostrouting.gate=off" in (files.read_text(examined.layout.of(arguments)) or "").split():
+        message = (
+            "the kernel was started with hostrouting.gate=off: every start is admitted unchecked until the next boot"
         )
+        yield Fault("gate-off", arguments, message, "take it out of the boot loader's kernel arguments")
 
 
 _NETWORKS = ("PrivateNetwork", "NetworkNamespacePath")
@@ -112,14 +127,13 @@ def sight(examined: ExaminedHost) -> Iterator[Fault]:
         settings = [f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")]
         settings += [f"{key}={word}" for key in _MOUNTS for word in shown[key].split() if _hides(examined, key, word)]
         for setting in settings:
-            what = "a network namespace" if setting.startswith(_NETWORKS) else "files"
-            yield Fault(
-                "own-network" if setting.startswith(_NETWORKS) else "own-files",
-                examined.called(instance),
-                f"its gate sees {what} of its own, not the host's ({setting}): a healthy node may be held back, or a "
-                "shadowed one let through",
-                f"take it away, or let what the unit runs do it: systemctl cat {instance}",
+            is_network = setting.startswith(_NETWORKS)
+            message = (
+                f"its gate sees {'a network namespace' if is_network else 'files'} of its own, not the host's "
+                f"({setting}): a healthy node may be held back, or a shadowed one let through"
             )
+            remedy = f"take it away, or let what the unit runs do it: systemctl cat {instance}"
+            yield Fault("own-network" if is_network else "own-files", examined.called(instance), message, remedy)
 
 
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
@@ -129,23 +143,135 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
     if key == "BindPaths" and place == parts[0]:
         return False  # what is there anyway
-    mounted = PurePosixPath(place)
-    layout = examined.layout
-    folders = [PurePosixPath(examined.name(path)) for path in (layout.manifest.parent, layout.run_dir)]
+    mounted = examined.layout.of(place)
+    folders = (examined.layout.manifest.parent, examined.layout.run_dir)
     return any(mounted.is_relative_to(each) or each.is_relative_to(mounted) for each in folders)
 
 
-def break_glass(examined: ExaminedHost) -> Iterator[Fault]:
-    """Nobody has left the gate open."""
-    layout = examined.layout
-    if layout.gate_off.exists():
-        path = examined.name(layout.gate_off)
-        yield Fault("gate-off", path, "as long as it is there every start is admitted unchecked", f"rm {path}")
-    words = (files.read_text(layout.of("/proc/cmdline")) or "").split()
-    if "hostrouting.gate=off" in words:
-        yield Fault(
-            "gate-off",
-            "/proc/cmdline",
-            "the kernel was started with hostrouting.gate=off: every start is admitted unchecked until the next boot",
-            "take it out of the boot loader's kernel arguments",
+# --- the order -----------------------------------------------------------------------------------------------------
+
+
+def ordering(examined: ExaminedHost) -> Iterator[Fault]:
+    """The consumer starts after the oneshots, and in no cycle."""
+    units = [f"{name}.service" for name in examined.gated]
+    for instance, shown in examined.instances.items():
+        early = [unit for unit in units if unit not in shown["After"].split()]
+        if early:
+            message = (
+                f"it doesn't start after {' '.join(early)}, so at boot nothing waits for the network before the gate"
+            )
+            remedy = "systemctl daemon-reload, and if that doesn't help: hostrouting apply"
+            yield Fault("not-ordered", examined.called(instance), message, remedy, Severity.RISK)
+    cycle = find_cycle(examined.units.orderings(*units, *examined.instances), [*units, *examined.instances])
+    if cycle:
+        message = (
+            f"it starts after itself: {' after '.join((*cycle, cycle[0]))}; at each boot systemd drops the start of "
+            "one of them, not always of the same one"
         )
+        remedy = f"take one After= or Before= away: systemctl cat {' '.join(cycle)}"
+        yield Fault("ordering-cycle", cycle[0], message, remedy, Severity.RISK)
+
+
+def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
+    """A shortest cycle in the order in which units start, through one of some units.
+
+    systemd drops the job of one of them, a different one from boot to boot, and doesn't always name the cycle.
+
+    Args:
+        after: each unit with those that it starts after.
+        through: the units that matter.
+
+    Returns:
+        The units of the cycle, each starting after the next, the last after the first; empty if there is none.
+    """
+    for start in through:
+        seen = {start}
+        paths: deque[tuple[str, ...]] = deque([(start,)])
+        while paths:
+            path = paths.popleft()
+            for unit in sorted(after.get(path[-1], ())):
+                if unit == start:
+                    return path
+                if unit not in seen:
+                    seen.add(unit)
+                    paths.append((*path, unit))
+    return ()
+
+
+# --- what the oneshots do to it, and a mend ------------------------------------------------------------------------
+
+_REQUIRING = ("Requires", "Requisite", "BindsTo")
+
+
+def ties(examined: ExaminedHost) -> Iterator[Fault]:
+    """Nothing that is done to the oneshots stops the consumer, or keeps it from starting."""
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for name, shown in examined.instances.items():
+        for unit in (f"{part}.service" for part in examined.gated):
+            if keys := tuple(key for key in (*_REQUIRING, "PartOf") if unit in shown[key].split()):
+                found.setdefault((unit, keys), []).append(name)
+    for (unit, keys), instances in found.items():
+        costs = [f"whoever stops or restarts {unit} stops this unit too"]
+        if set(keys) & {*_REQUIRING}:
+            costs.append("a start that fails for it isn't tried again by Restart=")
+            costs.append("after hostrouting remove a start is refused")
+        message = f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}"
+        where = dict.fromkeys(place for name in instances for place in _where(examined, name, unit, keys))
+        remedy = (
+            f"take it out of {' and '.join(where) or f'what systemctl cat {instances[0]} shows'}; the gate and its "
+            "Wants= do what it is for; then: systemctl daemon-reload"
+        )
+        yield Fault("tied", examined.called(*instances), message, remedy, Severity.RISK)
+
+
+def _where(examined: ExaminedHost, name: str, unit: str, keys: Iterable[str]) -> list[str]:
+    """The drop-ins and links by which a unit is tied to another one."""
+    layout = examined.layout
+    pattern = re.compile(rf"^\s*({'|'.join(keys)})\s*=.*(?<!\S)?{re.escape(unit)}", re.MULTILINE)
+    found = [path for path in drop_ins(layout, name).values() if pattern.search(files.read_text(path) or "")]
+    links = [layout.of(f"{folder}/{each}.requires/{unit}") for folder in UNIT_PATH for each in unit_names(name)]
+    return [examined.name(path) for path in (*found, *(link for link in links if link.is_symlink() or link.exists()))]
+
+
+# As long as the gate holds before it fails, and the status by which it does.
+_HOLD_SECONDS = 3
+_FAILS_WITH = "255"
+
+
+def restarts(examined: ExaminedHost) -> Iterator[Fault]:
+    """After a mend the consumer comes up by itself."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, shown in examined.instances.items():
+        if why := _why_it_stays_down(shown):
+            found.setdefault(why, []).append(name)
+    for (because, setting), instances in found.items():
+        message = f"held back once, it stays down after the mend until somebody starts it: {because}"
+        remedy = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
+        yield Fault("no-restart", examined.called(*instances), message, remedy, Severity.RISK)
+
+
+def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
+    """The setting that keeps a unit from being started again after a failed start, and what to set instead."""
+    if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
+        is_set = shown["Restart"] not in ("", "no")
+        return (f"Restart={shown['Restart']}" if is_set else "it has no Restart="), "[Service] Restart=on-failure"
+    if _FAILS_WITH in shown["RestartPreventExitStatus"].split():
+        because = f"RestartPreventExitStatus= holds {_FAILS_WITH}, with which the gate fails"
+        return because, f"[Service] RestartPreventExitStatus= without {_FAILS_WITH}"
+    interval, burst = seconds_of(shown["StartLimitIntervalUSec"]), int(shown["StartLimitBurst"] or 0)
+    if interval and burst and burst * (_HOLD_SECONDS + seconds_of(shown["RestartUSec"])) <= interval:
+        because = f"after {burst} starts in {shown['StartLimitIntervalUSec']} systemd gives up (StartLimitBurst=)"
+        return because, "[Unit] StartLimitIntervalSec=0"
+    return None
+
+
+_SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h|d|w|month|y)?(?=[0-9. ]|$)")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_SECONDS |= {"month": 2629800, "y": 31557600}
+
+
+def seconds_of(span: str) -> float:
+    """A time span as systemd prints or reads it, systemd.time(7)."""
+    if span == "infinity":
+        return float("inf")
+    return sum(float(number) * _SECONDS[unit] for number, unit in _SPAN.findall(span))

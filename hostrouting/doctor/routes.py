@@ -1,16 +1,18 @@
-"""Are our routes there and do they win, and who may take them away?"""
+"""Are our routes there and do they win, who may take them away, and is there somebody who puts them back?"""
 
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from hostrouting.boot import files
 from hostrouting.boot.examination import Fault, Severity, read_folder
+from hostrouting.boot.manifest import WATCH
 from hostrouting.model.errors import RouteError
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_now
 from hostrouting.routes.verify import verify_routes
+from hostrouting.watch.managers import NETWORK_MANAGER, NETWORKD, noted, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.examination import ExaminedHost
     from hostrouting.model.routes import Route
 
-__all__ = ["cloud_init", "network_manager", "networkd", "routes"]
+__all__ = ["cloud_init", "network_manager", "networkd", "routes", "watcher"]
 
 # The oldest systemd whose ManageForeignRoutes=no and KeepConfiguration=yes were seen to keep routes; 252's don't.
 _KEEPS_SINCE = 257
@@ -52,13 +54,10 @@ def routes(examined: ExaminedHost) -> Iterator[Fault]:
 
 def networkd(examined: ExaminedHost) -> Iterator[Fault]:
     """systemd-networkd leaves our routes alone."""
-    if not _is_active(examined, "systemd-networkd.service"):
-        return
-    number = re.match(r"\d+", examined.units.show("", "Version")["Version"])
-    version = int(number[0]) if number else 0
-    for dev, text in _states(examined, "/run/systemd/netif/links").items():
-        state = _settings(text)
-        if state.get("ADMIN_STATE", "unmanaged") == "unmanaged" or _is_kept(examined, version, state):
+    noted = _managed(examined, NETWORKD)
+    version = int(re.sub(r"\D.*", "", examined.units.show("", "Version")["Version"]) or 0) if noted else 0
+    for dev, state in noted.items():
+        if version >= _KEEPS_SINCE and _is_kept(examined, state):
             continue
         restart = "at its own restart, " if version >= _KEEPS_SINCE else ""
         message = (
@@ -68,35 +67,22 @@ def networkd(examined: ExaminedHost) -> Iterator[Fault]:
         yield Fault("networkd-flushes", dev, message, _networkd_remedy(examined, version, dev), Severity.RISK)
 
 
-def _is_kept(examined: ExaminedHost, version: int, state: dict[str, str]) -> bool:
-    """Whether networkd is told to leave foreign routes alone, and is one that obeys."""
-    if version < _KEEPS_SINCE:
-        return False
-    layout, file = examined.layout, state.get("NETWORK_FILE", "")
-    name = file.rpartition("/")[2]
-    drop_ins = (f"{folder}/network/{name}.d" for folder in _CONFIG_FOLDERS)
-    main = (files.read_text(layout.of(file)) or "") if file else ""
-    network = _settings("\n".join([main, *_drop_ins(examined, *drop_ins)]))
-    mains = (files.read_text(layout.of(f"{folder}/networkd.conf")) for folder in _CONFIG_FOLDERS)
-    first = next((text for text in mains if text is not None), "")
-    config = _settings("\n".join([first, *_drop_ins(examined, *(f"{f}/networkd.conf.d" for f in _CONFIG_FOLDERS))]))
-    says_no = config.get("ManageForeignRoutes", "").lower() in ("no", "false", "off", "n", "f", "0")
-    return says_no or network.get("KeepConfiguration", "").lower() in ("yes", "true", "on", "y", "t", "1")
+def _is_kept(examined: ExaminedHost, state: dict[str, str]) -> bool:
+    """Whether networkd is told to leave foreign routes alone."""
+    file = PurePosixPath(state.get("NETWORK_FILE", "")).name
+    says_no = _settings_of(examined, "networkd.conf").get("ManageForeignRoutes", "").lower()
+    says_yes = _settings_of(examined, f"network/{file}").get("KeepConfiguration", "").lower()
+    return says_no in ("no", "false", "off", "n", "f", "0") or says_yes in ("yes", "true", "on", "y", "t", "1")
 
 
-def _drop_ins(examined: ExaminedHost, *folders: str) -> list[str]:
-    """The texts of drop-ins in the order of their names; of one name the first folder's counts."""
-    by_name: dict[str, str] = {}
-    for folder in folders:
-        for path, text in read_folder(examined.layout, f"{folder}/*.conf").items():
-            by_name.setdefault(path.name, text)
-    return [by_name[name] for name in sorted(by_name)]
-
-
-def _settings(text: str) -> dict[str, str]:
-    """The last word of each key."""
-    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
-    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+def _settings_of(examined: ExaminedHost, name: str) -> dict[str, str]:
+    """What a config file and its drop-ins set; of several of a name the first folder's counts."""
+    texts: dict[str, str] = {}
+    for folder in _CONFIG_FOLDERS:
+        for path, text in read_folder(examined.layout, f"{folder}/{name}", f"{folder}/{name}.d/*.conf").items():
+            texts.setdefault(path.name, text)
+    main = texts.pop(PurePosixPath(name).name, "")
+    return settings("\n".join([main, *(texts[each] for each in sorted(texts))]))
 
 
 def _networkd_remedy(examined: ExaminedHost, version: int, dev: str) -> str:
@@ -116,20 +102,15 @@ def _networkd_remedy(examined: ExaminedHost, version: int, dev: str) -> str:
 
 def network_manager(examined: ExaminedHost) -> Iterator[Fault]:
     """NetworkManager leaves our routes alone."""
-    if not _is_active(examined, "NetworkManager.service"):
-        return
-    for dev, text in _states(examined, "/run/NetworkManager/devices").items():
-        if _settings(text).get("managed", "false").lower() not in ("false", "0", "unmanaged"):
-            # What its Reapply() is documented to do, unless it is called with preserve-external-ip.
-            message = (
-                "NetworkManager removes our routes by it when its connection is applied again (nmcli device reapply) "
-                "or taken down"
-            )
-            rows = [
-                f"nmcli connection modify CONNECTION +ipv4.routes '{_nm_words(route)}'" for route in _ours(examined)
-            ]
-            remedy = "\n".join([f"{_WATCHED}; or let NetworkManager install them:", *(f"  {row}" for row in rows)])
-            yield Fault("network-manager-flushes", dev, message, remedy, Severity.RISK)
+    # What its Reapply() is documented to do, unless it is called with preserve-external-ip.
+    message = (
+        "NetworkManager removes our routes by it when its connection is applied again (nmcli device reapply) or taken "
+        "down"
+    )
+    for dev in _managed(examined, NETWORK_MANAGER):
+        rows = [f"  nmcli connection modify CONNECTION +ipv4.routes '{_nm_words(each)}'" for each in _ours(examined)]
+        remedy = "\n".join([f"{_WATCHED}; or let NetworkManager install them:", *rows])
+        yield Fault("network-manager-flushes", dev, message, remedy, Severity.RISK)
 
 
 def _nm_words(route: Route) -> str:
@@ -139,29 +120,27 @@ def _nm_words(route: Route) -> str:
 
 def cloud_init(examined: ExaminedHost) -> Iterator[Fault]:
     """cloud-init doesn't configure the network anew while the node runs."""
+    message = (
+        "cloud-init writes and applies the network's configuration anew when an interface appears or goes; our routes "
+        "may go with the old one"
+    )
+    remedy = f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config"
     for path in sorted(examined.layout.of("/etc/udev/rules.d").glob("*cloud-init-hook-hotplug.rules")):
         if _ours(examined) and not path.is_symlink():
-            yield Fault(
-                "cloud-init-hotplug",
-                examined.name(path),
-                "cloud-init writes and applies the network's configuration anew when an interface appears or goes; our "
-                "routes may go with the old one",
-                f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config",
-                Severity.RISK,
-            )
+            yield Fault("cloud-init-hotplug", examined.name(path), message, remedy, Severity.RISK)
 
 
-def _is_active(examined: ExaminedHost, unit: str) -> bool:
-    """Whether a service that might take routes away is running, and nobody would put them back."""
-    return not examined.is_watched and examined.units.is_active(unit)
+def _managed(examined: ExaminedHost, manager: str) -> dict[str, dict[str, str]]:
+    """What a network manager that runs has noted about the interfaces that our routes leave by.
 
-
-def _states(examined: ExaminedHost, folder: str) -> dict[str, str]:
-    """What a network service has noted about the interfaces that our routes leave by, by their names."""
+    Nothing where the watcher puts back what it takes.
+    """
+    if examined.is_watched or not examined.units.is_active(f"{manager}.service"):
+        return {}
     devs = {dev for route in _ours(examined) for dev in route.devs}
     links = [link for link in examined.host.routes.links() if link.name in devs]
-    texts = {link.name: files.read_text(examined.layout.of(f"{folder}/{link.index}")) for link in links}
-    return {dev: text for dev, text in texts.items() if text is not None}
+    states = {link.name: noted(examined.layout, manager, link.index) for link in links}
+    return {dev: state for dev, state in states.items() if state}
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
@@ -171,3 +150,35 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
     except RouteError:  # ``routes`` tells of it
         plan = RoutePlan()
     return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
+
+
+# --- who puts them back --------------------------------------------------------------------------------------------
+
+_WATCHER = f"{WATCH}.service"
+
+# One restart is an accident.
+_RESTARTS_MAX = 2
+
+
+def watcher(examined: ExaminedHost) -> Iterator[Fault]:
+    """What keeps everything true after boot runs, and can write its metrics."""
+    if WATCH not in examined.manifest.parts:
+        return
+    shown = examined.units.show(_WATCHER, "ActiveState", "SubState", "NRestarts")
+    so, journal = "routes that get lost aren't put back, and the markers grow old", f"journalctl -u {WATCH}"
+    if shown["SubState"] == "auto-restart" or int(shown["NRestarts"] or 0) > _RESTARTS_MAX:
+        message = f"it fails again and again, {shown['NRestarts']} times so far: {so}"
+        yield Fault("watcher-fails", _WATCHER, message, journal, Severity.RISK)
+    elif shown["ActiveState"] != "active":
+        yield Fault("watcher-down", _WATCHER, f"it is installed and doesn't run: {so}", journal, Severity.RISK)
+    textfile = examined.manifest.config.watch.textfile
+    if textfile is None:
+        return
+    folder, restart = textfile.rpartition("/")[0] or "/", f"systemctl restart {_WATCHER}"
+    if not examined.layout.of(folder).is_dir():
+        message = f"it isn't there, so the watcher can't write {textfile}"
+        yield Fault("textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK)
+    elif shown["ActiveState"] == "active" and not examined.layout.of(textfile).exists():
+        # Which folders a service may write to is settled as it starts.
+        message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
+        yield Fault("textfile", textfile, message, f"{restart}; {journal}", Severity.RISK)

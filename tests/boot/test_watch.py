@@ -25,8 +25,8 @@ BACK_SECONDS = 2.0
 
 
 def show_python(node: Machine) -> None:
-    """The service finds this checkout; elsewhere hostrouting is installed. Its watchdog is less patient."""
-    text = "[Service]\nWatchdogSec=6\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
+    """The service finds this checkout; elsewhere hostrouting is installed."""
+    text = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
     node.write(f"/etc/systemd/system/{UNIT}.d/python.conf", text)
 
 

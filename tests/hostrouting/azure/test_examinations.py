@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hostrouting.doctor.report import DoctorReport
+    from hostrouting.doctor.examine import DoctorReport
 
 MACHINE = "systemd-nspawn@kube1.service"
 SCRIPT = "etc/aks-flex-node/load-balancer-probe.sh"
@@ -80,7 +80,8 @@ class Node:
 
     def found(self, wanted: HostNetworking | None = None) -> dict[str, tuple[str, Severity]]:
         """Each finding of the examinations that matter here, by its kind: its subject and how grave it is."""
-        faults = [one for each in self.examined(wanted).results if each.name in EXAMINATIONS for one in each.faults]
+        examined = self.examined(wanted).found.items()
+        faults = [fault for each, faults in examined if each.name in EXAMINATIONS for fault in faults]
         assert all(fault.message and fault.remedy for fault in faults)
         return {fault.kind: (fault.subject, fault.severity) for fault in faults}
 
@@ -128,10 +129,8 @@ def test_a_healthy_node_has_no_finding(node: Node, wanted: HostNetworking | None
 
 def test_where_nothing_is_asked_for_nothing_is_asked_of_the_node(bare: Node) -> None:
     names = {"probes", "azure-vnet"}
-    found = [
-        each for each in examine(bare.host, None, more=examinations(HostNetworking())).results if each.name in names
-    ]
-    assert [each.faults for each in found] == [(), ()]
+    found = examine(bare.host, None, more=examinations(HostNetworking())).found
+    assert [faults for each, faults in found.items() if each.name in names] == [(), ()]
 
 
 def flush(node: Node) -> None:

@@ -19,9 +19,8 @@ from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, Unit
 from hostrouting.boot.examination import Severity
 from hostrouting.boot.files import locked
 from hostrouting.cli.doctor_text import doctor_text
-from hostrouting.doctor.consumer import seconds_of
-from hostrouting.doctor.cycles import find_cycle
 from hostrouting.doctor.examine import EXAMINATIONS, examine
+from hostrouting.doctor.gate import find_cycle, seconds_of
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hostrouting.doctor.report import DoctorReport
+    from hostrouting.doctor.examine import DoctorReport
 
 TEMPLATE, MACHINE = "systemd-nspawn@.service", "systemd-nspawn@kube1.service"
 UNITS, CONFIG_DIR = "etc/systemd/system", "etc/aks-flex-node"
@@ -126,7 +125,7 @@ def test_a_healthy_host_has_no_finding_and_nothing_is_changed(node: Node, given:
     before = everything(node)
     report = examine(node.host, given)
     assert report.faults == ()
-    assert [each.name for each in report.results] == [each.name for each in EXAMINATIONS]
+    assert [each.name for each in report.found] == [each.name for each in EXAMINATIONS]
     assert doctor_text(report).splitlines()[-1].endswith("nothing was found: the gate holds\x1b[0m")
     assert everything(node) == before
 
@@ -463,8 +462,8 @@ def test_what_was_installed_by_another_python_or_into_an_image_is_as_rendered(no
 
 
 def test_with_the_config_a_script_of_another_config_is_told_from_an_edited_one(node: Node) -> None:
-    other = [each for each in examine(node.host, config("172.16.2.0/24")).faults if each.kind == "file-differs"]
-    assert [(each.subject, each.message) for each in other] == [(f"/{ROUTES}", "it was rendered from another config")]
+    other = [each for each in examine(node.host, config("172.16.2.0/24")).faults if each.kind == "another-config"]
+    assert [each.message for each in other] == ["static-routes was rendered from another config"]
     edit_a_script(node)
     (edited,) = [each for each in examine(node.host, config()).faults if each.kind == "file-differs"]
     assert "edited" in edited.message
@@ -479,7 +478,7 @@ def test_nothing_installed_is_a_finding_and_only_what_can_be_is_examined(node: N
     phases.run(RemoveHostRouting(host=node.host))
     report = examine(node.host)
     assert kinds(report) == ["not-installed"]
-    assert "gate" not in [each.name for each in report.results]
+    assert "gate" not in [each.name for each in report.found]
     assert kinds(examine(node.host, Config())) == []
 
 
@@ -658,7 +657,7 @@ def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(n
     assert report.worst is Severity.UNKNOWN
     assert {each.kind for each in report.faults} == {"not-examined"}
     assert all("Connection timed out" in each.message for each in report.faults)
-    assert [each.name for each in report.results if not each.faults][:2] == ["verdict", "installed"]
+    assert [each.name for each, faults in report.found.items() if not faults][:2] == ["verdict", "installed"]
     assert "couldn't be examined" in doctor_text(report).splitlines()[-1]
 
 
