@@ -75,12 +75,12 @@ if TYPE_CHECKING:
     from hostrouting.routes.plan import Replacement as Replacement
     from hostrouting.routes.plan import RoutePlan as RoutePlan
     from hostrouting.routes.plan import RoutesReport as RoutesReport
+    from hostrouting.tasks.configure import CheckRouteOverlap as CheckRouteOverlap
     from hostrouting.tasks.configure import Configure as Configure
+    from hostrouting.tasks.configure import ConfigureStaticRoutes as ConfigureStaticRoutes
+    from hostrouting.tasks.configure import ConfigureWatch as ConfigureWatch
     from hostrouting.tasks.configure import RemoveHostRouting as RemoveHostRouting
     from hostrouting.tasks.install_routes import InstallRoutes as InstallRoutes
-    from hostrouting.tasks.route_overlap import CheckRouteOverlap as CheckRouteOverlap
-    from hostrouting.tasks.static_routes import ConfigureStaticRoutes as ConfigureStaticRoutes
-    from hostrouting.tasks.watch import ConfigureWatch as ConfigureWatch
 else:
     __all__, __getattr__, __dir__ = lazily(
         __name__,
@@ -102,11 +102,8 @@ else:
             "overlap.findings": "Finding FindingKind Note NoteKind "
             "OverlapReport Remedy RouteOverlapError Unmendable Verdict",
             "routes.plan": "Replacement RoutePlan RoutesReport",
-            "tasks.configure": "Configure RemoveHostRouting",
+            "tasks.configure": "CheckRouteOverlap Configure ConfigureStaticRoutes ConfigureWatch RemoveHostRouting",
             "tasks.install_routes": "InstallRoutes",
-            "tasks.route_overlap": "CheckRouteOverlap",
-            "tasks.static_routes": "ConfigureStaticRoutes",
-            "tasks.watch": "ConfigureWatch",
         },
         "__version__",
     )

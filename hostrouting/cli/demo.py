@@ -32,8 +32,7 @@ from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
-from hostrouting.tasks.configure import RemoveHostRouting
-from hostrouting.tasks.static_routes import ConfigureStaticRoutes
+from hostrouting.tasks.configure import ConfigureStaticRoutes, RemoveHostRouting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,25 +1,170 @@
-"""Configure: the tasks together; and RemoveHostRouting, the way back."""
+"""What stays for the next boot and is true now: the routes, the watcher, the check, all of them; and the way back."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.boot.alone import alone
-from hostrouting.boot.host import Host
-from hostrouting.boot.manifest import CHECK, ROUTES
-from hostrouting.tasks.route_overlap import CheckRouteOverlap, remove_markers
-from hostrouting.tasks.static_routes import ConfigureStaticRoutes, remove_routes
-from hostrouting.tasks.watch import ConfigureWatch, remove_watch
-from phases import CancelScope, Serial
+from hostrouting.boot.files import locked, remove
+from hostrouting.boot.installation import install_part, remove_parts, start_oneshot
+from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
+from hostrouting.boot.parts import check_part, is_watched, routes_part, watch_part
+from hostrouting.config.overlap import OverlapMode
+from hostrouting.model.errors import FileError
+from hostrouting.model.routes import Table
+from hostrouting.overlap.check import check_overlap, unjudged
+from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
+from hostrouting.overlap.markers import write_markers
+from hostrouting.overlap.wording import error_text
+from hostrouting.routes.install import apply_routes
+from hostrouting.routes.plan import RoutesReport, plan_routes
+from hostrouting.tasks.arguments import to_config, to_host
+from hostrouting.tasks.install_routes import await_network, carry_out
+from phases import CancelScope, Serial, all_or_nothing
 
 if TYPE_CHECKING:
-    from hostrouting.config.routing import Config
-    from hostrouting.overlap.findings import OverlapReport
-    from hostrouting.routes.plan import RoutesReport
+    from pathlib import Path
 
-__all__ = ["Configure", "RemoveHostRouting"]
+    from hostrouting.boot.host import Host
+    from hostrouting.boot.layout import Layout
+    from hostrouting.config.routing import Config
+    from hostrouting.model.routes import Route
+
+__all__ = ["CheckRouteOverlap", "Configure", "ConfigureStaticRoutes", "ConfigureWatch", "RemoveHostRouting"]
+
+
+@attrs.frozen
+class ConfigureStaticRoutes:
+    """Install the static routes of a config, so that longest-prefix match beats a shadowing route.
+
+    Ours of an earlier run that are no longer wanted are removed; nothing of anybody else's is ever changed.
+
+    Args:
+        config: what is wanted.
+        host: where; None: this host.
+    """
+
+    name = "configure-static-routes"
+
+    config: Config = attrs.field(converter=to_config)
+    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
+
+    def do(self, scope: CancelScope) -> RoutesReport:
+        """Do it.
+
+        Returns:
+            What was added, replaced, removed, and left alone.
+
+        Raises:
+            RouteError: a route can't be installed or doesn't win; everything is as before.
+            FileError: a file can't be written, or the lock can't be taken; everything is as before.
+        """
+        has_routes = bool(self.config.static_routes.routes)
+        with alone(self.host, scope, is_wanting=has_routes):
+            return self._install(scope) if has_routes else _remove_routes(self.host, scope)
+
+    def _install(self, scope: CancelScope) -> RoutesReport:
+        config, host = self.config, self.host
+        if not host.is_image:
+            await_network(config, host, scope)
+        with all_or_nothing(scope) as undo:
+            # Before the routes: a script of before that still waits for the lock sees that it was replaced.
+            install_part(host, config.consumer, routes_part(config, host.layout), undo)
+            report = RoutesReport() if host.is_image else carry_out(config, host, scope)
+        start_oneshot(host, ROUTES)
+        return report
+
+
+@attrs.frozen
+class ConfigureWatch:
+    """Have the watcher run if a config asks for one, and not if it doesn't.
+
+    The watcher keeps true what is installed, as the manifest names it; so it follows the other tasks by itself.
+
+    Args:
+        config: what is wanted.
+        host: where; None: this host.
+    """
+
+    name = "configure-watch"
+
+    config: Config = attrs.field(converter=to_config)
+    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
+
+    def do(self, scope: CancelScope) -> bool:
+        """Do it.
+
+        Returns:
+            Whether anything was installed, changed or removed.
+
+        Raises:
+            UnitError: systemd refuses, or can't run this Python; everything is as before.
+            FileError: a file can't be written, or the lock can't be taken; everything is as before.
+        """
+        is_wanting = is_watched(self.config)
+        with alone(self.host, scope, is_wanting=is_wanting):
+            return self._install(scope) if is_wanting else _remove_watch(self.host, scope)
+
+    def _install(self, scope: CancelScope) -> bool:
+        host, unit, before = self.host, f"{WATCH}.service", _textfile(self.host.layout)
+        with all_or_nothing(scope) as undo:
+            is_new = install_part(host, self.config.consumer, watch_part(self.config, host.layout), undo)
+        if before is not None and before != _textfile(host.layout):
+            remove(before)
+        if not host.is_image and (is_new or not host.units.is_active(unit)):
+            host.units.restart(unit)
+        return is_new
+
+
+@attrs.frozen
+class CheckRouteOverlap:
+    """Prove that every expected CIDR leaves by the default route's interface, and leave a marker that says so.
+
+    Args:
+        config: the expected CIDRs, and what a failure means.
+        host: where; None: this host.
+    """
+
+    name = "check-route-overlap"
+
+    config: Config = attrs.field(converter=to_config)
+    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
+
+    def do(self, scope: CancelScope) -> OverlapReport:
+        """Do it.
+
+        Returns:
+            The report; in WARN mode also where something fails.
+
+        Raises:
+            RouteOverlapError: in STRICT mode, if something fails or nothing could be judged. The markers are written
+                first, and nothing is undone.
+            FileError: a marker can't be written.
+        """
+        has_cidrs = bool(self.config.route_overlap.expected_cidrs)
+        with alone(self.host, scope, is_wanting=has_cidrs):
+            if has_cidrs:
+                return self._check(scope)
+            remove_parts(self.host, scope, CHECK)
+            _remove_markers(self.host, scope)
+            return unjudged(self.config, Verdict.OK)
+
+    def _check(self, scope: CancelScope) -> OverlapReport:
+        config, host = self.config, self.host
+        with all_or_nothing(scope) as undo:
+            install_part(host, config.consumer, check_part(config, host.layout), undo)
+        if host.is_image:
+            return unjudged(config, Verdict.UNKNOWN, "an image has no kernel to ask; it is checked at its first boot")
+        result = check_overlap(config, host.routes, scope)
+        write_markers(host.layout, result)
+        start_oneshot(host, CHECK)
+        if result.mode is OverlapMode.STRICT and result.verdict is not Verdict.OK:
+            remedy = None if result.verdict is Verdict.UNKNOWN else result.remedy
+            raise RouteOverlapError(error_text(result), findings=result.findings, reason=result.reason, remedy=remedy)
+        return result
 
 
 @attrs.frozen
@@ -33,13 +178,13 @@ class Configure:
 
     name = "configure"
 
-    config: Config
-    host: Host | None = attrs.field(default=None, kw_only=True)
+    config: Config = attrs.field(converter=to_config)
+    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     @property
     def tasks(self) -> tuple[ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap]:
         """The tasks that this one is made of, in order; the check is the last, as it may raise in STRICT mode."""
-        config, host = self.config, self.host or Host()
+        config, host = self.config, self.host
         return (
             ConfigureStaticRoutes(config, host=host),
             ConfigureWatch(config, host=host),
@@ -56,9 +201,12 @@ class Configure:
             HostRoutingError: what any of them raises; the check doesn't run after a failed installation.
         """
         is_wanting = bool(self.config.static_routes.routes or self.config.route_overlap.expected_cidrs)
-        with alone(self.host or Host(), scope, is_wanting=is_wanting):
+        with alone(self.host, scope, is_wanting=is_wanting):
             routes, _, overlap = Serial(*self.tasks, name=self.name).do(scope)
         return routes, overlap
+
+
+# --- and back ------------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -71,7 +219,7 @@ class RemoveHostRouting:
 
     name = "remove-host-routing"
 
-    host: Host | None = attrs.field(default=None, kw_only=True)
+    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> RoutesReport:
         """Do it.
@@ -83,9 +231,56 @@ class RemoveHostRouting:
             RouteError: a route can't be removed; the table is as before.
             FileError: a file can't be removed; a later run goes on from there.
         """
-        host = self.host or Host()
-        with alone(host, scope, is_wanting=False):
+        with alone(self.host, scope, is_wanting=False):
             # All at once: without its routes a node isn't let through by a check that is left.
-            remove_watch(host, scope, CHECK, ROUTES)
-            remove_markers(host, scope)
-            return remove_routes(host, scope)
+            _remove_watch(self.host, scope, CHECK, ROUTES)
+            _remove_markers(self.host, scope)
+            return _remove_routes(self.host, scope)
+
+
+def _remove_routes(host: Host, scope: CancelScope) -> RoutesReport:
+    """Take back what an earlier run installed; touch nothing if none did.
+
+    First what would install the routes again.
+    """
+    remove_parts(host, scope, ROUTES)
+    if host.is_image or not _ours(host):
+        return RoutesReport()
+    with locked(host.layout.lock, scope):
+        plan = plan_routes((), _ours(host))
+        with all_or_nothing(scope) as undo:
+            apply_routes(plan, host.routes, scope, undo)
+    return RoutesReport(plan)
+
+
+def _ours(host: Host) -> list[Route]:
+    return [route for route in host.routes.routes(Table.MAIN) if route.is_ours]
+
+
+def _remove_markers(host: Host, scope: CancelScope) -> None:
+    """Take the markers back; of a check that isn't installed any more."""
+    markers = (host.layout.marker_ok, host.layout.marker_detected, host.layout.report)
+    if any(path.exists() for path in markers):
+        # The watcher looks under the lock whether they are still asked for.
+        with nullcontext() if host.is_image else locked(host.layout.lock, scope):
+            for path in markers:
+                remove(path)
+
+
+def _remove_watch(host: Host, scope: CancelScope, *more: str) -> bool:
+    """Take back what an earlier run installed, and more parts with it; whether it did."""
+    textfile = _textfile(host.layout)
+    removed = remove_parts(host, scope, WATCH, *more)
+    if textfile is not None and removed:
+        remove(textfile)
+    return bool(removed)
+
+
+def _textfile(layout: Layout) -> Path | None:
+    """Where the installed watcher writes metrics."""
+    manifest = Manifest.load(layout)
+    try:
+        name = manifest.config.watch.textfile
+    except FileError:  # somebody has edited it: then nothing is known of the file, and the rest goes all the same
+        return None
+    return None if name is None else layout.of(name)

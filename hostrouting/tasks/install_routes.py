@@ -8,17 +8,18 @@ import attrs
 
 from hostrouting.boot.alone import alone
 from hostrouting.boot.files import locked
-from hostrouting.boot.host import Host
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport, plan_now
 from hostrouting.routes.verify import verify_routes
+from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
 
 __all__ = ["InstallRoutes", "await_network", "carry_out"]
@@ -78,8 +79,8 @@ class InstallRoutes:
 
     name = "install-routes"
 
-    config: Config
-    host: Host | None = attrs.field(default=None, kw_only=True)
+    config: Config = attrs.field(converter=to_config)
+    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> RoutesReport:
         """Do it.
@@ -88,6 +89,5 @@ class InstallRoutes:
             RouteError: a route can't be installed or doesn't win; the table is as before.
             FileError: the lock can't be taken.
         """
-        host = self.host or Host()
-        with alone(host, scope, is_wanting=True):
-            return carry_out(self.config, host, scope)
+        with alone(self.host, scope, is_wanting=True):
+            return carry_out(self.config, self.host, scope)

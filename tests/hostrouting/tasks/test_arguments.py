@@ -1,0 +1,36 @@
+"""Arguments of a wrong type are refused as a task is made, with what to give instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    ConfigureWatch,
+    Host,
+    InstallRoutes,
+    RemoveHostRouting,
+)
+
+TASKS = (Configure, ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap, InstallRoutes)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("config", [{"hostRouting": {}}, "/etc/aks-flex-node/config.json", None])
+def test_what_is_no_config_is_refused_with_how_to_make_one(task: Any, config: Any) -> None:
+    with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.load\(path\).*Config\.from_mapping\(mapping\)"):
+        task(config)
+
+
+@pytest.mark.parametrize("host", ["/mnt/image", object(), Host])
+def test_what_is_no_host_is_refused_with_how_to_make_one(host: Any) -> None:
+    for task in TASKS:
+        with pytest.raises(TypeError, match=r"takes host=Host\(.*Host\.image\(root\), not .*leave it out"):
+            task(Config(), host=host)
+    with pytest.raises(TypeError, match=r"takes host="):
+        RemoveHostRouting(host=host)
