@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import Route
 
-__all__ = ["Replacement", "RoutePlan", "RoutesReport", "plan_now", "plan_routes"]
+__all__ = ["Replacement", "RoutePlan", "RoutesReport", "plan_now", "plan_routes", "plan_what_goes"]
 
 
 @attrs.frozen
@@ -120,10 +120,6 @@ class RoutesReport:
 def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
     """Compare wanted routes with table main.
 
-    Only our own routes (protocol 217) are ever replaced or removed. A route of anybody else with the same destination,
-    tos and metric is left alone if it has the same next hops, and refused otherwise: NLM_F_REPLACE knows no owner
-    (fib_table_insert in net/ipv4/fib_trie.c).
-
     Args:
         wanted: resolved routes, no two with the same key.
         main: the entries of table main, in the kernel's order.
@@ -133,6 +129,26 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
 
     Raises:
         RouteError: with every refusal, each with the route in the way and what to do.
+    """
+    plan, refusals = plan_what_goes(wanted, main)
+    if refusals:
+        raise RouteError("\n".join(refusals))
+    return plan
+
+
+def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[RoutePlan, list[str]]:
+    """Compare wanted routes with table main, whatever is in the way of some.
+
+    Only our own routes (protocol 217) are ever replaced or removed. A route of anybody else with the same destination,
+    tos and metric is left alone if it has the same next hops, and refused otherwise: NLM_F_REPLACE knows no owner
+    (fib_table_insert in net/ipv4/fib_trie.c).
+
+    Args:
+        wanted: resolved routes, no two with the same key.
+        main: the entries of table main, in the kernel's order.
+
+    Returns:
+        The plan of the others, and every refusal, each with the route in the way and what to do.
     """
     # The entries of each destination, which is hashed as numbers, several times as fast.
     entries: dict[Prefix, list[Route]] = {}
@@ -161,15 +177,13 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
             sorted_["foreign"].append(there)
         else:
             refusals.append(_refuse_foreign(route, there))
-    if refusals:
-        raise RouteError("\n".join(refusals))
     ours = [route for route in main if route.is_ours]
     keys = {route.key for route in wanted} if ours else set()
     # Those last that others need for their gateway, so that the way back, last first, puts them back first.
     sorted_["remove"] = sorted(
         (route for route in ours if route.key not in keys), key=lambda route: route.scope == Scope.LINK
     )
-    return RoutePlan(**{name: tuple(items) for name, items in sorted_.items()})
+    return RoutePlan(**{name: tuple(items) for name, items in sorted_.items()}), refusals
 
 
 def _is_same(there: Route, wanted: Route) -> bool:

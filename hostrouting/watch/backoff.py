@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Iterable
+    from collections.abc import Hashable, Iterable
 
 __all__ = ["Backoff", "Setbacks"]
 
@@ -50,26 +50,23 @@ class Setbacks:
         return self.last + self.wait_seconds
 
 
-@attrs.frozen
-class Backoff:
+class Backoff(dict["Hashable", Setbacks]):
     """The setbacks of all things, by their keys."""
 
-    setbacks: dict[Hashable, Setbacks] = attrs.field(factory=dict)
+    def __missing__(self, key: Hashable) -> Setbacks:
+        return Setbacks()
 
-    def after(self, keys: Iterable[Hashable], now: float) -> Backoff:
-        """With one more for each of some things, and without those of long ago.
+    def add(self, keys: Iterable[Hashable], now: float) -> None:
+        """Count one more for each of some things, and forget those of long ago.
 
         Args:
             keys: of what has just gone wrong.
             now: by the watcher's clock.
         """
-        recent = {key: each for key, each in self.setbacks.items() if now < each.due + _CALM_SECONDS}
-        return Backoff(recent | {key: Setbacks(recent.get(key, Setbacks()).count + 1, now) for key in keys})
+        self.keep(key for key, each in self.items() if now < each.due + _CALM_SECONDS)
+        self.update({key: Setbacks(self[key].count + 1, now) for key in keys})
 
-    def of(self, key: Hashable) -> Setbacks:
-        """How often one thing went wrong lately."""
-        return self.setbacks.get(key, Setbacks())
-
-    def only(self, keys: Container[Hashable]) -> Backoff:
-        """Without what has gone well: the setbacks of some things alone."""
-        return Backoff({key: each for key, each in self.setbacks.items() if key in keys})
+    def keep(self, keys: Iterable[Hashable]) -> None:
+        """Forget all but some things: what isn't among them has gone well."""
+        for key in self.keys() - set(keys):
+            del self[key]

@@ -94,7 +94,7 @@ def status(report: OverlapReport, repair: Repair, troubles: Sequence[str]) -> st
         words = [f"ok: every expected CIDR leaves by {','.join(report.default_devs)}"]
     else:
         words = ["ok: no CIDRs are expected"]
-    words.append(f"static routes in place: {len(repair.kept)}")
+    words.append(f"static routes in place: {repair.kept}")
     words += [f"waiting, as somebody keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
     return textwrap.shorten("; ".join([*words, *troubles[:1]]), _STATUS_CHARACTERS, placeholder=" …")
 

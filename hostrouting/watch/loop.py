@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,7 +20,7 @@ from hostrouting.overlap.markers import write_markers
 from hostrouting.watch.events import HOW_TO_STOP, Event, EventKind, devs_of, of_failures, of_routes, of_troubles, status
 from hostrouting.watch.managers import who_manages
 from hostrouting.watch.outputs import metrics_text
-from hostrouting.watch.repair import Repair, repair
+from hostrouting.watch.repair import Keeper
 from phases import Cancelled, TimedOut
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
     from hostrouting.overlap.findings import OverlapReport
+    from hostrouting.watch.repair import Repair
     from phases import CancelScope
 
 __all__ = ["WatchHostRouting"]
@@ -75,7 +75,9 @@ class WatchHostRouting:
         watch.clear_up()
         # The first wait returns at once: whatever changes from here on is seen.
         watch.has_changed(QUIET_SECONDS)
-        self.say(_started(watch.config))
+        routes, cidrs = len(watch.config.static_routes.routes), len(watch.config.route_overlap.expected_cidrs)
+        what = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}"
+        self.say(Event(EventKind.STARTED, f"{what}; {HOW_TO_STOP}"))
         try:
             watch.look()
             self.tell("READY=1")
@@ -88,12 +90,6 @@ class WatchHostRouting:
             raise
 
 
-def _started(config: Config) -> Event:
-    routes, cidrs = len(config.static_routes.routes), len(config.route_overlap.expected_cidrs)
-    message = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}; {HOW_TO_STOP}"
-    return Event(EventKind.STARTED, message)
-
-
 @attrs.define
 class _Watch:
     """A watch that goes on, and what it knows from one look to the next.
@@ -102,7 +98,8 @@ class _Watch:
         task: what is watched, and who hears of it.
         scope: ends it.
         config: as of the last time when it could be read.
-        repaired: how our routes are.
+        keeper: of our routes.
+        due: when the keeper may write what it may not write yet, by the scope's clock; None: nothing waits for it.
         report: of the last check; if it could judge nothing, with the failures that were known before.
         said: what didn't work at the last look, in words.
         troubles: what didn't work since.
@@ -113,7 +110,8 @@ class _Watch:
     task: WatchHostRouting
     scope: CancelScope
     config: Config
-    repaired: Repair = attrs.field(factory=Repair)
+    keeper: Keeper = attrs.field(factory=Keeper)
+    due: float | None = None
     report: OverlapReport | None = None
     said: tuple[str, ...] = ()
     troubles: list[str] = attrs.field(factory=list)
@@ -124,31 +122,31 @@ class _Watch:
 
     def look(self) -> None:
         """Mend, check, write, and say what is new."""
-        routes, tell = self.task.host.routes, self.task.tell
-        self.repaired = done = repair(self._reread, self.task.host, self.scope, self.repaired)
+        host, tell = self.task.host, self.task.tell
+        done = self.keeper.repair(self._reread, host, self.scope)
         tell(_PING)
-        report = check_overlap(self.config.without_waits(), routes, self.scope)
+        report = check_overlap(self.config.without_waits(), host.routes, self.scope)
         tell(_PING)
         self.counted.update(
             looks=1, restored=len(done.restored), followed=len(done.followed), removed=len(done.removed)
         )
         for write in (self._write_markers, self._write_metrics):
             try:
-                write(report)
+                write(report, done)
             except FileError as error:
                 self.troubles.append(str(error))
         if report.verdict is Verdict.UNKNOWN and self.report:
             report = attrs.evolve(report, findings=self.report.findings)
         troubles = tuple(dict.fromkeys((*done.problems, *self.troubles)))
-        events = chain(
-            of_routes(done, self._managers()),
-            of_troubles(self.said, troubles),
-            of_failures(self.report, report, done.waiting),
+        events = (
+            *of_routes(done, self._managers(done)),
+            *of_troubles(self.said, troubles),
+            *of_failures(self.report, report, done.waiting),
         )
         for event in events:
             self.task.say(event)
         tell(f"STATUS={status(report, done, troubles)}")
-        self.report, self.said, self.troubles = report, troubles, []
+        self.due, self.report, self.said, self.troubles = done.due, report, troubles, []
 
     def _reread(self) -> Config:
         try:
@@ -157,23 +155,23 @@ class _Watch:
             self.troubles.append(f"goes on with the last config, as the new one can't be used: {error}")
         return self.config
 
-    def _write_markers(self, report: OverlapReport) -> None:
+    def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
             # Under the lock in which the check is taken back, with its markers, while we look.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
 
-    def _write_metrics(self, report: OverlapReport) -> None:
+    def _write_metrics(self, report: OverlapReport, done: Repair) -> None:
         if (path := self._textfile()) is not None:
-            write_if_changed(path, metrics_text(report, self.repaired, self.counted, time.time()))
+            write_if_changed(path, metrics_text(report, done, self.counted, time.time()))
 
     def _textfile(self) -> Path | None:
         name = self.config.watch.textfile
         return None if name is None else self.task.host.layout.of(name)
 
-    def _managers(self) -> dict[str, str]:
-        host, devs = self.task.host, {dev for routes in self.repaired.contested.values() for dev in devs_of(routes)}
+    def _managers(self, done: Repair) -> dict[str, str]:
+        host, devs = self.task.host, {dev for routes in done.contested.values() for dev in devs_of(routes)}
         try:
             links = host.routes.links() if devs else ()
             return {link.name: who_manages(host.layout, link.name, link.index) for link in links if link.name in devs}
@@ -192,21 +190,15 @@ class _Watch:
     def await_reason(self) -> None:
         """Wait for a change or the slow timer, and for the end of a burst of changes."""
         self.task.tell(_PING)
-        due = self.repaired.next_due(self.scope.clock.monotonic())
-        if self.has_changed(LOOK_SECONDS if due is None else max(QUIET_SECONDS, min(due, LOOK_SECONDS))):
-            self._await_quiet()
-        else:
-            self.burst_seconds = _BURST_SECONDS
-
-    def _await_quiet(self) -> None:
-        end = self.scope.clock.monotonic() + self.burst_seconds
-        while self.scope.clock.monotonic() < end:
+        clock = self.scope.clock
+        left = LOOK_SECONDS if self.due is None else self.due - clock.monotonic()
+        is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
+        end = clock.monotonic() + self.burst_seconds
+        while is_changing and clock.monotonic() < end:
             # A nap first, so that what comes meanwhile is one change.
             self.scope.wait(QUIET_SECONDS)
-            if not self.has_changed(_AT_ONCE_SECONDS):
-                self.burst_seconds = _BURST_SECONDS
-                return
-        self.burst_seconds = min(self.burst_seconds * 2, _LONGEST_BURST_SECONDS)
+            is_changing = self.has_changed(_AT_ONCE_SECONDS)
+        self.burst_seconds = min(self.burst_seconds * 2, _LONGEST_BURST_SECONDS) if is_changing else _BURST_SECONDS
 
     def has_changed(self, seconds: float) -> bool:
         """Whether anything changes within a time; who is deaf isn't blind: then the slow timer goes on."""

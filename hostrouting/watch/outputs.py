@@ -93,8 +93,9 @@ def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], t
         time: of the look, in seconds since 1970.
     """
     failing = {finding.cidr for finding in report.findings}
+    usual = Verdict.UNKNOWN if report.verdict is Verdict.UNKNOWN else Verdict.OK
     verdicts = {
-        f'{{cidr="{cidr}",verdict="{verdict}"}}': int(verdict is _verdict(report, is_failing=cidr in failing))
+        f'{{cidr="{cidr}",verdict="{verdict}"}}': int(verdict is (Verdict.OVERLAP if cidr in failing else usual))
         for cidr in report.cidrs
         for verdict in Verdict
     }
@@ -104,7 +105,7 @@ def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], t
         ("last_run_timestamp_seconds", "gauge", "When the watcher last looked, in seconds since 1970.", {"": time}),
         ("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
         ("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
-        ("routes_kept", "gauge", "Static routes that are in place.", {"": len(repair.kept)}),
+        ("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
         ("routes_contested", "gauge", "Lost routes that somebody keeps removing.", {"": len(repair.waiting)}),
         ("trouble", "gauge", "1 if not all static routes can be kept as wanted.", {"": int(bool(repair.problems))}),
         ("checks_total", "counter", "Looks since the watcher was started.", {"": counted["looks"]}),
@@ -122,9 +123,3 @@ def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], t
             # No label here holds anything that has to be escaped.
             lines += (f"hostrouting_{name}{labels} {value}" for labels, value in samples.items())
     return "".join(f"{line}\n" for line in lines)
-
-
-def _verdict(report: OverlapReport, *, is_failing: bool) -> Verdict:
-    if report.verdict is Verdict.UNKNOWN:
-        return Verdict.UNKNOWN
-    return Verdict.OVERLAP if is_failing else Verdict.OK

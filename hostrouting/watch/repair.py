@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,14 +10,14 @@ from hostrouting.boot.files import locked
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.routes import Table
 from hostrouting.routes.install import apply_what_goes
-from hostrouting.routes.plan import RoutePlan, plan_routes
+from hostrouting.routes.plan import RoutePlan, plan_what_goes
 from hostrouting.routes.resolve import describe_missing, resolve
 from hostrouting.routes.verify import verify_routes
 from hostrouting.watch.backoff import Backoff
 from phases import all_or_nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable
 
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from hostrouting.watch.backoff import Setbacks
     from phases import CancelScope
 
-__all__ = ["Repair", "plan_repair", "repair"]
+__all__ = ["Keeper", "Repair", "plan_repair"]
 
 
 @attrs.frozen
@@ -35,124 +34,128 @@ class Repair:
     """How our routes are after a look, and what it took.
 
     Args:
-        kept: ours that are in the table now, by their keys.
+        kept: how many of ours are in the table now.
         restored: those that were lost since the last look, or missing at the first, and are back.
         followed: those that have changed with the default route, as they are now.
         removed: those that no config asks for any more.
         contested: those that somebody has just taken once more, on purpose, by how often.
         waiting: those that are lost, and are put back later since somebody takes them again and again.
         problems: why not all is as wanted, in words.
-        refusals: why the last try to write a route failed, in words, by their keys.
-        losses: how often somebody took each, by their keys.
-        tries: how often each was written, by their keys, without being seen as wanted afterwards.
+        due: when a route may be written that may not yet, by the watcher's clock; None if none waits for it.
     """
 
-    kept: dict[Hashable, Route] = attrs.field(factory=dict)
+    kept: int = 0
     restored: tuple[Route, ...] = ()
     followed: tuple[Route, ...] = ()
     removed: tuple[Route, ...] = ()
     contested: dict[Setbacks, list[Route]] = attrs.field(factory=dict)
     waiting: tuple[Route, ...] = ()
     problems: tuple[str, ...] = ()
+    due: float | None = None
+
+
+@attrs.define
+class Keeper:
+    """Keeps our routes in the table, and knows from one look to the next how they were.
+
+    Args:
+        kept: ours that were in the table after the last look, by their keys.
+        refusals: why the last try to write a route failed, in words, by their keys.
+        losses: how often somebody took each, by their keys.
+        tries: how often each was written without being seen as wanted afterwards, by their keys.
+    """
+
+    kept: dict[Hashable, Route] = attrs.field(factory=dict)
     refusals: dict[Hashable, str] = attrs.field(factory=dict)
     losses: Backoff = attrs.field(factory=Backoff)
     tries: Backoff = attrs.field(factory=Backoff)
 
-    def next_due(self, now: float) -> float | None:
-        """The seconds until a route may be written that may not yet; None if none waits for it."""
-        dues = [self.losses.of(route.key).due for route in self.waiting]
-        dues += [self.tries.of(key).due for key in self.refusals]
-        return max(0.0, min(dues) - now) if dues else None
+    def repair(self, config: Callable[[], Config], host: Host, scope: CancelScope) -> Repair:
+        """Have the table hold our routes, as far as that goes now; nothing of anybody else's is touched.
 
-    def is_due(self, route: Route, now: float) -> bool:
-        """Whether a route may be written."""
-        return now >= max(self.losses.of(route.key).due, self.tries.of(route.key).due)
+        Args:
+            config: gives what is wanted; asked under the lock, as who changes the one changes the other with it.
+            host: whose kernel.
+            scope: ends it; what was begun is put back.
 
+        Returns:
+            What became of them; what couldn't be done is among its ``problems``.
+        """
+        try:
+            with locked(host.layout.lock, scope):
+                plan, problems = plan_repair(config(), host.routes)
+                repair = self._carry_out(plan, host, scope)
+                problems += filter(None, ["\n".join(dict.fromkeys(self.refusals.values()))])
+                try:
+                    verify_routes((*self.kept.values(), *plan.foreign), host.routes)
+                except RouteError as error:
+                    problems.append(str(error))
+                return attrs.evolve(repair, problems=tuple(problems))
+        except HostRoutingError as error:
+            return Repair(len(self.kept), problems=(str(error),))
 
-def repair(config: Callable[[], Config], host: Host, scope: CancelScope, before: Repair) -> Repair:
-    """Have the table hold our routes, as far as that goes now; nothing of anybody else's is touched.
+    def _carry_out(self, plan: RoutePlan, host: Host, scope: CancelScope) -> Repair:
+        now = scope.clock.monotonic()
+        follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
+        wanted = _writes(plan)
+        lost = [route for key, route in wanted.items() if key in self.kept and key not in follows]
+        self.losses.add([route.key for route in lost], now)
+        contested: dict[Setbacks, list[Route]] = {}
+        for route in lost:
+            if (setbacks := self.losses[route.key]).is_no_accident:
+                contested.setdefault(setbacks, []).append(route)
 
-    Args:
-        config: gives what is wanted; asked under the lock, as who changes the one changes the other with it.
-        host: whose kernel.
-        scope: ends it; what was begun is put back.
-        before: what became of them at the last look.
+        self.tries.keep(_changes(plan))
+        todo = self._due(plan, now)
+        try:
+            with all_or_nothing(scope) as undo:
+                done, refused = apply_what_goes(todo, host.routes, scope, undo)
+        except RouteError as error:
+            done, refused = RoutePlan(), dict.fromkeys(_changes(todo).values(), str(error))
+        self.tries.add(_changes(todo), now)
 
-    Returns:
-        What became of them; what couldn't be done is among its ``problems``.
-    """
-    now = scope.clock.monotonic()
-    try:
-        with locked(host.layout.lock, scope):
-            plan, problems = plan_repair(config(), host.routes)
-            found = _noticed(before, plan, now)
-            todo = attrs.evolve(
-                plan,
-                add=tuple(route for route in plan.add if found.is_due(route, now)),
-                replace=tuple(item for item in plan.replace if found.is_due(item.new, now)),
-                remove=tuple(route for route in plan.remove if found.is_due(route, now)),
-            )
-            try:
-                with all_or_nothing(scope) as undo:
-                    done, refused = apply_what_goes(todo, host.routes, scope, undo)
-            except RouteError as error:
-                done, refused = RoutePlan(), dict.fromkeys(_changes(todo).values(), str(error))
-            refusals = found.refusals | {route.key: reason for route, reason in refused.items()}
-            tries = found.tries.after(_changes(todo), now)
-            result = _after(attrs.evolve(found, refusals=refusals, tries=tries), before, plan, done, now)
-            problems += filter(None, ["\n".join(dict.fromkeys(result.refusals.values()))])
-            try:
-                verify_routes((*result.kept.values(), *plan.foreign), host.routes)
-            except RouteError as error:
-                problems.append(str(error))
-            return attrs.evolve(result, problems=tuple(problems))
-    except HostRoutingError as error:
-        return attrs.evolve(before, restored=(), followed=(), removed=(), contested={}, problems=(str(error),))
+        written = _writes(done)
+        left = _changes(plan).keys() - _changes(done)
+        reasons = self.refusals | {route.key: reason for route, reason in refused.items()}
+        self.refusals = {key: reason for key, reason in reasons.items() if key in left}
+        self.kept = {route.key: route for route in plan.unchanged} | written
+        waiting = [key for key in wanted if key in left and now < self.losses[key].due]
+        dues = [*(self.losses[key].due for key in waiting), *(self.tries[key].due for key in self.refusals)]
+        return Repair(
+            len(self.kept),
+            restored=tuple(route for key, route in written.items() if key not in follows),
+            followed=tuple(route for key, route in written.items() if key in follows),
+            removed=done.remove,
+            contested=contested,
+            waiting=tuple(wanted[key] for key in waiting),
+            due=min(dues, default=None),
+        )
 
+    def _is_as_left(self, ours: Route) -> bool:
+        """Whether a route that has to change is as at the last look: then what has changed is the default route."""
+        left = self.kept.get(ours.key)
+        return left is not None and left.has_same_next_hops(ours)
 
-def _noticed(before: Repair, plan: RoutePlan, now: float) -> Repair:
-    """Who of ours is still there, and who was lost: removed or changed by somebody since the last look."""
-    changed = (item.new for item in plan.replace if not _is_as_left(item.old, before))
-    lost = [route for route in (*plan.add, *changed) if route.key in before.kept]
-    losses = before.losses.after([route.key for route in lost], now)
-    contested: dict[Setbacks, list[Route]] = {}
-    for route in lost:
-        if (setbacks := losses.of(route.key)).is_no_accident:
-            contested.setdefault(setbacks, []).append(route)
-    tries = before.tries.only(_changes(plan))
-    return attrs.evolve(before, kept=_by_key(plan.unchanged), contested=contested, losses=losses, tries=tries)
+    def _due(self, plan: RoutePlan, now: float) -> RoutePlan:
+        """What of a plan may be done by now."""
 
+        def is_due(route: Route) -> bool:
+            return now >= max(self.losses[route.key].due, self.tries[route.key].due)
 
-def _after(found: Repair, before: Repair, plan: RoutePlan, done: RoutePlan, now: float) -> Repair:
-    """What became of them once some of a plan was done."""
-    there = _changes(done)
-    left = {key: route for key, route in _changes(plan).items() if key not in there}
-    followed = tuple(item.new for item in done.replace if _is_as_left(item.old, before))
-    restored = tuple(item.new for item in done.replace if not _is_as_left(item.old, before))
-    return attrs.evolve(
-        found,
-        kept=found.kept | _by_key((*done.add, *followed, *restored)),
-        restored=(*done.add, *restored),
-        followed=followed,
-        removed=done.remove,
-        waiting=tuple(route for key, route in left.items() if now < found.losses.of(key).due),
-        refusals={key: reason for key, reason in found.refusals.items() if key in left},
-    )
+        return attrs.evolve(
+            plan,
+            add=tuple(filter(is_due, plan.add)),
+            replace=tuple(item for item in plan.replace if is_due(item.new)),
+            remove=tuple(filter(is_due, plan.remove)),
+        )
 
 
-def _by_key(routes: Iterable[Route]) -> dict[Hashable, Route]:
-    return {route.key: route for route in routes}
+def _writes(plan: RoutePlan) -> dict[Hashable, Route]:
+    return {route.key: route for route in (*plan.add, *(item.new for item in plan.replace))}
 
 
 def _changes(plan: RoutePlan) -> dict[Hashable, Route]:
-    """What a plan writes and removes."""
-    return _by_key((*plan.add, *(item.new for item in plan.replace), *plan.remove))
-
-
-def _is_as_left(ours: Route, before: Repair) -> bool:
-    """Whether a route that has to change is as it was at the last look: then what has changed is the default route."""
-    left = before.kept.get(ours.key)
-    return left is not None and left.has_same_next_hops(ours)
+    return _writes(plan) | {route.key: route for route in plan.remove}
 
 
 def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[str]]:
@@ -180,26 +183,11 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
         resolution = resolve(wanted, links, addresses, main)
     except RouteError as error:
         return RoutePlan(unchanged=tuple(route for route in main if route.is_ours)), [str(error)]
-    problems = []
+    plan, refusals = plan_what_goes(resolution.routes, main)
+    problems = ["\n".join(refusals)] if refusals else []
     if resolution.missing:
         problems.append(f"can't keep all static routes: still missing is {describe_missing(resolution.missing)}")
-    try:
-        plan = plan_routes(resolution.routes, main)
-    except RouteError as error:
-        plan = plan_routes(tuple(_free(resolution.routes, main)), main)
-        problems.append(str(error))
     if problems:
         # What would be removed stays, some of it only because what it needs is missing.
         plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())
     return plan, problems
-
-
-def _free(routes: Sequence[Route], main: Sequence[Route]) -> Iterator[Route]:
-    """Those routes that nobody's stands in the way of."""
-    there: dict[object, list[Route]] = {}
-    for route in main:
-        there.setdefault(route.destination, []).append(route)
-    for route in routes:
-        with suppress(RouteError):
-            plan_routes((route,), there.get(route.destination, ()))
-            yield route

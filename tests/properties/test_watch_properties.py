@@ -91,14 +91,19 @@ def test_a_wait_never_shrinks_while_it_goes_on_and_ends_in_time(setbacks: list[t
     now, backoff = 0.0, Backoff()
     for seconds, key in setbacks:
         now += seconds
-        before = backoff.of(key)
-        backoff = backoff.after([key], now)
-        item = backoff.of(key)
+        before = backoff[key]
+        backoff.add([key], now)
+        item = backoff[key]
         assert item.is_no_accident == (item.count >= 3) == (item.wait_seconds > 0)
         assert now <= item.due <= now + 300
         if item.count > before.count:
             assert item.wait_seconds >= before.wait_seconds
-    assert backoff.after([], now + 10_000) == backoff.only([]) == Backoff()
+    kept = Backoff(backoff)
+    kept.keep([0])
+    assert set(kept) <= {0}
+    assert kept[0] == backoff[0]
+    backoff.add([], now + 10_000)
+    assert not backoff
 
 
 # --- the whole of it -----------------------------------------------------------------------------------------------
