@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.manifest import Manifest
 
-__all__ = ["DROP_IN", "START_SECONDS", "list_text", "missing_commands", "opening_settings"]
+__all__ = ["DROP_IN", "START_SECONDS", "list_text", "missing_commands", "opening_settings", "seconds_of"]
 
 # All oneshots there are, installed or not, and who flushes the rules that the last of them loads.
 _ONESHOTS = "static-routes.service check-route-overlap.service load-balancer-probe.service"
@@ -94,17 +94,19 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> tuple[str,
     forgiven = [word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS]
     if forgiven:
         found.append(f"SuccessExitStatus={' '.join(forgiven)} takes a gate that fails for one that succeeds")
-    seconds = _seconds(shown["TimeoutStartUSec"])
-    if is_strict and seconds is not None and seconds < START_SECONDS:
+    seconds = seconds_of(shown["TimeoutStartUSec"])
+    if is_strict and 0 < seconds < START_SECONDS:
         found.append(f"TimeoutStartSec={seconds:g} ends a gate that may take 20 s; give it {START_SECONDS} or more")
     return tuple(found)
 
 
-_SHORT = re.compile(r"(?P<number>[0-9.]+)(?P<unit>s|ms|us|)")
-_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h|d|w|month|y)?(?=[0-9. ]|$)")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_SECONDS |= {"month": 2629800, "y": 31557600}
 
 
-def _seconds(span: str) -> float | None:
-    """A time span of less than a minute as systemd prints it; None for a longer one."""
-    match = _SHORT.fullmatch(span)
-    return None if match is None else float(match["number"]) * _UNITS[match["unit"]]
+def seconds_of(span: str) -> float:
+    """A time span as systemd prints or reads it, systemd.time(7)."""
+    if span == "infinity":
+        return float("inf")
+    return sum(float(number) * _SECONDS[unit] for number, unit in _SPAN.findall(span))

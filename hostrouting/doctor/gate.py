@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
 from hostrouting.boot.examination import Fault, Severity
-from hostrouting.boot.gate import missing_commands, opening_settings
+from hostrouting.boot.gate import missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import is_there
 from hostrouting.boot.manifest import CHECK
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
@@ -108,12 +107,11 @@ def break_glass(examined: ExaminedHost) -> Iterator[Fault]:
     if off.exists():
         message = "as long as it is there every start is admitted unchecked"
         yield Fault("gate-off", examined.name(off), message, f"rm {examined.name(off)}")
-    arguments = "/proc/cmdline"
-    if "hostrouting.gate=off" in (files.read_text(examined.layout.of(arguments)) or "").split():
+    if "hostrouting.gate=off" in (files.read_text(examined.layout.of("/proc/cmdline")) or "").split():
         message = (
             "the kernel was started with hostrouting.gate=off: every start is admitted unchecked until the next boot"
         )
-        yield Fault("gate-off", arguments, message, "take it out of the boot loader's kernel arguments")
+        yield Fault("gate-off", "/proc/cmdline", message, "take it out of the boot loader's kernel arguments")
 
 
 _NETWORKS = ("PrivateNetwork", "NetworkNamespacePath")
@@ -186,9 +184,8 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
     """
     for start in through:
         seen = {start}
-        paths: deque[tuple[str, ...]] = deque([(start,)])
-        while paths:
-            path = paths.popleft()
+        paths: list[tuple[str, ...]] = [(start,)]
+        for path in paths:  # it grows
             for unit in sorted(after.get(path[-1], ())):
                 if unit == start:
                     return path
@@ -263,15 +260,3 @@ def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
         because = f"after {burst} starts in {shown['StartLimitIntervalUSec']} systemd gives up (StartLimitBurst=)"
         return because, "[Unit] StartLimitIntervalSec=0"
     return None
-
-
-_SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h|d|w|month|y)?(?=[0-9. ]|$)")
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
-_SECONDS |= {"month": 2629800, "y": 31557600}
-
-
-def seconds_of(span: str) -> float:
-    """A time span as systemd prints or reads it, systemd.time(7)."""
-    if span == "infinity":
-        return float("inf")
-    return sum(float(number) * _SECONDS[unit] for number, unit in _SPAN.findall(span))

@@ -54,9 +54,9 @@ def routes(examined: ExaminedHost) -> Iterator[Fault]:
 
 def networkd(examined: ExaminedHost) -> Iterator[Fault]:
     """systemd-networkd leaves our routes alone."""
-    noted = _managed(examined, NETWORKD)
-    version = int(re.sub(r"\D.*", "", examined.units.show("", "Version")["Version"]) or 0) if noted else 0
-    for dev, state in noted.items():
+    managed = _managed(examined, NETWORKD)
+    version = int(re.sub(r"\D.*", "", examined.units.show("", "Version")["Version"]) or 0) if managed else 0
+    for dev, state in managed.items():
         if version >= _KEEPS_SINCE and _is_kept(examined, state):
             continue
         restart = "at its own restart, " if version >= _KEEPS_SINCE else ""

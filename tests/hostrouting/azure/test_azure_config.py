@@ -166,7 +166,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["::ffff:10.0.0.1", "10.0.0.01", "fd00::/64", ":", "1:2:3", 7, None])
-def test_an_address_has_one_spelling(text: object) -> None:
+def test_an_address_has_one_spelling(text: Any) -> None:
     with pytest.raises(ValueError, match="is not an IP"):
         parse_any_address(text)
 

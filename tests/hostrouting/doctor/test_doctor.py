@@ -18,9 +18,10 @@ import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
 from hostrouting.boot.examination import Severity
 from hostrouting.boot.files import locked
+from hostrouting.boot.gate import seconds_of
 from hostrouting.cli.doctor_text import doctor_text
 from hostrouting.doctor.examine import EXAMINATIONS, examine
-from hostrouting.doctor.gate import find_cycle, seconds_of
+from hostrouting.doctor.gate import find_cycle
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
