@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from nightly import IS_NIGHTLY
 
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
@@ -38,7 +41,7 @@ REQUIRED = {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").s
 
 settings.register_profile(
     "default",
-    max_examples=40,
+    max_examples=20,
     derandomize=True,
     deadline=None,
     database=None,
@@ -48,7 +51,14 @@ settings.register_profile(
 settings.register_profile(
     "nightly", max_examples=5000, deadline=None, database=None, report_multiple_bugs=False, print_blob=True
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+settings.load_profile("nightly" if IS_NIGHTLY else "default")
+
+# Workers and hundreds of programs load the same modules: compiled once, and not between the sources.
+sys.pycache_prefix = os.environ.setdefault(
+    "PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache/pycache")
+)
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _refused: str | None = None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from nightly import by_day
 
 from boot import keeper, trees
 from boot.rig import Machine, MachineError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _REQUIRED = "boot" in {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",")}
 _MACHINES = pytest.StashKey[list[Machine]]()
-_TEST_SECONDS = 3600 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 120
+_TEST_SECONDS = by_day(120, by_night=3600)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from nightly import by_day
 
 from boot.test_gate import (
     CONFIG,
@@ -25,13 +25,6 @@ from boot.test_gate import (
 if TYPE_CHECKING:
     from boot.payloads import Payload
     from boot.rig import Machine
-
-_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-
-
-def times(nightly: int, bounded: int) -> range:
-    return range(nightly if _IS_NIGHTLY else bounded)
-
 
 OTHER = f"{UNITS}/{TEMPLATE}.d/50-other.conf"
 HARMLESS = {"destination": "172.16.9.0/24"}
@@ -78,7 +71,7 @@ def test_at_no_moment_does_an_update_open_the_gate_or_close_it(node: Machine, up
     node.systemctl("disable", payload.unit)
     node.boot()
     node.python("apply", check=False)
-    for number in times(40, 3):
+    for number in range(by_day(3, by_night=40)):
         is_mended = number % 3 == 0
         if number % 3 < 2:
             node.ip("route", "add" if is_mended else "delete", *MEND[2:])
@@ -93,7 +86,7 @@ def test_at_no_moment_does_a_removal_keep_a_healthy_machine_down(node: Machine) 
     node.write(OTHER, other_lines(0.2))
     node.systemctl("disable", payload.unit)
     node.boot()
-    for number in times(40, 2):
+    for number in range(by_day(2, by_night=40)):
         node.python("apply")
         did_start = start_with(node, payload, lambda: node.python("remove"), chance.uniform(0, 0.8))
         assert did_start, (number, node.journal()[-5000:])
@@ -142,7 +135,7 @@ def running(node: Machine) -> Payload:
 def test_no_random_update_bounces_a_running_machine(node: Machine, running: Payload) -> None:
     chance = random.Random(3)
     pid = running.main_pid()
-    for _ in times(250, 4):
+    for _ in range(by_day(4, by_night=250)):
         if chance.random() < 0.1:
             node.python("remove")
         else:
@@ -162,7 +155,7 @@ def test_a_killed_run_leaves_whole_scripts_and_one_set_of_routes_and_the_next_he
     chance = random.Random(4)
     pid = running.main_pid()
     _, before = our_state(node)
-    for number in times(100, 3):
+    for number in range(by_day(3, by_night=100)):
         put(node, CONFIG, draw_config(chance))
         killed = f"python3 -m hostrouting apply & sleep {chance.uniform(0.1, 1.2):.3f}; kill -9 $!; wait $!; true"
         node.run("sh", "-c", killed)
@@ -191,7 +184,7 @@ def test_on_a_disk_that_takes_no_more_each_task_is_done_or_undone(node: Machine,
     """The routes may be the new ones where the check's task fails after them: each task is all or nothing."""
     chance = random.Random(5)
     pid = running.main_pid()
-    for number in times(25, 2):
+    for number in range(by_day(2, by_night=25)):
         folder = ("/etc/aks-flex-node", UNITS)[number % 2]
         put(node, CONFIG, draw_config(chance))
         if kind == "EROFS":
@@ -238,7 +231,7 @@ def test_of_two_runs_at_once_the_end_is_the_config_of_one_or_nothing_at_all(node
             "routeOverlap": {"expectedCidrs": [cidr], "mode": mode},
         }
         put(node, f"/root/{name}.json", section | {"watch": {"enabled": True}, "waitSeconds": 1})
-    for number in times(30, 3):
+    for number in range(by_day(3, by_night=30)):
         other = "remove" if number % 3 == 2 else "apply /root/b.json"
         both = f"""python3 -m hostrouting apply /root/a.json & sleep {chance.uniform(0, 0.9):.3f}
 python3 -m hostrouting {other} || exit; wait $!"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from ipaddress import IPv4Address
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nightly import by_day
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.sources import sources
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-_SETTINGS = settings(max_examples=1000 if _IS_NIGHTLY else 20, suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=by_day(10, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
 
 # --- hosts, as ip(8) is told to make them ------------------------------------------------------------------------
 

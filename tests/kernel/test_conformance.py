@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import unittest
 from contextlib import contextmanager, nullcontext
 from ipaddress import IPv4Network
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from nightly import by_day
 
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 
     from hostrouting.model.routes import RouteFailure
 
-_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-_SETTINGS = settings(stateful_step_count=40 if _IS_NIGHTLY else 15)
-_FEWER = settings(_SETTINGS, max_examples=1000 if _IS_NIGHTLY else 8)
+_SETTINGS = settings(max_examples=by_day(12, by_night=5000), stateful_step_count=by_day(15, by_night=40))
+_FEWER = settings(_SETTINGS, max_examples=by_day(4, by_night=1000))
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(7200 if _IS_NIGHTLY else 300)]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
 
 
 def _set(sysctl: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import pytest
 from brute_force import Judge, disagreements, disagreements_at, judged, sort_all
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nightly import by_day
 from worlds import SELDOM, SPACE, Question, questions
 
 import phases
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from hostrouting import OverlapReport
     from hostrouting.kernel.port import Kernel
 
-_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(
-    max_examples=5000 if _IS_NIGHTLY else 14,
+    max_examples=by_day(6, by_night=5000),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 _FEWER = settings(_SETTINGS, max_examples=_SETTINGS.max_examples // 2)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from nightly import by_day
 from node import GATEWAY, build_node
 
 import phases
@@ -56,9 +57,9 @@ def routes_by_pyroute2() -> Iterator[Pair]:
 
 
 # Always the same examples: among many hundreds of others one differed, in an errno that ip doesn't print (see there).
-SETTINGS = settings(max_examples=12, stateful_step_count=12, derandomize=True)
+SETTINGS = settings(max_examples=by_day(3, by_night=12), stateful_step_count=12, derandomize=True)
 TestIpCommandBackend = conformance_test(routes_by_ip, settings=SETTINGS)
-TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=settings(max_examples=10, stateful_step_count=15))
+TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=settings(SETTINGS, stateful_step_count=15))
 
 BACKENDS = pytest.mark.parametrize("backend", [ip_command_backend, pyroute2_backend])
 

@@ -126,7 +126,7 @@ def test_a_failure_is_looked_at_again_and_said_once(sandbox: Sandbox) -> None:
     again = "[ -e /run/tried ] && exit 0; : >/run/tried; exit 1"
     prepare = installed(f"{ROUTES} required", static_routes=again)
     assert run(sandbox, prepare, text=gate(HOLD_SECONDS=3)).returncode == 0
-    done = run(sandbox, installed(f"{ROUTES} required"), text=gate(HOLD_SECONDS=2))
+    done = run(sandbox, installed(f"{ROUTES} required"), text=gate(HOLD_SECONDS=1))
     assert (done.returncode, done.stderr.count("\n")) == (255, 1)
 
 

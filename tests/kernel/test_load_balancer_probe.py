@@ -120,30 +120,30 @@ def test_a_removal_leaves_nothing(node: Node) -> None:
     assert not node.remove().changed
 
 
-@pytest.mark.parametrize(
-    "meddling",
-    [
-        f"nft insert rule ip6 {TABLE} prerouting accept",
-        f"nft add rule ip6 {TABLE} postrouting counter",
-        f"nft add chain ip6 {TABLE} stray",
-        f"nft add set ip6 {TABLE} stray {{ type ipv6_addr; }}",
-        f"nft flush chain ip6 {TABLE} prerouting",
-        f"nft flush table ip6 {TABLE}",
-        f"nft delete table ip6 {TABLE}",
-        "nft flush ruleset",
-        f"nft add table ip6 {TABLE} {{ flags dormant; }}",
-        f"nft chain ip6 {TABLE} prerouting {{ policy drop; }}",
-    ],
+WITH_RULES = (
+    f"nft insert rule ip6 {TABLE} prerouting accept",
+    f"nft add rule ip6 {TABLE} postrouting counter",
+    f"nft add chain ip6 {TABLE} stray",
+    f"nft add set ip6 {TABLE} stray {{ type ipv6_addr; }}",
+    f"nft flush chain ip6 {TABLE} prerouting",
+    f"nft flush table ip6 {TABLE}",
+    f"nft delete table ip6 {TABLE}",
+    "nft flush ruleset",
+    f"nft add table ip6 {TABLE} {{ flags dormant; }}",
+    f"nft chain ip6 {TABLE} prerouting {{ policy drop; }}",
 )
-def test_what_others_do_to_the_rules_is_found_and_mended(node: Node, meddling: str) -> None:
+
+
+def test_what_others_do_to_the_rules_is_found_and_mended(node: Node) -> None:
     node.configure()
     wanted = node.there.listing(TABLE)
-    run(meddling)
-    assert node.there.listing(TABLE) != wanted
-    report = node.configure()
-    assert report.has_new_rules
-    assert report.pins.is_empty
-    assert node.there.listing(TABLE) == wanted
+    for meddling in WITH_RULES:
+        run(meddling)
+        assert node.there.listing(TABLE) != wanted, meddling
+        report = node.configure()
+        assert report.has_new_rules, meddling
+        assert report.pins.is_empty, meddling
+        assert node.there.listing(TABLE) == wanted, meddling
     assert not node.configure().changed
 
 
@@ -429,20 +429,19 @@ def _called(name: str, pin: Pin, there: ProbeNode) -> object:
 # --- the script that does it at boot -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "meddling",
-    [
-        "ip -6 route del default",
-        "nft flush ruleset",
-        f"nft insert rule ip6 {TABLE} prerouting accept",
-        f"ip -6 route del {REWRITTEN_SOURCE}",
-        f"ip -6 route replace {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth1 metric 1 proto 217",
-        f"ip -6 route add {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 metric 9 proto static",
-    ],
+WITH_RULES_AND_ROUTES = (
+    "nft flush ruleset",
+    f"nft insert rule ip6 {TABLE} prerouting accept",
+    f"ip -6 route del {REWRITTEN_SOURCE}",
+    f"ip -6 route replace {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth1 metric 1 proto 217",
+    "ip -6 route del default",
+    f"ip -6 route add {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 metric 9 proto static",
 )
+
+
 @pytest.mark.parametrize("is_script_first", [True, False])
 def test_what_the_script_or_the_task_has_mended_leaves_the_other_nothing_to_change(
-    node: Node, tmp_path: Path, meddling: str, is_script_first: bool
+    node: Node, tmp_path: Path, is_script_first: bool
 ) -> None:
     node.configure(devices=["eth0"])
     text, rules = (
@@ -467,9 +466,10 @@ def test_what_the_script_or_the_task_has_mended_leaves_the_other_nothing_to_chan
 
     first, second = (script, task) if is_script_first else (task, script)
     assert not script()
-    run(meddling)
-    first()
-    mended = state()
-    assert not second()
-    assert state() == mended
-    assert node.there.pins()[0] == PINNED
+    for meddling in WITH_RULES_AND_ROUTES:
+        run(meddling)
+        first()
+        mended = state()
+        assert not second(), meddling
+        assert state() == mended, meddling
+        assert node.there.pins()[0] == PINNED, meddling

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
+from itertools import cycle, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 
 RULES = "/etc/aks-flex-node/load-balancer-probe.nft"
 LOADED, PINNED = f"loaded    table ip6 {TABLE}", f"pinned    {REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0"
+ARGUMENTS: tuple[tuple[str, ...], ...] = ((), ("gate",), ("rules",))
 FAILED = "can't rewrite the load balancer's probes: "
 
 
@@ -97,9 +99,9 @@ def test_the_rules_are_loaded_and_the_route_is_pinned(node: NamespaceKernel, san
     assert pins() == [PIN]
 
 
-@pytest.mark.parametrize("argument", [[], ["gate"], ["rules"]])
+@pytest.mark.parametrize("argument", ARGUMENTS)
 def test_a_second_run_changes_nothing_and_keeps_counters_and_handles(
-    node: NamespaceKernel, sandbox: Sandbox, argument: list[str]
+    node: NamespaceKernel, sandbox: Sandbox, argument: tuple[str, ...]
 ) -> None:
     went(sandbox)
     before = table()
@@ -107,27 +109,24 @@ def test_a_second_run_changes_nothing_and_keeps_counters_and_handles(
     assert (table(), pins()) == (before, [PIN])
 
 
-@pytest.mark.parametrize(
-    "meddling",
-    [
-        "insert rule ip6 azure_slb_probe prerouting drop",
-        "flush chain ip6 azure_slb_probe postrouting",
-        "add chain ip6 azure_slb_probe more { type filter hook input priority 0; }",
-        "add set ip6 azure_slb_probe names { type ifname; }",
-        "add table ip6 azure_slb_probe { flags dormant; }",
-        "delete table ip6 azure_slb_probe",
-        "flush ruleset",
-    ],
+MEDDLING = (
+    "insert rule ip6 azure_slb_probe prerouting drop",
+    "flush chain ip6 azure_slb_probe postrouting",
+    "add chain ip6 azure_slb_probe more { type filter hook input priority 0; }",
+    "add set ip6 azure_slb_probe names { type ifname; }",
+    "add table ip6 azure_slb_probe { flags dormant; }",
+    "delete table ip6 azure_slb_probe",
+    "flush ruleset",
 )
-@pytest.mark.parametrize("argument", [[], ["gate"], ["rules"]])
-def test_what_others_have_changed_of_the_table_is_mended(
-    node: NamespaceKernel, sandbox: Sandbox, meddling: str, argument: list[str]
-) -> None:
+
+
+def test_what_others_have_changed_of_the_table_is_mended(node: NamespaceKernel, sandbox: Sandbox) -> None:
     went(sandbox)
     before = tool("nft", "-s", "list", "table", "ip6", TABLE)
-    tool("nft", meddling)
-    assert went(sandbox, *argument) == [LOADED]
-    assert tool("nft", "-s", "list", "table", "ip6", TABLE) == before
+    for meddling, argument in zip(MEDDLING, cycle(ARGUMENTS)):
+        tool("nft", meddling)
+        assert went(sandbox, *argument) == [LOADED], meddling
+        assert tool("nft", "-s", "list", "table", "ip6", TABLE) == before, meddling
 
 
 def test_whatever_is_in_force_is_replaced_in_one_transaction(node: NamespaceKernel, sandbox: Sandbox) -> None:
@@ -186,19 +185,19 @@ def test_without_nft_the_error_names_the_package(node: NamespaceKernel, sandbox:
     assert pins() == []
 
 
-@pytest.mark.parametrize("argument", [[], ["gate"], ["rules"]])
 def test_rules_that_are_gone_broken_or_cut_off_are_an_error_and_what_is_in_force_stays(
-    node: NamespaceKernel, sandbox: Sandbox, argument: list[str]
+    node: NamespaceKernel, sandbox: Sandbox
 ) -> None:
     went(sandbox)
     before = table()
     whole = render_ruleset("eth0")
     text = script(HOLD_SECONDS=0)
     gone = prepared(then=f"rm {RULES}")
-    error = refused(sandbox, *argument, text=text, **gone)
-    assert "No such file or directory; to write it anew: hostrouting lb-probe apply" in error
+    for argument in ARGUMENTS:
+        error = refused(sandbox, *argument, text=text, **gone)
+        assert "No such file or directory; to write it anew: hostrouting lb-probe apply" in error
     cuts = [whole[: whole.index(word)] for word in ("# One", "table", "delete", "\tcomment", "\tchain postrouting")]
-    for cut in ("", "nonsense", *cuts, whole.rstrip()[:-1]):
+    for cut, argument in zip(("", "nonsense", *cuts, whole.rstrip()[:-1]), cycle(ARGUMENTS)):
         error = refused(sandbox, *argument, text=text, **prepared(rules=cut))
         assert error.startswith(FAILED)
         assert "to write it anew: hostrouting lb-probe apply" in error
@@ -219,17 +218,19 @@ def test_rules_that_something_else_changes_at_once_are_an_error(node: NamespaceK
     assert error.endswith(f"something else changes it; look at: nft list table ip6 {TABLE}")
 
 
-@pytest.mark.parametrize("argument", ["gate", "rules"])
-@pytest.mark.parametrize("tool", ["nft", "ip", "unshare"])
-def test_a_tool_that_hangs_ends_the_run_in_bounded_time(
-    node: NamespaceKernel, sandbox: Sandbox, argument: str, tool: str
-) -> None:
-    hanging = prepared(then=stand_in(tool, "exec sleep 600\n"))
-    done = run(sandbox, argument, text=script(ANSWER_SECONDS=1, HOLD_SECONDS=0), **hanging)
-    if (tool, argument) == ("ip", "rules"):
-        assert done.returncode == 0
-    else:
-        assert (done.returncode, done.stderr.count("gave no answer in 1 s")) == (1, 1)
+def test_a_tool_that_hangs_ends_the_run_in_bounded_time(node: NamespaceKernel, tmp_path: Path) -> None:
+    text = script(ANSWER_SECONDS=1, HOLD_SECONDS=0)
+    runs = {}
+    for name, argument in product(("nft", "ip", "unshare"), ("gate", "rules")):
+        root = tmp_path / f"{name}-{argument}"
+        root.mkdir()
+        runs[name, argument] = Sandbox(root).start(text, argument, **prepared(then=stand_in(name, "exec sleep 600\n")))
+    for (name, argument), process in runs.items():
+        error = process.communicate(timeout=60)[1]
+        if (name, argument) == ("ip", "rules"):
+            assert process.returncode == 0, error
+        else:
+            assert (process.returncode, error.count("gave no answer in 1 s")) == (1, 1), (name, argument, error)
 
 
 def test_a_tool_that_cannot_be_asked_to_end_is_ended(node: NamespaceKernel, sandbox: Sandbox) -> None:

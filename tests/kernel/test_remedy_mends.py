@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from ipaddress import IPv4Network
@@ -13,6 +12,7 @@ import attrs
 import pytest
 from brute_force import Judge, Sort, default_route, fewest_prefixes, judged, live, sort_all
 from hypothesis import HealthCheck, given, settings
+from nightly import by_day
 from node import build_node
 from scenario import play
 from test_exact_coverage import checked
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from hostrouting import OverlapReport
     from hostrouting.kernel.port import Kernel
 
-_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _SETTINGS = settings(
-    max_examples=2000 if _IS_NIGHTLY else 10,
+    max_examples=by_day(5, by_night=2000),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

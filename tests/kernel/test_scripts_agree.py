@@ -16,7 +16,8 @@ import pytest
 import worlds as worlds_to_cut
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
-from scripts import AWKS, Sandbox, awk_or_skip
+from nightly import by_day
+from scripts import AWKS, Sandbox, awk_or_skip, awks_for
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError
@@ -251,7 +252,7 @@ def _see_same_end(config: Config, script: Outcome, others: dict[str, Outcome]) -
 
 
 # Each example takes a script and a task, some 80 ms.
-_SOME = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
+_SOME = settings(max_examples=by_day(8, by_night=2500), suppress_health_check=list(HealthCheck))
 
 
 @_SOME
@@ -444,8 +445,10 @@ def test_checking_cidrs_that_are_cut(question: worlds_to_cut.Question, awk: str,
     compare_checks(question.world, config, awk, roots)
 
 
-@pytest.mark.parametrize("question", worlds_to_cut.SELDOM)
-@pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize(
+    ("question", "awk"),
+    [(question, awk) for number, question in enumerate(worlds_to_cut.SELDOM) for awk in awks_for(str(number))],
+)
 def test_checking_hosts_that_chance_seldom_makes(
     question: worlds_to_cut.Question, awk: str, roots: Callable[[], Path]
 ) -> None:
@@ -454,7 +457,7 @@ def test_checking_hosts_that_chance_seldom_makes(
     compare_checks(question.world, config, awk, roots)
 
 
-@pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize("awk", awks_for("checking routes by nexthop objects"))
 def test_checking_routes_by_nexthop_objects_whether_the_kernel_shows_their_hops_or_not(
     awk: str, roots: Callable[[], Path]
 ) -> None:
@@ -479,10 +482,11 @@ ip route add 172.16.2.0/24 nhid 2 proto 217
 """
 
 
-@pytest.mark.parametrize("default", [1, 3])
-@pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize(
+    ("default", "awk"), [(default, awk) for default in (1, 3) for awk in awks_for(f"default by object {default}")]
+)
 def test_installing_beside_routes_by_nexthop_objects_whether_the_kernel_shows_their_hops_or_not(
-    awk: str, default: int, roots: Callable[[], Path]
+    default: int, awk: str, roots: Callable[[], Path]
 ) -> None:
     """The default route, a route that is there already, the way to a gateway, and two of ours."""
     entries = [{"destination": text} for text in ("172.16.3.0/24", "10.0.9.0/24", "172.16.1.0/24")]

@@ -5,7 +5,6 @@ On random hosts a connection and two datagrams are begun to many addresses, and 
 
 from __future__ import annotations
 
-import os
 import subprocess
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from leaving import Leaving
+from nightly import by_day
 from worlds import World
 
 import phases
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-_SETTINGS = settings(max_examples=1000 if _IS_NIGHTLY else 20, suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=by_day(10, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
 
 # --- what is drawn -----------------------------------------------------------------------------------------------
 

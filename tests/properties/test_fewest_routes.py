@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import attrs
 import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
+from nightly import by_day
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute
@@ -24,7 +24,7 @@ ADDRESSES = tuple(SPACE)
 PREFIXES = tuple(network for length in range(27, 33) for network in SPACE.subnets(new_prefix=length))
 
 _SETTINGS = settings(
-    max_examples=2000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 80,
+    max_examples=by_day(40, by_night=2000),
     suppress_health_check=[HealthCheck.too_slow],
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import Any
 import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import by_day
 
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.config.overlap import OverlapMode
@@ -151,7 +151,7 @@ happenings = st.one_of(
 )
 
 
-@settings(max_examples=1500 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 15)
+@settings(max_examples=by_day(10, by_night=1500))
 @given(st.lists(st.tuples(st.floats(0, 30), happenings), max_size=12))
 def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_looks_no_more_than_it_must(
     story: list[tuple[float, tuple[Any, ...]]],

@@ -1,0 +1,12 @@
+"""How much is tried: a little by day, thousands by night (``HYPOTHESIS_PROFILE=nightly``)."""
+
+from __future__ import annotations
+
+import os
+
+IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+
+
+def by_day(few: int, *, by_night: int) -> int:
+    """How many examples, steps or places to try."""
+    return by_night if IS_NIGHTLY else few
