@@ -30,8 +30,9 @@ def main() -> None:
 
     parse(sys.argv[1:])
     mawk = shutil.which("mawk")
-    # Modules are compiled once, as pip does when it installs them, and what comes of it goes with the rest.
-    compiled = {"PYTHONPYCACHEPREFIX": str(SCRATCH / "pycache"), "PYTHONDONTWRITEBYTECODE": ""}
+    # Modules are compiled once, as pip does when it installs them; where nobody says to where, that goes with the rest.
+    prefix = os.environ.get("PYTHONPYCACHEPREFIX") or str(SCRATCH / "pycache")
+    compiled = {"PYTHONPYCACHEPREFIX": prefix, "PYTHONDONTWRITEBYTECODE": ""}
     places = {"SCRATCH": str(SCRATCH), "MAWK": os.path.realpath(mawk) if mawk else ""}
     environment = os.environ | compiled | places
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]

@@ -60,7 +60,7 @@ class Effort:
 
     def size(self, full: int) -> int:
         """A number of routes or CIDRs."""
-        return min(full, 40) if self.is_quick else full
+        return min(full, 20) if self.is_quick else full
 
     def rounds(self, full: int = 5) -> int:
         """How often each contender runs."""

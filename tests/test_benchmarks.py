@@ -14,6 +14,7 @@ from benchmarks.charts import growth_svg
 from benchmarks.figures import Report
 from benchmarks.growth import GROWTHS
 from benchmarks.lines import code_lines
+from benchmarks.options import parse
 from benchmarks.page import as_table, write_docs
 from benchmarks.rows import ROWS
 
@@ -71,10 +72,11 @@ def test_the_page_in_docs_is_what_its_figures_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["no-such-row"], ["--docs", "docs", "proof"], ["--docs", "docs", "--quick"]])
-def test_what_makes_no_sense_is_wrong_usage(arguments: list[str]) -> None:
-    done = bench(*arguments)
-    assert done.returncode == 2
-    assert "error:" in done.stderr
+def test_what_makes_no_sense_is_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(arguments)
+    assert caught.value.code == 2
+    assert "error:" in capsys.readouterr().err
 
 
 @pytest.mark.kernel

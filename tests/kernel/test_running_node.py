@@ -50,7 +50,7 @@ def check(kernel: Kernel, tmp_path: Path, *cidrs: str, **overlap: Any) -> Overla
     """The check; around all that it tells of it is held to brute force."""
     report = _check(kernel, tmp_path, [*cidrs], **overlap)[1]
     ranges = [finding.ranges for finding in report.findings] + [note.ranges for note in report.notes]
-    near = {IPv4Network((part[0], 22), strict=False) for parts in ranges for part in parts}
+    near = {IPv4Network((part[0], 24), strict=False) for parts in ranges for part in parts}
     config, closer = _check(kernel, tmp_path, [str(cidr) for cidr in sorted(near)[:4]], **overlap)
     judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.rules()) > 3)
     asked = [expected.cidr for expected in config.route_overlap.expected_cidrs]

@@ -401,7 +401,7 @@ LOST_GATEWAY = Question(
         (_DEFAULT, Route(_BEHIND_MAIN, (NextHop("ib0"),), protocol=Protocol.STATIC)),
         (Rule(11, suppress_prefix_length=24), Rule(12, action=RuleAction.PROHIBIT)),
     ),
-    (IPv4Network("10.0.0.0/22"), IPv4Network("10.0.1.0/28")),
+    (IPv4Network("10.0.0.0/23"), IPv4Network("10.0.1.0/28")),
 )
 """The rules pass over the route to the default gateway, so the kernel refuses new routes by it."""
 
@@ -424,7 +424,7 @@ CLAIMED_GATEWAY = Question(
             Route(IPv4Network("192.0.2.0/30"), (NextHop("lo"),), RouteType.LOCAL, table=Table.LOCAL),
         ),
     ),
-    (IPv4Network("10.0.0.0/22"),),
+    (IPv4Network("10.0.0.0/23"),),
 )
 """The default route's onlink gateway has since become an address of this host, so the kernel refuses new routes by it."""
 
@@ -452,7 +452,7 @@ BLACKHOLED_GATEWAY = Question(
             Route(_BEHIND_MAIN, (NextHop("ib0"),), protocol=Protocol.STATIC),
         ),
     ),
-    (IPv4Network("10.0.0.0/22"),),
+    (IPv4Network("10.0.0.0/23"),),
 )
 """Packets to the gateway itself are discarded; the kernel, which asks for what is on a link, finds it all the same."""
 
