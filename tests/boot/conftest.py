@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from nightly import by_day
 
 from boot import keeper, trees
-from boot.rig import Machine, MachineError
+from boot.rig import Machine, MachineError, compile_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -65,14 +66,29 @@ def tree(_bootable: None, suite: str) -> Path:
         raise
 
 
+@pytest.fixture(scope="session")
+def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What its Python compiles; made once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = base / f"compiled-{suite}"
+    with (base / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = tmp_path_factory.mktemp("compiled")
+            compile_python(tree, unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
 @pytest.fixture
-def new_machine(tree: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Machine]]:
+def new_machine(tree: Path, compiled: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Machine]]:
     """Makes machines, which are off and have no network; they end with the test."""
     made: list[Machine] = request.node.stash.setdefault(_MACHINES, [])
     with ExitStack() as stack:
 
         def make() -> Machine:
-            machine = stack.enter_context(Machine(tree))
+            machine = stack.enter_context(Machine(tree, compiled))
             made.append(machine)
             return machine
 
