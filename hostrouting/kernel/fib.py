@@ -1,26 +1,38 @@
-"""Pure: what recorded tables and rules say about an address, where the kernel can't be asked or doesn't tell.
+"""Pure: what tables and rules say about an address, where the kernel can't be asked or doesn't tell.
 
 The kernel answers every check. This model of it is for what no look-up shows: the entry that discards, what a longer
-route in table main would change, and a host that was recorded elsewhere. net/ipv4/fib_trie.c, net/core/fib_rules.c.
+route in table main would change, a host that was recorded elsewhere; and for the kernel in memory, which changes the
+tables in place. net/ipv4/fib_trie.c, net/core/fib_rules.c, net/ipv4/route.c.
 """
 
 from __future__ import annotations
 
 import errno as errnos
 from functools import cached_property
+from ipaddress import IPv4Address
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel.rules import NO_SOURCE, matches
+from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, matches
+from hostrouting.kernel.sources import selected
 from hostrouting.model.routes import Lookup, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from ipaddress import IPv4Address
 
-__all__ = ["Decision", "Fib"]
+    from hostrouting.model.links import Address
+    from hostrouting.model.routes import NextHop
+
+__all__ = ["BROADCAST", "KERNEL_RULES", "Decision", "Fib", "Flow"]
+
+BROADCAST = IPv4Address("255.255.255.255")
+KERNEL_RULES = tuple(
+    Rule(preference, table=table, protocol=Protocol.KERNEL)
+    for preference, table in ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
+)
 
 _ERRNO_OF_TYPE = {
     RouteType.BLACKHOLE: errnos.EINVAL,
@@ -34,7 +46,28 @@ _ERRNO_OF_ACTION = {
 }
 
 
-_KERNEL_RULES = ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
+@attrs.frozen
+class Flow:
+    """What is looked up (struct flowi4): a packet of this host with mark 0, tos 0 and uid 0, or a gateway.
+
+    Args:
+        address: the destination.
+        source: of the packet, if one is chosen.
+        protocol: UDP or TCP; 0 for a gateway, which is found by an interface without carrier too.
+        oif: the interface that it must leave by.
+        scope: of the entries that count the farthest.
+    """
+
+    address: IPv4Address
+    source: IPv4Address = NO_SOURCE
+    protocol: int = UDP
+    oif: str | None = None
+    scope: int = Scope.UNIVERSE
+
+    @classmethod
+    def to_gateway(cls, gateway: IPv4Address, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
+        """The kernel's own look-up of the gateway of a route of some scope (fib_check_nh_v4_gw)."""
+        return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
 @attrs.frozen
@@ -49,6 +82,13 @@ class Decision:
     rule: Rule | None = None
     route: Route | None = None
 
+    @property
+    def errno(self) -> int:
+        """What the kernel says instead of the entry; 0: nothing."""
+        if self.route is not None:
+            return _ERRNO_OF_TYPE.get(self.route.type, 0)
+        return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
+
 
 class Fib:
     """The rules and entries of a host at one moment.
@@ -56,57 +96,70 @@ class Fib:
     Args:
         rules: in the order in which the kernel asks them.
         routes: of every table, in the kernel's order.
-        gateway_dev: see ``matches``.
+        addresses: of the host, in the kernel's order.
     """
 
-    def __init__(self, rules: Sequence[Rule], routes: Sequence[Route], gateway_dev: str | None = None) -> None:
-        self.rules = tuple(rules)
+    # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown; a recording shows such hops as dead.
+    ignores_linkdown = False
+
+    def __init__(self, rules: Iterable[Rule], routes: Iterable[Route], addresses: Sequence[Address] = ()) -> None:
+        self.rules = list(rules)
         self.routes = tuple(routes)
-        self._gateway_dev = gateway_dev
+        self._addresses = addresses
+        # Tables local and main are one trie until the first custom rule (fib_unmerge).
+        self.is_merged = tuple(self.rules) == KERNEL_RULES
 
     @cached_property
-    def _tables(self) -> dict[int, dict[int, dict[int, Route]]]:
-        """For each table and prefix length the entry that counts: of several metrics the lowest, else the first."""
-        tables: dict[int, dict[int, dict[int, Route]]] = {}
-        for route in self.routes:
-            # A route for a tos isn't asked, one whose hops are all dead is passed over.
-            if route.tos or (route.hops and not route.devs):
-                continue
+    def tables(self) -> dict[int, dict[int, dict[int, list[Route]]]]:
+        """For each table, prefix length and first address the entries, the lowest metric first."""
+        tables: dict[int, dict[int, dict[int, list[Route]]]] = {}
+        for route in sorted(self.routes, key=attrgetter("metric")):
             networks = tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, {})
-            there = networks.setdefault(int(route.destination.network_address), route)
-            if route.metric < there.metric:
-                networks[int(route.destination.network_address)] = route
+            networks.setdefault(int(route.destination.network_address), []).append(route)
         return tables
 
-    @cached_property
-    def _positions(self) -> dict[int, int]:
-        positions: dict[int, int] = {}
-        for position, rule in enumerate(self.rules):
-            positions.setdefault(rule.preference, position)
-        return positions
+    def addresses(self) -> Sequence[Address]:
+        """Of the host, in the kernel's order."""
+        return self._addresses
 
-    @cached_property
-    def _is_merged(self) -> bool:
-        """Tables local and main are one trie until the first custom rule (fib_unmerge)."""
-        there = [(rule.preference, rule.table, rule.protocol) for rule in self.rules]
-        return there == [(preference, table, Protocol.KERNEL) for preference, table in _KERNEL_RULES]
+    # --- one table ---------------------------------------------------------------------------------------------
 
     def longest_match(self, table: int, address: IPv4Address) -> Route | None:
         """The entry of a table with the longest prefix around an address, be it one that discards or ``throw``."""
-        number = int(address)
-        lengths = self._tables.get(table, {})
+        return self._longest_match(table, Flow(address))
+
+    def _longest_match(self, table: int, flow: Flow) -> Route | None:
+        number = int(flow.address)
+        lengths = self.tables.get(table, {})
         for length in sorted(lengths, reverse=True):
-            if (found := lengths[length].get(number >> (32 - length) << (32 - length))) is not None:
-                return found
+            for route in lengths[length].get(number >> (32 - length) << (32 - length), ()):
+                # A route for a tos isn't asked, one whose hops are all dead is passed over.
+                if not route.tos and route.scope >= flow.scope and (not route.hops or self.hop(route, flow)):
+                    return route
         return None
 
+    def hop(self, route: Route, flow: Flow) -> NextHop | None:
+        """The first hop of an entry that can be used (fib_lookup_good_nhc)."""
+        skips_linkdown = self.ignores_linkdown and flow.protocol
+        for hop in route.hops:
+            if not hop.is_dead and flow.oif in (None, hop.dev) and not (skips_linkdown and hop.is_linkdown):
+                return hop
+        return None
+
+    def find(self, table: int, flow: Flow) -> Route | None:
+        """The entry that a look-up in a table gives, which is one in two as long as local and main are one trie."""
+        if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
+            return self._longest_match(table, flow)
+        local, main = (self._longest_match(each, flow) for each in (Table.LOCAL, Table.MAIN))
+        if local is None or main is None:
+            return local or main
+        # Of equals the one of table local comes first.
+        return main if main.destination.prefixlen > local.destination.prefixlen else local
+
+    # --- all rules ---------------------------------------------------------------------------------------------
+
     def asked(
-        self,
-        address: IPv4Address,
-        source: IPv4Address = NO_SOURCE,
-        *,
-        is_tcp: bool = False,
-        has_own: bool = False,
+        self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False, has_own: bool = False
     ) -> Iterator[tuple[Rule, Route | None]]:
         """The rules that a packet of this host to an address meets, up to the one that decides.
 
@@ -120,19 +173,23 @@ class Fib:
         Yields:
             A rule and the longest match in its table, if it names one that has any; the last pair decides.
         """
+        return self._asked(Flow(address, source, TCP if is_tcp else UDP), has_own=has_own)
+
+    def _asked(self, flow: Flow, *, has_own: bool = False) -> Iterator[tuple[Rule, Route | None]]:
         position = 0
         while position < len(self.rules):
             rule = self.rules[position]
             position += 1
-            is_match = matches(rule, address, source, is_tcp=is_tcp, gateway_dev=self._gateway_dev)
+            is_match = matches(rule, flow.address, flow.source, protocol=flow.protocol, oif=flow.oif)
             if rule.action is RuleAction.NOP or not is_match:
                 continue
             if rule.action is RuleAction.GOTO:
                 # The target may be gone; then the rule does nothing. The kernel refuses one that lies behind
                 # (fib_nl2rule); a recording may have one all the same, and must not lead in circles.
-                position = max(position, self._positions.get(rule.goto or 0, 0))
+                target = (at for at, each in enumerate(self.rules) if each.preference == rule.goto)
+                position = max(position, next(target, 0))
                 continue
-            found = self._find(rule.table, address) if rule.action is RuleAction.TO_TABLE else None
+            found = self.find(rule.table, flow) if rule.action is RuleAction.TO_TABLE else None
             yield rule, found
             if rule.action is not RuleAction.TO_TABLE:
                 return
@@ -141,43 +198,81 @@ class Fib:
             if not (has_own and found.table == Table.MAIN and _passes_over_all(rule)):
                 return
 
-    def _find(self, table: int, address: IPv4Address) -> Route | None:
-        if not (self._is_merged and table in (Table.LOCAL, Table.MAIN)):
-            return self.longest_match(table, address)
-        local, main = (self.longest_match(each, address) for each in (Table.LOCAL, Table.MAIN))
-        if local is None or main is None:
-            return local or main
-        # Of equals the one of table local comes first.
-        return main if main.destination.prefixlen > local.destination.prefixlen else local
-
     def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
         """The rule and the entry that a packet of this host to an address is left to."""
+        return self.decide_flow(Flow(address, source, TCP if is_tcp else UDP))
+
+    def decide_flow(self, flow: Flow) -> Decision:
+        """The same for whatever is looked up."""
         rule, route = None, None
-        for rule, route in self.asked(address, source, is_tcp=is_tcp):  # noqa: B007 the last one counts
+        for rule, route in self._asked(flow):  # noqa: B007 the last one counts
             pass
         if rule is None or (rule.action is RuleAction.TO_TABLE and (route is None or not _is_final(rule, route))):
             return Decision()
         return Decision(rule, route)
 
-    def lookup(self, address: IPv4Address, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Lookup:
-        """The answer that the kernel would give, as ``RouteBackend.lookup`` has it."""
-        source = source or NO_SOURCE
-        if source != NO_SOURCE and not self._is_own(source):
-            return Lookup(address, None, errnos.ENETUNREACH)
-        decision = self.decide(address, source, is_tcp=is_tcp)
-        if decision.route is not None:
-            errno = _ERRNO_OF_TYPE.get(decision.route.type)
-            route = decision.route
-            if self._is_merged and route.table == Table.LOCAL:
-                # A look-up names the table that was asked, and that is main then.
-                route = attrs.evolve(route, table=Table.MAIN)
-            return Lookup(address, None if errno else route, errno)
-        errno = errnos.ENETUNREACH if decision.rule is None else _ERRNO_OF_ACTION[decision.rule.action]
-        return Lookup(address, None, errno)
+    # --- the kernel's answer -----------------------------------------------------------------------------------
 
-    def _is_own(self, address: IPv4Address) -> bool:
-        found = self.longest_match(Table.LOCAL, address)
+    def lookup(self, address: IPv4Address, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Lookup:
+        """The answer that the kernel would give, as ``RouteBackend.lookup`` has it (inet_rtm_getroute)."""
+        flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
+        if errno := self._refuse_ends(flow):
+            return Lookup(address, None, errno)
+        decision = self.decide_flow(flow)
+        route = decision.route
+        if route is None or decision.errno:
+            return Lookup(address, None, decision.errno)
+        # What is local leaves by lo, whatever the entry's device.
+        if route.type is not RouteType.LOCAL and self._leaves_with_loopback_source(route, flow):
+            return Lookup(address, None, errnos.EINVAL)
+        # The entry is shown with the type that the packet has (__mkroute_output), and with the table that was asked:
+        # that is main for all that is found while local and main are one trie.
+        kind = route.type
+        if address == BROADCAST:
+            kind = RouteType.BROADCAST
+        elif address.is_multicast:
+            kind = RouteType.MULTICAST
+        table = Table.MAIN if self.is_merged and route.table == Table.LOCAL else route.table
+        if (kind, table) != (route.type, route.table):
+            route = attrs.evolve(route, type=kind, table=table)
+        return Lookup(address, self.shown(route))
+
+    def shown(self, route: Route) -> Route:
+        """An entry as a dump shows it: a hop without carrier as dead too, if it isn't used (fib_nexthop_info)."""
+        if not self.ignores_linkdown:
+            return route
+        hops = (attrs.evolve(hop, is_dead=hop.is_dead or hop.is_linkdown) for hop in route.hops)
+        return attrs.evolve(route, hops=tuple(hops))
+
+    def _refuse_ends(self, flow: Flow) -> int:
+        """Why nothing is looked up; 0: it is."""
+        if flow.source != NO_SOURCE:
+            if flow.source.is_multicast or flow.source == BROADCAST:
+                return errnos.EINVAL
+            if not self._is_own(flow.source):
+                return errnos.ENETUNREACH
+            # Such a packet leaves by the device of its source without any look-up, so there is no entry to show.
+            if flow.address.is_multicast or flow.address == BROADCAST:
+                return errnos.EHOSTUNREACH
+        # 0.0.0.0 is this host without any look-up too.
+        return 0 if int(flow.address) else errnos.EHOSTUNREACH
+
+    def _is_own(self, source: IPv4Address) -> bool:
+        """Whether an address is this host's: one of a device, or else one that table local calls so (ip_dev_find)."""
+        if any(address.local == source for address in self.addresses()):
+            return True
+        found = self.find(Table.LOCAL, Flow(source, protocol=0))
         return found is not None and found.type is RouteType.LOCAL
+
+    def _leaves_with_loopback_source(self, route: Route, flow: Flow) -> bool:
+        hop = self.hop(route, flow)
+        if hop is None or hop.dev == "lo":
+            return False
+        chosen = flow.source if flow.source != NO_SOURCE else route.source
+        source = chosen or selected(hop, route.scope, self.addresses())
+        return source is not None and source.is_loopback
+
+    # --- what the kernel would do ------------------------------------------------------------------------------
 
     def finds_gateway(self, gateway: IPv4Address, dev: str) -> bool:
         """Whether the kernel would take a gateway of a route of table main (fib_check_nh_v4_gw).
@@ -193,8 +288,7 @@ class Fib:
         """
         if any(rule.is_l3mdev for rule in self.rules):
             return True
-        near = [route for route in self.routes if route.scope >= Scope.LINK and (dev in route.devs or not route.hops)]
-        found = Fib(self.rules, near, dev).decide(gateway).route
+        found = self.decide_flow(Flow.to_gateway(gateway, dev)).route
         return found is not None and found.type in (RouteType.UNICAST, RouteType.LOCAL)
 
     def claims_gateway(self, gateway: IPv4Address) -> Route | None:
@@ -206,7 +300,7 @@ class Fib:
         Returns:
             None if the kernel takes it. VRFs are thought to have it taken, as above.
         """
-        found = None if any(rule.is_l3mdev for rule in self.rules) else self._find(Table.LOCAL, gateway)
+        found = None if any(rule.is_l3mdev for rule in self.rules) else self.find(Table.LOCAL, Flow(gateway))
         # What discards or throws is no address of this host.
         is_claimed = found is not None and found.type in (RouteType.LOCAL, RouteType.BROADCAST)
         return found if is_claimed else None
@@ -214,7 +308,7 @@ class Fib:
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
         """As it would be with some routes more, each before what has its key, and some less."""
         gone = set(remove)
-        return Fib(self.rules, (*add, *(route for route in self.routes if route not in gone)))
+        return Fib(self.rules, (*add, *(route for route in self.routes if route not in gone)), self._addresses)
 
 
 def _passes_over_all(rule: Rule) -> bool:

@@ -16,33 +16,40 @@ and the cached type of a multicast destination below a prefix of its own that sh
 
 from __future__ import annotations
 
+import errno as errnos
 import threading
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv4Interface
 from typing import TYPE_CHECKING
 
+import attrs
+
 from hostrouting.kernel._memory import devinet
-from hostrouting.kernel._memory.device import Device, InAddress, RefusedError
-from hostrouting.kernel._memory.output import get_route
-from hostrouting.kernel._memory.requests import delete_route, new_route
+from hostrouting.kernel._memory.net import Device
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
-from hostrouting.kernel._memory.trie import Insert, fib_tables_dump
+from hostrouting.kernel._memory.semantics import fib_new_route
+from hostrouting.kernel._memory.trie import Insert, fib_table_delete, fib_tables_dump
+from hostrouting.kernel.rtnetlink.constants import RefusedError
+from hostrouting.kernel.rtnetlink.deletion import Deletable
+from hostrouting.kernel.rtnetlink.wire import refuse_unwritable
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import RouteError
-from hostrouting.model.links import Hardware
-from hostrouting.model.routes import RouteFailure
+from hostrouting.model.links import Address, Hardware
+from hostrouting.model.routes import RouteFailure, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hostrouting.kernel._memory.net import Net
-    from hostrouting.model.links import Address, Link
-    from hostrouting.model.routes import Lookup, Route
+    from hostrouting.model.links import Link
+    from hostrouting.model.routes import Lookup, NextHop, Route
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 
 __all__ = ["FakeKernel"]
+
+_ECN = 0x03
 
 
 class FakeKernel(WholeTables):
@@ -73,7 +80,7 @@ class FakeKernel(WholeTables):
     def addresses(self) -> tuple[Address, ...]:
         """All IPv4 addresses of this host."""
         with self._lock:
-            return tuple(ifa.show(dev.name) for dev in self._net.devices.values() for ifa in dev.addresses)
+            return self._net.addresses()
 
     def rules(self) -> tuple[Rule, ...]:
         """The policy rules in the order in which the kernel asks them."""
@@ -103,24 +110,24 @@ class FakeKernel(WholeTables):
     ) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound)."""
         with self._lock:
-            return tuple(get_route(self._net, address, source, is_tcp=is_tcp) for address in addresses)
+            return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST."""
-        return self._write(routes, partial(new_route, how=Insert.EXCLUSIVE))
+        return self._write(routes, partial(_new_route, how=Insert.EXCLUSIVE))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes or put them in the place of the first with the same ``key``.
 
         The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
         """
-        return self._write(routes, partial(new_route, how=Insert.REPLACE))
+        return self._write(routes, partial(_new_route, how=Insert.REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH."""
-        return self._write(routes, delete_route)
+        return self._write(routes, _delete_route)
 
     def _write(self, routes: Sequence[Route], write: Callable[[Net, Route], None]) -> tuple[RouteFailure, ...]:
         failures = []
@@ -220,10 +227,11 @@ class FakeKernel(WholeTables):
             ValueError: it is no address.
         """
         interface = IPv4Interface(address)
-        ifa = InAddress(
-            local=int(interface.ip),
-            address=int(IPv4Address(peer or interface.ip)),
-            length=interface.network.prefixlen,
+        ifa = Address(
+            dev,
+            interface.ip,
+            interface.network.prefixlen,
+            peer=IPv4Address(peer) if peer not in (None, str(interface.ip)) else None,
             metric=metric,
             has_prefix_route=prefix_route,
         )
@@ -243,10 +251,7 @@ class FakeKernel(WholeTables):
         """
         interface = IPv4Interface(address)
         with self._attempting(f"delete the address {address} of {dev}") as net:
-            device = net.device(dev)
-            devinet.inet_del_ifa(
-                net, device, devinet.find_address(device, int(interface.ip), interface.network.prefixlen)
-            )
+            devinet.inet_del_ifa(net, net.device(dev), interface.ip, interface.network.prefixlen)
 
     def add_rule(self, rule: Rule) -> None:
         """Add a policy rule behind those of its preference.
@@ -287,3 +292,27 @@ class FakeKernel(WholeTables):
                 yield net
             except RefusedError as refusal:
                 raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
+
+
+def _new_route(net: Net, route: Route, *, how: Insert) -> None:
+    _refuse_request(net, route, route.hops)
+    if route.tos & _ECN:
+        raise RefusedError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
+    fib_new_route(net, route, how)
+
+
+def _delete_route(net: Net, route: Route) -> None:
+    _refuse_request(net, route, route.hops[:1])
+    # The kernel's own match is looser than the port's: a metric of 0 is any, no gateway is any.
+    networks = net.tables.get(route.table, {}).get(route.destination.prefixlen, {})
+    Deletable(networks.get(int(route.destination.network_address), ())).take(route)
+    fib_table_delete(net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None))
+
+
+def _refuse_request(net: Net, route: Route, hops: tuple[NextHop, ...]) -> None:
+    """Refuse what no kernel is asked for: numbers that don't fit, and names of no interface."""
+    refuse_unwritable(route)
+    if route.nexthop_id is None:
+        for hop in hops:
+            if hop.dev is not None:
+                net.device(hop.dev)

@@ -131,7 +131,7 @@ class SnapshotBackend(WholeTables):
 
     @cached_property
     def _fib(self) -> Fib:
-        return Fib(self.snapshot.rules, self._routes)
+        return Fib(self.snapshot.rules, self._routes, self.snapshot.addresses)
 
     # --- writing -----------------------------------------------------------------------------------------------
 

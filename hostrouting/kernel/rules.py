@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
 
-__all__ = ["NO_SOURCE", "is_about_other_packets", "matches"]
+__all__ = ["NO_SOURCE", "TCP", "UDP", "is_about_other_packets", "matches"]
 
 # What the kernel compares as long as no source is chosen.
 NO_SOURCE = IPv4Address(0)
 
-_TCP, _UDP = 6, 17
+TCP, UDP = 6, 17
 
 
 def is_about_other_packets(rule: Rule) -> bool:
@@ -27,13 +27,13 @@ def is_about_other_packets(rule: Rule) -> bool:
         or rule.iif not in (None, "lo")
         or rule.uid_range is not None
         or rule.tos != 0
-        or rule.ip_protocol not in (0, _TCP, _UDP)
+        or rule.ip_protocol not in (0, TCP, UDP)
     )
     if rule.has_ports or rule.has_unknown:
         return True
     anywhere = rule.destination.network_address if rule.destination is not None else IPv4Address(0)
     source = rule.source.network_address if rule.source is not None else NO_SOURCE
-    return selects and not any(matches(rule, anywhere, source, is_tcp=is_tcp) for is_tcp in (False, True))
+    return selects and not any(matches(rule, anywhere, source, protocol=protocol) for protocol in (UDP, TCP))
 
 
 def matches(
@@ -41,18 +41,17 @@ def matches(
     address: IPv4Address,
     source: IPv4Address = NO_SOURCE,
     *,
-    is_tcp: bool = False,
-    gateway_dev: str | None = None,
+    protocol: int = UDP,
+    oif: str | None = None,
 ) -> bool:
-    """Whether that packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
+    """Whether a packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
 
     Args:
         rule: a policy rule.
         address: the packet's destination.
         source: its source, if one is chosen.
-        is_tcp: whether it is TCP's, else UDP's.
-        gateway_dev: it is no packet, but the kernel's own look-up of a gateway on this interface: that is bound to
-            it, and of no transport protocol (fib_check_nh_v4_gw).
+        protocol: UDP, TCP; 0 where it is no packet, but the kernel's own look-up of a gateway (fib_check_nh_v4_gw).
+        oif: the interface that it is bound to.
 
     Returns:
         Whether the rule's action is taken. No rule of a VRF, and none that selects by something unknown, is thought to
@@ -60,12 +59,11 @@ def matches(
     """
     if rule.has_unknown:
         return False
-    protocol = 0 if gateway_dev is not None else _TCP if is_tcp else _UDP
     is_match = (
         (rule.destination is None or address in rule.destination)
         and (rule.mark is None or rule.mark & rule.mark_mask == 0)
         and (rule.source is None or source in rule.source)
-        and rule.oif in (None, gateway_dev)
+        and rule.oif in (None, oif)
         and rule.iif in (None, "lo")
         and (rule.uid_range is None or rule.uid_range[0] == 0)
         and rule.tos == 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hostrouting.model.links import Address
     from hostrouting.model.routes import NextHop, Route
 
-__all__ = ["sources"]
+__all__ = ["selected", "sources"]
 
 
 def sources(route: Route, addresses: Sequence[Address]) -> tuple[IPv4Address, ...]:
@@ -32,12 +32,18 @@ def sources(route: Route, addresses: Sequence[Address]) -> tuple[IPv4Address, ..
         return ()
     if route.source is not None:
         return (route.source,)
-    found = (_selected(hop, route.scope, addresses) for hop in route.hops if not hop.is_dead)
+    found = (selected(hop, route.scope, addresses) for hop in route.hops if not hop.is_dead)
     return tuple(dict.fromkeys(source for source in found if source is not None))
 
 
-def _selected(hop: NextHop, scope: int, addresses: Sequence[Address]) -> IPv4Address | None:
-    """inet_select_addr in net/ipv4/devinet.c: of the hop's interface, the gateway's subnet first; else of any other."""
+def selected(hop: NextHop, scope: int, addresses: Sequence[Address]) -> IPv4Address | None:
+    """The source by a hop (inet_select_addr): of its interface, the gateway's subnet first; else of any other.
+
+    Args:
+        hop: of an entry that names no source itself.
+        scope: the entry's.
+        addresses: of the host, in the kernel's order.
+    """
     primary = [address for address in addresses if not address.is_secondary]
     own = [address for address in primary if address.dev == hop.dev and address.scope <= scope]
     if isinstance(hop.gateway, IPv4Address):

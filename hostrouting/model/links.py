@@ -90,4 +90,4 @@ class Address:
     @property
     def network(self) -> IPv4Network:
         """The connected network: the peer's, where there is one."""
-        return IPv4Network((self.peer or self.local, self.prefix_length), strict=False)
+        return IPv4Network((int(self.peer or self.local), self.prefix_length), strict=False)

@@ -1,40 +1,50 @@
-"""net/ipv4/devinet.c: addresses, and the links that carry them."""
+"""net/ipv4/devinet.c and fib_frontend.c: links, their addresses, and the routes that follow both."""
 
 from __future__ import annotations
 
 import contextlib
 import errno as errnos
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
 
-from hostrouting.kernel._memory.device import LOOPBACK, Device, InAddress, RefusedError
-from hostrouting.kernel._memory.frontend import (
-    fib_add_ifaddr,
-    fib_addr_added,
-    fib_addr_deleted,
-    fib_del_ifaddr,
-    fib_disable_ip,
+import attrs
+
+from hostrouting.kernel._memory.net import LOOPBACK, Device, Net
+from hostrouting.kernel._memory.semantics import (
+    Event,
+    fib_new_route,
+    fib_sync_down_addr,
+    fib_sync_down_dev,
+    fib_sync_up,
+    inet_addr_type,
 )
-from hostrouting.kernel._memory.net import Net
-from hostrouting.kernel._memory.semantics import Event, fib_sync_down_dev, fib_sync_up
-from hostrouting.model.links import Hardware
-from hostrouting.model.routes import Scope
+from hostrouting.kernel._memory.trie import Insert, fib_table_delete
+from hostrouting.kernel.rtnetlink.constants import RefusedError
+from hostrouting.model.links import Address, Hardware
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "add_device",
     "carrier_changed",
     "delete_device",
-    "find_address",
     "inet_del_ifa",
     "inet_insert_ifa",
     "new_net",
     "set_device_up",
 ]
 
-_LOOPBACK_ADDRESS = 0x7F000001
+_ANY = IPv4Address(0)
+_LOOPBACK_ADDRESS = IPv4Address("127.0.0.1")
+
+# --- links -------------------------------------------------------------------------------------------------------
 
 
 def new_net(*, promotes_secondaries: bool, ignores_linkdown: bool) -> Net:
     """A namespace as ``unshare -n`` makes it, with ``lo`` up."""
-    net = Net(promotes_secondaries, ignores_linkdown)
+    net = Net(promotes_secondaries=promotes_secondaries, ignores_linkdown=ignores_linkdown)
     add_device(net, Device(net.next_index(), LOOPBACK, hardware=Hardware.LOOPBACK))
     set_device_up(net, net.devices[LOOPBACK], is_up=True)
     return net
@@ -59,14 +69,14 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
     dev.is_up = is_up
     net.changes += 1
     if not is_up:
-        fib_disable_ip(net, dev, Event.DOWN, force=False)
+        fib_sync_down_dev(net, dev, Event.DOWN, force=False)
         return
-    if dev.is_loopback:
+    if dev.name == LOOPBACK:
         # inetdev_event gives lo its address, unless it has that one.
         with contextlib.suppress(RefusedError):
-            inet_insert_ifa(net, dev, InAddress(_LOOPBACK_ADDRESS, _LOOPBACK_ADDRESS, 8, scope=Scope.HOST))
+            inet_insert_ifa(net, dev, Address(LOOPBACK, _LOOPBACK_ADDRESS, 8, scope=Scope.HOST))
     for ifa in dev.addresses:
-        fib_add_ifaddr(net, dev, ifa)
+        _fib_add_ifaddr(net, dev, ifa)
     fib_sync_up(net, dev, revive=True)
 
 
@@ -76,11 +86,9 @@ def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
         return
     dev.is_plugged = is_plugged
     net.changes += 1
-    if not dev.is_up:
-        return
     if is_plugged:
         fib_sync_up(net, dev, revive=False)
-    else:
+    elif dev.is_up:
         fib_sync_down_dev(net, dev, Event.CHANGE, force=False)
 
 
@@ -90,12 +98,12 @@ def delete_device(net: Net, dev: Device) -> None:
     Raises:
         RefusedError: EOPNOTSUPP for the loopback.
     """
-    if dev.is_loopback:
-        raise RefusedError(errnos.EOPNOTSUPP, "Operation not supported")
+    if dev.name == LOOPBACK:
+        raise RefusedError(errnos.EOPNOTSUPP)
     set_device_up(net, dev, is_up=False)
     while dev.addresses:
         _inet_del_ifa(net, dev, dev.addresses[0], promotes=False, keeps_secondaries=True)
-    fib_disable_ip(net, dev, Event.UNREGISTER, force=True)
+    fib_sync_down_dev(net, dev, Event.UNREGISTER, force=True)
     del net.devices[dev.name]
     for other in net.devices.values():
         if other.master == dev.name:
@@ -103,19 +111,10 @@ def delete_device(net: Net, dev: Device) -> None:
     net.changes += 1
 
 
-def find_address(dev: Device, local: int, length: int) -> InAddress:
-    """The first of a device's addresses with this prefix length.
-
-    Raises:
-        RefusedError: EADDRNOTAVAIL.
-    """
-    for ifa in dev.addresses:
-        if (ifa.local, ifa.length) == (local, length):
-            return ifa
-    raise RefusedError(errnos.EADDRNOTAVAIL, "ipv4: Address not found")
+# --- addresses ---------------------------------------------------------------------------------------------------
 
 
-def inet_insert_ifa(net: Net, dev: Device, ifa: InAddress) -> None:
+def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
     """Give a device an address: a secondary one if it has another of the same subnet.
 
     Raises:
@@ -125,58 +124,182 @@ def inet_insert_ifa(net: Net, dev: Device, ifa: InAddress) -> None:
     for behind, other in enumerate(dev.addresses, start=1):
         if not other.is_secondary and ifa.scope <= other.scope:
             position = behind
-        if ifa.has_subnet_of(other):
+        if ifa.network == other.network:
             if other.local == ifa.local:
                 raise RefusedError(errnos.EEXIST, "ipv4: Address already assigned")
             if other.scope != ifa.scope:
                 raise RefusedError(errnos.EINVAL, "ipv4: Invalid scope value")
-            ifa.is_secondary = True
+            ifa = attrs.evolve(ifa, is_secondary=True)
     dev.addresses.insert(len(dev.addresses) if ifa.is_secondary else position, ifa)
     net.changes += 1
-    fib_addr_added(net, dev, ifa)
+    _fib_addr_added(net, dev, ifa)
 
 
-def inet_del_ifa(net: Net, dev: Device, ifa: InAddress) -> None:
-    """Take an address away; with a primary its secondaries go, or the first of them takes its place."""
-    _inet_del_ifa(net, dev, ifa, promotes=net.promotes_secondaries, keeps_secondaries=False)
+def inet_del_ifa(net: Net, dev: Device, local: IPv4Address, length: int) -> None:
+    """Take the first such address away; with a primary its secondaries go, or the first of them takes its place.
+
+    Raises:
+        RefusedError: EADDRNOTAVAIL.
+    """
+    for ifa in dev.addresses:
+        if (ifa.local, ifa.prefix_length) == (local, length):
+            _inet_del_ifa(net, dev, ifa, promotes=net.promotes_secondaries, keeps_secondaries=False)
+            return
+    raise RefusedError(errnos.EADDRNOTAVAIL, "ipv4: Address not found")
 
 
-def _inet_del_ifa(net: Net, dev: Device, ifa: InAddress, *, promotes: bool, keeps_secondaries: bool) -> None:
+def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, promotes: bool, keeps_secondaries: bool) -> None:
     net.changes += 1
-    promoted: InAddress | None = None
-    siblings: list[InAddress] = []
+    promoted: Address | None = None
+    siblings: list[Address] = []
     if not ifa.is_secondary and not keeps_secondaries:
         after = dev.addresses[dev.addresses.index(ifa) + 1 :]
-        siblings = [other for other in after if other.is_secondary and other.has_subnet_of(ifa)]
+        siblings = [other for other in after if other.is_secondary and other.network == ifa.network]
         if promotes and siblings:
             promoted = siblings[0]
             # While all addresses are still there: their routes come back with the new source.
             for other in siblings:
-                fib_del_ifaddr(net, dev, other, ifa)
+                _fib_del_ifaddr(net, dev, other, ifa)
         else:
             for other in siblings:
                 dev.addresses.remove(other)
-                fib_addr_deleted(net, dev, other)
+                _fib_addr_deleted(net, dev, other)
     position = dev.addresses.index(ifa)
     dev.addresses.remove(ifa)
-    fib_addr_deleted(net, dev, ifa)
+    _fib_addr_deleted(net, dev, ifa)
     if promoted is None:
         return
-    _move_to_primaries(dev, promoted, ifa, position)
-    promoted.is_secondary = False
-    fib_addr_added(net, dev, promoted)
+    primary = attrs.evolve(promoted, is_secondary=False)
+    _promote(dev, promoted, primary, ifa.scope, position)
+    _fib_addr_added(net, dev, primary)
     for other in siblings[1:]:
-        fib_add_ifaddr(net, dev, other)
+        _fib_add_ifaddr(net, dev, other)
 
 
-def _move_to_primaries(dev: Device, promoted: InAddress, gone: InAddress, position: int) -> None:
-    """Put a promoted address behind the last primary that comes after the gone one's place."""
-    behind = dev.addresses[position:]
-    if behind and behind[0] is promoted:
-        # prev_prom is NULL: nothing but the gone one stood before it.
-        return
+def _promote(dev: Device, promoted: Address, primary: Address, scope: int, position: int) -> None:
+    """Put a promoted address behind the last primary that comes after the place of the one that is gone."""
+    # If nothing but that one stood before it, it stays where it is (prev_prom is NULL).
+    stays = dev.addresses[position] == promoted
     dev.addresses.remove(promoted)
     for there, other in enumerate(dev.addresses[position:], start=position + 1):
-        if not other.is_secondary and gone.scope <= other.scope:
+        if not stays and not other.is_secondary and scope <= other.scope:
             position = there
-    dev.addresses.insert(position, promoted)
+    dev.addresses.insert(position, primary)
+
+
+# --- the routes of addresses ---------------------------------------------------------------------------------------
+
+
+def _append(net: Net, cfg: Route) -> None:
+    fib_new_route(net, cfg, Insert.APPEND)
+
+
+def _fib_magic(
+    net: Net,
+    command: Callable[[Net, Route], None],
+    kind: RouteType,
+    destination: IPv4Network,
+    dev: Device,
+    primary: Address,
+    metric: int = 0,
+) -> None:
+    """Add or delete a route of the kernel's own; refusals are nobody's business."""
+    cfg = Route(
+        destination=destination,
+        hops=(NextHop(dev.name),),
+        type=kind,
+        table=Table.MAIN if kind is RouteType.UNICAST else Table.LOCAL,
+        protocol=Protocol.KERNEL,
+        scope=Scope.HOST if kind is RouteType.LOCAL else Scope.LINK,
+        metric=metric,
+        source=primary.local,
+    )
+    with contextlib.suppress(RefusedError):
+        command(net, cfg)
+
+
+def _connected_type(dev: Device) -> RouteType:
+    return RouteType.LOCAL if dev.name == LOOPBACK else RouteType.UNICAST
+
+
+def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
+    """Add the local, connected and broadcast routes of an address."""
+    primary = dev.by_network(ifa.network) if ifa.is_secondary else ifa
+    if primary is None:
+        return
+    _fib_magic(net, _append, RouteType.LOCAL, IPv4Network(ifa.local), dev, primary)
+    if not dev.is_up or ifa.is_secondary or not _has_subnet(ifa):
+        return
+    if ifa.has_prefix_route:
+        _fib_magic(net, _append, _connected_type(dev), ifa.network, dev, primary, ifa.metric)
+    if ifa.prefix_length < 31:
+        _fib_magic(net, _append, RouteType.BROADCAST, IPv4Network(ifa.network.broadcast_address), dev, primary)
+
+
+def _has_subnet(ifa: Address) -> bool:
+    first = ifa.network.network_address
+    # ipv4_is_zeronet: 0.0.0.0, no longer 0/8.
+    return first != _ANY and (first != ifa.local or ifa.prefix_length < 32)
+
+
+def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | None = None) -> None:
+    """Delete the routes of an address, as far as no other address needs them.
+
+    Args:
+        net: the namespace.
+        dev: the device.
+        ifa: the address.
+        promoting: the primary that is about to go while ``ifa`` stays (iprim).
+    """
+    primary = dev.by_network(ifa.network) if ifa.is_secondary else ifa
+    if primary is None:
+        return
+    has_subnet = not ifa.is_secondary and _has_subnet(ifa)
+    if has_subnet and ifa.has_prefix_route:
+        _fib_magic(net, fib_table_delete, _connected_type(dev), ifa.network, dev, primary)
+    sharing = _sharing_a_source(dev, ifa, primary, promoting)
+    if has_subnet and ifa.prefix_length < 31:
+        needed = {end for other in sharing if _has_broadcasts(other) for end in _ends(other)}
+        for address in _ends(ifa):
+            if address not in needed:
+                _fib_magic(net, fib_table_delete, RouteType.BROADCAST, IPv4Network(address), dev, primary)
+    if any(other.local == ifa.local for other in sharing):
+        return
+    _fib_magic(net, fib_table_delete, RouteType.LOCAL, IPv4Network(ifa.local), dev, primary)
+    is_gone = ifa not in dev.addresses
+    if is_gone and inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL and ifa.local != _ANY:
+        fib_sync_down_addr(net, ifa.local)
+
+
+def _sharing_a_source(dev: Device, ifa: Address, primary: Address, promoting: Address | None) -> list[Address]:
+    """The other addresses of a device whose routes have the same preferred source, so that they are shared."""
+    found = []
+    for other in dev.addresses:
+        if other == ifa or (promoting is not None and other.network == promoting.network):
+            continue
+        is_of_same = other.is_secondary and other.network == primary.network
+        others_primary = dev.by_network(other.network) if other.is_secondary else other
+        if is_of_same or (others_primary is not None and others_primary.local == primary.local):
+            found.append(other)
+    return found
+
+
+def _has_broadcasts(ifa: Address) -> bool:
+    return not ifa.is_secondary and ifa.prefix_length < 31 and ifa.network.network_address != _ANY
+
+
+def _ends(ifa: Address) -> tuple[IPv4Address, IPv4Address]:
+    return ifa.network.broadcast_address, ifa.network.network_address
+
+
+def _fib_addr_added(net: Net, dev: Device, ifa: Address) -> None:
+    """An address is there (fib_inetaddr_event, NETDEV_UP)."""
+    _fib_add_ifaddr(net, dev, ifa)
+    fib_sync_up(net, dev, revive=True)
+
+
+def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
+    """An address is gone (fib_inetaddr_event, NETDEV_DOWN); with the last one everything on the device goes."""
+    _fib_del_ifaddr(net, dev, ifa)
+    if not dev.addresses:
+        fib_sync_down_dev(net, dev, Event.DOWN, force=True)

@@ -7,18 +7,20 @@ from enum import Enum, auto
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel._memory.device import Device, RefusedError
-from hostrouting.kernel._memory.net import FibInfo, Flow, Found, Gateway, Hop, Net
-from hostrouting.kernel._memory.rules import fib_lookup
-from hostrouting.kernel._memory.trie import fib_table_lookup
+import attrs
+
+from hostrouting.kernel._memory.net import LOOPBACK, Device, Net
+from hostrouting.kernel._memory.trie import Insert, fib_table_insert, info_of
+from hostrouting.kernel.fib import BROADCAST, Flow
+from hostrouting.kernel.rtnetlink.constants import RefusedError
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:
-    from hostrouting.kernel._memory.net import Answer
+    from collections.abc import Callable
 
 __all__ = [
     "Event",
-    "fib_create_info",
+    "fib_new_route",
     "fib_sync_down_addr",
     "fib_sync_down_dev",
     "fib_sync_up",
@@ -32,7 +34,6 @@ _WITHOUT_HOPS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT,
 # ip_metrics_convert
 _LARGEST_MTU = 65535 - 15
 
-_BROADCAST = IPv4Address("255.255.255.255")
 _ANY = IPv4Address(0)
 _LOOPBACK6 = IPv6Address("::1")
 _INVALID_GATEWAY = "Nexthop has invalid gateway"
@@ -46,8 +47,18 @@ class Event(Enum):
     UNREGISTER = auto()
 
 
-def fib_create_info(net: Net, cfg: Route) -> FibInfo:
-    """The info of a route to be: the one of equal routes that are there, or a new one.
+def fib_new_route(net: Net, cfg: Route, how: Insert) -> None:
+    """Add a route (inet_rtm_newroute).
+
+    Raises:
+        RefusedError: as fib_create_info and fib_table_insert.
+    """
+    net.tables.setdefault(cfg.table, {})  # none is ever unmade
+    fib_table_insert(net, _fib_create_info(net, cfg), how)
+
+
+def _fib_create_info(net: Net, cfg: Route) -> Route:
+    """A route as it will be shown.
 
     Raises:
         RefusedError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH or a discarding type's errno.
@@ -58,7 +69,7 @@ def fib_create_info(net: Net, cfg: Route) -> FibInfo:
         raise RefusedError(errnos.EINVAL, "Nexthop id does not exist")
     # RTA_PREFSRC 0.0.0.0 is none.
     source = None if cfg.source == _ANY else cfg.source
-    hops: tuple[Hop, ...] = ()
+    hops: tuple[NextHop, ...] = ()
     if cfg.type in _WITHOUT_HOPS:
         if len(cfg.hops) > 1 or any(hop.dev is not None or _gateway_of(hop) for hop in cfg.hops):
             raise RefusedError(errnos.EINVAL, "Gateway, device and multipath can not be specified for this route type")
@@ -67,24 +78,16 @@ def fib_create_info(net: Net, cfg: Route) -> FibInfo:
         if source is not None and not _fib_valid_prefsrc(net, cfg, source):
             raise RefusedError(errnos.EINVAL, "Invalid prefsrc address")
     mtu = min(cfg.mtu, _LARGEST_MTU) if cfg.mtu else None
-    onlink = len(cfg.hops) == 1 and cfg.hops[0].onlink
-    key = (
-        cfg.type,
-        cfg.table,
-        cfg.protocol,
-        cfg.scope,
-        cfg.metric,
-        source,
-        mtu,
-        onlink,
-        tuple(hop.key for hop in hops),
-    )
-    return net.infos.get(key) or FibInfo(
-        key, cfg.type, cfg.scope, cfg.protocol, cfg.metric, source, mtu, cfg.table, hops
-    )
+    route = attrs.evolve(cfg, hops=hops, source=source, mtu=mtu)
+    # Routes with the same attributes share their hops' state. It differs from that of new hops only where some hops
+    # are dead and others aren't, or don't know of their carrier.
+    if len(hops) > 1 or any(isinstance(hop.gateway, IPv6Address) for hop in hops):
+        sharing = (each.hops for each in net.entries() if info_of(each) == info_of(route))
+        route = attrs.evolve(route, hops=next(sharing, hops))
+    return route
 
 
-def _create_hops(net: Net, cfg: Route) -> tuple[Hop, ...]:
+def _create_hops(net: Net, cfg: Route) -> tuple[NextHop, ...]:
     if cfg.scope > Scope.HOST:
         raise RefusedError(errnos.EINVAL, "Invalid scope")
     wanted = cfg.hops or (NextHop(),)
@@ -92,53 +95,41 @@ def _create_hops(net: Net, cfg: Route) -> tuple[Hop, ...]:
         return tuple(_fib_check_nh(net, hop, cfg) for hop in wanted)
     if len(wanted) > 1:
         raise RefusedError(errnos.EINVAL, "Route with host scope can not have multiple nexthops")
-    hop = wanted[0]
-    if _gateway_of(hop):
+    if _gateway_of(wanted[0]):
         raise RefusedError(errnos.EINVAL, "Route with host scope can not have a gateway")
-    if hop.dev is None:
-        raise RefusedError(errnos.ENODEV, "No such device")
-    return (Hop(net.device(hop.dev), None, hop.onlink, hop.weight, Scope.NOWHERE, is_linkdown=False),)
+    if wanted[0].dev is None:
+        raise RefusedError(errnos.ENODEV)
+    return (NextHop(net.device(wanted[0].dev).name, None, wanted[0].onlink),)
 
 
-def _gateway_of(hop: NextHop) -> Gateway | None:
+def _gateway_of(hop: NextHop) -> IPv4Address | IPv6Address | None:
     # RTA_GATEWAY 0.0.0.0 is none; RTA_VIA inet6 :: is one.
     return None if hop.gateway == _ANY else hop.gateway
 
 
-def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> Hop:
+def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
     dev = None if hop.dev is None else net.device(hop.dev)
     gateway = _gateway_of(hop)
+    # A weight is an attribute of RTA_MULTIPATH; a lone hop has none to show.
+    weight = hop.weight if len(cfg.hops) > 1 else 1
     if isinstance(gateway, IPv6Address):
-        # RTA_VIA has no room for a zone.
+        # RTA_VIA has no room for a zone. The check of an IPv6 gateway doesn't take over whether there is carrier.
         via = IPv6Address(gateway.packed)
-        return _hop(hop, _fib_check_nh_v6_gw(dev, via, hop), via, Scope.LINK, sees_carrier=False)
+        return NextHop(_fib_check_nh_v6_gw(dev, via, hop).name, via, hop.onlink, weight)
     if gateway is None:
-        return _hop(hop, _fib_check_nh_nongw(dev, hop), None, Scope.HOST)
-    if hop.onlink:
-        return _hop(hop, _fib_check_onlink(net, dev, gateway, cfg.scope), gateway, Scope.LINK)
-    found = _lookup_gateway(
-        net, Flow(int(gateway), scope=max(cfg.scope + 1, Scope.LINK), oif=dev, ignores_linkstate=True), cfg.table
-    )
-    if not isinstance(found, Found):
-        raise RefusedError(found, _INVALID_GATEWAY)
-    if found.alias.info.type not in (RouteType.UNICAST, RouteType.LOCAL):
-        raise RefusedError(errnos.EINVAL, _INVALID_GATEWAY)
-    # The gateway may be the own address of a device that is down.
-    if not found.hop.dev.is_up:
-        raise RefusedError(errnos.ENETDOWN, "Network is down")
-    return _hop(hop, found.hop.dev, gateway, found.alias.info.scope)
-
-
-def _hop(hop: NextHop, dev: Device, gateway: Gateway | None, scope: int, *, sees_carrier: bool = True) -> Hop:
-    # The check of an IPv6 gateway doesn't take over whether there is carrier.
-    return Hop(dev, gateway, hop.onlink, hop.weight, scope, sees_carrier and not dev.has_carrier)
+        found = _fib_check_nh_nongw(dev, hop)
+    elif hop.onlink:
+        found = _fib_check_onlink(net, dev, gateway, cfg.scope)
+    else:
+        found = _lookup_gateway(net, Flow.to_gateway(gateway, hop.dev, cfg.scope), cfg.table)
+    return NextHop(found.name, gateway, hop.onlink, weight, is_linkdown=not found.has_carrier)
 
 
 def _fib_check_nh_nongw(dev: Device | None, hop: NextHop) -> Device:
     if hop.onlink:
         raise RefusedError(errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set")
     if dev is None:
-        raise RefusedError(errnos.ENODEV, "No such device")
+        raise RefusedError(errnos.ENODEV)
     if not dev.is_up:
         raise RefusedError(errnos.ENETDOWN, "Device for nexthop is not up")
     return dev
@@ -171,35 +162,44 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
         raise RefusedError(errnos.EINVAL, "Invalid gateway address")
     if not gateway.is_link_local and not hop.onlink:
         # There is no IPv6 route that could lead to it.
-        raise RefusedError(errnos.EHOSTUNREACH, "No route to host")
+        raise RefusedError(errnos.EHOSTUNREACH)
     if dev is None:
         raise RefusedError(errnos.EINVAL, "Egress device not specified")
-    if dev.is_loopback:
+    if dev.name == LOOPBACK:
         raise RefusedError(errnos.EINVAL, "Egress device can not be loopback device for this route")
     if not dev.is_up:
         raise RefusedError(errnos.ENETDOWN, "Nexthop device is not up")
     return dev
 
 
-def _lookup_gateway(net: Net, flow: Flow, table: int) -> Answer:
-    """The gateway's own route: by the route's table, and by the rules if that doesn't give one."""
-    if table != Table.MAIN and table in net.tables:
-        found = fib_table_lookup(net, table, flow)
-        if isinstance(found, Found):
-            return found
-    return fib_lookup(net, flow)
+def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
+    """The device of the gateway's own route: by the route's table, and by the rules if that doesn't give one."""
+    route = net.find(table, flow) if table != Table.MAIN else None
+    if route is None or not route.hops:
+        decision = net.decide_flow(flow)
+        if decision.route is None or decision.errno:
+            raise RefusedError(decision.errno, _INVALID_GATEWAY)
+        route = decision.route
+    if route.type not in (RouteType.UNICAST, RouteType.LOCAL):
+        raise RefusedError(errnos.EINVAL, _INVALID_GATEWAY)
+    hop = net.hop(route, flow) or route.hops[0]
+    dev = net.device(hop.dev or "")
+    # The gateway may be the own address of a device that is down.
+    if not dev.is_up:
+        raise RefusedError(errnos.ENETDOWN)
+    return dev
 
 
 def inet_addr_type(net: Net, address: IPv4Address, table: int) -> RouteType:
     """What kind of address it is, by a table (inet_addr_type_table)."""
-    if address in (_ANY, _BROADCAST):
+    if address in (_ANY, BROADCAST):
         return RouteType.BROADCAST
     if address.is_multicast:
         return RouteType.MULTICAST
     if table not in net.tables:
         return RouteType.BROADCAST
-    found = fib_table_lookup(net, table, Flow(int(address)))
-    return found.alias.info.type if isinstance(found, Found) else RouteType.UNICAST
+    found = net.find(table, Flow(address))
+    return RouteType.UNICAST if found is None or found.type in _WITHOUT_HOPS else found.type
 
 
 def _fib_valid_prefsrc(net: Net, cfg: Route, source: IPv4Address) -> bool:
@@ -210,14 +210,12 @@ def _fib_valid_prefsrc(net: Net, cfg: Route, source: IPv4Address) -> bool:
 
 
 def fib_sync_down_addr(net: Net, address: IPv4Address) -> None:
-    """Mark the routes of table main that prefer an address as their source; of other tables they stay."""
-    for info in net.infos.values():
-        if info.source == address and info.table == Table.MAIN:
-            info.is_dead = True
+    """Take the routes of table main out that prefer an address as their source; of other tables they stay."""
+    net.change_entries(lambda route: None if route.source == address and route.table == Table.MAIN else route)
 
 
 def fib_sync_down_dev(net: Net, dev: Device, event: Event, *, force: bool) -> None:
-    """Mark what a device takes along.
+    """Take out, or mark, what a device takes along.
 
     Args:
         net: the namespace.
@@ -225,20 +223,20 @@ def fib_sync_down_dev(net: Net, dev: Device, event: Event, *, force: bool) -> No
         event: what happened to it.
         force: also the routes of host scope: the device's last address is gone, or it is itself.
     """
-    for info in net.infos.values():
-        if not any(hop.dev is dev for hop in info.hops):
-            continue
-        dead = 0
-        for hop in info.hops:
-            if hop.is_dead:
-                dead += 1
-            elif hop.dev is dev and (force or hop.scope != Scope.NOWHERE):
-                hop.is_dead = event is not Event.CHANGE
-                hop.is_linkdown = True
-                dead += 1
-        is_gone = event is Event.UNREGISTER or dead == len(info.hops)
-        info.is_dead = info.is_dead or (is_gone and event is not Event.CHANGE)
-        info.changed()
+    is_dead = event is not Event.CHANGE
+
+    def lost(hop: NextHop) -> NextHop:
+        return attrs.evolve(hop, is_dead=is_dead, is_linkdown=True)
+
+    def changed(route: Route) -> Route | None:
+        if event is Event.UNREGISTER and any(hop.dev == dev.name for hop in route.hops):
+            return None
+        if route.scope == Scope.HOST and not force:
+            return route
+        route = _with_hops_of(dev, route, lambda hop: hop if hop.is_dead else lost(hop))
+        return None if route.hops and all(hop.is_dead for hop in route.hops) else route
+
+    net.change_entries(changed)
 
 
 def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
@@ -249,11 +247,17 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
         dev: the device.
         revive: it came up or got an address, so that dead ones live again; else it got carrier.
     """
-    if not dev.is_up:
-        return
-    for info in net.infos.values():
-        for hop in info.hops:
-            if hop.dev is dev:
-                hop.is_dead = hop.is_dead and not revive
-                hop.is_linkdown = hop.is_linkdown and revive and not dev.has_carrier
-                info.changed()
+
+    def back(hop: NextHop) -> NextHop:
+        is_linkdown = hop.is_linkdown and revive and not dev.has_carrier
+        return attrs.evolve(hop, is_dead=hop.is_dead and not revive, is_linkdown=is_linkdown)
+
+    if dev.is_up:
+        net.change_entries(lambda route: _with_hops_of(dev, route, back))
+
+
+def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHop]) -> Route:
+    """A route with the hops by a device changed."""
+    if not any(hop.dev == dev.name for hop in route.hops):
+        return route
+    return attrs.evolve(route, hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops))

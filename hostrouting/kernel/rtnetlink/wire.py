@@ -51,7 +51,7 @@ from hostrouting.model.routes import Scope
 if TYPE_CHECKING:
     from hostrouting.model.routes import NextHop, Route
 
-__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "look_up_as", "new_route"]
+__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "look_up_as", "new_route", "refuse_unwritable"]
 
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
@@ -59,13 +59,11 @@ RTA_TABLE, RTA_VIA, RTA_UID, RTA_IP_PROTO, RTA_NH_ID = 15, 18, 25, 27, 30
 RTAX_MTU = 2
 
 _IPV4 = socket.AF_INET
-_BYTE_MAX, _UINT32_MAX = 0xFF, 0xFFFFFFFF
+_BYTE_MAX, _UINT32_MAX, _WEIGHT_MAX = 0xFF, 0xFFFFFFFF, 256
 _COMPAT_FROM = 0x100  # the first table that eight bits don't hold
 BODY = struct.Struct("=8BI")  # struct rtmsg
 HOP = struct.Struct("=HBBi")  # struct rtnexthop
 VIA_FAMILY = struct.Struct("=H")  # in front of the address of RTA_VIA
-
-_WAYS_MAX = 4096
 
 # --- requests ------------------------------------------------------------------------------------------------------
 
@@ -102,33 +100,41 @@ def dump_routes(table: int | None, protocol: int = 0) -> bytes:
 
 
 class Ways:
-    """First hops as attributes, each packed once; good for one batch.
+    """Hops as rtm_flags and attributes, each tuple of them packed once; good for one batch.
 
     Args:
         indexes: of the interfaces.
     """
 
     def __init__(self, indexes: rtnl.Indexes) -> None:
-        self.indexes = indexes
+        self._indexes = indexes
         # By the identity of the hops, as their hash takes longer than packing them. They are kept, so it stays theirs.
-        self._packed: dict[int, tuple[tuple[NextHop, ...], int, bytes]] = {}
+        self._packed: dict[int, tuple[int, bytes, tuple[NextHop, ...]]] = {}
 
-    def first(self, hops: tuple[NextHop, ...]) -> tuple[object, int, bytes]:
-        """The hops themselves, and rtm_flags and attributes of the first.
+    def of(self, hops: tuple[NextHop, ...]) -> tuple[int, bytes, object]:
+        """Their flags and attributes, and the hops themselves.
 
         Raises:
-            RefusedError: its interface doesn't exist, or its weight doesn't fit.
+            RefusedError: an interface doesn't exist.
+            struct.error: a weight doesn't fit.
         """
         packed = self._packed.get(id(hops))
         if packed is None:
-            if len(self._packed) >= _WAYS_MAX:
-                self._packed.clear()
-            hop = hops[0]
-            _refuse_outside("weight", hop.weight, 1, 256)
-            oif = b"" if hop.dev is None else number(RTA_OIF, self.indexes[hop.dev])
-            flags = rtnl.RTNH_F_ONLINK if hop.onlink else 0
-            packed = self._packed[id(hops)] = (hops, flags, _pack_gateway(hop) + oif)
+            packed = self._packed[id(hops)] = (*self._pack(hops), hops)
         return packed
+
+    def _pack(self, hops: tuple[NextHop, ...]) -> tuple[int, bytes]:
+        if not all(1 <= hop.weight <= _WEIGHT_MAX for hop in hops):
+            raise struct.error("weight")
+        if len(hops) != 1:
+            return 0, attribute(RTA_MULTIPATH, b"".join(map(self._leg, hops))) if hops else b""
+        oif = b"" if hops[0].dev is None else number(RTA_OIF, self._indexes[hops[0].dev])
+        return _flags(hops[0]), _pack_gateway(hops[0]) + oif
+
+    def _leg(self, hop: NextHop) -> bytes:
+        gateway = _pack_gateway(hop)
+        index = 0 if hop.dev is None else self._indexes[hop.dev]
+        return HOP.pack(HOP.size + len(gateway), _flags(hop), hop.weight - 1, index) + gateway
 
 
 def new_route(flags: int, ways: Ways, route: Route, sequence: int) -> bytes:
@@ -143,16 +149,16 @@ def new_route(flags: int, ways: Ways, route: Route, sequence: int) -> bytes:
     Raises:
         RefusedError: an interface doesn't exist, or a number doesn't fit into the message.
     """
-    if len(route.hops) == 1 and route.source is None and route.mtu is None and route.nexthop_id is None:
-        _, hop_flags, rest = ways.first(route.hops)
+    try:
+        hop_flags, rest, _ = _way(ways, route, route.hops)
+        if route.source is not None:
+            rest += attribute(RTA_PREFSRC, route.source.packed)
+        if route.mtu is not None:
+            rest += attribute(RTA_METRICS, number(RTAX_MTU, route.mtu))
         return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, route.type, route.scope, hop_flags, rest)
-    hop_flags, rest = _pack_way(route, ways)
-    if route.source is not None:
-        rest += attribute(RTA_PREFSRC, route.source.packed)
-    if route.mtu is not None:
-        _refuse_outside("mtu", route.mtu, 0, _UINT32_MAX)
-        rest += attribute(RTA_METRICS, number(RTAX_MTU, route.mtu))
-    return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, route.type, route.scope, hop_flags, rest)
+    except struct.error:
+        refuse_unwritable(route)
+        raise
 
 
 def delete_route(ways: Ways, route: Route, sequence: int) -> bytes:
@@ -161,15 +167,23 @@ def delete_route(ways: Ways, route: Route, sequence: int) -> bytes:
     Raises:
         RefusedError: as for ``new_route``.
     """
-    # Of several hops the kernel compares the first only; a source or an MTU that isn't named is any.
-    if route.nexthop_id is not None:
-        hop_flags, rest = _pack_way(route, ways)
-    else:
-        _, hop_flags, rest = ways.first(route.hops) if route.hops else ((), 0, b"")
     # A blackhole of a nexthop object is shown as one, but stored as unicast; 0 is any type. Scope 0 would mean
     # universe, and ESRCH for a route on the link: only NOWHERE means any.
     kind = route.type if route.nexthop_id is None else 0
-    return _pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, kind, Scope.NOWHERE, hop_flags, rest)
+    try:
+        # Of several hops the kernel compares the first only; a source or an MTU that isn't named is any.
+        hop_flags, rest, _ = _way(ways, route, route.hops[:1])
+        return _pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, kind, Scope.NOWHERE, hop_flags, rest)
+    except struct.error:
+        refuse_unwritable(route)
+        raise
+
+
+def _way(ways: Ways, route: Route, hops: tuple[NextHop, ...]) -> tuple[int, bytes, object]:
+    if route.nexthop_id is None:
+        return ways.of(hops)
+    # Its hops are the object's, and the kernel refuses to be told them too.
+    return 0, number(RTA_NH_ID, route.nexthop_id), None
 
 
 def _pack(
@@ -177,37 +191,18 @@ def _pack(
 ) -> bytes:
     destination, table = route.destination, route.table
     if table < 1:
-        _refuse_unwritable(route)  # it isn't one: the kernel would take main (fib_new_table)
+        refuse_unwritable(route)
     short_table = table if table < _COMPAT_FROM else rtnl.RT_TABLE_COMPAT
     address = socket.htonl(int(destination.network_address))
-    try:
-        return _ROUTE.pack(
-            _ROUTE.size + len(rest), kind, flags, sequence, 0,
-            _IPV4, destination.prefixlen, 0, route.tos, short_table, route.protocol, scope, route_type, hop_flags,
-            8, RTA_DST, address, 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
-        ) + rest  # fmt: skip
-    except struct.error:
-        _refuse_unwritable(route)
-        raise
+    return _ROUTE.pack(
+        _ROUTE.size + len(rest), kind, flags, sequence, 0,
+        _IPV4, destination.prefixlen, 0, route.tos, short_table, route.protocol, scope, route_type, hop_flags,
+        8, RTA_DST, address, 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
+    ) + rest  # fmt: skip
 
 
-def _pack_way(route: Route, ways: Ways) -> tuple[int, bytes]:
-    """What a route says of its hops: rtm_flags and attributes."""
-    if route.nexthop_id is not None:
-        # Its hops are the object's, and the kernel refuses to be told them too.
-        _refuse_outside("nexthop id", route.nexthop_id, 0, _UINT32_MAX)
-        return 0, number(RTA_NH_ID, route.nexthop_id)
-    if len(route.hops) > 1:
-        return 0, attribute(RTA_MULTIPATH, b"".join(_pack_hop(hop, ways.indexes) for hop in route.hops))
-    return ways.first(route.hops)[1:] if route.hops else (0, b"")
-
-
-def _pack_hop(hop: NextHop, indexes: rtnl.Indexes) -> bytes:
-    _refuse_outside("weight", hop.weight, 1, 256)
-    gateway = _pack_gateway(hop)
-    flags = rtnl.RTNH_F_ONLINK if hop.onlink else 0
-    index = indexes[hop.dev] if hop.dev is not None else 0
-    return HOP.pack(HOP.size + len(gateway), flags, hop.weight - 1, index) + gateway
+def _flags(hop: NextHop) -> int:
+    return rtnl.RTNH_F_ONLINK if hop.onlink else 0
 
 
 def _pack_gateway(hop: NextHop) -> bytes:
@@ -218,14 +213,22 @@ def _pack_gateway(hop: NextHop) -> bytes:
     return attribute(RTA_VIA, VIA_FAMILY.pack(socket.AF_INET6) + hop.gateway.packed)  # RFC 8950
 
 
-def _refuse_unwritable(route: Route) -> None:
-    _refuse_outside("table", route.table, 1, _UINT32_MAX)
-    _refuse_outside("metric", route.metric, 0, _UINT32_MAX)
-    _refuse_outside("protocol", route.protocol, 0, _BYTE_MAX)
-    _refuse_outside("scope", route.scope, 0, _BYTE_MAX)
-    _refuse_outside("tos", route.tos, 0, _BYTE_MAX)
+def refuse_unwritable(route: Route) -> None:
+    """Refuse a route with a number that fits into no message.
 
-
-def _refuse_outside(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise rtnl.RefusedError(errnos.EINVAL, f"{name} {value} is not in {least}-{most}")
+    Raises:
+        RefusedError: EINVAL.
+    """
+    numbers = (
+        ("table", route.table, 1, _UINT32_MAX),  # 0 isn't one: the kernel would take main (fib_new_table)
+        ("metric", route.metric, 0, _UINT32_MAX),
+        ("mtu", route.mtu or 0, 0, _UINT32_MAX),
+        ("nexthop id", route.nexthop_id or 0, 0, _UINT32_MAX),
+        ("protocol", route.protocol, 0, _BYTE_MAX),
+        ("scope", route.scope, 0, _BYTE_MAX),
+        ("tos", route.tos, 0, _BYTE_MAX),
+        *(("weight", hop.weight, 1, _WEIGHT_MAX) for hop in route.hops),
+    )
+    for name, value, least, most in numbers:
+        if not least <= value <= most:
+            raise rtnl.RefusedError(errnos.EINVAL, f"{name} {value} is not in {least}-{most}")
