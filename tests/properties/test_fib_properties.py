@@ -19,6 +19,7 @@ from hostrouting.testing.strategies import DESTINATIONS, DEVICES, NewAddress, ne
 if TYPE_CHECKING:
     from hostrouting.model.routes import Lookup
 
+
 def kernel(addresses: list[tuple[str, NewAddress]], entries: list[Route], rules: list[Rule]) -> FakeKernel:
     made = FakeKernel()
     for dev in DEVICES:
