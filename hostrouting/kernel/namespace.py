@@ -29,7 +29,7 @@ from hostrouting.kernel._namespaces import (
 from hostrouting.kernel.channel import Request, channel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.changes import Listener
+from hostrouting.kernel.rtnetlink.sockets import Listener
 from hostrouting.model.errors import RouteError
 from hostrouting.model.rules import RuleAction
 

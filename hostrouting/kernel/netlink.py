@@ -10,22 +10,23 @@ from __future__ import annotations
 import errno as errnos
 import threading
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told
-from hostrouting.kernel.rtnetlink.changes import Listener, calm
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.kernel.rtnetlink.deletion import Deletable, SameDestinations
-from hostrouting.kernel.rtnetlink.entries import Inside, RouteReader, routes_of
+from hostrouting.kernel.rtnetlink.deletion import Deletable
+from hostrouting.kernel.rtnetlink.entries import RouteReader, routes_of
 from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
-from hostrouting.kernel.rtnetlink.nexthops import DUMP_NEXTHOPS, HiddenHops, decode_nexthop
+from hostrouting.kernel.rtnetlink.nexthops import DUMP_NEXTHOPS, decode_nexthop
 from hostrouting.kernel.rtnetlink.rules import DUMP_RULES, decode_rule
+from hostrouting.kernel.rtnetlink.sockets import Listener, calm
 from hostrouting.kernel.whole_tables import is_plain_by
 from hostrouting.model.errors import RouteError
+from hostrouting.model.prefixes import PrefixSet, numbers
 from hostrouting.model.routes import Lookup, RouteFailure, Table
 from hostrouting.model.uncollected import uncollected
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network
     from typing import TypeVar
 
-    from hostrouting.kernel.rtnetlink.entries import Destinations, Group
+    from hostrouting.kernel.rtnetlink.entries import Group
     from hostrouting.kernel.rtnetlink.messages import Run
     from hostrouting.model.links import Address, Link
     from hostrouting.model.prefixes import Prefix
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     _Pack = Callable[[Route, int], bytes]
-    _HasWorked = Callable[[Route, rtnl.RefusedError], bool]
 
 __all__ = ["NetlinkBackend"]
 
@@ -54,7 +54,6 @@ _ATTEMPTS = 32
 _CALM_ATTEMPTS = 4
 
 _LIST_ROUTES = "list the routes"
-_LIST_NEXTHOPS = "list the nexthop objects"
 
 # What fib_lookup answers instead of an entry; anything else is a failure to answer.
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
@@ -98,7 +97,18 @@ class NetlinkBackend:
 
         Beyond the port: what routes do by them, ``routes`` tells.
         """
-        return self._read(_LIST_NEXTHOPS, _dumped_nexthops)
+
+        def read(talk: Conversation) -> tuple[NexthopObject, ...]:
+            names = rtnl.Names()
+            try:
+                messages = talk.messages(rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS)
+                return tuple(decode_nexthop(message, names) for message in messages)
+            except rtnl.RefusedError as refusal:
+                if refusal.errno == errnos.EOPNOTSUPP:
+                    return ()
+                raise
+
+        return self._read("list the nexthop objects", read)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """The entries of a table, in the kernel's order; of every table, if none is named.
@@ -128,7 +138,8 @@ class NetlinkBackend:
         def read(talk: Conversation) -> list[Group]:
             with told(_LIST_ROUTES), calm(attempts):
                 runs = list(_dumped_routes(talk, table))
-            return list(chain.from_iterable(map(self._reader().groups, runs)))
+            reader = self._reader()
+            return [group for run in runs for group in reader.groups(run.messages, run.length)]
 
         return self._read(_LIST_ROUTES, read)
 
@@ -175,7 +186,7 @@ class NetlinkBackend:
             return not is_plain_by(route, names)
 
         def read(talk: Conversation) -> tuple[Route, ...]:
-            reader = self._reader(is_wanted, Inside(inside) if inside else None)
+            reader = self._reader(is_wanted, PrefixSet(map(numbers, inside)) if inside else None)
             with told(_LIST_ROUTES), calm(attempts), uncollected():
                 return tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
 
@@ -215,17 +226,7 @@ class NetlinkBackend:
         is_plain = source is None and not is_tcp
         pack = wire.look_up if is_plain else partial(wire.look_up_as, source, is_tcp)
         for asked, answers in talk.ask(rtnl.RTM_GETROUTE, addresses, pack):
-            entries = [answer for answer in answers if not isinstance(answer, rtnl.RefusedError)]
-            try:
-                routes = iter(reader.answers(entries) if entries else ())
-            except rtnl.AgainError:
-                # An interface has just gone. Only these are asked again, each alone, or links that come and go would
-                # never let a long list end.
-                if len(addresses) == 1:
-                    raise
-                for address in asked:
-                    yield from self.lookup((address,), source=source, is_tcp=is_tcp)
-                continue
+            routes = iter(reader.answers([answer for answer in answers if isinstance(answer, bytes)]))
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, rtnl.RefusedError):
                     yield Lookup(address, next(routes))
@@ -238,14 +239,14 @@ class NetlinkBackend:
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST."""
-        return self._write(routes, lambda: _packed(rtnl.ADD), self._is_added)
+        return self._write(routes, lambda: _packed(rtnl.ADD))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes or put them in the place of the first with the same ``key``.
 
         The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
         """
-        return self._write(routes, lambda: _packed(rtnl.REPLACE), lambda *_: False)
+        return self._write(routes, lambda: _packed(rtnl.REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH."""
@@ -260,11 +261,9 @@ class NetlinkBackend:
 
             return pack
 
-        return self._write(routes, prepare, lambda _, refusal: refusal.errno == errnos.ESRCH)
+        return self._write(routes, prepare)
 
-    def _write(
-        self, routes: Sequence[Route], prepare: Callable[[], _Pack], has_worked: _HasWorked
-    ) -> tuple[RouteFailure, ...]:
+    def _write(self, routes: Sequence[Route], prepare: Callable[[], _Pack]) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
         attempt = "change routes"
@@ -272,26 +271,17 @@ class NetlinkBackend:
         with told(attempt):
             talk = self._connect()
         with closing(talk):
-            refusals = talk.change(routes, prepare(), has_worked)
+            refusals = talk.change(routes, prepare())
         return tuple(
             RouteFailure(routes[number], refusals[number].errno, refusals[number].message)
             for number in sorted(refusals)
         )
 
-    def _is_added(self, route: Route, refusal: rtnl.RefusedError) -> bool:
-        if refusal.errno != errnos.EEXIST:
-            return False
-        try:
-            self._deletable((route,)).take(route)
-        except (RouteError, rtnl.RefusedError):
-            return False
-        return True
-
     def _deletable(self, routes: Sequence[Route]) -> Deletable:
-        chosen = SameDestinations(routes)
+        destinations = PrefixSet(numbers(route.destination) for route in routes)
 
         def read(table: int, protocol: int, talk: Conversation) -> list[Route]:
-            reader = RouteReader(rtnl.Names(), lambda _: False, chosen)
+            reader = RouteReader(rtnl.Names(), lambda _: False, destinations)
             return list(chain.from_iterable(map(reader.read, _dumped_routes(talk, table, protocol))))
 
         tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
@@ -335,22 +325,10 @@ class NetlinkBackend:
     def _connect(self) -> Conversation:
         return Conversation()
 
-    def _reader(
-        self, is_wanted: Callable[[Route], bool] | None = None, destinations: Destinations | None = None
-    ) -> RouteReader:
-        return RouteReader(rtnl.Names(), is_wanted, destinations, self._hidden_hops())
-
-    def _hidden_hops(self) -> HiddenHops:
-        """The hops that the kernel doesn't show with a route where nexthop_compat_mode is 0."""
-
-        def read_nexthops() -> tuple[NexthopObject, ...]:
-            # On a socket of its own, as the dump of the routes may still be running.
-            with told(_LIST_NEXTHOPS):
-                talk = self._connect()
-            with closing(talk):
-                return _dumped_nexthops(talk)
-
-        return HiddenHops(read_nexthops)
+    def _reader(self, is_wanted: Callable[[Route], bool] | None = None, inside: PrefixSet | None = None) -> RouteReader:
+        # Where the sysctl nexthop_compat_mode is 0, the kernel doesn't show the hops of a nexthop object with a route.
+        nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
+        return RouteReader(rtnl.Names(), is_wanted, inside, nexthops)
 
     def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
         """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""
@@ -371,17 +349,6 @@ class NetlinkBackend:
 
 def _packed(flags: int) -> _Pack:
     return partial(wire.new_route, flags, wire.Ways(rtnl.Indexes()))
-
-
-def _dumped_nexthops(talk: Conversation) -> tuple[NexthopObject, ...]:
-    names = rtnl.Names()
-    try:
-        messages = tuple(talk.messages(rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS))
-    except rtnl.RefusedError as refusal:
-        if refusal.errno == errnos.EOPNOTSUPP:
-            return ()
-        raise
-    return tuple(decode_nexthop(message, names) for message in messages)
 
 
 def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[Run]:

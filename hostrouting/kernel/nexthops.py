@@ -13,32 +13,24 @@ import attrs
 from hostrouting.model.routes import RouteType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from hostrouting.model.routes import NextHop, NexthopObject, Route
 
 __all__ = ["hops_of", "with_hops"]
 
 
-def with_hops(routes: Iterable[Route], nexthops: Iterable[NexthopObject]) -> tuple[Route, ...]:
-    """Routes with the hops of the nexthop objects that they name, where the kernel didn't show them itself.
+def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
+    """A route with the hops of the nexthop object that it names, where the kernel didn't show them itself.
 
     Args:
-        routes: as recorded.
-        nexthops: likewise.
-
-    Returns:
-        The routes in the same order.
+        route: as the kernel shows it.
+        nexthops: gives all objects by number.
     """
-    by_id = {nexthop.id: nexthop for nexthop in nexthops}
-
-    def complete(route: Route) -> Route:
-        nexthop = None if route.nexthop_id is None or route.hops else by_id.get(route.nexthop_id)
-        if nexthop is None or route.type is not RouteType.UNICAST:
-            return route
-        return attrs.evolve(route, hops=hops_of(nexthop, by_id))
-
-    return tuple(map(complete, routes))
+    if route.nexthop_id is None or route.hops or route.type is not RouteType.UNICAST:
+        return route
+    by_id = nexthops()
+    return attrs.evolve(route, hops=hops_of(by_id[route.nexthop_id], by_id)) if route.nexthop_id in by_id else route
 
 
 def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple[NextHop, ...]:

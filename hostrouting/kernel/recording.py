@@ -97,7 +97,8 @@ class SnapshotBackend(WholeTables):
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._routes = with_hops(snapshot.routes, snapshot.nexthops)
+        nexthops = {nexthop.id: nexthop for nexthop in snapshot.nexthops}
+        self._routes = tuple(with_hops(route, lambda: nexthops) for route in snapshot.routes)
         self._seen = threading.local()
 
     # --- reading -----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 What the kernel does with a message it does within send(2), so all answers of a batch are queued when that returns. An
 answer takes up to 2 KiB of the socket's receive buffer however short it is, and one too many is dropped; the kernel
 then says ENOBUFS, once. So a batch is never larger than what its answers fit into; should one get lost all the same,
-it counts as unanswered.
+what was read is read again, and of what was to be changed nobody knows.
 
 The socket joins no group. What else may arrive has another sequence number or port, and is passed over.
 """
@@ -27,7 +27,7 @@ from hostrouting.kernel.rtnetlink.messages import (
     request,
     runs,
 )
-from hostrouting.kernel.rtnetlink.socket import Socket
+from hostrouting.kernel.rtnetlink.sockets import Socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,7 +72,6 @@ class Conversation:
         room = self._kernel.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // _ANSWER_BYTES
         self._batch = max(1, min(_BATCH_MAX, room))
         self._sequence = 1
-        self._buffer = bytearray(_DATAGRAM_BYTES)
 
     def close(self) -> None:
         """Close the socket."""
@@ -95,7 +94,7 @@ class Conversation:
         sequence = self._reserve(1)
         self._send(request(kind, rtnl.DUMP, sequence, body))
         while True:
-            for run in runs(self._receive()):
+            for run in runs(self._receive(_DATAGRAM_BYTES)):
                 if run.sequence != sequence or run.port != self._port:
                     continue
                 if run.flags & rtnl.NLM_F_DUMP_INTR:
@@ -104,7 +103,7 @@ class Conversation:
                     _check_done(run.messages)
                     return
                 if run.kind == rtnl.NLMSG_ERROR:
-                    raise _refused(run.messages)
+                    raise _refusal(run.messages)
                 if run.kind != kind - _FROM_GET_TO_NEW:
                     raise rtnl.AgainError(NO_SENSE)
                 yield run
@@ -129,7 +128,7 @@ class Conversation:
             For each subject the one message of its answer, or the refusal.
 
         Raises:
-            AgainError: an answer got lost, even of a question asked alone.
+            AgainError: an answer got lost.
             RefusedError: nothing can be sent.
         """
         for start in range(0, len(subjects), self._batch):
@@ -143,136 +142,75 @@ class Conversation:
         asked = range(first, first + len(subjects))
         self._send(b"".join(map(pack, subjects, asked)))
         answers: dict[int, bytes | rtnl.RefusedError] = {}
-        try:
-            self._collect(kind - _FROM_GET_TO_NEW, asked, answers)
-        except rtnl.AgainError:
-            if len(subjects) == 1:
-                raise
-            self._forget()
-            return [
-                answers[sequence] if sequence in answers else self._answers(kind, (subject,), pack)[0]
-                for subject, sequence in zip(subjects, asked, strict=True)
-            ]
-        return [answers[sequence] for sequence in asked]
-
-    def _collect(self, expected: int, asked: range, answers: dict[int, bytes | rtnl.RefusedError]) -> None:
-        """Read until every question has its answer; what has come until something goes wrong is kept."""
-        receive, unpack, port = self._kernel.recv, HEADER.unpack_from, self._port
         while len(answers) < len(asked):
-            try:
-                # An answer is one message alone, so its length tells whether it is whole.
-                datagram = receive(_MESSAGE_BYTES)
-                length, kind, _, sequence, addressee = unpack(datagram)
-            except InterruptedError:
-                continue
-            except OSError as error:
-                raise _no_answer(error) from error
-            except struct.error as error:
-                raise rtnl.AgainError(CUT_OFF) from error
-            if sequence not in asked or addressee != port:
+            # An answer is one message alone, so its length tells whether it is whole.
+            datagram = self._receive(_MESSAGE_BYTES)
+            if len(datagram) < HEADER_BYTES:
+                raise rtnl.AgainError(CUT_OFF)
+            length, answer, _, sequence, port = HEADER.unpack_from(datagram)
+            if sequence not in asked or port != self._port:
                 continue
             if length != len(datagram):
                 raise rtnl.AgainError(CUT_OFF)
-            if kind == expected:
+            if answer == kind - _FROM_GET_TO_NEW:
                 answers[sequence] = datagram
-            elif kind == rtnl.NLMSG_ERROR:
-                answers[sequence] = _refused(datagram)
+            elif answer == rtnl.NLMSG_ERROR:
+                answers[sequence] = _refusal(datagram)
             else:
                 raise rtnl.AgainError(NO_SENSE)
+        return [answers[sequence] for sequence in asked]
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def change(
-        self, subjects: Sequence[T], pack: Callable[[T, int], bytes], has_worked: Callable[[T, rtnl.RefusedError], bool]
-    ) -> dict[int, rtnl.RefusedError]:
-        """Ask for a change about each subject, in order, going on after a refusal.
-
-        Only refusals are answered, and the last of each batch. Where an answer got lost, each of its batch that isn't
-        known to be refused is asked for again, alone.
+    def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> dict[int, rtnl.RefusedError]:
+        """Ask for a change about each subject, in order, going on after a refusal; only refusals are answered.
 
         Args:
             subjects: in any number.
             pack: makes a request of a subject and a sequence number; may refuse it itself.
-            has_worked: tells by the refusal of a change that is asked for again whether it was the first time that
-                made it.
 
         Returns:
             The refusals, by the number of the subject. One with ENOBUFS means that nobody knows.
         """
         refusals: dict[int, rtnl.RefusedError] = {}
         first = self._reserve(len(subjects))
-        for messages in self._batches(first, subjects, pack, refusals):
-            answered, unanswered = self._commit(messages)
-            refusals.update({sequence - first: refusal for sequence, refusal in answered.items()})
-            for message in unanswered:
-                number = _sequence_of(message) - first
-                refusal = self._commit_again(message)
-                if refusal is not None and not has_worked(subjects[number], refusal):
-                    refusals[number] = refusal
-        return refusals
+        for start in range(0, len(subjects), self._batch):
+            messages: dict[int, bytes] = {}
+            for sequence, subject in enumerate(subjects[start : start + self._batch], first + start):
+                try:
+                    messages[sequence] = pack(subject, sequence)
+                except rtnl.RefusedError as error:
+                    refusals[sequence] = error
+            if messages:
+                self._commit(messages, refusals)
+        return {sequence - first: refusal for sequence, refusal in refusals.items()}
 
-    def _batches(
-        self,
-        first: int,
-        subjects: Sequence[T],
-        pack: Callable[[T, int], bytes],
-        refusals: dict[int, rtnl.RefusedError],
-    ) -> Iterator[list[bytes]]:
-        """The requests, as many at once as may be sent; notes what ``pack`` refuses."""
-        batch: list[bytes] = []
-        size = 0
-        for number, subject in enumerate(subjects):
+    def _commit(self, messages: dict[int, bytes], refusals: dict[int, rtnl.RefusedError]) -> None:
+        """Send requests in parts that the socket takes, and note what is refused."""
+        request_bytes = b"".join(messages.values())
+        if len(request_bytes) > _BATCH_BYTES and len(messages) > 1:
+            parts, half = list(messages.items()), len(messages) // 2
+            self._commit(dict(parts[:half]), refusals)
+            self._commit(dict(parts[half:]), refusals)
+            return
+        try:
+            self._send(request_bytes)
+        except rtnl.RefusedError as error:
+            refusals.update(dict.fromkeys(messages, error))
+            return
+        is_lost = False
+        for _ in range(_QUEUED_MAX):
             try:
-                message = pack(subject, first + number)
-            except rtnl.RefusedError as error:
-                refusals[number] = error
-                continue
-            size += len(message)
-            if len(batch) == self._batch or (batch and size > _BATCH_BYTES):
-                yield batch
-                batch, size = [], len(message)
-            batch.append(message)
-        if batch:
-            yield batch
-
-    def _commit(self, messages: list[bytes]) -> tuple[dict[int, rtnl.RefusedError], list[bytes]]:
-        """Send a batch; what was refused, by its sequence number, and what nobody knows about as an answer got lost."""
-        refusals: dict[int, rtnl.RefusedError] = {}
-        try:
-            self._send(b"".join(messages[:-1]) + _acknowledged(messages[-1]))
-        except rtnl.RefusedError as error:
-            return dict.fromkeys(map(_sequence_of, messages), error), []
-        own = range(_sequence_of(messages[0]), _sequence_of(messages[-1]) + 1)
-        try:
-            for sequence, refusal in self._acknowledgements(own[-1]):
-                if refusal is not None and sequence in own:
-                    refusals[sequence] = refusal  # noqa: PERF403 - those that came before a loss count
-        except rtnl.AgainError:
-            self._forget()
-            return refusals, [message for message in messages if _sequence_of(message) not in refusals]
-        return refusals, []
-
-    def _commit_again(self, message: bytes) -> rtnl.RefusedError | None:
-        sequence = self._reserve(1)
-        try:
-            self._send(_acknowledged(_numbered(message, sequence)))
-            for answered, refusal in self._acknowledgements(sequence):
-                if answered == sequence:
-                    return refusal
-        except rtnl.RefusedError as error:
-            return error
-        except rtnl.AgainError:
-            self._forget()
-        return _UNKNOWN
-
-    def _acknowledgements(self, last: int) -> Iterator[tuple[int, rtnl.RefusedError | None]]:
-        """The sequence numbers that the kernel answers to, each with its refusal, up to the last."""
-        while True:
-            for run in runs(self._receive()):
-                if run.kind == rtnl.NLMSG_ERROR and run.port == self._port:
-                    yield run.sequence, _refusal(run.messages)
-                    if run.sequence == last:
-                        return
+                # Whatever goes wrong, until nothing is queued: a socket that lost an answer loses all up to then.
+                for run in runs(self._kernel.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
+                    if run.sequence in messages and run.port == self._port and run.kind == rtnl.NLMSG_ERROR:
+                        refusals[run.sequence] = _refusal(run.messages)
+            except BlockingIOError:
+                break
+            except (OSError, rtnl.AgainError):
+                is_lost = True
+        if is_lost:
+            refusals.update({sequence: refusals.get(sequence, _UNKNOWN) for sequence in messages})
 
     # --- the socket --------------------------------------------------------------------------------------------
 
@@ -288,78 +226,28 @@ class Conversation:
         except OSError as error:
             raise rtnl.RefusedError(error.errno or 0, f"netlink takes no request: {error.strerror or error}") from error
 
-    def _receive(self, flags: int = 0) -> bytes:
+    def _receive(self, size: int) -> bytes:
         """The next datagram, whole."""
-        while True:
-            try:
-                # With MSG_TRUNC the size is the datagram's own, even where the buffer is smaller.
-                size = self._kernel.recv_into(self._buffer, 0, socket.MSG_TRUNC | flags)
-            except InterruptedError:
-                continue
-            except BlockingIOError:
-                raise
-            except OSError as error:
-                raise _no_answer(error) from error
-            if not HEADER_BYTES <= size <= len(self._buffer):
-                raise rtnl.AgainError(CUT_OFF)
-            return bytes(memoryview(self._buffer)[:size])
-
-    def _forget(self) -> None:
-        """Read what is queued: as long as something is, a socket that lost an answer loses all that follow."""
-        for _ in range(_QUEUED_MAX):
-            try:
-                self._receive(socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            except rtnl.AgainError:
-                continue
+        try:
+            return self._kernel.recv(size)
+        except OSError as error:
+            is_lost = error.errno == errnos.ENOBUFS
+            reason = LOST if is_lost else f"netlink gives no answer: {error.strerror or error}"
+            raise rtnl.AgainError(reason) from error
 
 
 _UNKNOWN = rtnl.RefusedError(errnos.ENOBUFS, f"{LOST}; nobody knows whether the change was made")
 
 
-def _no_answer(error: OSError) -> rtnl.AgainError:
-    if error.errno == errnos.ENOBUFS:
-        return rtnl.AgainError(LOST)
-    return rtnl.AgainError(f"netlink gives no answer: {error.strerror or error}")
-
-
-def _sequence_of(message: bytes) -> int:
-    sequence: int = HEADER.unpack_from(message)[3]
-    return sequence
-
-
-def _numbered(message: bytes, sequence: int) -> bytes:
-    length, kind, flags, _, port = HEADER.unpack_from(message)
-    return HEADER.pack(length, kind, flags, sequence, port) + message[HEADER_BYTES:]
-
-
-def _acknowledged(message: bytes) -> bytes:
-    length, kind, flags, sequence, port = HEADER.unpack_from(message)
-    return HEADER.pack(length, kind, flags | rtnl.NLM_F_ACK, sequence, port) + message[HEADER_BYTES:]
-
-
-def _refusal(message: bytes) -> rtnl.RefusedError | None:
-    """What a message of kind NLMSG_ERROR says; None: an acknowledgement."""
+def _refusal(message: bytes) -> rtnl.RefusedError:
+    """What a message of kind NLMSG_ERROR says."""
     if len(message) < _ERROR_BYTES:
         raise rtnl.AgainError(CUT_OFF)
-    length, _, flags, _, _ = HEADER.unpack_from(message)
     (errno,) = _INT.unpack_from(message, HEADER_BYTES)
     if errno == 0:
-        return None
-    text = b""
-    if flags & rtnl.NLM_F_ACK_TLVS:
-        refused: int = HEADER.unpack_from(message, HEADER_BYTES + _INT.size)[0]
-        echoed = 0 if flags & rtnl.NLM_F_CAPPED else (refused - HEADER_BYTES + 3) & ~3
-        text = attributes(message[:length], _ERROR_BYTES + echoed).get(_NLMSGERR_ATTR_MSG, b"")
-    return rtnl.RefusedError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
-
-
-def _refused(message: bytes) -> rtnl.RefusedError:
-    refusal = _refusal(message)
-    if refusal is None:
         raise rtnl.AgainError(NO_SENSE)  # nothing was to be acknowledged
-    return refusal
+    text = attributes(message, _ERROR_BYTES).get(_NLMSGERR_ATTR_MSG, b"")
+    return rtnl.RefusedError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
 
 
 def _check_done(message: bytes) -> None:

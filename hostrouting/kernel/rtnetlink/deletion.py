@@ -14,26 +14,11 @@ from typing import TYPE_CHECKING
 from hostrouting.kernel.rtnetlink.constants import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from hostrouting.model.routes import Route
 
-__all__ = ["Deletable", "SameDestinations"]
-
-
-class SameDestinations:
-    """The destinations of some routes, as a choice (``entries.Destinations``)."""
-
-    def __init__(self, routes: Sequence[Route]) -> None:
-        self._prefixes = {(route.destination.prefixlen, int(route.destination.network_address)) for route in routes}
-
-    def among(self, prefixes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those that a route to delete has."""
-        return [prefix for prefix in prefixes if prefix in self._prefixes]
-
-    def are_between(self, _first: int, _last: int, /) -> bool:
-        """Whether it is worth looking: always, as there is no order among them."""
-        return True
+__all__ = ["Deletable"]
 
 
 class Deletable:

@@ -7,27 +7,32 @@ otherwise is read by itself. All ways end in ``_decode``, so they give the same.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import struct
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
+from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import CUT_OFF, HEADER_BYTES, NO_SENSE, attributes, to_number
-from hostrouting.model.prefixes import PrefixSet, network_of, numbers
+from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import NextHop, Route, RouteType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from hostrouting.kernel.rtnetlink.messages import Run
+    from hostrouting.model.prefixes import PrefixSet
+    from hostrouting.model.routes import NexthopObject
 
-__all__ = ["Destinations", "Group", "Inside", "RouteReader", "decode_hops", "routes_of"]
+__all__ = ["Group", "RouteReader", "decode_hops", "routes_of"]
 
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
@@ -39,38 +44,6 @@ _IPV4_BYTES = 4
 _ANY = bytes(_IPV4_BYTES)
 
 _KEPT_MAX = 4096  # where each says something else
-
-
-class Destinations(Protocol):
-    """A choice of prefixes, each given as its length and its address as a number."""
-
-    def among(self, prefixes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those of some prefixes that are chosen, in their order."""
-        ...
-
-    def are_between(self, first: int, last: int, /) -> bool:
-        """Whether any may start with an address from the first to the last."""
-        ...
-
-
-class Inside:
-    """The prefixes that are one of some networks or lie in one.
-
-    Args:
-        networks: in any order; they may lie in each other.
-    """
-
-    def __init__(self, networks: Iterable[IPv4Network]) -> None:
-        self._networks = PrefixSet(map(numbers, networks))
-
-    def among(self, prefixes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those that lie inside."""
-        covers = self._networks.covers
-        return [(length, address) for length, address in prefixes if covers((address, length))]
-
-    def are_between(self, first: int, last: int, /) -> bool:
-        """Whether a network holds an address from the first to the last, so that a prefix there may lie inside."""
-        return self._networks.overlaps(first, last)
 
 
 class Way(NamedTuple):
@@ -91,21 +64,21 @@ class RouteReader:
         names: of the interfaces.
         is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all that go its way
             are wanted; None: everything is.
-        destinations: what is wanted whatever its way; None: nothing.
-        hidden_hops: of nexthop objects, for entries that are shown without; None: those have no hops.
+        inside: what lies in these prefixes is wanted whatever its way.
+        nexthops: gives all nexthop objects; asked for an entry that is shown without the hops of its own.
     """
 
     def __init__(
         self,
         names: rtnl.Names,
         is_wanted: Callable[[Route], bool] | None = None,
-        destinations: Destinations | None = None,
-        hidden_hops: Mapping[int, tuple[NextHop, ...]] | None = None,
+        inside: PrefixSet | None = None,
+        nexthops: Callable[[], Mapping[int, NexthopObject]] = dict,
     ) -> None:
         self._names = names
         self._is_wanted = is_wanted
-        self._destinations = destinations
-        self._hidden_hops = hidden_hops
+        self._inside = inside
+        self._nexthops = nexthops
         self._ways: dict[bytes, Way | None] = {}
 
     def read(self, run: Run) -> list[Route]:
@@ -114,59 +87,44 @@ class RouteReader:
         Raises:
             AgainError: as ``groups``.
         """
-        return routes_of(self.groups(run))
-
-    def groups(self, run: Run) -> list[Group]:
-        """The same, each time what some that follow each other have in common, and the length and address of each.
-
-        Raises:
-            AgainError: an interface is gone, or a message makes no sense.
-        """
-        try:
-            return self._groups(run.messages, run.length)
-        except (ValueError, IndexError, struct.error) as error:
-            raise rtnl.AgainError(NO_SENSE) from error
-
-    def _groups(self, block: bytes, length: int) -> list[Group]:
-        if block[_DST_HEADER] != _HAS_DST or length % 4:
-            return [
-                group for at in range(0, len(block), (length + 3) & ~3) for group in self._odd(block[at : at + length])
-            ]
-        blanked = bytearray(block)
-        zeros = bytes(len(block) // length)
-        for column in _OWN_COLUMNS:
-            blanked[column::length] = zeros
-        first = bytes(blanked[:length])
-        if blanked == first * len(zeros):
-            return self._alike(block, length, self._way(first[HEADER_BYTES:]))
-        groups: list[Group] = []
-        for at, prefix in zip(range(0, len(block), length), _prefixes(length).iter_unpack(block), strict=True):
-            if block[at + _DST_HEADER.start : at + _DST_HEADER.stop] == _HAS_DST:
-                way = self._way(bytes(blanked[at + HEADER_BYTES : at + length]))
-                groups += self._chosen(way, (prefix,))
-            else:
-                groups += self._odd(block[at : at + length])
-        return groups
+        return routes_of(self.groups(run.messages, run.length))
 
     def answers(self, messages: Sequence[bytes]) -> list[Route]:
         """The entries that answer look-ups, each in a message of its own, in the order of the messages.
 
         Raises:
-            AgainError: as ``read``.
+            AgainError: as ``groups``.
         """
-        by_length: dict[int, list[bytes]] = {}
-        for message in messages:
-            by_length.setdefault(len(message), []).append(message)
-        found: dict[int, Iterator[Route]] = {}
-        try:
-            for length, alike in by_length.items():
-                routes = routes_of(self._groups(b"".join(alike), length))
-                if len(routes) != len(alike):
-                    raise rtnl.AgainError(NO_SENSE)
-                found[length] = iter(routes)
-        except (ValueError, IndexError, struct.error) as error:
-            raise rtnl.AgainError(NO_SENSE) from error
-        return [next(found[len(message)]) for message in messages]
+        if len({*map(len, messages)}) == 1:
+            found = routes_of(self.groups(b"".join(messages), len(messages[0])))
+        else:
+            with _told_as_nonsense():
+                found = routes_of(chain.from_iterable(map(self._single, messages)))
+        if len(found) != len(messages):
+            raise rtnl.AgainError(NO_SENSE)
+        return found
+
+    def groups(self, block: bytes, length: int) -> list[Group]:
+        """What some wanted entries that follow each other have in common, and the length and address of each.
+
+        Args:
+            block: messages of the same length, each padded.
+            length: of one.
+
+        Raises:
+            AgainError: an interface is gone, or a message makes no sense.
+        """
+        step = (length + 3) & ~3
+        with _told_as_nonsense():
+            if step == length < len(block) and block[_DST_HEADER] == _HAS_DST:
+                blanked = bytearray(block)
+                zeros = bytes(len(block) // length)
+                for column in _OWN_COLUMNS:
+                    blanked[column::length] = zeros
+                first = bytes(blanked[:length])
+                if blanked == first * len(zeros):
+                    return self._alike(block, length, self._way(first[HEADER_BYTES:]))
+            return [group for at in range(0, len(block), step) for group in self._single(block[at : at + length])]
 
     def _alike(self, block: bytes, length: int, way: Way | None) -> list[Group]:
         """The wanted ones of entries that differ in their destinations only."""
@@ -174,24 +132,28 @@ class RouteReader:
         if way is not None and not way.is_wanted:
             # The walk of a table is in the order of addresses (leaf_walk_rcu), and it goes on by address.
             (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
-            if self._destinations is None or not self._destinations.are_between(first, last):
+            if self._inside is None or not self._inside.overlaps(first, last):
                 return []
         return self._chosen(way, list(layout.iter_unpack(block)))
 
-    def _chosen(self, way: Way | None, prefixes: Sequence[tuple[Any, ...]]) -> list[Group]:
-        if way is None:
-            return []
-        if not way.is_wanted:
-            prefixes = self._destinations.among(prefixes) if self._destinations is not None else ()
-        return [(way, prefixes)] if prefixes else []
-
-    def _odd(self, message: bytes) -> list[Group]:
-        """The entry whose destination isn't where most have it, if it is wanted."""
+    def _single(self, message: bytes) -> list[Group]:
+        if message[_DST_HEADER] == _HAS_DST:
+            first = int.from_bytes(message[_ADDRESS], "big")
+            way = self._way(message[HEADER_BYTES : _ADDRESS.start] + _ANY + message[_ADDRESS.stop :])
+            return self._chosen(way, ((message[_LENGTH_AT], first),))
         way = self._way(message[HEADER_BYTES:])
         if way is None:
             return []
         destination = way.entry.destination
         return self._chosen(way, ((destination.prefixlen, int(destination.network_address)),))
+
+    def _chosen(self, way: Way | None, prefixes: Sequence[tuple[Any, ...]]) -> list[Group]:
+        if way is None:
+            return []
+        if not way.is_wanted:
+            inside = self._inside
+            prefixes = [(length, first) for length, first in prefixes if inside and inside.covers((first, length))]
+        return [(way, prefixes)] if prefixes else []
 
     def _way(self, body: bytes) -> Way | None:
         """What the body of an entry says, which may have a blank destination; None if it is no entry."""
@@ -199,9 +161,10 @@ class RouteReader:
             return self._ways[body]
         except KeyError:
             pass
-        route = self._decode(body)
+        route = _decode(body, self._names)
         way = None
         if route is not None:
+            route = with_hops(route, self._nexthops)
             is_wanted = self._is_wanted is None or self._is_wanted(route)
             way = Way(route, attrs.astuple(route, recurse=False)[1:], is_wanted)
         if len(self._ways) >= _KEPT_MAX:
@@ -209,13 +172,13 @@ class RouteReader:
         self._ways[body] = way
         return way
 
-    def _decode(self, body: bytes) -> Route | None:
-        route = _decode(body, self._names)
-        if self._hidden_hops is None or route is None or route.nexthop_id is None:
-            return route
-        if route.hops or route.type is not RouteType.UNICAST:
-            return route
-        return attrs.evolve(route, hops=self._hidden_hops[route.nexthop_id])
+
+@contextlib.contextmanager
+def _told_as_nonsense() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, IndexError, struct.error) as error:
+        raise rtnl.AgainError(NO_SENSE) from error
 
 
 def routes_of(groups: Iterable[Group]) -> list[Route]:

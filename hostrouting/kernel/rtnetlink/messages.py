@@ -125,7 +125,7 @@ def runs(datagram: bytes) -> Iterator[Run]:
         AgainError: a message is cut off.
     """
     start = 0
-    while start < len(datagram):
+    while start < max(len(datagram), 1):
         header = datagram[start : start + HEADER_BYTES]
         if len(header) < HEADER_BYTES:
             raise rtnl.AgainError(CUT_OFF)

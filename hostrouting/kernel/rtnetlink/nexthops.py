@@ -12,17 +12,12 @@ from __future__ import annotations
 
 import struct
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
-from hostrouting.kernel.nexthops import hops_of
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, to_number
 from hostrouting.model.routes import NextHop, NexthopObject
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-__all__ = ["DUMP_NEXTHOPS", "HiddenHops", "decode_nexthop"]
+__all__ = ["DUMP_NEXTHOPS", "decode_nexthop"]
 
 _BODY = struct.Struct("=BBBxI")
 
@@ -54,23 +49,3 @@ def decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
         is_linkdown=bool(flags & rtnl.RTNH_F_LINKDOWN),
     )
     return NexthopObject(number, hop)
-
-
-class HiddenHops(dict[int, tuple[NextHop, ...]]):
-    """The hops of nexthop objects by number, for routes that the kernel shows without; good for one answer of it.
-
-    Args:
-        read: gives all nexthop objects; it is called for the first route of that kind.
-    """
-
-    def __init__(self, read: Callable[[], Iterable[NexthopObject]]) -> None:
-        super().__init__()
-        self._read = read
-
-    def __missing__(self, number: int) -> tuple[NextHop, ...]:
-        if not self:
-            by_id = {nexthop.id: nexthop for nexthop in self._read()}
-            self.update({id_: hops_of(nexthop, by_id) for id_, nexthop in by_id.items()})
-        if number not in self:
-            raise rtnl.AgainError
-        return self[number]

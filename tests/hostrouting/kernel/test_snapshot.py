@@ -154,7 +154,9 @@ def test_hops_come_from_nexthop_objects_where_a_route_shows_none() -> None:
     def route(nexthop_id: int, *hops: NextHop) -> Route:
         return Route(IPv4Network("10.0.0.0/8"), hops, nexthop_id=nexthop_id)
 
-    assert [found.hops for found in with_hops([route(5), route(8), route(9), route(4), route(7, first)], objects)] == [
+    by_id = {nexthop.id: nexthop for nexthop in objects}
+    shown = (route(5), route(8), route(9), route(4), route(7, first))
+    assert [with_hops(each, lambda: by_id).hops for each in shown] == [
         (first,),
         (NextHop("eth0", IPv4Address("10.1.0.1"), weight=3), second),
         (second,),

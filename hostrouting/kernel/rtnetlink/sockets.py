@@ -1,4 +1,4 @@
-"""The netlink socket that only listens: something about links, addresses, routes or rules has changed.
+"""The sockets of rtnetlink(7): one asks; one that joins groups only listens, and never blocks.
 
 What changed isn't read: an event is only a reason to look, as some losses of routes send none (a link that goes
 down takes its routes along in silence, fib_disable_ip).
@@ -8,21 +8,51 @@ from __future__ import annotations
 
 import contextlib
 import errno as errnos
+import socket
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel.rtnetlink.constants import AgainError
-from hostrouting.kernel.rtnetlink.socket import Socket
+from hostrouting.kernel.rtnetlink import constants as rtnl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Listener", "calm"]
+__all__ = ["Listener", "Socket", "calm"]
 
+_RTNLGRP_NEXTHOP = 32
+_NETLINK_ADD_MEMBERSHIP = 1
 # linux/rtnetlink.h: RTMGRP_*. Never the default groups of a library: those bring IPv6, neighbours and traffic control.
 _LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE = 0x1, 0x10, 0x40, 0x80
 
 # A bound, so that a flood that never ends can't keep the caller from looking; the next wait returns at once.
 _DRAINED_AT_ONCE = 100_000
+
+
+class Socket(socket.socket):
+    """A socket in the network namespace of this thread.
+
+    Args:
+        groups: RTMGRP_*, to listen to; changes of nexthop objects come besides. 0: it asks.
+
+    Raises:
+        OSError: it can't be opened.
+    """
+
+    def __init__(self, groups: int = 0) -> None:
+        super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        try:
+            if groups:
+                self.setblocking(False)
+            # The kernel's own sentences; refusals without the whole request; dumps filtered by the kernel.
+            for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
+                self.setsockopt(rtnl.SOL_NETLINK, option, 1)
+            self.bind((0, groups))
+            if groups:
+                # Nexthop objects came with Linux 5.3; before, there is nothing to miss.
+                with contextlib.suppress(OSError):
+                    self.setsockopt(rtnl.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEXTHOP)
+        except BaseException:
+            self.close()
+            raise
 
 
 class Listener(Socket):
@@ -84,4 +114,4 @@ def calm(attempts: Iterator[int]) -> Iterator[None]:
     with contextlib.closing(Listener()) as listener:
         yield
         if listener.saw_a_change() and next(attempts, None) is not None:
-            raise AgainError
+            raise rtnl.AgainError
