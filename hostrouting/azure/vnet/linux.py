@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.programs import Programs
-from hostrouting.azure.vnet.parse import parse_rules
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.channel import Channel, Message, Request, channel, read, rtnl
@@ -63,7 +62,7 @@ class LinuxBridgeNode:
         rules: tuple[str, ...] = ()
         problem: AzureVnetError | None = None
         try:
-            rules = parse_rules(self._saved())
+            rules = self._rules()
         except AzureVnetError as error:
             problem = error
         with _as_azure_vnet_error():
@@ -80,15 +79,16 @@ class LinuxBridgeNode:
         gateways = dict.fromkeys(hop.gateway for hop in hops if hop.gateway is not None)
         return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
 
-    def _saved(self) -> str:
-        saved = self._programs.ask(_READ_RULES, "ebtables-nft-save")
+    def _rules(self) -> tuple[str, ...]:
+        """The rules of table nat as they are saved, for that is what deletes them."""
+        lines = self._programs.ask(_READ_RULES, "ebtables-nft-save", "-t", "nat").splitlines()
         # With return code 0, and without a single rule.
-        if any("`nat' is incompatible" in line for line in saved.splitlines()):
+        if any("`nat' is incompatible" in line for line in lines):
             raise AzureVnetError(
                 f"can't {_READ_RULES}: somebody has put rules into table nat that ebtables doesn't understand; list "
                 "them with `nft list table bridge nat`, and have their owner move them to a table of their own"
             )
-        return saved
+        return tuple(line for line in lines if line.startswith("-A "))
 
     def remove_rules(self, rules: Sequence[str]) -> None:
         """Delete rules of ebtables' nat table in one transaction, each as it was saved; if one isn't there, none."""

@@ -24,7 +24,7 @@ from hostrouting.azure.errors import AzureVnetError
 if TYPE_CHECKING:
     from hostrouting.model.parsing import IpAddress
 
-__all__ = ["TUNNEL_MAC", "Endpoint", "PodRule", "parse_endpoints", "parse_pod_rule", "parse_rules"]
+__all__ = ["TUNNEL_MAC", "Endpoint", "PodRule", "parse_endpoints", "parse_pod_rule"]
 
 # What azure-vnet answers ARP with in tunnel mode: the fabric's virtual gateway, which stands for every pod.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
@@ -63,24 +63,6 @@ class PodRule:
 
     def __str__(self) -> str:
         return f"arpreply {self.mac}" if self.uplink is None else f"dnat {self.mac} from {self.uplink}"
-
-
-def parse_rules(text: str) -> tuple[str, ...]:
-    """The rules of table nat.
-
-    Args:
-        text: what ebtables-save prints.
-
-    Returns:
-        Their lines as they are, for that is what deletes them.
-    """
-    table, rules = "", []
-    for line in text.splitlines():
-        if line.startswith("*"):
-            table = line[1:].strip()
-        elif table == "nat" and line.startswith("-A "):
-            rules.append(line)
-    return tuple(rules)
 
 
 def parse_pod_rule(line: str) -> PodRule | None:

@@ -7,25 +7,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.cli import styled
-from hostrouting.cli.options import read_section
+from hostrouting.cli.azure import load_networking
 
 if TYPE_CHECKING:
     import argparse
 
-    from hostrouting.azure.config import HostNetworking
     from hostrouting.boot.examination import Examination
     from hostrouting.boot.host import Host
     from hostrouting.cli.preview import NextStart
 
-__all__ = ["as_probes_allow", "examinations", "load_networking", "remove", "say_what_is_asked_for"]
-
-
-def load_networking(options: argparse.Namespace, host: Host | None, *, quietly: bool = False) -> HostNetworking:
-    """What CONFIG says of the neighbours of host routing; quietly: it needn't say anything."""
-    from hostrouting.azure import config
-
-    section = None if quietly else config.SECTION
-    return read_section(options, host, section, config.HostNetworking.from_mapping)[1]
+__all__ = ["as_probes_allow", "examinations", "remove", "say_what_is_asked_for"]
 
 
 def say_what_is_asked_for(document: dict[str, Any]) -> None:
@@ -84,7 +75,7 @@ def remove(host: Host) -> None:
     from hostrouting.azure.probe.ruleset import PROBE
     from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
     from hostrouting.boot.installation import is_installed
-    from hostrouting.cli.azure.probe_text import report_text
+    from hostrouting.cli.azure.probe import report_text
     from hostrouting.cli.running import run_task
 
     if is_installed(host, PROBE):

@@ -1,27 +1,37 @@
-"""``hostrouting lb-probe``: a few lines over the tasks."""
+"""``hostrouting lb-probe``: a few lines over the tasks, and what became of them as text for people."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import phases
+from hostrouting.azure.probe.ruleset import TABLE
+from hostrouting.azure.probe.tasks import (
+    ConfigureLoadBalancerProbe,
+    RemoveLoadBalancerProbe,
+    plan_next_boot,
+    plan_probe,
+)
+from hostrouting.boot.host import Host
+from hostrouting.boot.preview import FileChange
 from hostrouting.cli import styled
-from hostrouting.cli.azure.neighbours import load_networking
+from hostrouting.cli.azure import load_networking
+from hostrouting.cli.changes import boot_lines, diff_lines
 from hostrouting.cli.parser import Parser, Word, add_config, add_output
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
+from hostrouting.cli.styled import bad, dim, good
+from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     import argparse
 
-    from hostrouting.boot.host import Host
+    from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
+    from hostrouting.boot.preview import BootPlan
 
-__all__ = ["WORDS"]
+__all__ = ["WORDS", "plan_text", "report_text"]
 
 
 def _apply(options: argparse.Namespace, host: Host | None) -> int:
-    from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe
-    from hostrouting.boot.host import Host
-    from hostrouting.cli.azure.probe_text import report_text
-
     config = load_networking(options, host)
     if options.root is not None:
         host = Host.image(options.root)
@@ -31,11 +41,6 @@ def _apply(options: argparse.Namespace, host: Host | None) -> int:
 
 
 def _plan(options: argparse.Namespace, host: Host | None) -> int:
-    import phases
-    from hostrouting.azure.probe.tasks import plan_next_boot, plan_probe
-    from hostrouting.boot.host import Host
-    from hostrouting.cli.azure.probe_text import plan_text
-
     config, on = load_networking(options, host), host or Host()
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, on, scope)))
     boot = plan_next_boot(config, on, plan)
@@ -47,9 +52,6 @@ def _plan(options: argparse.Namespace, host: Host | None) -> int:
 
 def _remove(options: argparse.Namespace, host: Host | None) -> int:
     del options
-    from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
-    from hostrouting.cli.azure.probe_text import report_text
-
     styled.say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))
     return 0
 
@@ -91,3 +93,64 @@ WORDS = {
     "plan": Word("show what apply would change, and change nothing", _PLAN_MORE, _add_plan, _plan),
     "remove": Word("take back all that was installed for probes", _REMOVE_MORE, run=_remove),
 }
+
+
+# --- as text ---------------------------------------------------------------------------------------------------------
+
+
+_TABLE = f"nftables table ip6 {TABLE}"
+
+
+def plan_text(plan: ProbePlan, boot: BootPlan | None, *, wait_seconds: int) -> str:
+    """What would become of rules, routes, files and units (None: they aren't known)."""
+    lines = _reason_lines(plan)
+    if plan.missing is not None:
+        lines.append(f"would wait up to {wait_seconds} s for {clean(plan.missing)}")
+    if plan.has_new_rules:
+        lines.append(f"{_TABLE}: {_fate(plan)}")
+        lines += diff_lines(FileChange(_TABLE, plan.rules_before, plan.rules_after))
+    elif plan.rules_after is not None:
+        lines.append(dim(f"= {_TABLE}"))
+    lines += _pin_lines(plan.pins, "+", "-", "=")
+    if boot is not None:
+        lines += boot_lines(boot)
+    if plan.is_empty and plan.missing is None and (boot is None or boot.is_empty):
+        lines.append("nothing to change")
+    return "\n".join(lines)
+
+
+def report_text(report: ProbeReport) -> str:
+    """What became of the rewriting of probes, a line each; one line if nothing changed."""
+    lines = _reason_lines(report)
+    if report.problem is not None:
+        lines += [bad(f"problem: {clean(line)}") for line in report.problem.splitlines()]
+    if report.has_new_rules:
+        lines.append(good(f"{_TABLE}: {'loaded' if report.device else 'removed'}"))
+    lines += _pin_lines(report.pins, "pinned", "unpinned", "unchanged")
+    if report.files_changed:
+        lines.append(good(f"for the next boot: {'installed' if report.device else 'removed'}"))
+    if not report.changed and report.problem is None:
+        lines.append("nothing to change")
+    return "\n".join(lines)
+
+
+def _reason_lines(about: ProbePlan | ProbeReport) -> list[str]:
+    if about.skipped_because is not None:
+        return [f"skipped: {clean(about.skipped_because)}"]
+    why = f"  ({clean(about.evidence)})" if about.evidence else ""
+    return [f"probes come in by: {clean(about.device)}{dim(why)}"] if about.device else []
+
+
+def _fate(plan: ProbePlan) -> str:
+    if plan.rules_before is None:
+        return "new"
+    return "changed" if plan.rules_after is not None else "removed"
+
+
+def _pin_lines(pins: PinPlan, add: str, remove: str, unchanged: str) -> list[str]:
+    width = max(map(len, (add, remove, unchanged)))
+    return [
+        *(good(f"{add:{width}} {clean(str(pin))}") for pin in pins.add),
+        *(bad(f"{remove:{width}} {clean(str(pin))}") for pin in pins.remove),
+        *(dim(f"{unchanged:{width}} {clean(str(pin))}") for pin in pins.unchanged),
+    ]

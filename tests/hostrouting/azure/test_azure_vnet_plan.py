@@ -36,7 +36,7 @@ from stale import (
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetPlan, Item, plan_cleaning
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
-from hostrouting.cli.azure.vnet_text import plan_text
+from hostrouting.cli.azure.vnet import plan_text
 
 UNREADABLE = (*INTERFACES, Interface("azvdark", "aa:aa:aa:aa:aa:09", master="azure0"))
 DEAD = ("azvgone", GONE_MAC, str(GONE))

@@ -33,7 +33,7 @@ from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport
 from hostrouting.azure.vnet.port import NodeState
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale, state_file
 from hostrouting.boot.files import locked
-from hostrouting.cli.azure.vnet_text import report_text
+from hostrouting.cli.azure.vnet import report_text
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeSystemd
 from phases import CancelScope

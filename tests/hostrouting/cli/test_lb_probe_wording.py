@@ -8,7 +8,7 @@ from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
 from hostrouting.azure.probe.port import Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE
 from hostrouting.boot.preview import BootPlan, FileChange
-from hostrouting.cli.azure.probe_text import plan_text, report_text
+from hostrouting.cli.azure.probe import plan_text, report_text
 
 OURS = Pin(PROBE_SOURCE, "eth0", 217, 1)
 OLD = Pin(PROBE_SOURCE, "eth1", 217, 1)
