@@ -8,8 +8,6 @@ from xml.sax.saxutils import escape
 
 import attrs
 
-from hostrouting.cli.styled import CARD, CSS
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -27,7 +25,12 @@ _LABEL_PX = 17
 _OURS = {"backend": "#7fdb8a", "check": "#7fdb8a", "boot script": "#5fd7d7", "boot check": "#5fd7d7"}
 _OTHERS = ("#ffd7af", "#ff8700", "#ff87af", "#ffd700")
 
-_MORE_CSS = ".small{font-size:11px}.end{text-anchor:end}.middle{text-anchor:middle}"
+_CARD = "#0b1420"
+_CSS = (
+    "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#d6deeb;white-space:pre}"
+    ".good{fill:#7fdb8a}.bad{fill:#ff7b72}.dim{fill:#8b98a9}.head{fill:#fff;font-weight:bold}"
+    ".small{font-size:11px}.end{text-anchor:end}.middle{text-anchor:middle}"
+)
 
 
 def growth_svg(growth: Growth) -> str:
@@ -54,8 +57,8 @@ def growth_svg(growth: Growth) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH_PX} {_HEIGHT_PX}" width="{_WIDTH_PX}" '
         f'height="{_HEIGHT_PX}" xml:space="preserve" role="img">\n'
-        f"<title>{escape(growth.title)}</title>\n<desc>{escape(said)}</desc>\n<style>{CSS}{_MORE_CSS}</style>\n"
-        f'<rect x="0.5" y="0.5" width="{_WIDTH_PX - 1}" height="{_HEIGHT_PX - 1}" rx="8" fill="{CARD}" '
+        f"<title>{escape(growth.title)}</title>\n<desc>{escape(said)}</desc>\n<style>{_CSS}</style>\n"
+        f'<rect x="0.5" y="0.5" width="{_WIDTH_PX - 1}" height="{_HEIGHT_PX - 1}" rx="8" fill="{_CARD}" '
         f'stroke="#2a3a4f"/>\n{shapes}\n</svg>\n'
     )
 

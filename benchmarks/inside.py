@@ -17,7 +17,8 @@ from benchmarks.options import parse
 from benchmarks.page import as_table, write_docs
 from benchmarks.rows import ROWS
 from benchmarks.worlds import SCRATCH, Effort
-from hostrouting.cli.styled import complain, dim, say
+from hostrouting.cli.output import complain, say
+from hostrouting.cli.page import dim
 
 if TYPE_CHECKING:
     from collections.abc import Callable

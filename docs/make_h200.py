@@ -19,8 +19,8 @@ import attrs
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, cli
-from hostrouting.cli import report, styled
-from hostrouting.cli.pictures import overlap_svg
+from hostrouting.cli.output import say
+from hostrouting.cli.report import overlap_picture, overlap_text
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
@@ -199,7 +199,10 @@ def _as_warning(document: dict[str, Any]) -> dict[str, Any]:
 def _check(variant: Variant, host: Host) -> tuple[str, str]:
     config = Config.from_mapping(variant.config)
     result = check_overlap(config, host.routes, phases.CancelScope(), now=lambda: TIME)
-    return styled.to_terminal(report.overlap_text(result, width=COLUMNS), io.StringIO()), overlap_svg(result)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        say(overlap_text(result, width=COLUMNS))
+    return out.getvalue().rstrip("\n"), overlap_picture(result)
 
 
 def _run(host: Host, *words: str) -> tuple[int, str, str]:

@@ -259,9 +259,14 @@ def test_a_pure_module_touches_nothing(module: str) -> None:
     assert loaded & IMPURE_MODULES == set()
 
 
-def test_only_one_module_imports_pyroute2() -> None:
-    users = {name for name, text in sources().items() if any(i.partition(".")[0] == "pyroute2" for i in imports(text))}
-    assert users == {"hostrouting.kernel.channel"}
+@pytest.mark.parametrize(
+    ("package", "module"), [("pyroute2", "hostrouting.kernel.channel"), ("rich", "hostrouting.cli.drawn")]
+)
+def test_only_one_module_imports_a_library(package: str, module: str) -> None:
+    loaded = {name: imports(text, for_types=False) for name, text in sources().items()}
+    assert {user for user, names in loaded.items() if any(name.partition(".")[0] == package for name in names)} == {
+        module
+    }
 
 
 @pytest.mark.parametrize(
@@ -273,7 +278,7 @@ def test_only_one_module_imports_pyroute2() -> None:
         ("from hostrouting.testing import FakeKernel, FakeSystemd", ["pyroute2", "asyncio", "hypothesis"]),
         (
             "import hostrouting.cli",
-            ["pyroute2", "asyncio", "hostrouting.cli.demo", "logging", "subprocess", "pathlib", "json"],
+            ["pyroute2", "rich", "asyncio", "hostrouting.cli.demo", "logging", "subprocess", "pathlib", "json"],
         ),
         (
             "import phases; phases.run",

@@ -8,7 +8,7 @@ import phases
 from hostrouting.boot.files import write_if_changed
 from hostrouting.boot.host import Host
 from hostrouting.boot.manifest import Manifest
-from hostrouting.cli import styled
+from hostrouting.cli import output
 from hostrouting.cli.running import EXIT_FAILURE, run_task
 from hostrouting.model.text import to_json_text
 from hostrouting.overlap.check import check_overlap
@@ -35,9 +35,9 @@ def explain_verdict(host: Host | None) -> int:
     report: OverlapReport = run_task(phases.task("check")(lambda scope: check_overlap(config, on.routes, scope)))
     marked = marked_verdict(on.layout)
     if report.verdict is not marked:
-        styled.complain(f"hostrouting: the marker says {marked}, and the host is {report.verdict} by now")
+        output.complain(f"hostrouting: the marker says {marked}, and the host is {report.verdict} by now")
         return EXIT_FAILURE
     write_if_changed(on.layout.report, to_json_text(report.to_json()))
     for line in (summary(report), *advice(report), *(f"{note.kind}: {note.message}" for note in report.notes)):
-        styled.complain(line)
+        output.complain(line)
     return 0

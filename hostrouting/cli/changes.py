@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.cli.styled import bad, dim, good
+from hostrouting.cli.page import bad, dim, good
 from hostrouting.model.text import clean
-from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
     from hostrouting.boot.preview import BootPlan, FileChange
@@ -20,8 +19,7 @@ _NEW_FILE_LINES = 40
 
 def routes_text(report: RoutesReport) -> str:
     """What became of the routes, a line each; one line if nothing changed."""
-    with uncollected():
-        lines = _route_lines(report.changes, "added", "replaced", "removed", "unchanged")
+    lines = _route_lines(report.changes, "added", "replaced", "removed", "unchanged")
     if report.changes.is_empty:
         lines.append("nothing to change")
     return "\n".join(lines)

@@ -9,11 +9,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import phases
-from hostrouting.cli import styled
+from hostrouting.cli import output
 from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import Asked, UsageError, load, merged, read, read_with_cidrs
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, EXIT_PLAN_CHANGES, run_task, say_as_asked
-from hostrouting.cli.signals import cancelled_by_signals
+from hostrouting.cli.running import (
+    EXIT_CHECK_UNKNOWN,
+    EXIT_FAILURE,
+    EXIT_PLAN_CHANGES,
+    cancelled_by_signals,
+    run_task,
+    say_as_asked,
+)
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import HostRoutingError, UnitError
 from hostrouting.model.text import to_json_text
@@ -44,7 +50,7 @@ def demo(options: argparse.Namespace, host: Host | None) -> int:
     del host  # the demo makes its own
     from hostrouting.cli import demo
 
-    return demo.run_apart(output=options.output)
+    return demo.run_apart(options.output)
 
 
 def apply(options: argparse.Namespace, host: Host | None) -> int:
@@ -64,17 +70,17 @@ def apply(options: argparse.Namespace, host: Host | None) -> int:
         routes, overlap = run_task(Configure(config, host=on))
     if options.output == "json":
         document = routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()}
-        styled.say(to_json_text(document).rstrip())
+        output.say(to_json_text(document).rstrip())
     elif options.root is not None:
-        styled.say(f"installed into {options.root}; it holds from the first boot")
+        output.say(f"installed into {options.root}; it holds from the first boot")
     else:
         from hostrouting.cli.changes import routes_text
 
-        styled.say(routes_text(routes))
+        output.say(routes_text(routes))
         if overlap is not None and overlap.cidrs:
             from hostrouting.cli.report import overlap_text
 
-            styled.say(overlap_text(overlap))
+            output.say(overlap_text(overlap))
     return 0
 
 
@@ -86,7 +92,7 @@ def _warn_without_consumer(config: Config, on: Host) -> None:
         return
     with suppress(UnitError):  # without a systemd to ask nothing can be told
         if not is_there(on, config.consumer):
-            styled.complain(f"hostrouting: there is no unit {config.consumer}: until there is, nothing is held back")
+            output.complain(f"hostrouting: there is no unit {config.consumer}: until there is, nothing is held back")
 
 
 def plan(options: argparse.Namespace, host: Host | None) -> int:
@@ -107,9 +113,9 @@ def plan(options: argparse.Namespace, host: Host | None) -> int:
         next_start = neighbours.as_probes_allow(next_start, on)
     if options.output == "json":
         document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
-        styled.say(to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
+        output.say(to_json_text(document | {"nextStart": next_start.to_json()}).rstrip())
     else:
-        styled.say(plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds))
+        output.say(plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds))
     is_done = plan.is_empty and missing is None and (boot is None or boot.is_empty)
     return 0 if is_done else EXIT_PLAN_CHANGES
 
@@ -127,7 +133,7 @@ def render(options: argparse.Namespace, host: Host | None) -> int:
     manifest = wanted_manifest(Manifest(), config, parts, layout)
     for file in wanted_files(layout, manifest, parts) if parts else ():
         write_if_changed(file.path, file.text, mode=file.mode)
-        styled.say(str(file.path))
+        output.say(str(file.path))
     return 0
 
 
@@ -144,15 +150,15 @@ def check(options: argparse.Namespace, host: Host | None) -> int:
         return _check_for_nagios(options, host)
     result, config, on = _judge(options, host)
     if options.output == "json":
-        styled.say(to_json_text(result.to_json()).rstrip())
+        output.say(to_json_text(result.to_json()).rstrip())
     elif options.output == "svg":
-        from hostrouting.cli.pictures import overlap_svg
+        from hostrouting.cli.report import overlap_picture
 
-        styled.say(overlap_svg(result).rstrip())
+        output.say(overlap_picture(result))
     else:
-        styled.say(report.overlap_text(result, width=styled.columns(sys.stdout)))
+        output.say(report.overlap_text(result, width=output.columns(sys.stdout)))
         if result.findings and _has_more_to_install(config, on):
-            styled.say("CONFIG has routes that aren't installed; how it looks with them tells: hostrouting fix, plan")
+            output.say("CONFIG has routes that aren't installed; how it looks with them tells: hostrouting fix, plan")
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
 
@@ -191,12 +197,12 @@ def _check_for_nagios(options: argparse.Namespace, host: Host | None) -> int:
     try:
         result, _, _ = _judge(options, host, is_waiting=False)
     except (HostRoutingError, UsageError) as error:
-        styled.say(nagios_unknown(str(error)))
+        output.say(nagios_unknown(str(error)))
         return NAGIOS_UNKNOWN
     except phases.Cancelled as error:
-        styled.say(nagios_unknown(f"stopped: {error.reason}"))
+        output.say(nagios_unknown(f"stopped: {error.reason}"))
         return NAGIOS_UNKNOWN
-    styled.say(nagios_line(result))
+    output.say(nagios_line(result))
     return nagios_status(result)
 
 
@@ -218,19 +224,19 @@ def fix(options: argparse.Namespace, host: Host | None) -> int:
     )
     result = run_task(task)
     for line in report.remedy_lines(result):
-        styled.complain(line)
+        output.complain(line)
     if result.verdict is Verdict.UNKNOWN:
         return EXIT_CHECK_UNKNOWN
     if _has_more_to_install(config, on):
-        styled.complain("this is so once the routes that CONFIG has already are installed: hostrouting apply")
+        output.complain("this is so once the routes that CONFIG has already are installed: hostrouting apply")
     if options.cidr:
-        styled.complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
+        output.complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
     entries = result.remedy.routes
     if options.format == "config":
-        styled.say(to_json_text(merged(document, entries)).rstrip())
+        output.say(to_json_text(merged(document, entries)).rstrip())
     else:
         write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
-        styled.say(write(resolve_now(entries, on.routes)).rstrip())
+        output.say(write(resolve_now(entries, on.routes)).rstrip())
     return EXIT_FAILURE if result.remedy.unmendable else 0
 
 
@@ -242,7 +248,7 @@ def snapshot(options: argparse.Namespace, host: Host | None) -> int:
     from hostrouting.kernel.recording import take_snapshot
 
     on = host or Host()
-    styled.say(take_snapshot(on.routes, nameservers=nameservers(on.layout)).to_text().rstrip())
+    output.say(take_snapshot(on.routes, nameservers=nameservers(on.layout)).to_text().rstrip())
     return 0
 
 
@@ -263,7 +269,7 @@ def doctor(options: argparse.Namespace, host: Host | None) -> int:
     report: DoctorReport = run_task(
         phases.task("doctor")(lambda scope: examine(on, config, more=more, config_name=name, scope=scope))
     )
-    say_as_asked(options, report.to_json(), doctor_text(report, width=styled.columns(sys.stdout)))
+    say_as_asked(options, report.to_json(), doctor_text(report, width=output.columns(sys.stdout)))
     return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0
 
 
@@ -279,9 +285,9 @@ def remove(options: argparse.Namespace, host: Host | None) -> int:
     on = host or Host()
     requiring = requiring_units(on, *Manifest.load(on.layout).parts)
     neighbours.remove(on)
-    styled.say(routes_text(run_task(RemoveHostRouting(host=on))))
+    output.say(routes_text(run_task(RemoveHostRouting(host=on))))
     for oneshot, units in requiring.items():
-        styled.say(f"{' '.join(units)} can't be started any more: still required is {oneshot}, which is gone")
+        output.say(f"{' '.join(units)} can't be started any more: still required is {oneshot}, which is gone")
     return 0
 
 

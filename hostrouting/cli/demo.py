@@ -6,7 +6,6 @@ child: a process that has entered a user namespace can't come back.
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import subprocess
@@ -23,8 +22,10 @@ import phases
 from hostrouting.boot.fake_systemd import FakeSystemd
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
-from hostrouting.cli import changes, report, styled
-from hostrouting.cli.styled import bad, dim, good, head
+from hostrouting.cli.changes import routes_text
+from hostrouting.cli.output import columns, complain, say
+from hostrouting.cli.page import bad, dim, good, head
+from hostrouting.cli.report import overlap_text
 from hostrouting.config.routing import Config
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
@@ -45,7 +46,7 @@ GATEWAY = "10.1.0.1"
 API_SERVER = IPv4Address("172.16.1.1")
 API_PORT = 6443
 LOST_AFTER_SECONDS = 0.3
-_COLUMNS = 110
+_INDENT = "   "
 
 CONFIG = Config.from_mapping(
     {
@@ -56,39 +57,39 @@ CONFIG = Config.from_mapping(
 )
 
 
-def run_apart(*, output: str = "text") -> int:
-    """Tell the story in a child process.
+def run_apart(output: str) -> int:
+    """Tell the story in a child process, and return its exit code."""
+    return subprocess.run([sys.executable, "-m", "hostrouting.cli.demo", output], check=False).returncode
+
+
+def main(output: str = "text") -> int:
+    """Tell the story in this process, which is in another network namespace afterwards.
 
     Args:
         output: ``text`` or ``svg``.
 
     Returns:
-        The child's exit code.
+        The exit code.
     """
-    return subprocess.run([sys.executable, "-m", "hostrouting.cli.demo", "--output", output], check=False).returncode
-
-
-def main() -> int:
-    """Tell the story in this process, which is in another network namespace afterwards."""
-    parser = argparse.ArgumentParser(prog="hostrouting.cli.demo")
-    parser.add_argument("--output", choices=("text", "svg"), default="text")
-    options = parser.parse_args()
-    lines: list[str] = []
     try:
-        for line in story():
-            lines.append(line)
-            if options.output == "text":
-                styled.say(line)
+        if output == "svg":
+            from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
+
+            say(picture(list(story(PICTURE_COLUMNS)), "hostrouting demo"))
+        else:
+            for line in story(columns(sys.stdout)):
+                say(line)
     except HostRoutingError as error:
-        styled.complain(f"hostrouting demo: {error}")
+        complain(f"hostrouting demo: {error}")
         return 1
-    if options.output == "svg":
-        styled.say(styled.to_svg("\n".join(lines), title="The output of hostrouting demo").rstrip())
     return 0
 
 
-def story() -> Iterator[str]:
+def story(width: int | None) -> Iterator[str]:
     """The lines of the demo, each as soon as it has happened.
+
+    Args:
+        width: how many columns there are; None: it isn't for a terminal.
 
     Raises:
         HostRoutingError: something went otherwise than it should.
@@ -107,10 +108,11 @@ def story() -> Iterator[str]:
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="hostrouting-demo-"))
         if api_server is not None:
             stack.callback(api_server.close)
-        yield from _tell(kernel, Host(routes=kernel, units=FakeSystemd(), layout=Layout(root)), api_server)
+        host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
+        yield from _tell(kernel, host, api_server, None if width is None else width - len(_INDENT))
 
 
-def _tell(kernel: Kernel, host: Host, api_server: _ApiServer | None) -> Iterator[str]:
+def _tell(kernel: Kernel, host: Host, api_server: _ApiServer | None, width: int | None) -> Iterator[str]:
     run = partial(phases.run, scope=phases.CancelScope())
 
     yield from _heading("A node comes up: eth0 has the default route, eight InfiniBand interfaces share 172.16.0.0/16")
@@ -128,24 +130,24 @@ def _tell(kernel: Kernel, host: Host, api_server: _ApiServer | None) -> Iterator
 
     yield from _heading("hostrouting check: the node must not start like this; the fix is part of the error")
     sick = run(phases.task("check")(partial(check_overlap, CONFIG, kernel)))
-    yield from _indent(report.overlap_text(sick, width=_COLUMNS))
+    yield from _indent(overlap_text(sick, width=width))
 
     yield from _heading("hostrouting apply, with the fix: next hop inherited from the default route")
     config = attrs.evolve(CONFIG, static_routes={"enabled": True, "routes": sick.remedy.routes})
-    yield from _indent(changes.routes_text(run(ConfigureStaticRoutes(config, host=host))))
+    yield from _indent(routes_text(run(ConfigureStaticRoutes(config, host=host))))
     yield _answer(kernel)
     yield from _send(api_server)
 
     yield from _heading("hostrouting check, again")
     after = run(phases.task("check")(partial(check_overlap, config, kernel)))
-    yield from _indent(report.overlap_text(after, width=_COLUMNS))
+    yield from _indent(overlap_text(after, width=width))
 
     yield from _heading("hostrouting apply, again; then remove: the table is as it was")
-    yield from _indent(changes.routes_text(run(ConfigureStaticRoutes(config, host=host))))
-    yield from _indent(changes.routes_text(run(RemoveHostRouting(host=host))))
+    yield from _indent(routes_text(run(ConfigureStaticRoutes(config, host=host))))
+    yield from _indent(routes_text(run(RemoveHostRouting(host=host))))
     if kernel.routes(254) != before:
         raise HostRoutingError("the table isn't what it was before; please report this")
-    yield f"   {good('✓')} every route that was there before is untouched"
+    yield f"{_INDENT}{good('✓')} every route that was there before is untouched"
 
 
 def _build(kernel: Kernel) -> None:
@@ -169,21 +171,21 @@ def _build(kernel: Kernel) -> None:
 def _table(kernel: Kernel) -> Iterator[str]:
     routes = [str(route) for route in kernel.routes(254)]
     for line in (*routes[:3], dim("…"), routes[-1]):
-        yield f"   {line}"
+        yield f"{_INDENT}{line}"
 
 
 def _answer(kernel: Kernel) -> str:
     (answer,) = kernel.lookup([API_SERVER])
     if answer.route is None:
-        return f"   {API_SERVER}  {bad('no route')}"
+        return f"{_INDENT}{API_SERVER}  {bad('no route')}"
     mark = good if answer.route.devs == ("eth0",) else bad
-    return f"   {API_SERVER}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
+    return f"{_INDENT}{API_SERVER}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
 
 
 def _send(api_server: _ApiServer | None) -> Iterator[str]:
     if api_server is not None:
         outcome = good("arrives") if api_server.hears() else bad("is lost")
-        yield f"   a datagram to {API_SERVER}:{API_PORT} {outcome}"
+        yield f"{_INDENT}a datagram to {API_SERVER}:{API_PORT} {outcome}"
 
 
 def _heading(text: str) -> Iterator[str]:
@@ -193,7 +195,7 @@ def _heading(text: str) -> Iterator[str]:
 
 def _indent(text: str) -> Iterator[str]:
     for line in text.splitlines():
-        yield f"   {line}"
+        yield f"{_INDENT}{line}"
 
 
 class _ApiServer:
@@ -231,4 +233,4 @@ class _ApiServer:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

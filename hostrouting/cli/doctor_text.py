@@ -1,22 +1,22 @@
-"""A report for people."""
+"""A report of the doctor for people."""
 
 from __future__ import annotations
 
-import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hostrouting.boot.examination import Severity
-from hostrouting.cli.styled import bad, dim, good
+from hostrouting.cli.output import page_text
+from hostrouting.cli.page import Row, bad, dim, good
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-    from hostrouting.boot.examination import Fault
+    from hostrouting.cli.page import Page
     from hostrouting.doctor.examine import DoctorReport
 
 __all__ = ["doctor_text"]
 
-_SIGNS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNOWN: bad("?")}
-_NARROWEST_COLUMNS = 40
+_MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNOWN: bad("?")}
 
 
 def doctor_text(report: DoctorReport, *, width: int | None = None) -> str:
@@ -24,47 +24,27 @@ def doctor_text(report: DoctorReport, *, width: int | None = None) -> str:
 
     Args:
         report: what was found.
-        width: how many columns there are; None: it is not for a terminal.
+        width: how many columns there are; None: it isn't for a terminal.
 
     Returns:
         Lines with colours.
     """
-    label = max(len(each.name) for each in report.found)
-    lines: list[str] = []
+    page: Page = []
     for each, faults in report.found.items():
         if not faults:
-            lines.append(f"{good('✓')} {each.name:{label}}  {each.fine}")
+            page.append(Row(good("✓"), each.name, [each.fine]))
         for fault in faults:
-            said = _fault_lines(fault, None if width is None else max(_NARROWEST_COLUMNS, width - label - 4))
-            lines.append(f"{_SIGNS[fault.severity]} {each.name:{label}}  {said[0]}")
-            lines += [f"  {'':{label}}  {line}" for line in said[1:]]
-    return "\n".join([*lines, _verdict(report)])
-
-
-def _fault_lines(fault: Fault, room: int | None) -> list[str]:
-    first, *others = fault.remedy.splitlines()
-    return [
-        *(bad(line) for line in _wrapped(f"{fault.subject}: {fault.message}", room)),
-        *_wrapped(f"do: {first}", room),
-        # What is to be written into a file stays as it is.
-        *(dim(clean(line)) for line in others),
-    ]
-
-
-def _wrapped(text: str, room: int | None) -> list[str]:
-    if room is None:
-        return clean(text).splitlines()
-    return [
-        line
-        for part in clean(text).splitlines()
-        for line in textwrap.wrap(part, room, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-    ]
+            wrong = clean(f"{fault.subject}: {fault.message}").splitlines()
+            first, *others = clean(fault.remedy).splitlines()
+            said = [*map(bad, wrong), f"do: {first}", *map(dim, others)]
+            page.append(Row(_MARKS[fault.severity], each.name, said))
+    return page_text([*page, _verdict(report)], width)
 
 
 def _verdict(report: DoctorReport) -> str:
-    count = {severity: sum(each.severity is severity for each in report.faults) for severity in Severity}
     if report.worst is None:
         return good("nothing was found: the gate holds")
+    count = Counter(fault.severity for fault in report.faults)
     risks = f"{count[Severity.RISK]} may break it later" if count[Severity.RISK] else ""
     unknown = f"{count[Severity.UNKNOWN]} couldn't be examined" if count[Severity.UNKNOWN] else ""
     if count[Severity.BROKEN]:

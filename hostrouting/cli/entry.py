@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import phases
-from hostrouting.cli import styled
+from hostrouting.cli import output, page
 from hostrouting.cli.arguments import parse
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.running import EXIT_FAILURE
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     except UsageError as error:
         if _is_for_nagios(sys.argv[1:] if argv is None else argv):
             return _fail_for_nagios(str(error).splitlines()[-1])
-        styled.complain(str(error))
+        output.complain(str(error))
         return EXIT_USAGE
     except ConfigError as error:
         return _fail(error, EXIT_CONFIG)
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
         return _fail(error, failed)
     except OSError as error:
         # Ours are HostRoutingErrors by now: this is standard output, and what was asked for has been done.
-        styled.complain(f"hostrouting: done, but can't write the output: {error.strerror}")
+        output.complain(f"hostrouting: done, but can't write the output: {error.strerror}")
         return EXIT_OUTPUT
     except SystemExit as end:  # --help, --version
         return end.code if isinstance(end.code, int) else EXIT_USAGE
@@ -72,7 +72,7 @@ def _is_for_nagios(argv: Sequence[str]) -> bool:
 def _fail_for_nagios(reason: str) -> int:
     from hostrouting.cli.nagios import NAGIOS_UNKNOWN, nagios_unknown
 
-    styled.say(nagios_unknown(reason))
+    output.say(nagios_unknown(reason))
     return NAGIOS_UNKNOWN
 
 
@@ -86,5 +86,5 @@ def _fail(error: BaseException, code: int) -> int:
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
     what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
     for line in "\n".join([what, *notes]).splitlines():
-        styled.complain(f"{styled.bad('hostrouting:')} {clean(line)}")
+        output.complain(f"{page.bad('hostrouting:')} {clean(line)}")
     return code

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from hostrouting.cli import styled
+from hostrouting.cli import output, page
 from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import SECTION, Config, read_config
 from hostrouting.model.errors import ConfigError
@@ -77,7 +77,7 @@ def _load_snapshot(path: str) -> Snapshot:
     except ConfigError as error:
         name = "standard input" if path == STDIN else path
         if not any(where == name for where, _ in error.problems):
-            styled.complain(f"{styled.bad('hostrouting:')} {clean(name)} is no snapshot:")
+            output.complain(f"{page.bad('hostrouting:')} {clean(name)} is no snapshot:")
         raise
 
 
@@ -100,13 +100,13 @@ def read_section(
         document = read_config(path)
         config = parse(document)
         if section is not None and section not in document:
-            styled.complain(f"hostrouting: {clean(str(path))} has no key {section}: it asks for nothing")
+            output.complain(f"hostrouting: {clean(str(path))} has no key {section}: it asks for nothing")
         return document, config
     except ConfigError as error:
         if not any(where == str(path) for where, _ in error.problems):
-            styled.complain(f"{styled.bad('hostrouting:')} {clean(str(path))} breaks the rules:")
+            output.complain(f"{page.bad('hostrouting:')} {clean(str(path))} breaks the rules:")
         elif options.config is None and "cidr" in options:
-            styled.complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
+            output.complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
         raise
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from hostrouting.cli import styled
+from hostrouting.cli import output
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.running import EXIT_FAILURE
 
@@ -25,7 +25,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         width = os.environ.get("COLUMNS", "")
-        super().__init__(prog, width=(int(width) if width.isdecimal() else styled.columns(sys.stdout) or 80) - 2)
+        super().__init__(prog, width=(int(width) if width.isdecimal() else output.columns(sys.stdout) or 80) - 2)
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,124 +1,172 @@
-"""Checks as text for people, with colours and strips; the words of a check are ``overlap.wording``'s."""
+"""Checks as pages for people, with colours and strips; the words of a check are ``overlap.wording``'s."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
-from hostrouting.cli.drawing import draw
-from hostrouting.cli.strips import runs
-from hostrouting.cli.styled import bad, cell, dim, good, head
+from hostrouting.cli.output import page_text
+from hostrouting.cli.page import Row, bad, dim, good, head
+from hostrouting.cli.strips import cells, legend
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
 if TYPE_CHECKING:
-    from hostrouting.cli.drawing import Drawing, Row
-    from hostrouting.cli.strips import Answer
-    from hostrouting.overlap.findings import OverlapReport
+    from collections.abc import Iterable
+    from ipaddress import IPv4Network
 
-__all__ = ["overlap_text", "remedy_lines"]
+    from hostrouting.cli.page import Page
+    from hostrouting.cli.strips import Answer, Paint
+    from hostrouting.overlap.findings import Finding, Note, OverlapReport
+
+__all__ = ["overlap_picture", "overlap_text", "remedy_lines"]
+
+# A thousand CIDRs as they should be are no news.
+_FINE_ROWS = 8
+# Nobody reads more than these; programs have the JSON.
+_FAILING_ROWS = 32
+_STRIP_CELLS = 64
+_PICTURE_LINES = 4
+_PAGE_COLUMNS = 100
 
 
 def remedy_lines(report: OverlapReport) -> list[str]:
     """What a proposal is worth, a line each: what it leaves and why, and what else changes sides with it."""
     if report.verdict is Verdict.UNKNOWN:
         return [bad(clean(summary(report)))]
-    remedy = report.remedy
     lines = [bad(clean(reason)) for reason in reasons(report)]
-    lines += [f"mind: {clean(line)}" for line in remedy.consequences]
-    return lines or [good("nothing fails: there is nothing to mend")] if not remedy.routes else lines
+    lines += [f"mind: {clean(line)}" for line in report.remedy.consequences]
+    return lines or [good("nothing fails: there is nothing to mend")] if not report.remedy.routes else lines
 
 
 def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
-    """A check for people: for each CIDR what is wrong, with a strip that shows where; then the notes.
+    """A check for people: for each CIDR what is wrong, with a strip that shows where; then what mends it, and notes.
 
     Args:
         report: what was found.
-        width: how many columns there are; None: it is not for a terminal.
+        width: how many columns there are; None: it isn't for a terminal.
 
     Returns:
         Lines with colours.
     """
+    return page_text(_page(report, width, 1), width)
+
+
+def overlap_picture(report: OverlapReport) -> str:
+    """The same as a picture, for a report or a README: an SVG document, where strips of several lines show more."""
+    from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
+
+    title = f"hostrouting check: {report.verdict} · {report.mode} · {report.time}"
+    return picture(_page(report, PICTURE_COLUMNS, _PICTURE_LINES), title)
+
+
+def _page(report: OverlapReport, width: int | None, strip_lines: int) -> Page:
     if report.verdict is Verdict.UNKNOWN:
-        return f"{bad('unknown')}  {clean(summary(report))}"
+        return [f"{bad('unknown')}  {clean(summary(report))}"]
     if not report.cidrs:
-        return "no CIDRs are expected: nothing to check; name some with --cidr or as routeOverlap.expectedCidrs"
-    label = max(len(str(cidr)) for cidr in report.cidrs)
-    drawing = draw(report, _cells_in(None if width is None else width - label - len("✗   ")))
-    lines = [head(clean(f"expected interface: {','.join(report.default_devs)}"))]
-    lines += _legend_lines(drawing, width or _PAGE_COLUMNS)
-    for row in drawing.rows:
-        lines += _row_lines(row, drawing, report.default_devs, label=label, width=width)
-    if drawing.failing_left_out:
-        lines.append(f"{bad('✗')} and {drawing.failing_left_out} more; --output json has them all")
-    if drawing.fine_left_out:
-        lines.append(f"{good('✓')} and {drawing.fine_left_out} more by {clean(','.join(report.default_devs))}")
-    lines += _advice_lines(report, width)
-    general = [note.message for note in report.notes if note.cidr is None]
-    lines += [dim(line) for message in general for line in _wrapped(f"note: {message}", width)]
-    return "\n".join(lines)
+        return ["no CIDRs are expected: nothing to check; name some with --cidr or as routeOverlap.expectedCidrs"]
+    default = clean(",".join(report.default_devs))
+    judged, left_out = _judged(report, width, strip_lines)
+    paints = legend((answer for each in judged for line in each.drawn for answer in line), report.default_devs)
+    page: Page = [head(f"expected interface: {default}"), *_legend_lines(paints.values(), width or _PAGE_COLUMNS)]
+    for each in judged:
+        page += _rows(each, default, paints)
+    if left_out[False]:
+        page.append(f"{bad('✗')} and {left_out[False]} more; --output json has them all")
+    if left_out[True]:
+        page.append(f"{good('✓')} and {left_out[True]} more by {default}")
+    entries, rest = pasted_entries(report)
+    if entries:
+        page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
+    page += [dim(f"mind: {clean(said)}") for said in report.remedy.consequences]
+    page += [bad(clean(said)) for said in reasons(report)]
+    page += [dim(f"note: {clean(note.message)}") for note in report.notes if note.cidr is None]
+    return page
 
 
-_STRIP_CELLS = 64
-_PAGE_COLUMNS = 100
-_NARROWEST_COLUMNS = 40
+class _Judged(NamedTuple):
+    """An expected CIDR with all that is to be said about it."""
+
+    cidr: IPv4Network
+    drawn: list[tuple[Answer | None, ...]]  # the lines of its strip; none where it would show nothing
+    findings: list[Finding]
+    notes: list[Note]
+
+    @property
+    def is_fine(self) -> bool:
+        return not self.findings and not self.notes and not self.drawn
 
 
-def _cells_in(columns: int | None) -> int:
+def _judged(report: OverlapReport, width: int | None, strip_lines: int) -> tuple[list[_Judged], Counter[bool]]:
+    """The CIDRs that are worth a row, in the order of the config; and how many more are and aren't fine."""
+    strips = {strip.cidr: strip for strip in report.judged if not strip.is_fine}
+    findings, notes = defaultdict(list), defaultdict(list)
+    for finding in report.findings:
+        findings[finding.cidr].append(finding)
+    for note in report.notes:
+        notes[note.cidr].append(note)
+    count = _cells_in(width, max(len(str(cidr)) for cidr in report.cidrs))
+    found: list[_Judged] = []
+    left_out: Counter[bool] = Counter({True: -_FINE_ROWS, False: -_FAILING_ROWS})
+    for cidr in dict.fromkeys(report.cidrs):
+        drawn = []
+        if cidr in strips:
+            total = count * strip_lines if cidr.num_addresses > count else count
+            line = cells(strips[cidr], total)
+            drawn = [line[first : first + count] for first in range(0, total, count)]
+        each = _Judged(cidr, drawn, findings[cidr], notes[cidr])
+        left_out[each.is_fine] += 1
+        if left_out[each.is_fine] <= 0:
+            found.append(each)
+    return found, +left_out
+
+
+def _rows(each: _Judged, default: str, paints: dict[Answer | None, Paint]) -> list[Row]:
+    """A row for each line of the strip; the second and those after it begin with their first address."""
+    if each.is_fine:
+        return [Row(good("✓"), str(each.cidr), [f"by {default}"])]
+    said = []
+    for finding in each.findings:
+        what, _, by = clean(finding.message).partition("; by ")
+        said += [bad(what), *([dim(f"by {by}")] if by else [])]
+    said += [dim(f"{note.kind}: {clean(note.message)}") for note in each.notes]
+    mark = bad("✗") if each.findings else dim("•")
+    if not each.drawn:
+        return [Row(mark, str(each.cidr), said)]
+    step = each.cidr.num_addresses // len(each.drawn)
+    rows = [
+        Row(" ", str(each.cidr.network_address + number * step), [_strip_text(line, paints)])
+        for number, line in enumerate(each.drawn)
+    ]
+    rows[0] = rows[0]._replace(mark=mark, label=str(each.cidr))
+    rows[-1].said.extend(said)
+    return rows
+
+
+def _strip_text(line: Iterable[Answer | None], paints: dict[Answer | None, Paint]) -> str:
+    parts = ((paints[answer], len(list(same))) for answer, same in groupby(line))
+    return "".join(paint.on(paint.symbol * length) for paint, length in parts)
+
+
+def _cells_in(columns: int | None, label: int) -> int:
     """A power of two, so that each cell is a prefix."""
     count = _STRIP_CELLS
-    while columns is not None and columns < count > 8:
+    while columns is not None and columns - label - len("✗   ") < count > 8:
         count //= 2
     return count
 
 
-def _row_lines(
-    row: Row, drawing: Drawing, default_devs: tuple[str, ...], *, label: int, width: int | None
-) -> list[str]:
-    room = None if width is None else max(_NARROWEST_COLUMNS, width - label - len("✗   "))
-    mark, said = good("✓"), [clean(f"by {','.join(default_devs)}")]
-    if not row.is_fine:
-        mark = bad("✗") if row.findings else dim("•")
-        said = [_strip_text(row.cells, drawing)] if row.cells else []
-    for finding in row.findings:
-        what, _, by = finding.message.partition("; by ")
-        said += [bad(line) for line in _wrapped(what, room)]
-        said += [dim(line) for line in _wrapped(f"by {by}", room) if by]
-    said += [dim(line) for note in row.notes for line in _wrapped(f"{note.kind}: {note.message}", room)]
-    return [f"{mark} {row.cidr!s:{label}}  {said[0]}", *(f"  {'':{label}}  {line}" for line in said[1:])]
-
-
-def _advice_lines(report: OverlapReport, width: int | None) -> list[str]:
-    """The same with an entry a line, so that none is broken."""
-    entries, rest = pasted_entries(report)
-    lines = [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1])] if entries else []
-    lines += [good(f"  {entry}{rest}") for entry in entries[-1:]]
-    lines += [dim(line) for said in report.remedy.consequences for line in _wrapped(f"mind: {said}", width)]
-    return lines + [bad(line) for said in reasons(report) for line in _wrapped(said, width)]
-
-
-def _wrapped(text: str, room: int | None) -> list[str]:
-    if room is None:
-        return [clean(text)]
-    import textwrap
-
-    return textwrap.wrap(clean(text), room, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-
-
-def _strip_text(drawn: tuple[Answer | None, ...], drawing: Drawing) -> str:
-    entries = [(drawing.legend[answer], length) for _, length, answer in runs(drawn)]
-    return "".join(cell(entry.role, entry.symbol * length) for entry, length in entries)
-
-
-def _legend_lines(drawing: Drawing, width: int) -> list[str]:
+def _legend_lines(paints: Iterable[Paint], width: int) -> list[str]:
     lines: list[str] = []
     used = width
-    for entry in dict.fromkeys(drawing.legend.values()):
-        words = clean(" ".join(filter(None, (entry.name, entry.meaning))))
+    for paint in dict.fromkeys(paints):
+        words = clean(paint.meaning)
         length = len(words) + len("   A    ")
         if used + length > width:
             lines.append(" ")
             used = 1
-        lines[-1] += f" {cell(entry.role, f' {entry.symbol} ')} {words}  "
+        lines[-1] += f" {paint.on(f' {paint.symbol} ')} {words}  "
         used += length
     return [line.rstrip() for line in lines]

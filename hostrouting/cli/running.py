@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import phases
-from hostrouting.cli import styled
-from hostrouting.cli.progress import ProgressLine
-from hostrouting.cli.signals import cancelled_by_signals
-from hostrouting.model.text import to_json_text
+from hostrouting.cli.output import complain, say
+from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
-__all__ = ["EXIT_CHECK_UNKNOWN", "EXIT_FAILURE", "EXIT_PLAN_CHANGES", "run_task", "say_as_asked"]
+    from rich.progress import Progress
+
+__all__ = [
+    "EXIT_CHECK_UNKNOWN",
+    "EXIT_FAILURE",
+    "EXIT_PLAN_CHANGES",
+    "cancelled_by_signals",
+    "run_task",
+    "say_as_asked",
+    "say_json",
+]
 
 EXIT_FAILURE = 1
 EXIT_CHECK_UNKNOWN = 2
@@ -22,12 +33,80 @@ EXIT_PLAN_CHANGES = 2
 
 
 def run_task(task: phases.Task[Any]) -> Any:
-    """Run a task that signals end, with a line of progress, and return its result."""
+    """Run a task that signals end, telling what it waits for, and return its result."""
     scope = phases.CancelScope()
-    with cancelled_by_signals(scope), ProgressLine(sys.stderr) as observer:
-        return phases.run(task, scope=scope, observer=observer)
+    with cancelled_by_signals(scope):
+        return phases.run(task, scope=scope, observer=_Waits())
+
+
+def say_json(document: object) -> None:
+    """Print a result for programs."""
+    say(to_json_text(document).rstrip())
 
 
 def say_as_asked(options: argparse.Namespace, document: object, text: str) -> None:
     """Print a result as ``--output`` asks for it."""
-    styled.say(to_json_text(document).rstrip() if options.output == "json" else text)
+    if options.output == "json":
+        say_json(document)
+    else:
+        say(text)
+
+
+@contextmanager
+def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP cancel the scope, so that what was begun is put back.
+
+    One that is ignored stays so: nohup(1) ignores SIGHUP, and a shell SIGINT of what it runs in the background.
+    """
+
+    def cancel(number: int, _frame: object) -> None:
+        scope.cancel(signal.Signals(number).name)
+
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, cancel)
+    except ValueError:  # in another thread: whoever runs us there cancels the scope by other means
+        before.clear()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Waits:
+    """An observer that tells on standard error what is waited for: a bar on a terminal, a line a message elsewhere."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._last = ""
+
+    def started(self, path: str) -> None:
+        """Nothing is told of a task that doesn't wait."""
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        """Tell a message, and how far it is."""
+        del path
+        text = clean(message)
+        if sys.stderr is not None and sys.stderr.isatty():
+            if self._bar is None:
+                from hostrouting.cli.drawn import bar
+
+                self._bar = bar(sys.stderr)
+                self._bar.start()
+                self._bar.add_task(text)
+            total = None if fraction is None else 1
+            self._bar.update(self._bar.task_ids[0], description=text, total=total, completed=fraction)
+        elif text != self._last:
+            complain(text)
+        self._last = text
+
+    def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None:
+        """Clear the bar."""
+        del path, status, error, seconds
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        self._last = ""

@@ -97,11 +97,12 @@ def test_without_namespaces_the_demo_says_so_and_tells_the_same_in_memory() -> N
     assert "datagram" not in done.stdout
 
 
-def without_kernel(text: str) -> list[str]:
-    root = ET.fromstring(text)
-    lines = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert lines[0].startswith("kernel: Linux")
-    return lines[1:]
+def without_kernel(picture: str) -> list[tuple[str, str]]:
+    """Where each text stands, and what it says."""
+    texts = ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")
+    said = [(text.attrib["y"], "".join(text.itertext())) for text in texts]
+    assert said[1][1].startswith("kernel:\xa0Linux")
+    return said[2:]
 
 
 @pytest.mark.kernel
@@ -114,11 +115,10 @@ def test_the_readmes_picture_is_what_the_demo_draws() -> None:
 
 
 def test_a_demo_that_goes_wrong_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> Iterator[str]:
+    def fail(width: int | None) -> Iterator[str]:
         yield "a line"
         raise HostRoutingError("the table isn't what it was before")
 
     monkeypatch.setattr(demo, "story", fail)
-    monkeypatch.setattr(sys, "argv", ["demo"])
     assert demo.main() == 1
     assert capsys.readouterr().err == "hostrouting demo: the table isn't what it was before\n"

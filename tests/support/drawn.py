@@ -54,3 +54,11 @@ def report(*strips: JudgedCidr, notes: Iterable[Note] = ()) -> OverlapReport:
         cidrs=tuple(of.cidr for of in strips),
         judged=strips,
     )
+
+
+def of_terminal(code: int) -> str:
+    """The colours 16 to 255 of xterm (256colres.pl)."""
+    if code >= 232:
+        return "#" + f"{8 + 10 * (code - 232):02x}" * 3
+    levels = (0, 95, 135, 175, 215, 255)
+    return "#" + "".join(f"{levels[(code - 16) // step % 6]:02x}" for step in (36, 6, 1))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.cli import styled
 from hostrouting.cli.azure import load_networking
+from hostrouting.cli.output import complain, say
 
 if TYPE_CHECKING:
     import argparse
@@ -25,7 +25,7 @@ def say_what_is_asked_for(document: dict[str, Any]) -> None:
     words = {"loadBalancerProbe": "lb-probe apply", "staleAzureVnet": "azure-vnet clean"}
     asked = [f"hostrouting {word}" for key, word in words.items() if isinstance(section, dict) and section.get(key)]
     if asked:
-        styled.complain(f"hostNetworking isn't part of this: {' and '.join(asked)}")
+        complain(f"hostNetworking isn't part of this: {' and '.join(asked)}")
 
 
 def as_probes_allow(start: NextStart, host: Host) -> NextStart:
@@ -79,4 +79,4 @@ def remove(host: Host) -> None:
     from hostrouting.cli.running import run_task
 
     if is_installed(host, PROBE):
-        styled.say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))
+        say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))

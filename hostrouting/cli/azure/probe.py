@@ -14,12 +14,12 @@ from hostrouting.azure.probe.tasks import (
 )
 from hostrouting.boot.host import Host
 from hostrouting.boot.preview import FileChange
-from hostrouting.cli import styled
 from hostrouting.cli.azure import load_networking
 from hostrouting.cli.changes import boot_lines, diff_lines
+from hostrouting.cli.output import say
+from hostrouting.cli.page import bad, dim, good
 from hostrouting.cli.parser import Parser, Word, add_config, add_output
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
-from hostrouting.cli.styled import bad, dim, good
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _plan(options: argparse.Namespace, host: Host | None) -> int:
 
 def _remove(options: argparse.Namespace, host: Host | None) -> int:
     del options
-    styled.say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))
+    say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))
     return 0
 
 

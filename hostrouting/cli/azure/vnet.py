@@ -10,9 +10,9 @@ from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.boot.host import Host
 from hostrouting.cli.azure import load_networking
+from hostrouting.cli.page import bad, dim, good
 from hostrouting.cli.parser import Parser, Word, add_config, add_output
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
-from hostrouting.cli.styled import bad, dim, good
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -322,6 +323,18 @@ def test_remove_names_the_units_that_require_what_is_gone(kernel: FakeKernel, co
     assert "static-routes.service" in line
 
 
+class Killing:
+    """A kernel that ends the process that waits for it."""
+
+    def __init__(self, kernel: FakeKernel) -> None:
+        self._kernel = kernel
+
+    def __getattr__(self, name: str) -> object:
+        if name == "wait_for_change":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return getattr(self._kernel, name)
+
+
 def test_sigterm_ends_a_wait_with_1_and_leaves_nothing(
     config: Path, kernel: FakeKernel, host: Host, capsys: Any
 ) -> None:
@@ -329,19 +342,33 @@ def test_sigterm_ends_a_wait_with_1_and_leaves_nothing(
     assert kernel.delete(default) == ()
     config.write_text(json.dumps(CONFIG).replace('"waitSeconds": 0', '"waitSeconds": 600'))
 
-    class Killing:
-        def __getattr__(self, name: str) -> object:
-            if name == "wait_for_change":
-                os.kill(os.getpid(), signal.SIGTERM)
-            return getattr(kernel, name)
-
     handler = signal.getsignal(signal.SIGTERM)
-    killing = Host(routes=Killing(), units=FakeSystemd(), layout=host.layout)  # type: ignore[arg-type]
+    killing = Host(routes=Killing(kernel), units=FakeSystemd(), layout=host.layout)  # type: ignore[arg-type]
     assert cli.main(["apply", "--routes-only", str(config)], host=killing) == 1
     err = capsys.readouterr().err
     assert "waiting up to 600 s for the default route" in err
     assert "hostrouting: stopped: SIGTERM; nothing is left half-done" in err
     assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_terminal_shows_what_is_waited_for_until_it_ends(
+    kernel: FakeKernel, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = [route for route in kernel.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
+    assert kernel.delete(default) == ()
+    killing = Host(routes=Killing(kernel), units=FakeSystemd(), layout=host.layout)  # type: ignore[arg-type]
+    monkeypatch.setenv("TERM", "xterm")
+    controller, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stream, os.fdopen(controller, "rb", buffering=0) as screen:
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert cli.main(["check", "--cidr", "10.0.0.0/8"], host=killing) == 2
+        monkeypatch.undo()
+        raw = b""
+        while b"half-done" not in raw:
+            raw += screen.read(4096)
+    shown = raw.decode()
+    assert shown.index("━") < shown.index("waiting up to 30 s for the default route") < shown.rindex("\x1b[2K")
+    assert shown.rindex("\x1b[2K") < shown.index("stopped: SIGTERM")
 
 
 # --- check -------------------------------------------------------------------------------------------------------
@@ -564,6 +591,15 @@ def test_colours_are_for_terminals_that_want_them(host: Host, config: Path, monk
     monkeypatch.setattr(sys, "stdout", plain)
     cli.main(["check", str(config)], host=host)
     assert "\x1b" not in plain.getvalue()
+
+
+def test_a_pipe_gets_the_words_without_what_draws_them(config: Path, recorded: Path) -> None:
+    """And a picture is drawn whatever it is written to."""
+    program = "import sys; from hostrouting import cli; cli.main(sys.argv[1:]); print('rich' in sys.modules)"
+    for output, is_drawn in (("text", False), ("json", False), ("svg", True)):
+        words = ["check", str(config), "--snapshot", str(recorded), "--output", output]
+        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == str(is_drawn)
 
 
 def test_output_that_an_old_encoding_can_not_hold_is_replaced_not_fatal(

@@ -6,34 +6,27 @@ import io
 import os
 import pty
 import termios
+from contextlib import redirect_stdout
 from ipaddress import IPv4Address, IPv4Network
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from drawn import report, segment, strip
+from drawn import of_terminal, report, segment, strip
 
 import phases
 from hostrouting import Config, Host, Layout, Note, RouteOverlap
-from hostrouting.cli.drawing import (
-    _FIXED,
-    _MORE_ALLOWED,
-    _MORE_SHADOWS,
-    _NOT_JUDGED,
-    ALLOWED_ROLES,
-    SHADOW_ROLES,
-    legend,
-)
+from hostrouting.cli.output import columns, say
 from hostrouting.cli.report import overlap_text
-from hostrouting.cli.strips import Answer, answer_of, cells, runs
-from hostrouting.cli.styled import PALETTE, columns, to_svg, to_terminal
+from hostrouting.cli.strips import Answer, Paint, answer_of, cells, legend
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, Segment
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 OWN = [segment(f"172.16.0.{10 + n}", f"172.16.0.{10 + n}", NoteKind.LOCAL, f"ib{n}") for n in range(8)]
@@ -48,18 +41,16 @@ H200 = strip(
 )
 
 
-class Plain(io.StringIO):
-    def __init__(self, encoding: str) -> None:
-        super().__init__()
-        self._encoding = encoding
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding
-
-
 def printed(text: str, encoding: str = "utf-8") -> list[str]:
-    return to_terminal(text, Plain(encoding)).splitlines()
+    raw = io.BytesIO()
+    with redirect_stdout(io.TextIOWrapper(raw, encoding)) as stream:
+        say(text)
+        stream.flush()
+    return raw.getvalue().decode(encoding).splitlines()
+
+
+def runs(drawn: Iterable[Answer | None]) -> list[tuple[int, Answer | None]]:
+    return [(len(list(same)), answer) for answer, same in groupby(drawn)]
 
 
 def test_a_strip_reads_without_colours() -> None:
@@ -86,6 +77,15 @@ def test_an_ascii_terminal_gets_strips_of_the_same_width() -> None:
 def test_each_cell_is_a_prefix_and_fits_the_terminal(width: int | None, count: int) -> None:
     row = next(line for line in printed(overlap_text(report(H200), width=width)) if line.startswith("✗"))
     assert len(row) == len("✗ 172.16.0.0/12  ") + count
+
+
+def test_a_terminal_gets_the_words_and_the_colours_of_a_pipe() -> None:
+    """Only where lines break, and what is blank, is the terminal's own."""
+    pair = report(H200, strip("10.96.0.0/12"))
+    plain, drawn = overlap_text(pair), overlap_text(pair, width=200)
+    assert " ".join(printed(plain)).split() == " ".join(printed(drawn)).split()
+    for colour in ("\x1b[31m✗", "\x1b[32m✓", f"\x1b[38;5;16;48;5;{PAINTS['ib0 shadow'].back}m"):
+        assert colour in drawn
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
@@ -126,17 +126,17 @@ def test_what_one_address_stood_for_has_no_strip() -> None:
 def test_among_failures_the_rarest_is_seen() -> None:
     part = segment("172.16.7.9", "172.16.7.9", FindingKind.BLACKHOLE)
     drawn = cells(strip("172.16.0.0/16", part), 64)
-    assert runs(drawn) == ((0, 1, Answer()), (1, 1, answer_of(part)), (2, 62, Answer()))
+    assert runs(drawn) == [(1, Answer()), (1, answer_of(part)), (62, Answer())]
 
 
 def test_what_is_not_judged_is_blank() -> None:
     half = JudgedCidr(IPv4Network("112.0.0.0/4"), (Segment(IPv4Address("112.0.0.0"), IPv4Address("126.255.255.255")),))
-    assert runs(cells(half, 16)) == ((0, 15, Answer()), (15, 1, None))
+    assert runs(cells(half, 16)) == [(15, Answer()), (1, None)]
 
 
 def test_a_cidr_smaller_than_a_strip_has_cells_of_one_size() -> None:
     pair = strip("10.1.0.4/31", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL, "eth0"))
-    assert [length for _, length, _ in runs(cells(pair, 64))] == [32, 32]
+    assert [length for length, _ in runs(cells(pair, 64))] == [32, 32]
 
 
 def test_own_addresses_and_containers_are_one_colour_whatever_their_interface() -> None:
@@ -145,19 +145,24 @@ def test_own_addresses_and_containers_are_one_colour_whatever_their_interface() 
     assert len({answer_of(part) for part in pods}) == 1
 
 
+ANSWERS = [
+    Answer(),
+    None,
+    *(Answer(kind, True) for kind in FindingKind if kind is not FindingKind.OVERLAP),
+    *(Answer(kind) for kind in NoteKind if kind is not NoteKind.ALLOWED),
+    *(Answer(FindingKind.OVERLAP, True, (f"ib{n}",)) for n in range(40)),
+    *(Answer(NoteKind.ALLOWED, False, (f"stor{n}",)) for n in range(20)),
+]
+PAINTS = {paint.meaning: paint for paint in legend(ANSWERS, ("eth0",)).values()}
+
+
 def test_every_symbol_means_one_thing() -> None:
-    answers = [Answer(), None]
-    answers += [Answer(kind, True) for kind in FindingKind if kind is not FindingKind.OVERLAP]
-    answers += [Answer(kind) for kind in NoteKind if kind is not NoteKind.ALLOWED]
-    answers += [Answer(FindingKind.OVERLAP, True, (f"ib{n}",)) for n in range(40)]
-    answers += [Answer(NoteKind.ALLOWED, False, (f"stor{n}",)) for n in range(20)]
-    entries = set(legend(answers, ("eth0",)).values())
-    assert len({entry.symbol for entry in entries}) == len(entries)
+    assert len({paint.symbol for paint in PAINTS.values()}) == len(PAINTS)
 
 
 def test_many_interfaces_in_one_answer_are_counted() -> None:
     answer = Answer(FindingKind.OVERLAP, True, tuple(f"ib{n}" for n in range(8)))
-    assert legend([answer], ())[answer].name == "ib0,ib1,ib2,ib3 and 4 more"
+    assert legend([answer], ())[answer].meaning == "ib0,ib1,ib2,ib3 and 4 more shadow"
 
 
 # --- from the kernel's answers -----------------------------------------------------------------------------------
@@ -186,7 +191,7 @@ def test_a_check_cuts_whole_cidrs_where_the_answer_changes(tmp_path: Path) -> No
     assert said["172.16.0.10", "172.16.0.10"] is NoteKind.LOCAL
     assert fine.is_fine
     assert len(fine.segments) == 1
-    assert runs(cells(partly, 16)) == ((0, 15, Answer()), (15, 1, None))
+    assert runs(cells(partly, 16)) == [(15, Answer()), (1, None)]
     for cut in checked.judged:
         for one, other in pairwise(cut.segments):
             assert one.last < other.first
@@ -194,14 +199,6 @@ def test_a_check_cuts_whole_cidrs_where_the_answer_changes(tmp_path: Path) -> No
 
 
 # --- the palette -------------------------------------------------------------------------------------------------
-
-
-def of_terminal(code: int) -> str:
-    """The colours 16 to 255 of xterm (256colres.pl)."""
-    if code >= 232:
-        return "#" + f"{8 + 10 * (code - 232):02x}" * 3
-    levels = (0, 95, 135, 175, 215, 255)
-    return "#" + "".join(f"{levels[(code - 16) // step % 6]:02x}" for step in (36, 6, 1))
 
 
 def luminance(colour: str) -> float:
@@ -216,24 +213,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("role", PALETTE)
-def test_a_picture_has_the_terminals_colours(role: str) -> None:
-    paint = PALETTE[role]
-    assert (of_terminal(paint.back), of_terminal(paint.front)) == (paint.fill, paint.ink)
-
-
-@pytest.mark.parametrize("role", sorted(set(PALETTE) - {"expected", "not-judged"}))
-def test_symbols_are_legible_and_stand_out_from_what_is_expected(role: str) -> None:
-    assert contrast(PALETTE[role].fill, PALETTE[role].ink) >= 4.5
-    assert contrast(PALETTE[role].fill, PALETTE["expected"].fill) >= 1.5
-
-
-def test_every_role_of_a_legend_has_a_colour() -> None:
-    roles = {entry.role for entry in (*_FIXED.values(), _NOT_JUDGED, _MORE_SHADOWS, _MORE_ALLOWED)}
-    assert {*roles, *SHADOW_ROLES, *ALLOWED_ROLES, "expected"} == set(PALETTE)
-
-
-def test_strips_keep_their_colours_in_a_picture_of_a_terminal() -> None:
-    picture = to_svg(overlap_text(report(H200)), title="check")
-    assert f'fill="{PALETTE["expected"].fill}"/>' in picture
-    assert "\x1b" not in picture
+@pytest.mark.parametrize("paint", [PAINTS[each] for each in PAINTS if each not in ("eth0 expected", "not judged")])
+def test_symbols_are_legible_and_stand_out_from_what_is_expected(paint: Paint) -> None:
+    assert contrast(of_terminal(paint.back), of_terminal(paint.ink)) >= 4.5
+    assert contrast(of_terminal(paint.back), of_terminal(PAINTS["eth0 expected"].back)) >= 1.5

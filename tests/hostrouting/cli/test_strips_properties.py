@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import io
+import itertools
+import re
 from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 from xml.etree import ElementTree
 
-from drawn import report
+from drawn import of_terminal, report
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.cli.drawing import draw
-from hostrouting.cli.pictures import overlap_svg
-from hostrouting.cli.report import overlap_text
-from hostrouting.cli.strips import answer_of, cells, runs
-from hostrouting.cli.styled import PALETTE, to_terminal
+from hostrouting.cli.report import overlap_picture, overlap_text
+from hostrouting.cli.strips import Answer, answer_of, cells, legend
+from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, Segment
 
 COUNTS = st.sampled_from([1, 7, 8, 64, 100, 256])
 DEVS = st.lists(st.sampled_from(["ib0", "ib1", "docker0", "<&\"'>", "]]>", "\x1b[31m", "é\udcff\ufffe"]), max_size=3)
+
+
+CODE = re.compile(r"\x1b\[[\d;]+m")
 
 
 @st.composite
@@ -48,7 +50,7 @@ def test_every_failing_address_is_in_a_cell_that_shows_a_failure(strip: JudgedCi
             shown = drawn[(address - base) * count // size]
             assert shown is not None
             assert shown.is_failure >= segment.is_failure
-            assert shown.is_fine <= answer_of(segment).is_fine
+            assert (shown.kind is None) <= (segment.kind is None)
 
 
 @given(strips(), COUNTS)
@@ -61,53 +63,58 @@ def test_a_cell_shows_an_answer_of_its_own_addresses(strip: JudgedCidr, count: i
 
 
 @given(strips(), COUNTS)
-def test_runs_are_the_cells(strip: JudgedCidr, count: int) -> None:
-    drawn = cells(strip, count)
-    found = runs(drawn)
-    assert tuple(answer for _, length, answer in found for _ in range(length)) == drawn
-    assert all(one[2] != other[2] for one, other in pairwise(found))
+def test_a_strip_of_one_answer_is_uniform(strip: JudgedCidr, count: int) -> None:
+    uniform = JudgedCidr(strip.cidr, strip.segments[:1])
+    assert set(cells(uniform, count)) <= {*map(answer_of, uniform.segments), None}
 
 
-@given(st.lists(strips(), max_size=4, unique_by=lambda strip: strip.cidr), COUNTS)
-def test_a_strip_of_one_answer_is_uniform_and_the_legend_names_what_is_drawn(
-    found: list[JudgedCidr], count: int
-) -> None:
-    drawing = draw(report(*found), count)
-    assert set(drawing.legend) == {answer for row in drawing.rows for answer in row.cells}
-    for row in drawing.rows:
-        if row.strip is not None and {answer_of(s) for s in row.strip.segments} == {answer_of(row.strip.segments[0])}:
-            assert set(row.cells) <= {answer_of(row.strip.segments[0]), None}
+STRIPS = st.lists(strips(), max_size=4, unique_by=lambda strip: strip.cidr)
 
 
-@given(st.lists(strips(), max_size=4, unique_by=lambda strip: strip.cidr), st.none() | st.integers(1, 200))
+def answers(strip: JudgedCidr, lines: int) -> list[tuple[Answer | None, ...]]:
+    """The lines of a strip; one that would show nothing has none."""
+    if strip.is_fine:
+        return []
+    drawn = cells(strip, 64 * lines)
+    return [drawn[first : first + 64] for first in range(0, 64 * lines, 64)]
+
+
+@given(STRIPS)
+def test_strips_have_the_symbols_that_the_legend_names(found: list[JudgedCidr]) -> None:
+    lines = CODE.sub("", overlap_text(report(*found))).split("\n")
+    drawn = [line for strip in found for line in answers(strip, 1)]
+    paints = legend(itertools.chain(*drawn), ("eth0",))
+    strips = ["".join(paints[answer].symbol for answer in line) for line in drawn]
+    assert [line.split()[2] for line in lines if line[:1] in "✗•"] == strips
+    named = " ".join(line for line in lines[1:] if line.startswith("   "))
+    assert all(f" {paint.symbol}  {clean(paint.meaning)}" in named for paint in paints.values())
+
+
+@given(STRIPS, st.none() | st.integers(1, 200))
 def test_no_interface_steers_the_terminal(found: list[JudgedCidr], width: int | None) -> None:
-    assert "\x1b" not in to_terminal(overlap_text(report(*found), width=width), io.StringIO())
+    assert "\x1b" not in CODE.sub("", overlap_text(report(*found), width=width))
 
 
-@given(st.lists(strips(), max_size=4, unique_by=lambda strip: strip.cidr))
-def test_a_picture_is_xml_and_stays_within_its_bounds(found: list[JudgedCidr]) -> None:
-    drawing = draw(report(*found), 256)
-    picture = overlap_svg(report(*found))
-    root = ElementTree.fromstring(picture)
+@given(STRIPS, st.integers(40, 200))
+def test_on_a_terminal_every_line_fits(found: list[JudgedCidr], width: int) -> None:
+    lines = CODE.sub("", overlap_text(report(*found), width=width)).split("\n")
+    assert max(map(len, lines)) <= width
+
+
+@given(STRIPS)
+def test_a_picture_is_xml_and_has_the_colours_of_each_strip(found: list[JudgedCidr]) -> None:
+    picture = overlap_picture(report(*found))
     assert picture.isascii()
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    space = "{http://www.w3.org/2000/svg}"
-    boxes = root.findall(f"{space}rect")
-    for box in boxes:
+    root = ElementTree.fromstring(picture)
+    width, height = (float(root.attrib[name]) for name in ("width", "height"))
+    coloured: dict[str, list[str]] = {}
+    for box in root.iter("{http://www.w3.org/2000/svg}rect"):
         x, y, wide, high = (float(box.attrib[name]) for name in ("x", "y", "width", "height"))
-        assert wide > 0
-        assert high > 0
-        assert x >= 0
-        assert y >= 0
-        assert x + wide <= width
-        assert y + high <= height
-    for text in root.findall(f"{space}text"):
-        assert 0 <= float(text.attrib["x"]) <= width
-        assert 0 <= float(text.attrib["y"]) <= height
-    bars = [box for box in boxes if box.attrib["height"] == "26"]
-    wanted = [
-        (length * 3.0, PALETTE[drawing.legend[answer].role].fill)
-        for row in drawing.rows
-        for _, length, answer in runs(row.cells)
-    ]
-    assert [(float(bar.attrib["width"]), bar.attrib["fill"]) for bar in bars] == wanted
+        assert 0 <= x < x + wide <= width
+        assert 0 <= y < y + high <= height
+        if "shape-rendering" in box.attrib:
+            coloured.setdefault(box.attrib["y"], []).extend([box.attrib["fill"]] * round(wide / 12.2))
+    drawn = [line for strip in found for line in answers(strip, 4 if strip.cidr.num_addresses > 64 else 1)]
+    paints = legend(itertools.chain(*drawn), ("eth0",))
+    wanted = [[of_terminal(paints[answer].back) for answer in line] for line in drawn]
+    assert [colours for colours in coloured.values() if len(colours) == 64] == wanted

@@ -1,0 +1,109 @@
+"""What rich draws: pages on a terminal, pictures of them, and progress. Nothing else loads it."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from hostrouting.cli.page import Row
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from rich.console import ConsoleOptions, RenderResult
+    from rich.progress import Progress
+
+    from hostrouting.cli.page import Page
+
+__all__ = ["PICTURE_COLUMNS", "bar", "draw", "picture"]
+
+PICTURE_COLUMNS = 100
+_LEAST_COLUMNS = 40
+
+# White, red, green and the others of a terminal's eight, of which only red and green are used.
+_THEME = TerminalTheme((11, 20, 32), (214, 222, 235), [(255, 255, 255), (255, 123, 114), (127, 219, 138)])
+_SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" width="{{width}}" height="{{height}}">
+<title>{title}</title>
+<style>
+.{{unique_id}}-matrix {{{{ font: {{char_height}}px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace }}}}
+.{{unique_id}}-title {{{{ font: bold 18px sans-serif }}}}
+{{styles}}
+</style>
+<defs>{{lines}}</defs>
+{{chrome}}
+<g transform="translate({{terminal_x}}, {{terminal_y}})">
+{{backgrounds}}
+<g class="{{unique_id}}-matrix">{{matrix}}</g>
+</g>
+</svg>"""
+# What XML 1.0 has no way to write (section 2.2).
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def draw(page: Page, width: int) -> str:
+    """A page with colours, no line of which is wider than a terminal; but a very narrow one breaks them itself."""
+    text = _printed(page, max(width, _LEAST_COLUMNS)).export_text(styles=True)
+    return "\n".join(line.rstrip(" ") for line in text.strip("\n").split("\n"))
+
+
+def picture(page: Page, title: str) -> str:
+    """A page as a picture of a terminal.
+
+    Args:
+        page: lines and rows.
+        title: what the picture shows, a few plain words.
+
+    Returns:
+        An SVG document that needs nothing from elsewhere; in ASCII, so that it stays what it is in any encoding.
+    """
+    svg = _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME, code_format=_SVG.format(title=title))
+    return _NOT_XML.sub("?", svg).encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _printed(page: Page, width: int) -> Console:
+    # Colours are the palette's, whatever terminal or variables there are.
+    out = StringIO()
+    console = Console(file=out, width=width, record=True, force_terminal=True, color_system="256", no_color=False)
+    table = Table.grid(padding=(0, 1))
+    for item in page:
+        if isinstance(item, Row):
+            table.add_row(Text.from_ansi(item.mark), Text(f"{item.label} "), Group(*map(_Paragraph, item.said)))
+            continue
+        if table.row_count:
+            console.print("", table, "", sep="\n")
+            table = Table.grid(padding=(0, 1))
+        console.print(_Paragraph(item))
+    if table.row_count:
+        console.print("", table, "", sep="\n")
+    return console
+
+
+class _Paragraph:
+    """Text that is broken where it has to be; the second line and those after it are indented."""
+
+    def __init__(self, text: str) -> None:
+        self._text = Text.from_ansi(text)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [self._text]
+        if self._text.cell_len > options.max_width:
+            lines = list(self._text.wrap(console, options.max_width - 2))
+        for line in lines:
+            line.rstrip()
+        yield Text("\n  ").join(lines)
+
+
+def bar(stream: TextIO) -> Progress:
+    """A line on a terminal that says what is waited for, and how long still; it is cleared when it is stopped."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = BarColumn(20), TextColumn("{task.description}", markup=False)
+    console = Console(file=stream)
+    return Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
