@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import phases
-from hostrouting.cli import output, page
 from hostrouting.cli.arguments import parse
 from hostrouting.cli.options import UsageError
+from hostrouting.cli.output import complain, say
+from hostrouting.cli.page import bad
 from hostrouting.cli.running import EXIT_FAILURE
 from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.model.text import clean
@@ -37,43 +38,31 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     Returns:
         The exit code.
     """
+    words = sys.argv[1:] if argv is None else argv
     failed = EXIT_FAILURE
     try:
-        options = parse(sys.argv[1:] if argv is None else argv)
+        options = parse(words)
         failed = options.failed
         with _told_all() if options.verbose else nullcontext():
-            code: int = options.run(options, host)
+            code: int = options.run(options, _this_host() if host is None else host)
             return code
-    except UsageError as error:
-        if _is_for_nagios(sys.argv[1:] if argv is None else argv):
-            return _fail_for_nagios(str(error).splitlines()[-1])
-        output.complain(str(error))
-        return EXIT_USAGE
-    except ConfigError as error:
-        return _fail(error, EXIT_CONFIG)
-    except HostRoutingError as error:
-        return _fail(error, EXIT_NOT_PERMITTED if error.is_not_permitted else failed)
-    except phases.Cancelled as error:
+    except (UsageError, HostRoutingError, phases.Cancelled) as error:
+        # A monitoring daemon expects an answer of its own kind, whatever is wrong.
+        if "--output=nagios" in words or ("--output", "nagios") in pairwise(words):
+            return _fail_for_nagios(error)
         return _fail(error, failed)
     except OSError as error:
         # Ours are HostRoutingErrors by now: this is standard output, and what was asked for has been done.
-        output.complain(f"hostrouting: done, but can't write the output: {error.strerror}")
+        complain(f"hostrouting: done, but can't write the output: {error.strerror}")
         return EXIT_OUTPUT
     except SystemExit as end:  # --help, --version
         return end.code if isinstance(end.code, int) else EXIT_USAGE
 
 
-def _is_for_nagios(argv: Sequence[str]) -> bool:
-    """Whether a plugin's answer is expected, whatever is wrong with the other arguments."""
-    words = list(argv)
-    return "--output=nagios" in words or any(pair == ("--output", "nagios") for pair in pairwise(words))
+def _this_host() -> Host:
+    from hostrouting.boot.host import Host
 
-
-def _fail_for_nagios(reason: str) -> int:
-    from hostrouting.cli.nagios import NAGIOS_UNKNOWN, nagios_unknown
-
-    output.say(nagios_unknown(reason))
-    return NAGIOS_UNKNOWN
+    return Host()
 
 
 def _told_all() -> AbstractContextManager[None]:
@@ -82,9 +71,23 @@ def _told_all() -> AbstractContextManager[None]:
     return logged_to_stderr()
 
 
-def _fail(error: BaseException, code: int) -> int:
+def _fail_for_nagios(error: BaseException) -> int:
+    from hostrouting.cli.nagios import nagios_unknown
+
+    said = f"stopped: {error.reason}" if isinstance(error, phases.Cancelled) else str(error)
+    code, line = nagios_unknown(said.splitlines()[-1] if isinstance(error, UsageError) else said)
+    say(line)
+    return code
+
+
+def _fail(error: BaseException, failed: int) -> int:
+    if isinstance(error, UsageError):
+        complain(str(error))
+        return EXIT_USAGE
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
     what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
     for line in "\n".join([what, *notes]).splitlines():
-        output.complain(f"{page.bad('hostrouting:')} {clean(line)}")
-    return code
+        complain(f"{bad('hostrouting:')} {clean(line)}")
+    if isinstance(error, ConfigError):
+        return EXIT_CONFIG
+    return EXIT_NOT_PERMITTED if isinstance(error, HostRoutingError) and error.is_not_permitted else failed

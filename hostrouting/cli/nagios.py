@@ -14,45 +14,45 @@ from hostrouting.overlap.findings import Verdict
 if TYPE_CHECKING:
     from hostrouting.overlap.findings import OverlapReport
 
-__all__ = ["NAGIOS_UNKNOWN", "nagios_line", "nagios_status", "nagios_unknown"]
+__all__ = ["nagios", "nagios_unknown"]
 
-NAGIOS_OK, NAGIOS_WARNING, NAGIOS_CRITICAL, NAGIOS_UNKNOWN = range(4)
+_OK, _WARNING, _CRITICAL, _UNKNOWN = range(4)
 _WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
 # Daemons in between (NRPE, NSCA) cut what is longer, and the performance data stands at the end.
 _TEXT_CHARACTERS = 400
 
 
-def nagios_status(report: OverlapReport) -> int:
-    """The exit code: 0 ok, 1 failures in WARN, 2 failures in STRICT, 3 nothing could be judged."""
-    if report.verdict is Verdict.UNKNOWN or not report.cidrs:
-        return NAGIOS_UNKNOWN
-    if report.verdict is Verdict.OK:
-        return NAGIOS_OK
-    return NAGIOS_CRITICAL if report.mode is OverlapMode.STRICT else NAGIOS_WARNING
+def nagios(report: OverlapReport) -> tuple[int, str]:
+    """A check for a monitoring daemon.
 
+    Args:
+        report: what was found.
 
-def nagios_line(report: OverlapReport) -> str:
-    """The line: status, what fails, and behind ``|`` how many CIDRs fail of how many."""
+    Returns:
+        The exit code (0 ok, 1 failures in WARN, 2 failures in STRICT, 3 nothing could be judged), and a line: status,
+        what fails, and behind ``|`` how many CIDRs fail of how many.
+    """
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")
     if report.verdict is Verdict.UNKNOWN:
         return nagios_unknown(f"nothing could be judged: {report.reason}")
+    is_strict = report.mode is OverlapMode.STRICT
     cidrs, failing = set(report.cidrs), {finding.cidr for finding in report.findings}
+    status, said = _OK, f"{len(cidrs)} expected CIDRs leave by {','.join(report.default_devs)}"
     if failing:
+        status = _CRITICAL if is_strict else _WARNING
         rest = len(report.findings) - 1
         said = f"{len(failing)} of {len(cidrs)} expected CIDRs fail: {report.findings[0].message}"
         said += f"; and {rest} more" if rest else ""
-    else:
-        said = f"{len(cidrs)} expected CIDRs leave by {','.join(report.default_devs)}"
     # A range of 0: anything else alerts. Only the threshold that can be reached is named.
-    thresholds = ";0" if report.mode is OverlapMode.STRICT else "0;"
-    return f"{_text(nagios_status(report), said)} | failing={len(failing)};{thresholds};0;{len(cidrs)}"
+    thresholds = ";0" if is_strict else "0;"
+    return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{len(cidrs)}"
 
 
-def nagios_unknown(reason: str) -> str:
-    """The line of a check that couldn't be made."""
-    return _text(NAGIOS_UNKNOWN, reason)
+def nagios_unknown(reason: str) -> tuple[int, str]:
+    """The same of a check that couldn't be made."""
+    return _UNKNOWN, _text(_UNKNOWN, reason)
 
 
 def _text(status: int, said: str) -> str:

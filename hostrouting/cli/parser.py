@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from hostrouting.cli import output
 from hostrouting.cli.options import UsageError
+from hostrouting.cli.output import columns
 from hostrouting.cli.running import EXIT_FAILURE
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Help", "Parser", "Word", "add_config", "add_output"]
 
-_Run = Callable[[argparse.Namespace, "Host | None"], int]
+_Run = Callable[[argparse.Namespace, "Host"], int]
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -25,7 +26,11 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         width = os.environ.get("COLUMNS", "")
-        super().__init__(prog, width=(int(width) if width.isdecimal() else output.columns(sys.stdout) or 80) - 2)
+        super().__init__(prog, width=(int(width) if width.isdecimal() else columns(sys.stdout) or 80) - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Take the indentation of docstrings away."""
+        return super()._fill_text(inspect.cleandoc(text), width, indent)
 
 
 class Parser(argparse.ArgumentParser):

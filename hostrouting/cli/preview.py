@@ -11,25 +11,18 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import plan_now
-from hostrouting.routes.resolve import describe_missing, resolve
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from ipaddress import IPv4Address
-
-    from hostrouting.config.routing import Config, StaticRoute
+    from hostrouting.config.routing import Config
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.routes import Route
-    from hostrouting.overlap.findings import OverlapReport
     from hostrouting.routes.plan import RoutePlan
 
-__all__ = ["as_planned", "propose", "resolve_now", "will_start"]
+__all__ = ["NextStart", "as_installed", "will_start"]
 
 _NAMED_FINDINGS = 3
 
@@ -53,7 +46,7 @@ class NextStart:
         return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
 
 
-def as_planned(plan: RoutePlan, backend: RouteBackend) -> RouteBackend:
+def _as_planned(plan: RoutePlan, backend: RouteBackend) -> RouteBackend:
     """The kernel as it would be once a plan is carried out; it can be asked and not changed."""
     if plan.is_empty:
         return backend
@@ -80,7 +73,7 @@ def will_start(config: Config, backend: RouteBackend, plan: RoutePlan, missing: 
     consumer = config.consumer
     if missing is not None:
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
-    result = check_overlap(config.without_waits(), as_planned(plan, backend), CancelScope())
+    result = check_overlap(config.without_waits(), _as_planned(plan, backend), CancelScope())
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
@@ -93,44 +86,13 @@ def will_start(config: Config, backend: RouteBackend, plan: RoutePlan, missing: 
     return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
 
 
-def propose(
-    config: Config,
-    backend: RouteBackend,
-    scope: CancelScope,
-    *,
-    keeps_routes: bool = False,
-    nameservers: Sequence[IPv4Address] = (),
-) -> OverlapReport:
-    """Check the host as it would be with the routes of a config.
-
-    Args:
-        config: the expected CIDRs, and the routes that the proposal is to join.
-        backend: the kernel to ask.
-        scope: ends the wait for a default route.
-        keeps_routes: whether our routes that are there stay; else those that the config doesn't name are gone.
-        nameservers: that the host asks.
-
-    Returns:
-        The report; its ``remedy`` is the proposal.
+def as_installed(config: Config, backend: RouteBackend) -> RouteBackend:
+    """The kernel as it would be with the routes of a config.
 
     Raises:
-        RouteError: the routes of the config can't be installed as it is.
+        RouteError: they can't be installed as it is.
     """
-    if not keeps_routes:
-        plan, missing = plan_now(config, backend)
-        if missing is not None:
-            raise RouteError(f"can't propose routes beside those of the config: still missing is {missing}")
-        backend = as_planned(plan, backend)
-    return check_overlap(config, backend, scope, nameservers=nameservers)
-
-
-def resolve_now(entries: Sequence[StaticRoute], backend: RouteBackend) -> tuple[Route, ...]:
-    """Static routes as the kernel would get them at this moment.
-
-    Raises:
-        RouteError: something is missing, or one can't ever be installed.
-    """
-    resolution = resolve(entries, backend.links(), backend.addresses(), backend.routes(Table.MAIN))
-    if resolution.missing:
-        raise RouteError(f"can't fill in the routes: still missing is {describe_missing(resolution.missing)}")
-    return resolution.routes
+    plan, missing = plan_now(config, backend)
+    if missing is not None:
+        raise RouteError(f"can't propose routes beside those of the config: still missing is {missing}")
+    return _as_planned(plan, backend)

@@ -1,0 +1,214 @@
+"""What each command that judges a host does: a few lines over the tasks. Docstrings are the help."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import phases
+from hostrouting.cli.azure import neighbours
+from hostrouting.cli.options import asked_host, load, read_with_cidrs
+from hostrouting.cli.output import columns, complain, say
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_task, say_json
+from hostrouting.config.routing import SECTION
+from hostrouting.model.errors import RouteError
+from hostrouting.model.routes import Table
+from hostrouting.model.text import to_json_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from ipaddress import IPv4Address
+
+    from hostrouting.boot.host import Host
+    from hostrouting.config.routing import Config, StaticRoute
+    from hostrouting.doctor.examine import DoctorReport
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.routes import Route
+    from hostrouting.overlap.findings import OverlapReport
+
+__all__ = ["check", "doctor", "fix"]
+
+
+def check(options: argparse.Namespace, host: Host) -> int:
+    """Check now that every expected CIDR leaves by the default route's interface.
+
+    Every address counts: the tables cut each CIDR into ranges, and the kernel is asked about each of them; where a
+    policy rule has a "from", also for connections from the source that they get. Waits for a default route, waitSeconds
+    at most (30 without a CONFIG). Writes no marker. Exits with 0 if all is well, with 1 if a CIDR is shadowed, has no
+    route or is discarded, with 2 if nothing could be judged.
+
+      hostrouting check                                        the CIDRs of /etc/aks-flex-node/config.json
+      hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
+      hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host, as recorded (waits for nothing)
+      hostrouting check --output svg > check.svg                     a picture for a ticket
+      hostrouting check --output nagios                              one line with performance data; waits for nothing;
+                                                                     exits with 0, 1 (fails, WARN), 2 (fails, STRICT), 3
+    """
+    from hostrouting.overlap.findings import Verdict
+
+    if options.report:
+        return _explain_verdict(host)
+    _, config = read_with_cidrs(options, host)
+    on, recorded = asked_host(options, host)
+    is_waiting = recorded is None and options.output != "nagios"
+    result = _judge(config if is_waiting else config.without_waits(), on.routes)
+    if options.output == "nagios":
+        from hostrouting.cli.nagios import nagios
+
+        code, line = nagios(result)
+        say(line)
+        return code
+    if options.output == "json":
+        say_json(result.to_json())
+    elif options.output == "svg":
+        from hostrouting.cli.report import overlap_picture
+
+        say(overlap_picture(result))
+    else:
+        from hostrouting.cli.report import overlap_text
+
+        say(overlap_text(result, width=columns(sys.stdout)))
+        if result.findings and _has_more_to_install(config, on):
+            say("CONFIG has routes that aren't installed; how it looks with them tells: hostrouting fix, plan")
+    return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
+
+
+def _judge(config: Config, backend: RouteBackend, nameservers: Sequence[IPv4Address] = ()) -> OverlapReport:
+    from hostrouting.overlap.check import check_overlap
+
+    task = phases.task("check")(lambda scope: check_overlap(config, backend, scope, nameservers=nameservers))
+    result: OverlapReport = run_task(task)
+    return result
+
+
+def _has_more_to_install(config: Config, on: Host) -> bool:
+    """Whether routes of the config aren't there yet, or can't be."""
+    from hostrouting.routes.plan import plan_now
+
+    if not config.static_routes.routes:
+        return False
+    try:
+        plan, missing = plan_now(config, on.routes)
+    except RouteError:
+        return True
+    return missing is not None or not plan.is_empty
+
+
+def _explain_verdict(host: Host) -> int:
+    """Judge again by the installed config, say all of it on standard error, and leave the report beside the marker.
+
+    Returns:
+        0; 1 if the marker says otherwise: then nothing is said or left of a verdict that isn't the script's.
+    """
+    from hostrouting.boot.files import write_if_changed
+    from hostrouting.boot.manifest import Manifest
+    from hostrouting.overlap.markers import marked_verdict
+    from hostrouting.overlap.wording import advice, summary
+
+    report = _judge(Manifest.load(host.layout).config.without_waits(), host.routes)
+    marked = marked_verdict(host.layout)
+    if report.verdict is not marked:
+        complain(f"hostrouting: the marker says {marked}, and the host is {report.verdict} by now")
+        return EXIT_FAILURE
+    write_if_changed(host.layout.report, to_json_text(report.to_json()))
+    for line in (summary(report), *advice(report), *(f"{note.kind}: {note.message}" for note in report.notes)):
+        complain(line)
+    return 0
+
+
+def fix(options: argparse.Namespace, host: Host) -> int:
+    """Print the config that mends what a check finds.
+
+    The fewest routes that cover every failing address and none that is fine, each longer than the route that wins
+    there. With CONFIG the whole document with these merged in, as if its own routes were installed already; with --cidr
+    alone a document with the proposal alone. What no route can mend, and what else changes sides, is said on standard
+    error. Changes nothing. Exits with 0, with 1 if something isn't mendable (the rest is printed), with 2 if nothing
+    could be judged.
+
+      hostrouting fix config.json > mended.json && hostrouting apply mended.json
+      hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes netplan keeps
+      hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, as it was recorded
+    """
+    from hostrouting.boot.resolvers import nameservers
+    from hostrouting.cli.preview import as_installed
+    from hostrouting.cli.report import remedy_lines
+    from hostrouting.overlap.findings import Verdict
+    from hostrouting.routes import formats
+
+    document, config = read_with_cidrs(options, host)
+    on, recorded = asked_host(options, host)
+    # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
+    backend = on.routes if document is None else as_installed(config, on.routes)
+    if recorded is None:
+        result = _judge(config, backend, nameservers(on.layout))
+    else:
+        result = _judge(config.without_waits(), backend, recorded.nameservers)
+    for line in remedy_lines(result):
+        complain(line)
+    if result.verdict is Verdict.UNKNOWN:
+        return EXIT_CHECK_UNKNOWN
+    if _has_more_to_install(config, on):
+        complain("this is so once the routes that CONFIG has already are installed: hostrouting apply")
+    if options.cidr:
+        complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
+    entries = result.remedy.routes
+    if options.format == "config":
+        say_json(_merged(document, entries))
+    else:
+        write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
+        say(write(_resolved(entries, on.routes)).rstrip())
+    return EXIT_FAILURE if result.remedy.unmendable else 0
+
+
+def _merged(document: dict[str, Any] | None, entries: Sequence[StaticRoute]) -> dict[str, Any]:
+    """A config's document with some more static routes; without one, a document of these alone."""
+    if document is None:
+        document = {}
+    elif not entries:
+        return document
+    section = document.get(SECTION) or {}
+    routes = section.get("staticRoutes") or {}
+    more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
+    return document | {SECTION: section | {"staticRoutes": routes | more}}
+
+
+def _resolved(entries: Sequence[StaticRoute], backend: RouteBackend) -> tuple[Route, ...]:
+    """Static routes as the kernel would get them at this moment."""
+    from hostrouting.routes.resolve import describe_missing, resolve
+
+    resolution = resolve(entries, backend.links(), backend.addresses(), backend.routes(Table.MAIN))
+    if resolution.missing:
+        raise RouteError(f"can't fill in the routes: still missing is {describe_missing(resolution.missing)}")
+    return resolution.routes
+
+
+def doctor(options: argparse.Namespace, host: Host) -> int:
+    """Does the gate on this host hold, and what may break it.
+
+    First, what the check says now. Then looks at the units as systemd has them in memory, at what is installed (all of
+    it against what CONFIG renders), at the kernel's routes, and at who may take them away; each finding with its
+    remedy. Changes nothing. Without a CONFIG, and without the default one, what is installed is compared with what its
+    own scripts were rendered from. Exits with 0 if nothing is broken, with 1 otherwise; what only may break later is
+    listed.
+
+      ✓ is fine;  ✗ is broken now;  • may break later;  ? couldn't be examined
+    """
+    import shlex
+
+    from hostrouting.boot.files import read_text
+    from hostrouting.cli.doctor_text import doctor_text
+    from hostrouting.doctor.examine import examine
+
+    has_config = options.config is not None or read_text(host.layout.config) is not None
+    name = "" if options.config is None and has_config else shlex.quote(options.config or "CONFIG")
+    config = load(options, host) if has_config else None
+    more = neighbours.examinations(options, host, has_config=has_config)
+    report: DoctorReport = run_task(
+        phases.task("doctor")(lambda scope: examine(host, config, more=more, config_name=name, scope=scope))
+    )
+    if options.output == "json":
+        say_json(report.to_json())
+    else:
+        say(doctor_text(report, width=columns(sys.stdout)))
+    return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0
