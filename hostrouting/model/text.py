@@ -22,7 +22,8 @@ def shown(value: object) -> str:
 def shortened(words: Sequence[str], separator: str, most: int) -> str:
     """Some words for a person: no more than that many, and how many there are besides."""
     rest = len(words) - most
-    return separator.join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
+    glue = " " if separator == ", " else separator
+    return separator.join(words[:most]) + (f"{glue}and {rest} more" if rest > 0 else "")
 
 
 def clean(text: str) -> str:

@@ -44,12 +44,8 @@ _NETWORKD = """\
 # netplan 0.106 writes larger ones as negative numbers, which networkd ignores; 1.1 still loses the largest.
 _NETPLAN_METRIC_MAX = 2**31 - 1
 
-# A setting beside the interfaces' names, for 0.106 and 1.1 alike, quoted or not.
-_NETPLAN_SETTING = "renderer"
-
-# Anything else might be another type than a string in YAML 1.1 or 1.2: 1e3, 0x1, .inf, -1, ~, on.
-_YAML_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-_YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+# Anything else might be another type than a string in YAML 1.1 or 1.2: 1e3, 0x1, .inf, -1, on, null.
+_YAML_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[0-9]")
 
 
 class _Unsayable(Exception):
@@ -92,7 +88,8 @@ def as_netplan(routes: Sequence[Route]) -> str:
         return ""
     parts = [_NETPLAN, "network:\n  version: 2\n  ethernets:\n"]
     for dev, texts in _by_device(items).items():
-        parts += [f"    {_yaml_word(dev)}:\n      routes:\n", *texts]
+        name = dev if _YAML_PLAIN.fullmatch(dev) else f'"{dev}"'
+        parts += [f"    {name}:\n      routes:\n", *texts]
     return "".join(parts)
 
 
@@ -154,35 +151,23 @@ def _netplan_item(route: Route) -> str:
         raise _Unsayable("it takes no IPv6 gateway for an IPv4 destination (RFC 8950); use networkd or ip")
     if route.metric > _NETPLAN_METRIC_MAX:
         raise _Unsayable(f"it loses metrics above {_NETPLAN_METRIC_MAX}; choose a smaller one, or use networkd or ip")
-    if hop.dev == _NETPLAN_SETTING:
-        raise _Unsayable(f"it takes {_NETPLAN_SETTING} for a setting, not for an interface; use networkd or ip")
-    rows = [f"to: {route.destination}"]
-    if hop.gateway is None:
-        rows.append("scope: link")
-    else:
-        rows += [f"via: {hop.gateway}", *(["on-link: true"] if hop.onlink else [])]
-    if route.source is not None:
-        rows.append(f"from: {route.source}")
-    if route.mtu is not None:
-        rows.append(f"mtu: {route.mtu:d}")
-    if route.metric:
-        rows.append(f"metric: {route.metric:d}")
+    rows = [f"to: {route.destination}", "scope: link" if hop.gateway is None else f"via: {hop.gateway}"]
+    rows += ["on-link: true"] if hop.onlink else []
+    rows += _rest(route, "from: ", "mtu: ", "metric: ")
     return "        - " + "\n          ".join(rows) + "\n"
 
 
 def _networkd_section(route: Route) -> str:
-    rows = [f"Destination={route.destination}"]
-    if len(route.hops) == 1:
-        rows += _networkd_hop(route.hops[0])
-    else:
-        rows += [_networkd_hop_of_many(hop) for hop in route.hops]
-    if route.source is not None:
-        rows.append(f"PreferredSource={route.source}")
-    if route.mtu is not None:
-        rows.append(f"MTUBytes={route.mtu:d}")
-    if route.metric:
-        rows.append(f"Metric={route.metric:d}")
-    return "".join(f"{row}\n" for row in ("[Route]", *rows))
+    rows = ["[Route]", f"Destination={route.destination}"]
+    rows += _networkd_hop(route.hops[0]) if len(route.hops) == 1 else map(_networkd_hop_of_many, route.hops)
+    rows += _rest(route, "PreferredSource=", "MTUBytes=", "Metric=")
+    return "\n".join(rows) + "\n"
+
+
+def _rest(route: Route, source: str, mtu: str, metric: str) -> list[str]:
+    """What a route has besides its hops."""
+    rest = ((source, route.source), (mtu, route.mtu), (metric, route.metric or None))
+    return [f"{key}{value}" for key, value in rest if value is not None]
 
 
 def _networkd_hop(hop: NextHop) -> list[str]:
@@ -196,9 +181,4 @@ def _networkd_hop_of_many(hop: NextHop) -> str:
     if hop.gateway is None or hop.onlink:
         what = "without a gateway" if hop.gateway is None else "with an onlink gateway"
         raise _Unsayable(f"it has no multipath hops {what}; name one interface as dev, or use ip")
-    return f"MultiPathRoute={hop.gateway}@{hop.dev} {hop.weight:d}"
-
-
-def _yaml_word(text: str) -> str:
-    is_plain = _YAML_PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS
-    return text if is_plain else f'"{text}"'
+    return f"MultiPathRoute={hop.gateway}@{hop.dev} {hop.weight}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Table
+from hostrouting.model.text import shortened
 from hostrouting.routes.plan import RoutePlan
 
 if TYPE_CHECKING:
@@ -55,15 +56,8 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
     Raises:
         RouteError: the kernel refused; what was changed until then is for ``undo``.
     """
-    added: list[Route] = []
-    undo.push(partial(_take_back, backend.delete, added))
-    for add in _bulks(plan.add, scope):
-        added += add
-        _write(backend.add, add, "add")
-    for replace in _bulks(plan.replace, scope):
-        _see_unchanged([item.old for item in replace], backend)
-        undo.push(partial(_write, backend.replace, [item.old for item in replace], "put back"))
-        _write(backend.replace, [item.new for item in replace], "replace")
+    for verb, failures in _add_and_replace(plan, backend, scope, undo):
+        _refuse(verb, failures)
     # Each delete reads all our routes first: no more than a few calls, or the time grows with the square.
     for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
         undo.push(partial(_write, backend.add, remove[::-1], "put back", fine=errnos.EEXIST))
@@ -88,17 +82,8 @@ def apply_what_goes(
         RouteError: the kernel can't be asked, or doesn't remove a route; what was changed until then is for ``undo``.
     """
     refusals: dict[Route, str] = {}
-    added: list[Route] = []
-    undo.push(partial(_take_back, backend.delete, added))
-    for add in _bulks(plan.add, scope):
-        added += add
-        refusals |= {failure.route: _explain("add", failure) for failure in backend.add(add)}
-    for replace in _bulks(plan.replace, scope):
-        old = [item.old for item in replace]
-        _see_unchanged(old, backend)
-        undo.push(partial(_write, backend.replace, old, "put back"))
-        failures = backend.replace([item.new for item in replace])
-        refusals |= {failure.route: _explain("replace", failure) for failure in failures}
+    for verb, failures in _add_and_replace(plan, backend, scope, undo):
+        refusals |= {failure.route: _explain(verb, failure) for failure in failures}
     remove = () if refusals else plan.remove
     apply_routes(RoutePlan(remove=remove), backend, scope, undo)
     done = RoutePlan(
@@ -107,6 +92,22 @@ def apply_what_goes(
         remove=remove,
     )
     return done, refusals
+
+
+def _add_and_replace(
+    plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
+) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
+    """What was done with each bulk, and what the kernel refused of it."""
+    added: list[Route] = []
+    undo.push(lambda: _write(backend.delete, added[::-1], "take back", fine=errnos.ESRCH))
+    for add in _bulks(plan.add, scope):
+        added += add
+        yield "add", backend.add(add)
+    for replace in _bulks(plan.replace, scope):
+        old = [item.old for item in replace]
+        _see_unchanged(old, backend)
+        undo.push(partial(_write, backend.replace, old, "put back"))
+        yield "replace", backend.replace([item.new for item in replace])
 
 
 def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
@@ -120,32 +121,23 @@ def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
             raise RouteError(f"can't replace {route}: meanwhile somebody else has put {now} in its place; run again")
 
 
-def _take_back(delete: _BulkCall, added: list[Route]) -> None:
-    _write(delete, added[::-1], "take back", fine=errnos.ESRCH)
-
-
 def _bulks(items: Sequence[T], scope: CancelScope, size: int = BULK_ROUTES) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), size):
         scope.check()
         yield items[start : start + size]
 
 
-def _write(
-    call: _BulkCall,
-    routes: Sequence[Route],
-    verb: str,
-    *,
-    fine: int | None = None,
-) -> None:
-    failures = [failure for failure in call(routes) if failure.errno != fine]
+def _write(call: _BulkCall, routes: Sequence[Route], verb: str, *, fine: int | None = None) -> None:
+    _refuse(verb, [failure for failure in call(routes) if failure.errno != fine])
+
+
+def _refuse(verb: str, failures: Sequence[RouteFailure]) -> None:
     if not failures:
         return
-    lines = [_explain(verb, failure) for failure in failures[:_NAMED_FAILURES_MAX]]
-    if len(failures) > len(lines):
-        lines.append(f"and {len(failures) - len(lines)} more")
+    text = shortened([_explain(verb, failure) for failure in failures], "\n", _NAMED_FAILURES_MAX)
     # EACCES is the FIB's word for prohibit, not one about us.
     errno = failures[0].errno
-    raise RouteError("\n".join(lines), errno=None if errno == errnos.EACCES else errno)
+    raise RouteError(text, errno=None if errno == errnos.EACCES else errno)
 
 
 def _explain(verb: str, failure: RouteFailure) -> str:

@@ -61,13 +61,9 @@ class RoutePlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON; each route as ``ip route show`` prints it."""
-        return {
-            "add": [str(route) for route in self.add],
-            "replace": [{"old": str(item.old), "new": str(item.new)} for item in self.replace],
-            "remove": [str(route) for route in self.remove],
-            "unchanged": [str(route) for route in self.unchanged],
-            "foreign": [str(route) for route in self.foreign],
-        }
+        replace = [{"old": str(item.old), "new": str(item.new)} for item in self.replace]
+        rest = {name: [*map(str, getattr(self, name))] for name in ("remove", "unchanged", "foreign")}
+        return {"add": [*map(str, self.add)], "replace": replace} | rest
 
 
 @attrs.frozen
@@ -107,14 +103,8 @@ class RoutesReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON; each route as ``ip route show`` prints it."""
-        return {
-            "schema": 1,
-            "added": [str(route) for route in self.added],
-            "replaced": [str(route) for route in self.replaced],
-            "removed": [str(route) for route in self.removed],
-            "unchanged": [str(route) for route in self.unchanged],
-            "foreign": [str(route) for route in self.foreign],
-        }
+        names = ("added", "replaced", "removed", "unchanged", "foreign")
+        return {"schema": 1} | {name: [*map(str, getattr(self, name))] for name in names}
 
 
 def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
@@ -168,11 +158,10 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
             refusals.append(_refuse_connected(route, connected))
         elif there is None:
             sorted_["add"].append(route)
+        elif there.is_ours and _is_same(there, route):
+            sorted_["unchanged"].append(there)
         elif there.is_ours:
-            if _is_same(there, route):
-                sorted_["unchanged"].append(there)
-            else:
-                sorted_["replace"].append(Replacement(there, route))
+            sorted_["replace"].append(Replacement(there, route))
         elif there.has_same_next_hops(route):
             sorted_["foreign"].append(there)
         else:

@@ -11,6 +11,7 @@ from hostrouting.config.routing import ONLINK, StaticRoute
 from hostrouting.kernel.default_route import default_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope
+from hostrouting.model.text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,9 +101,7 @@ def resolve(
 
 def describe_missing(missing: Sequence[Missing]) -> str:
     """What is missing, in one phrase, each with a route that needs it."""
-    words = [f"{item.what}, for {item.route}" for item in missing[:_NAMED_ROUTES_MAX]]
-    rest = len(missing) - len(words)
-    return "; ".join(words) + (f"; and {rest} more" if rest else "")
+    return shortened([f"{item.what}, for {item.route}" for item in missing], "; ", _NAMED_ROUTES_MAX)
 
 
 class _NotThere(Exception):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import numbers, own_addresses
 from hostrouting.model.routes import Table
+from hostrouting.model.text import shortened
 from hostrouting.model.uncollected import uncollected
 from hostrouting.routes.proof import unproven
 
@@ -58,8 +59,7 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
     losers = [_beaten(route, answer, is_there=route.key in there) for route, answer in beaten]
     losers += _covered(covered, main, local)
     if losers:
-        rest = len(losers) - _NAMED_MAX
-        raise RouteError("\n".join([*losers[:_NAMED_MAX], *([f"and {rest} more"] if rest > 0 else [])]))
+        raise RouteError(shortened(losers, "\n", _NAMED_MAX))
 
 
 def _wins(route: Route, answer: Lookup) -> bool:
