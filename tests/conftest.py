@@ -32,7 +32,7 @@ from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 # The host's network namespace, as the process that was started first has seen it; workers inherit the word.
 _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
@@ -159,27 +159,22 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to change rules of nft and ebtables, and routes by ip, in the host's network namespace."""
-    remove_rules = LinuxBridgeNode.remove_rules
+    """Refuse to change rules of nft and ebtables, and what ip changes, in the host's network namespace."""
 
-    def guard(what: object) -> None:
-        if repr(this_namespace()) == os.environ[_HOST]:
-            raise AssertionError(f"a test was about to change the host's rules: {what!r}")
-
-    def guarded(change: Callable[[LinuxProbeNode, Any], None]) -> Callable[[LinuxProbeNode, Any], None]:
-        def checked(self: LinuxProbeNode, what: Any) -> None:
-            guard(what)
+    def guarded(change: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def checked(self: Any, what: Any) -> None:
+            if repr(this_namespace()) == os.environ[_HOST]:
+                raise AssertionError(f"a test was about to change the host's network: {what!r}")
             change(self, what)
 
         return checked
 
-    def guarded_remove_rules(self: LinuxBridgeNode, rules: Sequence[str]) -> None:
-        guard(rules)
-        remove_rules(self, rules)
-
-    for name in ("load", "pin", "unpin"):
-        monkeypatch.setattr(LinuxProbeNode, name, guarded(getattr(LinuxProbeNode, name)))
-    monkeypatch.setattr(LinuxBridgeNode, "remove_rules", guarded_remove_rules)
+    for node, changes in (
+        (LinuxProbeNode, ("load", "pin", "unpin")),
+        (LinuxBridgeNode, ("remove_rules", "remove_neighbours")),
+    ):
+        for name in changes:
+            monkeypatch.setattr(node, name, guarded(getattr(node, name)))
 
 
 def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno as errnos
+import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -49,6 +50,14 @@ class Programs:
         if done.returncode:
             raise self.refusal(attempt, done)
         return done.stdout
+
+    def ask_ip(self, attempt: str, *argv: str) -> list[dict[str, Any]]:
+        """What ip or bridge lists; nothing, of an interface that isn't there."""
+        done = self.run(attempt, *argv)
+        if done.returncode and "Cannot find" not in done.stderr:
+            raise self.refusal(attempt, done)
+        found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+        return found
 
     def run(self, attempt: str, *argv: str, text: str | None = None) -> CompletedProcess[str]:
         """Run a program to its end.

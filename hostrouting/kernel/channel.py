@@ -1,7 +1,7 @@
-"""rtnetlink over pyroute2, for what isn't hot: links, addresses and rules to change, neighbours. Its only user.
+"""rtnetlink over pyroute2, for what isn't hot: links, addresses and rules to change. Its only user.
 
 pyroute2 drops keywords that it doesn't know, so nothing is passed through: a ``Request`` names all that it means,
-and ``Channel`` sends just that. Attributes carry the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*, NDA_*), which
+and ``Channel`` sends just that. Attributes carry the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*), which
 are those of the kernel's headers.
 
 pyroute2 is imported when the first channel is opened: it takes 130 ms, and brings asyncio.
@@ -63,7 +63,6 @@ def _message_classes() -> dict[int, Any]:
     from pyroute2.netlink.rtnl.fibmsg import fibmsg
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-    from pyroute2.netlink.rtnl.ndmsg import ndmsg
 
     def extended(base: Any, *more: tuple[int, str, str]) -> Any:
         rows = [row if isinstance(row[0], int) else (number, *row) for number, row in enumerate(base.nla_map)]
@@ -76,7 +75,6 @@ def _message_classes() -> dict[int, Any]:
         # A hardware address has six bytes on Ethernet only.
         (extended(ifinfmsg, (1, "IFLA_ADDRESS", "cdata")), (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK)),
         (ifaddrmsg, (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR, rtnl.RTM_GETADDR)),
-        (ndmsg, (rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH, rtnl.RTM_GETNEIGH)),
         (extended(fibmsg, (25, "FRA_DSCP", "uint8")), (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)),
     )
     return {kind: message_class for message_class, kinds in families for kind in kinds}
@@ -160,7 +158,7 @@ def read(attempt: str, ask: Callable[[Channel], T]) -> T:
     """Read until an answer can be relied upon.
 
     Args:
-        attempt: in words, "list the neighbours".
+        attempt: in words, "list the interfaces".
         ask: reads; called anew if what it read changed meanwhile.
 
     Raises:

@@ -137,11 +137,8 @@ class LinuxProbeNode:
 
     def _ask_ip(self, *words: str) -> list[dict[str, Any]]:
         """What ip shows of IPv6; for a kernel without it, the kernel would answer with IPv4's."""
-        if not _IPV6.exists():
-            return []
-        said = self._programs.ask(f"read IPv6's {words[0]}es", "ip", "-6", "-j", "-N", *words)
-        found: list[dict[str, Any]] = json.loads(said or "[]")
-        return found
+        attempt = f"read IPv6's {words[0]}es"
+        return self._programs.ask_ip(attempt, "ip", "-6", "-j", "-N", *words) if _IPV6.exists() else []
 
 
 def _hops(route: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The node itself: ebtables(8), and the kernel's neighbours over netlink.
+"""The node itself: ebtables(8), ip(8) and bridge(8), and by netlink what is at the other end of a pair.
 
 ebtables comes in two variants, each with rules of its own: one keeps them in nftables, the other, the legacy one, in
 tables of old that the kernel can only replace as a whole. Only the first can delete some rules in one transaction, and
@@ -7,10 +7,7 @@ only its rules are read and deleted here.
 
 from __future__ import annotations
 
-import errno as errnos
 import os
-import socket
-from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,12 +17,12 @@ from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.programs import Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.layout import SEARCH_PATH
-from hostrouting.kernel.channel import Channel, Message, Request, channel, read, rtnl
+from hostrouting.kernel.channel import Channel, Message, Request, read, rtnl
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.model.errors import RouteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 __all__ = ["LinuxBridgeNode"]
@@ -38,8 +35,6 @@ _LEGACY_NOTE = (
     "`ebtables-legacy --concurrent -t nat -D ...`"
 )
 
-# linux/neighbour.h
-_NUD_PERMANENT, _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x80, 0x10, 0x1
 _NO_NAMESPACE = -1  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
 _WITHOUT_STATISTICS = ("IFLA_EXT_MASK", rtnl.RTEXT_FILTER_SKIP_STATS)
 
@@ -65,9 +60,16 @@ class LinuxBridgeNode:
             rules = self._rules()
         except AzureVnetError as error:
             problem = error
-        with _as_azure_vnet_error():
+        try:
             hops = [hop for route in NetlinkBackend().routes() for hop in route.hops]
-            neighbours, interfaces = read("list neighbours and interfaces", partial(_look_around, bridge))
+            neighbours = self._neighbours(bridge)
+            seen: dict[str, list[str]] = {}
+            for entry in self._programs.ask_ip("list the bridge's MACs", "bridge", "-j", "fdb", "show", "br", bridge):
+                seen.setdefault(entry["ifname"], []).append(entry["mac"])
+            # Last, as the port says.
+            interfaces = read("list the interfaces", partial(_interfaces, seen))
+        except RouteError as error:
+            raise AzureVnetError(str(error), errno=error.errno) from error
         has_bridge = any(interface.name == bridge for interface in interfaces)
         if problem is not None:
             # Without the bridge no frame meets any rule.
@@ -102,66 +104,37 @@ class LinuxBridgeNode:
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
         """Delete neighbours; one that isn't there is fine."""
-        with _as_azure_vnet_error(), channel("delete neighbours") as opened:
-            for neighbour in neighbours:
-                try:
-                    opened.ask(_deletion(neighbour))
-                except rtnl.RefusedError as refusal:
-                    if refusal.errno not in (errnos.ENOENT, errnos.ENODEV):
-                        raise
+        for neighbour in neighbours:
+            attempt = f"delete the neighbour {neighbour}"
+            words = ("neighbour", "delete", str(neighbour.address), "dev", neighbour.dev)
+            done = self._programs.run(attempt, "ip", *words)
+            if done.returncode and not any(word in done.stderr for word in ("No such file", "Cannot find device")):
+                raise self._programs.refusal(attempt, done)
+
+    def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:
+        """The permanent ones that no daemon has learned or manages."""
+        words = ("neighbour", "show", "dev", bridge, "nud", "permanent")
+        return tuple(
+            Neighbour(bridge, ip_address(entry["dst"]), entry["lladdr"])
+            for entry in self._programs.ask_ip("list the bridge's neighbours", "ip", "-j", *words)
+            if "lladdr" in entry and not {"extern_learn", "managed"} & entry.keys()
+        )
 
 
-@contextmanager
-def _as_azure_vnet_error() -> Iterator[None]:
-    try:
-        yield
-    except RouteError as error:
-        hint = "; run as root" if error.is_not_permitted else ""
-        raise AzureVnetError(f"{error}{hint}", errno=error.errno) from error
-
-
-def _deletion(neighbour: Neighbour) -> Request:
-    family = socket.AF_INET if neighbour.address.version == 4 else socket.AF_INET6
-    fields = {"family": family, "ifindex": rtnl.Indexes()[neighbour.dev]}
-    return Request(rtnl.RTM_DELNEIGH, rtnl.DELETE, fields, (("NDA_DST", str(neighbour.address)),))
-
-
-def _look_around(bridge: str, opened: Channel) -> tuple[tuple[Neighbour, ...], tuple[Interface, ...]]:
-    """The bridge's neighbours; then all interfaces, with what is behind each."""
-    neighbours: list[Neighbour] = []
-    seen: dict[int, list[str]] = {}
-    try:
-        index = rtnl.Indexes()[bridge]
-    except rtnl.RefusedError:
-        pass
-    else:
-        found = opened.dump(rtnl.RTM_GETNEIGH, {"family": socket.AF_UNSPEC}, ("NDA_IFINDEX", index))
-        neighbours += [
-            Neighbour(bridge, ip_address(one.get_attr("NDA_DST")), one.get_attr("NDA_LLADDR"))
-            for one in found
-            if _is_permanent(one)
-        ]
-        for one in opened.dump(rtnl.RTM_GETNEIGH, {"family": socket.AF_BRIDGE}, ("NDA_MASTER", index)):
-            seen.setdefault(one["ifindex"], []).append(one.get_attr("NDA_LLADDR"))
+def _interfaces(seen: Mapping[str, Sequence[str]], opened: Channel) -> tuple[Interface, ...]:
     links = {message["index"]: message for message in opened.dump(rtnl.RTM_GETLINK, {}, _WITHOUT_STATISTICS)}
     # pyroute2 decodes the names that are UTF-8 and leaves others as they are.
     names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
-    return tuple(neighbours), tuple(
+    return tuple(
         Interface(
             names[index],
             _mac(link) or "",
             names.get(link.get_attr("IFLA_MASTER")),
             _far_mac(opened, index, link),
-            tuple(seen.get(index, ())),
+            tuple(seen.get(names[index], ())),
         )
         for index, link in sorted(links.items())
     )
-
-
-def _is_permanent(neighbour: Message) -> bool:
-    is_managed = (neighbour.get_attr("NDA_FLAGS_EXT") or 0) & _NTF_EXT_MANAGED
-    is_foreign = neighbour["flags"] & _NTF_EXT_LEARNED or is_managed
-    return bool(neighbour["state"] & _NUD_PERMANENT and neighbour.get_attr("NDA_LLADDR") and not is_foreign)
 
 
 def _mac(link: Message) -> str | None:

@@ -97,7 +97,7 @@ class AzureVnetReport:
     Args:
         removed: what went.
         kept: what is on the bridge or of azure-vnet's shape, and stays.
-        notes: what couldn't be looked at, and what is worth knowing, in words.
+        notes: what couldn't be looked at, in words.
         other_rules: as in the plan.
     """
 

@@ -1,4 +1,4 @@
-"""RemoveStaleAzureVnet: look -> plan (pure) -> remove -> look again.
+"""RemoveStaleAzureVnet: look -> plan (pure) -> remove.
 
 Whatever a crash leaves half done, the next run finishes: neighbours go first, since it is the rules that tell whose
 they are.
@@ -100,7 +100,7 @@ class RemoveStaleAzureVnet:
             What went and what stays, each with its reason.
 
         Raises:
-            AzureVnetError: azure-vnet's lock is held, something can't be read or removed, or comes back. What was
+            AzureVnetError: azure-vnet's lock is held, or something can't be read or removed. What was
                 removed until then was stale, and a later run goes on from there.
             FileError: hostrouting's own lock can't be taken.
         """
@@ -110,42 +110,12 @@ class RemoveStaleAzureVnet:
         host = self.host or Host()
         _refuse_image(host)
         node = given_or_real(host, self.node, LinuxBridgeNode)
-        with locked(host.layout.lock, scope):
-            with azure_vnet_locked(host.layout, stale.lock_wait_seconds, scope):
-                plan = _look(stale, host, node)
-                scope.check()
-                scope.progress(f"removing {len(plan.remove)} rules and neighbours that azure-vnet left")
-                # The rules last: they tell whose the others are, should this be the end of us.
-                if neighbours := [item.what for item in plan.remove if isinstance(item.what, Neighbour)]:
-                    node.remove_neighbours(neighbours)
-                if rules := [item.what for item in plan.remove if isinstance(item.what, str)]:
-                    node.remove_rules(rules)
-            # Whoever was waiting for the lock may have been at it since.
-            return _report(stale, host, node, plan)
-
-
-def _report(config: StaleAzureVnet, host: Host, node: BridgeNode, done: AzureVnetPlan) -> AzureVnetReport:
-    """Look once more, and say what became of what was planned."""
-    left, notes = done, list(done.notes)
-    if done.remove:
-        try:
-            left = _look(config, host, node)
-        except AzureVnetError as error:
-            # azure-vnet may run again by now, and be at its state: what was removed is told all the same.
-            notes.append(f"whether anything has come back since isn't known: {error}")
-        else:
-            _refuse_back(host, done, left)
-            if left.remove:
-                notes.append(f"{len(left.remove)} more to go have come since: run it again")
-    return AzureVnetReport(done.remove, left.keep, tuple(notes), left.other_rules)
-
-
-def _refuse_back(host: Host, done: AzureVnetPlan, left: AzureVnetPlan) -> None:
-    removed = {item.what for item in done.remove if item.kind == "rule"}
-    if back := [str(item.what) for item in left.remove if item.what in removed]:
-        raise AzureVnetError(
-            f"{len(back)} ebtables rules were removed and are back, the first one is `{back[0]}`: azure-vnet puts "
-            "them back at every CNI CHECK, and azure-cnms every few seconds, as long as azure-vnet's state "
-            f"{state_file(host.layout)} lists the pod; have the kubelet use another CNI, stop azure-cnms, and run it "
-            "again"
-        )
+        with locked(host.layout.lock, scope), azure_vnet_locked(host.layout, stale.lock_wait_seconds, scope):
+            plan = _look(stale, host, node)
+            scope.check()
+            # The rules last: they tell whose the others are, should this be the end of us.
+            if neighbours := [item.what for item in plan.remove if isinstance(item.what, Neighbour)]:
+                node.remove_neighbours(neighbours)
+            if rules := [item.what for item in plan.remove if isinstance(item.what, str)]:
+                node.remove_rules(rules)
+        return AzureVnetReport(plan.remove, plan.keep, plan.notes, plan.other_rules)

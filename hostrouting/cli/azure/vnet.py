@@ -60,8 +60,8 @@ Exits with 2 if anything would go, with 0 if not.
 """
 _CLEAN_MORE = """
 
-Takes azure-vnet's own lock, removes stale neighbours, then all stale rules in one transaction, and looks again: a
-second run finds nothing. If somebody changes the rules meanwhile none goes, and it says so: run it again.
+Takes azure-vnet's own lock, removes stale neighbours, then all stale rules in one transaction: a second run finds
+nothing. If somebody changes the rules meanwhile none goes, and it says so: run it again.
 
   hostrouting azure-vnet plan config.json && echo nothing to do
   hostrouting azure-vnet clean config.json

@@ -118,18 +118,15 @@ def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: 
 
 def test_rules_go_in_one_batch_and_last_as_they_tell_whose_the_rest_is(host: Host, node: WatchedNode) -> None:
     clean(host, node)
-    assert node.calls == ["look", "remove_neighbours", "remove_rules", "look"]
+    assert node.calls == ["look", "remove_neighbours", "remove_rules"]
 
 
-@pytest.mark.parametrize("call", ["remove_neighbours", "remove_rules", "look"])
+@pytest.mark.parametrize("call", ["remove_neighbours", "remove_rules"])
 def test_after_a_crash_in_the_middle_the_next_run_finishes(host: Host, node: WatchedNode, call: str) -> None:
     def crash() -> None:
         raise KeyboardInterrupt
 
-    if call == "look":
-        node.before("remove_rules", lambda: node.before("look", crash))
-    else:
-        node.before(call, crash)
+    node.before(call, crash)
     with pytest.raises(KeyboardInterrupt):
         clean(host, node)
     clean(host, node)
@@ -187,36 +184,6 @@ def test_what_has_changed_since_the_plan_is_never_forced_and_the_next_run_goes_o
 def test_neighbours_that_go_by_themselves_are_fine(host: Host, node: WatchedNode) -> None:
     node.before("remove_neighbours", lambda: node.change(neighbours=()))
     assert neighbour(GONE) in {item.what for item in clean(host, node).removed}
-
-
-def test_what_has_come_since_is_told(host: Host, node: WatchedNode) -> None:
-    more = dnat("10.1.0.40")
-    node.before("remove_rules", lambda: node.before("look", lambda: node.change(rules=(*node.state.rules, more))))
-    assert "1 more to go have come since" in clean(host, node).notes[0]
-
-
-def test_what_was_removed_is_told_though_azure_vnet_is_at_its_state_again(host: Host, node: WatchedNode) -> None:
-    def begin_to_write() -> None:
-        write_state(host, '{"Network": {')
-
-    node.before("remove_rules", lambda: node.before("look", begin_to_write))
-    report = clean(host, node)
-    assert {item.what for item in report.removed} == {*GONE_RULES, neighbour(GONE)}
-    assert report.kept
-    (note,) = report.notes
-    assert note.startswith("whether anything has come back since isn't known: ")
-    assert "nothing was removed" not in note
-
-
-def test_rules_that_come_back_are_an_error_that_says_who(host: Host, node: WatchedNode) -> None:
-    def put_back() -> None:
-        node.change(rules=(*node.state.rules, dnat(GONE)))
-
-    node.before("remove_rules", lambda: node.before("look", put_back))
-    with pytest.raises(AzureVnetError, match="are back") as caught:
-        clean(host, node)
-    for word in ("CNI CHECK", "azure-cnms", dnat(GONE), str(state_file(host.layout))):
-        assert word in str(caught.value)
 
 
 def test_a_refusal_is_raised_as_it_is(host: Host, node: WatchedNode) -> None:
