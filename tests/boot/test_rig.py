@@ -17,11 +17,11 @@ import pytest
 
 from boot.keeper import Keeper
 from boot.payloads import add_kubelet, add_nested_machine
-from boot.rig import Machine, MachineError
-from boot.trees import SUITES
+from boot.rig import CMDLINE, PAYLOADS, ROOT, Machine, MachineError
+from boot.trees import SUITES, outer_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 HELLO = """\
 [Service]
@@ -276,31 +276,46 @@ def test_the_machine_cant_see_the_hosts_files(tree: Path) -> None:
     assert not (tree / "etc/written").exists()
 
 
+# What could be left of a machine, or of what is tried in it; others may install packages meanwhile.
+_PLACES = (
+    *("/etc/aks-flex-node", "/run/aks-flex-node", "/etc/iproute2/rt_protos.d/hostrouting.conf"),
+    *("/etc/systemd/nspawn/kube1.nspawn", "/var/lib/machines/kube1", "/usr/local/bin/payload"),
+    *(PAYLOADS, CMDLINE, "/var/cache/python", "/opt/python", "/mnt/root", "/mnt/image"),
+)
+_UNITS = re.compile("(static-routes|check-route-overlap|hostrouting|load-balancer-probe|kubelet|hello|systemd-nspawn@)")
+_IN_ITS_NETWORK = """
+ip -4 -N route show table all proto 217
+ip -6 -N route show table all proto 217
+ip -4 rule
+ip -6 rule
+if command -v nft >/dev/null; then nft list tables; fi
+"""
+
+
 def _host(tree: Path) -> dict[str, object]:
-    """What a machine must not change; the routes are those of the first process that can be looked at."""
+    """What a machine must not change."""
+    units = [path for path in Path("/etc/systemd/system").glob("*") if _UNITS.match(path.name)]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return {
         "descriptors": sorted(_links_of(Path("/proc/self/fd"))),
-        "mounts": Path("/proc/self/mountinfo").read_text(),
-        "routes": [path.read_text() for path in _route_tables()],
-        "times": {name: Path(name).stat().st_mtime_ns for name in ("/", "/etc", "/etc/systemd/system", "/var/lib")},
-        "tree": sorted(
-            (path.name, path.lstat().st_mtime_ns) for path in [tree, *tree.iterdir(), *(tree / "etc").iterdir()]
-        ),
-    }
+        "mounts": [line for line in mounts if str(tree) in line or ROOT in line],
+        "network": subprocess.run(
+            ["nsenter", f"--net={outer_network()}", "sh", "-euc", _IN_ITS_NETWORK],
+            capture_output=True, text=True, check=True,
+        ).stdout,
+        "files": _times(path for place in (*map(Path, _PLACES), *units) for path in (place, *place.rglob("*"))),
+        "tree": _times([tree, *tree.iterdir(), *(tree / "etc").iterdir()]),
+    }  # fmt: skip
+
+
+def _times(paths: Iterable[Path]) -> dict[Path, int]:
+    return {path: path.lstat().st_mtime_ns for path in paths if os.path.lexists(path)}
 
 
 def _links_of(folder: Path) -> Iterator[str]:
     for path in folder.iterdir():
         with suppress(FileNotFoundError):  # the one that lists the folder
             yield str(path.readlink())
-
-
-def _route_tables() -> list[Path]:
-    pid, found = os.getpid(), []
-    while pid > 0 and os.access(f"/proc/{pid}/net/route", os.R_OK):
-        found.append(Path(f"/proc/{pid}/net/route"))
-        pid = int(re.findall(r"^PPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
-    return found
 
 
 def _processes_of(machine: Machine) -> set[str]:

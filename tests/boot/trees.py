@@ -30,7 +30,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["SUITES", "CannotBuildError", "NotOursError", "build_all", "cache_folder", "find_or_build", "remove_build"]
+__all__ = [
+    "SUITES",
+    "CannotBuildError",
+    "NotOursError",
+    "build_all",
+    "cache_folder",
+    "find_or_build",
+    "outer_network",
+    "remove_build",
+]
 
 # Debian's suites, with the version of systemd in each.
 SUITES = {"bookworm": 252, "trixie": 257}
@@ -154,7 +163,7 @@ def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
 def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
     argv = [
         # What is mounted for the packages' scripts stays in a mount namespace that ends with them.
-        *("nsenter", f"--net={_outer_network()}", "unshare", "--mount", "--propagation", "private"),
+        *("nsenter", f"--net={outer_network()}", "unshare", "--mount", "--propagation", "private"),
         *("mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}"),
         *("--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={glob}" for glob in _KEPT_OUT)),
         '--customize-hook=chroot "$1" sh -c "$HOSTROUTING_BOOT_SET_UP"',
@@ -174,7 +183,7 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
         raise CannotBuildError(f"can't build a tree of Debian {suite}, because mmdebstrap failed:\n{last_words}")
 
 
-def _outer_network() -> str:
+def outer_network() -> str:
     """The network namespace to download in: that of the first ancestor that can be looked at.
 
     The tests live in one of their own, without a way out.

@@ -43,6 +43,14 @@ CONFIG = {
 }
 
 
+# What is waited for never comes by itself; whoever reads the pipe knows when the waiting has begun.
+WITHOUT_DEFAULT_ROUTE = r"""
+sed -i 's/"waitSeconds": 0/"waitSeconds": 600/' "$CONFIG"
+ip route del default
+mkfifo "$SCRATCH/progress"
+"""
+
+
 def on_a_host(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     """Run bash on a throw-away host."""
     scratch = tmp_path / "scratch"
@@ -159,11 +167,9 @@ def test_without_cap_net_admin_apply_is_77_and_check_works(tmp_path: Path) -> No
 def test_sigterm_of_a_waiting_apply_ends_it_at_once_with_1(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
-        r"""
-        sed -i 's/"waitSeconds": 0/"waitSeconds": 600/' "$CONFIG"
-        ip route del default
+        WITHOUT_DEFAULT_ROUTE
+        + r"""
         before=$(ip -4 route show table all)
-        mkfifo "$SCRATCH/progress"
         "$PYTHON" -m hostrouting apply --routes-only "$CONFIG" 2> "$SCRATCH/progress" &
         { read -r line; echo "$line"; kill -TERM $!; cat; } < "$SCRATCH/progress"
         wait $! || echo "apply: $?"
@@ -181,10 +187,8 @@ def test_sigterm_of_a_waiting_apply_ends_it_at_once_with_1(tmp_path: Path) -> No
 def test_apply_under_nohup_outlives_the_session_that_started_it(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
-        r"""
-        sed -i 's/"waitSeconds": 0/"waitSeconds": 600/' "$CONFIG"
-        ip route del default
-        mkfifo "$SCRATCH/progress"
+        WITHOUT_DEFAULT_ROUTE
+        + r"""
         nohup "$PYTHON" -m hostrouting apply --routes-only "$CONFIG" 2> "$SCRATCH/progress" >/dev/null &
         { read -r line; kill -HUP $!; ip route add default via 10.1.0.1; cat; } < "$SCRATCH/progress"
         wait $! && echo "apply: $?"
