@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hypothesis import settings
 from hypothesis.stateful import invariant
+from nightly import by_day
 
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import RouteType, Scope, Table
@@ -113,4 +114,4 @@ def _check(answer: Lookup, entries: tuple[Route, ...]) -> None:
 
 
 TestFakeKernel = Machine.TestCase
-TestFakeKernel.settings = settings(deadline=None, stateful_step_count=25)
+TestFakeKernel.settings = settings(max_examples=by_day(10, by_night=5000), deadline=None, stateful_step_count=25)
