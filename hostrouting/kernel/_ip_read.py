@@ -147,22 +147,6 @@ _MORE_HARDWARE = {"ppp": 512, "ipip": 768, "tunnel6": 769, "sit": 776, "gre": 77
 _hardware = _number(0xFFFF, _names(Hardware, **_MORE_HARDWARE))
 
 
-def _kind_of_route(value: object) -> RouteType:
-    number = _type(value)
-    try:
-        return RouteType(number)
-    except ValueError:
-        return RouteType.BLACKHOLE  # stored, and to a packet EINVAL as well (fib_props)
-
-
-def _action(value: object) -> RuleAction:
-    number = _act(value)
-    try:
-        return RuleAction(number)
-    except ValueError:
-        return RuleAction.BLACKHOLE  # as fib4_rule_action treats one that it doesn't know
-
-
 def _destination(value: object) -> IPv4Network:
     text = _text(value)
     if text == "default":
@@ -250,7 +234,7 @@ def _read_address(dev: str, value: object) -> Address | None:
 def read_route(value: object) -> Route:
     """One item of ``ip -j -N -4 route show table all``."""
     item = _Item(value)
-    type_ = item.get("type", _kind_of_route, RouteType.UNICAST)
+    type_ = RouteType(item.get("type", _type, RouteType.UNICAST))
     hops = item.get("nexthops", lambda some: each(some, _read_hop), None)
     if hops is None:
         hop = _hop_of(item)
@@ -319,7 +303,7 @@ _RULE_KEYS = {
 def read_rule(value: object) -> Rule:
     """One item of ``ip -j -N -4 rule show``."""
     item = _Item(value)
-    action = item.get("action", _action, RuleAction.TO_TABLE)
+    action = RuleAction(item.get("action", _act, RuleAction.TO_TABLE))
     if item.has("nop"):
         action = RuleAction.NOP
     elif item.has("goto"):

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -124,21 +125,8 @@ def _made_aside() -> tuple[int, int]:
 
 def in_thread(function: Callable[[], T]) -> T:
     """Call a function in a thread of its own, wait, and return or raise what it does."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the function was asked for
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="hostrouting-namespace")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors.pop()
-    return results[0]
+    with ThreadPoolExecutor(1, "hostrouting-namespace") as pool:
+        return pool.submit(function).result()
 
 
 def refusal(errno: int | None) -> NamespaceError:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import attrs
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told
-from hostrouting.model.errors import RouteError
+from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told, until_sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Channel", "Message", "Request", "channel", "read", "rtnl"]
 
 T = TypeVar("T")
-
-# pyroute2 doesn't look at NLM_F_DUMP_INTR; this many interrupted dumps in a row are no chance.
-_ATTEMPTS = 32
 
 
 class Message(Protocol):
@@ -145,13 +141,8 @@ def channel(attempt: str) -> Iterator[Channel]:
         RouteError: no socket can be opened, the kernel refuses, or this thread runs an asyncio event loop.
     """
     refuse_running_loop(attempt)
-    with told(attempt):
-        opened = Channel()
-    with closing(opened):
-        try:
-            yield opened
-        except rtnl.RefusedError as refusal:
-            raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
+    with told(attempt), closing(Channel()) as opened:
+        yield opened
 
 
 def read(attempt: str, ask: Callable[[Channel], T]) -> T:
@@ -164,11 +155,9 @@ def read(attempt: str, ask: Callable[[Channel], T]) -> T:
     Raises:
         RouteError: as ``channel``, or it changes whenever it is read.
     """
-    reason = ""
-    for _ in range(_ATTEMPTS):
+
+    def once() -> T:
         with channel(attempt) as opened:
-            try:
-                return ask(opened)
-            except rtnl.AgainError as again:
-                reason = again.reason
-    raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
+            return ask(opened)
+
+    return until_sure(attempt, once)

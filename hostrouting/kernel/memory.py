@@ -30,11 +30,11 @@ from hostrouting.kernel._memory.net import Device
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel._memory.trie import Insert, fib_table_delete, fib_tables_dump
+from hostrouting.kernel.rtnetlink.attempts import told
 from hostrouting.kernel.rtnetlink.constants import RefusedError
 from hostrouting.kernel.rtnetlink.deletion import Deletable
 from hostrouting.kernel.rtnetlink.wire import refuse_unwritable
 from hostrouting.kernel.whole_tables import WholeTables
-from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware
 from hostrouting.model.routes import RouteFailure, Scope
 
@@ -287,11 +287,8 @@ class FakeKernel(WholeTables):
 
     @contextmanager
     def _attempting(self, attempt: str) -> Iterator[Net]:
-        with self._changing() as net:
-            try:
-                yield net
-            except RefusedError as refusal:
-                raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
+        with told(attempt), self._changing() as net:
+            yield net
 
 
 def _new_route(net: Net, route: Route, *, how: Insert) -> None:

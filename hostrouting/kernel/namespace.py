@@ -29,6 +29,7 @@ from hostrouting.kernel._namespaces import (
 from hostrouting.kernel.channel import Request, channel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink.attempts import told
 from hostrouting.kernel.rtnetlink.sockets import Listener
 from hostrouting.model.errors import RouteError
 from hostrouting.model.rules import RuleAction
@@ -265,10 +266,8 @@ class NamespaceKernel(NetlinkBackend):
 
     def _index(self, name: str) -> int:
         self._refuse_elsewhere()
-        try:
+        with told(f"find the link {name}"):
             return rtnl.Indexes()[name]
-        except rtnl.RefusedError as refused:
-            raise RouteError(refused.message, errno=refused.errno) from refused
 
     def _change(
         self, attempt: str, kind: int, flags: int, fields: dict[str, int], *attributes: tuple[str, object]

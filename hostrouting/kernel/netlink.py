@@ -16,16 +16,22 @@ from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told
+from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told, until_sure
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.deletion import Deletable
 from hostrouting.kernel.rtnetlink.entries import RouteReader, routes_of
-from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES, DUMP_LINKS, decode_address, decode_links
-from hostrouting.kernel.rtnetlink.nexthops import DUMP_NEXTHOPS, decode_nexthop
-from hostrouting.kernel.rtnetlink.rules import DUMP_RULES, decode_rule
 from hostrouting.kernel.rtnetlink.sockets import Listener, calm
+from hostrouting.kernel.rtnetlink.values import (
+    DUMP_ADDRESSES,
+    DUMP_LINKS,
+    DUMP_NEXTHOPS,
+    DUMP_RULES,
+    decode_address,
+    decode_link,
+    decode_nexthop,
+    decode_rule,
+)
 from hostrouting.kernel.whole_tables import is_plain_by
-from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import PrefixSet, numbers
 from hostrouting.model.routes import Lookup, RouteFailure, Table
 from hostrouting.model.uncollected import uncollected
@@ -48,8 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NetlinkBackend"]
 
-# Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
-_ATTEMPTS = 32
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
 _CALM_ATTEMPTS = 4
 
@@ -74,41 +78,23 @@ class NetlinkBackend:
 
     def links(self) -> tuple[Link, ...]:
         """All network interfaces, by index."""
-        return self._read("list the interfaces", lambda talk: decode_links(talk.messages(rtnl.RTM_GETLINK, DUMP_LINKS)))
+        found = self._list("list the interfaces", rtnl.RTM_GETLINK, DUMP_LINKS, decode_link)
+        return tuple(sorted(found, key=lambda link: link.index))
 
     def addresses(self) -> tuple[Address, ...]:
         """All IPv4 addresses of this host."""
-
-        def read(talk: Conversation) -> tuple[Address, ...]:
-            names = rtnl.Names()
-            messages = talk.messages(rtnl.RTM_GETADDR, DUMP_ADDRESSES)
-            return tuple(decode_address(message, names) for message in messages)
-
-        return self._read("list the addresses", read)
+        return self._list("list the addresses", rtnl.RTM_GETADDR, DUMP_ADDRESSES, decode_address)
 
     def rules(self) -> tuple[Rule, ...]:
         """The policy rules in the order in which the kernel asks them, that of its list."""
-        return self._read(
-            "list the rules", lambda talk: tuple(map(decode_rule, talk.messages(rtnl.RTM_GETRULE, DUMP_RULES)))
-        )
+        return self._list("list the rules", rtnl.RTM_GETRULE, DUMP_RULES, decode_rule)
 
     def nexthops(self) -> tuple[NexthopObject, ...]:
-        """All nexthop objects, by number; none where the kernel has no such thing (before 5.3).
+        """All nexthop objects, by number.
 
         Beyond the port: what routes do by them, ``routes`` tells.
         """
-
-        def read(talk: Conversation) -> tuple[NexthopObject, ...]:
-            names = rtnl.Names()
-            try:
-                messages = talk.messages(rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS)
-                return tuple(decode_nexthop(message, names) for message in messages)
-            except rtnl.RefusedError as refusal:
-                if refusal.errno == errnos.EOPNOTSUPP:
-                    return ()
-                raise
-
-        return self._read("list the nexthop objects", read)
+        return self._list("list the nexthop objects", rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS, decode_nexthop)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """The entries of a table, in the kernel's order; of every table, if none is named.
@@ -136,7 +122,7 @@ class NetlinkBackend:
         attempts = iter(range(_CALM_ATTEMPTS))
 
         def read(talk: Conversation) -> list[Group]:
-            with told(_LIST_ROUTES), calm(attempts):
+            with calm(attempts):
                 runs = list(_dumped_routes(talk, table))
             reader = self._reader()
             return [group for run in runs for group in reader.groups(run.messages, run.length)]
@@ -187,7 +173,7 @@ class NetlinkBackend:
 
         def read(talk: Conversation) -> tuple[Route, ...]:
             reader = self._reader(is_wanted, PrefixSet(map(numbers, inside)) if inside else None)
-            with told(_LIST_ROUTES), calm(attempts), uncollected():
+            with calm(attempts), uncollected():
                 return tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
 
         return self._read(_LIST_ROUTES, read)
@@ -268,9 +254,7 @@ class NetlinkBackend:
             return ()
         attempt = "change routes"
         refuse_running_loop(attempt)
-        with told(attempt):
-            talk = self._connect()
-        with closing(talk):
+        with told(attempt), closing(self._connect()) as talk:
             refusals = talk.change(routes, prepare())
         return tuple(
             RouteFailure(routes[number], refusals[number].errno, refusals[number].message)
@@ -330,21 +314,22 @@ class NetlinkBackend:
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
         return RouteReader(rtnl.Names(), is_wanted, inside, nexthops)
 
+    def _list(self, attempt: str, kind: int, body: bytes, decode: Callable[[bytes, rtnl.Names], T]) -> tuple[T, ...]:
+        def read(talk: Conversation) -> tuple[T, ...]:
+            names = rtnl.Names()
+            return tuple(decode(message, names) for message in talk.messages(kind, body))
+
+        return self._read(attempt, read)
+
     def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
         """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""
         refuse_running_loop(attempt)
-        reason = ""
-        for _ in range(_ATTEMPTS):
-            with told(attempt):
-                talk = self._connect()
-            with closing(talk):
-                try:
-                    return read(talk)
-                except rtnl.AgainError as again:
-                    reason = again.reason
-                except rtnl.RefusedError as refusal:
-                    raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
-        raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
+
+        def once() -> T:
+            with told(attempt), closing(self._connect()) as talk:
+                return read(talk)
+
+        return until_sure(attempt, once)
 
 
 def _packed(flags: int) -> _Pack:

@@ -41,6 +41,10 @@ class RouteType(IntEnum):
     PROHIBIT = 8
     THROW = 9
 
+    @classmethod
+    def _missing_(cls, _value: object) -> RouteType:
+        return cls.BLACKHOLE  # nat and xresolve: stored, and to a packet EINVAL as well (fib_props)
+
     @property
     def is_discard(self) -> bool:
         """Whether packets are dropped (blackhole, unreachable, prohibit)."""

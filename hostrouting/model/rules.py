@@ -26,6 +26,10 @@ class RuleAction(IntEnum):
     UNREACHABLE = 7
     PROHIBIT = 8
 
+    @classmethod
+    def _missing_(cls, _value: object) -> RuleAction:
+        return cls.BLACKHOLE  # as fib4_rule_action treats one that it doesn't know
+
 
 @attrs.frozen
 class Rule:

@@ -26,8 +26,8 @@ from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.channel import Request
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.links import DUMP_ADDRESSES
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attributes
+from hostrouting.kernel.rtnetlink.values import DUMP_ADDRESSES
 from hostrouting.kernel.rtnetlink.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route, RouteType, Table

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hostrouting.model.prefixes import PrefixSet
     from hostrouting.model.routes import NexthopObject
 
-__all__ = ["Group", "RouteReader", "decode_hops", "routes_of"]
+__all__ = ["Group", "RouteReader", "decode_hop", "routes_of"]
 
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
@@ -203,8 +203,8 @@ def _decode(body: bytes, names: rtnl.Names) -> Route | None:
     return Route(
         destination=IPv4Network((found.get(wire.RTA_DST, _ANY), length)),
         # A blackhole of a nexthop object shows lo, which no packet sees.
-        hops=() if kind >= RouteType.BLACKHOLE else decode_hops(flags, found, names),
-        type=_decode_type(kind),
+        hops=() if kind >= RouteType.BLACKHOLE else _decode_hops(flags, found, names),
+        type=RouteType(kind),
         table=to_number(found.get(wire.RTA_TABLE, b"")) or table,
         protocol=protocol,
         scope=scope,
@@ -216,22 +216,15 @@ def _decode(body: bytes, names: rtnl.Names) -> Route | None:
     )
 
 
-def _decode_type(number: int) -> RouteType:
-    try:
-        return RouteType(number)
-    except ValueError:
-        return RouteType.BLACKHOLE  # nat and xresolve: stored, and to a packet EINVAL as well (fib_props)
-
-
-def decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
-    """The hops of an entry of either family, by its rtm_flags and attributes."""
+def _decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
+    """The hops of an entry, by its rtm_flags and attributes."""
     several = found.get(wire.RTA_MULTIPATH)
     if several is not None:
         return tuple(_decode_several(several, names))
     gateway, oif = _decode_gateway(found), found.get(wire.RTA_OIF)
     if oif is None and gateway is None:
         return ()
-    return (_decode_hop(flags, 1, to_number(oif or b""), gateway, names),)
+    return (decode_hop(flags, 1, to_number(oif or b""), gateway, names),)
 
 
 def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
@@ -241,13 +234,14 @@ def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
         if length < wire.HOP.size or at + length > len(hops):
             raise rtnl.AgainError(CUT_OFF)
         found = attributes(hops[at : at + length], wire.HOP.size)
-        yield _decode_hop(flags, extra_weight + 1, oif, _decode_gateway(found), names)
+        yield decode_hop(flags, extra_weight + 1, oif, _decode_gateway(found), names)
         at += (length + 3) & ~3
 
 
-def _decode_hop(
+def decode_hop(
     flags: int, weight: int, oif: int, gateway: IPv4Address | IPv6Address | None, names: rtnl.Names
 ) -> NextHop:
+    """A hop by its flags, weight, interface and gateway."""
     return NextHop(
         dev=names[oif] if oif else None,
         gateway=gateway,

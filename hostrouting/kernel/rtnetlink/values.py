@@ -1,0 +1,179 @@
+"""Links, addresses, rules and nexthop objects of rtnetlink(7) as values of ``hostrouting.model``; routes: entries.py.
+
+Bodies of the messages (messages.py)::
+
+     16       17    18     20      24      28       32
+    +--------+-----+------+-------+-------+--------+------------
+    | family | pad | type | index | flags | change | attributes          struct ifinfomsg
+    +--------+-----+------+-------+-------+--------+------------
+
+     16       17           18      19      20      24
+    +--------+------------+-------+-------+-------+------------
+    | family | prefix_len | flags | scope | index | attributes           struct ifaddrmsg
+    +--------+------------+-------+-------+-------+------------
+
+     16       17        18        19    20      21  22  23       24      28
+    +--------+---------+---------+-----+-------+-------+--------+-------+------------
+    | family | dst_len | src_len | tos | table |  0  0 | action | flags | attributes    struct fib_rule_hdr
+    +--------+---------+---------+-----+-------+-------+--------+-------+------------
+
+     16       17      18         19  20      24
+    +--------+-------+----------+---+-------+------------
+    | family | scope | protocol | 0 | flags | attributes                 struct nhmsg
+    +--------+-------+----------+---+-------+------------
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from ipaddress import IPv4Address, IPv4Network, ip_address
+
+from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink.entries import decode_hop
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, number, to_number
+from hostrouting.model.links import Address, Link
+from hostrouting.model.routes import NexthopObject, Table
+from hostrouting.model.rules import Rule, RuleAction
+
+__all__ = [
+    "DUMP_ADDRESSES",
+    "DUMP_LINKS",
+    "DUMP_NEXTHOPS",
+    "DUMP_RULES",
+    "decode_address",
+    "decode_link",
+    "decode_nexthop",
+    "decode_rule",
+]
+
+_LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
+_RULE, _NEXTHOP = struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
+
+# linux/if_link.h, linux/if_addr.h
+_IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_EXT_MASK = 3, 10, 18, 29
+_IFLA_INFO_KIND = 1
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 8, 9
+
+# linux/fib_rules.h
+_DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PREFIXLEN = 1, 2, 3, 4, 6, 10, 13, 14
+_TABLE, _FWMASK, _OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO = 15, 16, 17, 19, 20, 21, 22
+_SPORT_RANGE, _DPORT_RANGE, _DSCP, _SPORT_MASK, _DPORT_MASK, _DSCP_MASK = 23, 24, 25, 28, 29, 30
+# FRA_FLOW gives a realm, and FRA_PAD nothing.
+_FLOW, _PAD = 11, 18
+_KNOWN = {
+    *(_DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PREFIXLEN, _TABLE, _FWMASK),
+    *(_OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO, _SPORT_RANGE, _DPORT_RANGE, _SPORT_MASK),
+    *(_DPORT_MASK, _DSCP, _DSCP_MASK, _FLOW, _PAD),
+}
+_WHOLE_DSCP = b"\x3f"
+_UNSET = 0xFFFFFFFF
+_RANGE = struct.Struct("=II")
+
+# linux/nexthop.h
+_NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
+# struct nexthop_grp: id, weight - 1 as low and (since 6.12) high byte, two reserved
+_MEMBER = struct.Struct("=IBBH")
+
+DUMP_LINKS = _LINK.pack(0, 0, 0, 0, 0) + number(_IFLA_EXT_MASK, rtnl.RTEXT_FILTER_SKIP_STATS)
+DUMP_ADDRESSES = _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)
+DUMP_RULES = _RULE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0)
+DUMP_NEXTHOPS = _NEXTHOP.pack(0, 0, 0, 0)
+
+
+def decode_link(message: bytes, names: rtnl.Names) -> Link:
+    """One link of a dump."""
+    _, hardware, index, flags, _ = _LINK.unpack_from(message, HEADER_BYTES)
+    found = attributes(message, HEADER_BYTES + _LINK.size)
+    kind = attributes(found.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND)
+    return Link(
+        index=index,
+        name=decode_name(found[_IFLA_IFNAME]),
+        is_up=bool(flags & rtnl.IFF_UP),
+        has_carrier=bool(flags & rtnl.IFF_LOWER_UP),
+        kind=None if kind is None else decode_name(kind),
+        hardware=hardware,
+        master=names[to_number(found[_IFLA_MASTER])] if _IFLA_MASTER in found else None,
+    )
+
+
+def decode_address(message: bytes, names: rtnl.Names) -> Address:
+    """One IPv4 address of a dump."""
+    _, length, short_flags, scope, index = _ADDRESS.unpack_from(message, HEADER_BYTES)
+    found = attributes(message, HEADER_BYTES + _ADDRESS.size)
+    local = IPv4Address(found[_IFA_LOCAL])
+    far_end = IPv4Address(found.get(_IFA_ADDRESS, found[_IFA_LOCAL]))
+    # The header's eight bits lack IFA_F_NOPREFIXROUTE.
+    flags = to_number(found.get(_IFA_FLAGS, b"")) or short_flags
+    return Address(
+        dev=names[index],
+        local=local,
+        prefix_length=length,
+        peer=far_end if far_end != local else None,
+        metric=to_number(found.get(_IFA_RT_PRIORITY, b"")),
+        is_secondary=bool(flags & rtnl.IFA_F_SECONDARY),
+        has_prefix_route=not flags & rtnl.IFA_F_NOPREFIXROUTE,
+        scope=scope,
+    )
+
+
+def decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
+    """One rule of a dump."""
+    _, dst_len, src_len, tos, table, action_number, flags = _RULE.unpack_from(message, HEADER_BYTES)
+    found = attributes(message, HEADER_BYTES + _RULE.size)
+
+    def value(kind: int) -> int:
+        return to_number(found.get(kind, b""))
+
+    action = RuleAction(action_number)
+    is_l3mdev = bool(value(_L3MDEV))
+    has_table = action is RuleAction.TO_TABLE and not is_l3mdev
+    first_uid, last_uid = _RANGE.unpack(found.get(_UID_RANGE, bytes(_RANGE.size)))
+    return Rule(
+        preference=value(_PRIORITY),
+        action=action,
+        table=(value(_TABLE) or table) if has_table else Table.MAIN,
+        goto=value(_GOTO) if _GOTO in found else None,
+        source=_selector(found.get(_SRC), src_len),
+        destination=_selector(found.get(_DST), dst_len),
+        # Since 6.13 a rule may ask for a whole DSCP, which leaves the header's tos at zero.
+        tos=value(_DSCP) << 2 if _DSCP in found else tos,
+        # fib_nl_fill_rule leaves a mark of zero out but shows its mask.
+        mark=value(_FWMARK) if _FWMASK in found else None,
+        mark_mask=value(_FWMASK) if _FWMASK in found else _UNSET,
+        iif=decode_name(found[_IIFNAME]) if _IIFNAME in found else None,
+        oif=decode_name(found[_OIFNAME]) if _OIFNAME in found else None,
+        uid_range=(first_uid, last_uid) if _UID_RANGE in found else None,
+        ip_protocol=value(_IP_PROTO),
+        has_ports=_SPORT_RANGE in found or _DPORT_RANGE in found,
+        suppress_prefix_length=_unless_unset(found.get(_SUPPRESS_PREFIXLEN)),
+        suppress_group=_unless_unset(found.get(_SUPPRESS_IFGROUP)),
+        is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
+        is_l3mdev=is_l3mdev,
+        has_unknown=not found.keys() <= _KNOWN or found.get(_DSCP_MASK, _WHOLE_DSCP) != _WHOLE_DSCP,
+        protocol=value(_PROTOCOL),
+    )
+
+
+def _selector(address: bytes | None, length: int) -> IPv4Network | None:
+    # The kernel keeps the host bits that it is told, and compares none of them (fib4_rule_match).
+    return None if address is None else IPv4Network((address, length), strict=False)
+
+
+def _unless_unset(value: bytes | None) -> int | None:
+    return None if value is None or to_number(value) == _UNSET else to_number(value)
+
+
+def decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
+    """One nexthop object of a dump."""
+    *_, flags = _NEXTHOP.unpack_from(message, HEADER_BYTES)
+    found = attributes(message, HEADER_BYTES + _NEXTHOP.size)
+    id_ = to_number(found[_NHA_ID])
+    if _NHA_GROUP in found:
+        group = _MEMBER.iter_unpack(found[_NHA_GROUP])
+        return NexthopObject(id_, members=tuple((member, low + (high << 8) + 1) for member, low, high, _ in group))
+    oif, gateway = to_number(found.get(_NHA_OIF, b"")), found.get(_NHA_GATEWAY)
+    if not oif and gateway is None:
+        return NexthopObject(id_)
+    hop = decode_hop(flags, 1, oif, None if gateway is None else ip_address(gateway), names)
+    return NexthopObject(id_, hop)
