@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import phases
 from hostrouting.cli.azure import neighbours
-from hostrouting.cli.changes import plan_text, routes_text
 from hostrouting.cli.options import asked_host, load, read
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_json
@@ -49,6 +48,8 @@ def apply(options: argparse.Namespace, host: Host) -> int:
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --root /mnt/image config.json        holds from the image's first boot
     """
+    from hostrouting.cli.changes import routes_text
+
     document, config = read(options, host)
     neighbours.say_what_is_asked_for(document)
     if options.routes_only:
@@ -95,6 +96,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     recorded.
     """
     from hostrouting.boot.preview import plan_boot
+    from hostrouting.cli.changes import plan_text
     from hostrouting.cli.preview import will_start
     from hostrouting.routes.plan import plan_now
 
@@ -203,6 +205,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     del options
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest
+    from hostrouting.cli.changes import routes_text
     from hostrouting.tasks.configure import RemoveHostRouting
 
     requiring = requiring_units(host, *Manifest.load(host.layout).parts)
