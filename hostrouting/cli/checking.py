@@ -9,7 +9,7 @@ import phases
 from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import asked_host, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_task, say_json
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_task, say_as_asked, say_json
 from hostrouting.config.routing import SECTION
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
@@ -207,8 +207,5 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     report: DoctorReport = run_task(
         phases.task("doctor")(lambda scope: examine(host, config, more=more, config_name=name, scope=scope))
     )
-    if options.output == "json":
-        say_json(report.to_json())
-    else:
-        say(doctor_text(report, width=columns(sys.stdout)))
+    say_as_asked(options, report.to_json(), doctor_text(report, width=columns(sys.stdout)))
     return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0
