@@ -76,12 +76,12 @@ _ASCII = str.maketrans({"✓": "ok", "✗": "!!", "•": "--", "·": "-", "…":
 
 
 def _shown(text: str, stream: TextIO) -> str:
-    """Text without the colours and signs that a stream has no way to show (https://no-color.org)."""
+    """Text without the colours and signs that a stream has no way to show (https://no-color.org, https://force-color.org)."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         if not text.isascii():
             text.encode(encoding)
     except UnicodeEncodeError:
         text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    is_colourful = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return text if is_colourful else _CODE.sub("", text)
+    is_wanted = os.environ.get("FORCE_COLOR") or (stream.isatty() and os.environ.get("TERM") != "dumb")
+    return text if is_wanted and not os.environ.get("NO_COLOR") else _CODE.sub("", text)

@@ -580,17 +580,34 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colours_are_for_terminals_that_want_them(host: Host, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    coloured, plain = Terminal(), Terminal()
-    monkeypatch.setattr(sys, "stdout", coloured)
+@pytest.mark.parametrize(
+    ("stream", "environment", "is_coloured"),
+    [
+        (Terminal, {}, True),
+        (Terminal, {"NO_COLOR": "1"}, False),
+        (Terminal, {"TERM": "dumb"}, False),
+        (io.StringIO, {}, False),
+        (io.StringIO, {"FORCE_COLOR": "1"}, True),
+        (io.StringIO, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colours_are_for_terminals_that_want_them(
+    host: Host,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: type[io.StringIO],
+    environment: dict[str, str],
+    is_coloured: bool,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm"} | environment).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", stream())
     cli.main(["check", str(config)], host=host)
-    assert "\x1b[31m✗\x1b[0m" in coloured.getvalue()
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr(sys, "stdout", plain)
-    cli.main(["check", str(config)], host=host)
-    assert "\x1b" not in plain.getvalue()
+    out = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    assert ("\x1b[31m✗\x1b[0m" in out) is is_coloured
+    assert ("\x1b" in out) is is_coloured
 
 
 def test_a_pipe_gets_the_words_without_what_draws_them(config: Path, recorded: Path) -> None:
