@@ -28,10 +28,7 @@ readonly SHOWN_LINES=50
 # Links only tell what may still come.
 TABLES=$'rule show\nroute show table all\naddress show'
 [ "$SETTLE_SECONDS" -eq 0 ] || TABLES+=$'\nlink show'
-readonly TABLES
-# What awk has ip read; the marker is made of it.
-SCRATCH=$RUN_DIR/route-overlap.$$
-export SCRATCH ERRORS TABLES
+export TABLES
 
 # think <LISTED: prints a verdict. Program and config are here-documents, quoted: nothing in them is expanded. It ends
 # the subshell that it is called in.
@@ -139,18 +136,19 @@ function find_places(    i, plain, plains, covered, suspected) {
       is_plain[class] = type_of[class] == 1 && !strangers(class, expected, "/")
     if (is_for_tos[class])
       continue
-    place(to)
-    if (is_plain[class]) {
-      plain[++plains] = first
-      plain[++plains] = last + 1
-    }
-    else
+    if (is_plain[class])
+      plain[++plains] = to
+    else {
+      place(to)
       print_suspect(first, last)
+    }
   }
   # Routes by the expected interfaces alone change nothing where nothing suspect reaches.
   for (i = 1; i <= plains; i++)
-    if (int(plain[i] / size[8]) in is_near)
-      print plain[i], "plain" | sorter
+    if (int(plain[i]) in is_near || plain[i] ~ "/.$") {
+      place(plain[i])
+      print first, "plain\n" last + 1, "plain" | sorter
+    }
   if (close(sorter) != 0)
     trouble = "again"
   covered = suspected = -1
@@ -335,8 +333,18 @@ function judge(r,    p, k, said, said_of_tcp, list, count) {
 
 # Returns what is wrong with the answer to a question, and tells of it unless one of two has said that already. What is
 # alike but for the route is told of once, at its first address.
-function consider(r, i, said, also_said,    what, id) {
-  what = fault(i, own_pattern[r])
+function consider(r, i, said, also_said,    what, id, c, pattern) {
+  pattern = own_pattern[r]
+  if (!(i in failed)) {
+    c = class_of[i]
+    if (!((c, pattern) in fault_of))
+      fault_of[c, pattern] = fault(c, pattern)
+    what = fault_of[c, pattern]
+  }
+  else if (!discarded_by[i])
+    what = "NO-ROUTE has no IPv4 route; expected via"
+  else if (!find_discarder(number(address_of[i]), discarded_by[i]) || pattern != "")
+    what = "BLACKHOLE is discarded by"
   if (what == "" || what == said || what == also_said)
     return what
   id = expected_cidr[r] SUBSEP own_words[r] SUBSEP what SUBSEP source_of[i]
@@ -350,20 +358,11 @@ function consider(r, i, said, also_said,    what, id) {
   return what
 }
 
-# What is wrong with the answer to a question, a kind and the words of its message; "" if nothing is.
-function fault(i, pattern,    c) {
-  if (i in failed) {
-    if (!discarded_by[i])
-      return "NO-ROUTE has no IPv4 route; expected via"
-    return find_discarder(number(address_of[i]), discarded_by[i]) && pattern == "" ? "" : "BLACKHOLE is discarded by"
-  }
-  c = class_of[i]
-  if (!((c, pattern) in fault_of))
-    if (c == "own" || !(pattern == "" ? strangers(c, expected, any_pattern) : strangers(c, "", pattern)))
-      fault_of[c, pattern] = ""
-    else
-      fault_of[c, pattern] = "OVERLAP routes via " (devs_of[c] == "" ? "no device" : devs_of[c]) ", expected"
-  return fault_of[c, pattern]
+# What is wrong with a class, a kind and the words of its message; "" if nothing is.
+function fault(c, pattern) {
+  if (c == "own" || !(pattern == "" ? strangers(c, expected, any_pattern) : strangers(c, "", pattern)))
+    return ""
+  return "OVERLAP routes via " (devs_of[c] == "" ? "no device" : devs_of[c]) ", expected"
 }
 
 # How many interfaces of a class are neither among some nor like a pattern; 1 if it has none at all.
@@ -488,7 +487,7 @@ attempt() {
   # Whoever holds the lock that long won't let go: once is enough.
   if [ "$LOCK_LIMIT" -gt 0 ] && ! take_lock; then
     complain "$MESSAGE; judging without it"
-    LOCK_LIMIT=0
+    LOCK_LIMIT=0 SCRATCH+=.unlocked ERRORS+=.unlocked
   fi
   give_way
   look
@@ -507,17 +506,17 @@ attempt() {
 
 # Leaves exactly one marker, by rename. The stale one goes first: none is never taken for "ok".
 leave_marker() {
-  local marker=$MARKER_DETECTED other=$MARKER_OK text=$LINES$'\n' stale
+  local marker=$MARKER_DETECTED other=$MARKER_OK text=$LINES$'\n' new=$RUN_DIR/route-overlap.$$ stale
   case $VERDICT in
     ok) marker=$MARKER_OK other=$MARKER_DETECTED text='' ;;
     no-default-route) text=$'no-default-route\n' ;;
   esac
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
-  printf '%s' "$text" >"$SCRATCH" || return
+  printf '%s' "$text" >"$new" || return
   for stale in "$other" "$REPORT"; do
     [ ! -e "$stale" ] || rm -f "$stale" || return
   done
-  mv -f "$SCRATCH" "$marker"
+  mv -f "$new" "$marker"
 }
 
 # Says the verdict and leaves it. Returns whether the machine may start.

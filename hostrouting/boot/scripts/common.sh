@@ -11,8 +11,9 @@ umask 022
 
 readonly RUN_DIR=/run/aks-flex-node
 readonly LOCK=$RUN_DIR/lock
-# What ip said last on stderr: on one pipe with its answers that could fall into the middle of a line.
-readonly ERRORS=$RUN_DIR/${0##*/}.errors
+# What awk has ip do, the answers (.out: a pipe would wake awk up for each), ip's stderr. Whoever writes holds the lock.
+SCRATCH=$RUN_DIR/${0##*/}.batch ERRORS=$RUN_DIR/${0##*/}.errors
+export SCRATCH ERRORS
 
 # At the gate the long wait is over: it was the oneshot's.
 readonly GATE_SECONDS=5

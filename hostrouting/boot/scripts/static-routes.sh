@@ -11,9 +11,6 @@
 @COMMON@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
-# What awk has ip do. Whoever writes it holds the lock.
-readonly SCRATCH=$RUN_DIR/${0##*/}.batch
-export SCRATCH ERRORS
 
 # think commit|undo: makes the changes, and takes them back if they don't win; or takes all of them back. Program and
 # routes are here-documents, quoted: nothing in them is expanded. It ends the subshell that it is called in. systemd sends
