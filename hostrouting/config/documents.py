@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections import Counter
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.uncollected import uncollected
 
+if TYPE_CHECKING:
+    import os
+
 __all__ = ["parse_document", "read_document"]
-
-# What is open already, for example what a shell hands over as <(command): its name is a link to it, proc(5).
-_OPEN_ALREADY = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """An opener for ``open`` that never waits: a pipe with a name waits for whoever may write into it, for ever.
-
-    Raises:
-        ConfigError: it is neither a file nor a directory, nor open already.
-        OSError: it can't be opened.
-    """
-    if path.startswith(_OPEN_ALREADY):
-        return os.open(path, flags)
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        os.close(descriptor)
-        raise ConfigError([(path, "is a pipe or a device; expected a file")])
-    return descriptor
 
 
 def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) -> Any:
@@ -45,13 +26,12 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
         The document; ``read`` finds the keys that were given twice in it.
 
     Raises:
-        ConfigError: there is no such file, it isn't JSON, or it is a pipe or device with a name, which might never
-            end; what a shell hands over in /dev/fd is fine.
+        ConfigError: there is no such file, or it isn't JSON.
         FileError: it can't be read.
     """
     name = str(path)
     try:
-        with open(name, "rb", opener=_open_at_once) as file:
+        with open(name, "rb") as file:
             return parse_document(file, name, what, bytes_max=bytes_max)
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError([(name, "there is no such file")]) from None

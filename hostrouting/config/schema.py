@@ -56,7 +56,7 @@ def collecting(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.A
     return [field.evolve(converter=partial(_attempt, cast("Any", field.converter))) for field in fields]
 
 
-def _attempt(convert: Callable[[Any], object], value: object) -> object:
+def _attempt(convert: Callable[[Any], T], value: object) -> T | Invalid:
     if isinstance(value, Invalid):
         return value
     try:
@@ -130,18 +130,14 @@ def each(value: object, parse: Callable[[Any], T]) -> tuple[T, ...]:
     """Parse every item of a list, collecting the problems of all."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise ValueError(f"expected a list, not {kind(value)}")
-    items: list[T] = []
+    items = [_attempt(parse, item) for item in value]
     problems: list[Problem] = []
-    for position, item in enumerate(value):
-        try:
-            items.append(parse(item))
-        except ConfigError as error:
-            problems += below(f"[{position}]", error.problems)
-        except ValueError as error:
-            problems.append((f"[{position}]", str(error)))
+    for position, item in enumerate(items):
+        if isinstance(item, Invalid):
+            problems += below(f"[{position}]", item.problems)
     if problems:
         raise ConfigError(problems)
-    return tuple(items)
+    return tuple(cast("list[T]", items))
 
 
 def _key(key: object) -> str:

@@ -8,11 +8,16 @@ Every ``parse_*`` raises ``ValueError`` with a sentence that starts with the off
 from __future__ import annotations
 
 import re
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from socket import AF_INET, inet_pton
+from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.model.prefixes import network_of, numbers
 from hostrouting.model.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "RESERVED",
@@ -39,11 +44,11 @@ RESERVED = {
 
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
+Made = TypeVar("Made")
 
 # Their first octets: a network that begins with another one lies in none of them.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
-_EVERYTHING, _EVERYTHING_IPV6 = IPv4Network("0.0.0.0/0"), IPv6Network("::/0")
 _ALL_ONES = 2**32 - 1
 _ABOVE_UNICAST = IPv4Network("224.0.0.0/3")
 
@@ -187,8 +192,17 @@ def parse_cidr(value: str | IPv4Network) -> IPv4Network:
 
 
 # No zone ("fe80::1%eth0"), no mapped dotted quad: what is compared with the kernel's own words has one spelling here.
-_IPV6 = re.compile(r"[0-9A-Fa-f:]{2,39}")
-_IPV6_PREFIX = re.compile(r"([0-9A-Fa-f:]{2,39})/(0|[1-9][0-9]{0,2})")
+_IPV6 = re.compile(r"[0-9A-Fa-f:]+")
+_IPV6_PREFIX = re.compile(r"([0-9A-Fa-f:]+)/(?:0|[1-9][0-9]{0,2})")
+
+
+def _ipv6(text: str, form: re.Pattern[str], make: Callable[[str], Made], what: str) -> Made:
+    try:
+        if form.fullmatch(text):
+            return make(text)
+    except ValueError:
+        pass
+    raise ValueError(f"{shown(text)} {'has a zone' if '%' in text else f'is not an IPv6 {what}'}")
 
 
 def parse_any_address(value: str | IpAddress) -> IpAddress:
@@ -199,15 +213,9 @@ def parse_any_address(value: str | IpAddress) -> IpAddress:
     """
     if isinstance(value, IPv6Address):
         return IPv6Address(int(value))
-    if not isinstance(value, str) or ":" not in value:
-        return parse_address(value)
-    try:
-        if _IPV6.fullmatch(value):
-            return IPv6Address(value)
-    except ValueError:
-        pass
-    what = "has a zone" if "%" in value else "is not an IPv6 address"
-    raise ValueError(f"{shown(value)} {what}; expected for example fd00:1::20")
+    if isinstance(value, str) and ":" in value:
+        return _ipv6(value, _IPV6, IPv6Address, "address; expected for example fd00:1::20")
+    return parse_address(value)
 
 
 def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
@@ -217,24 +225,15 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
         ValueError: it is anything else, with the reason in words.
     """
     if isinstance(value, str) and ":" in value:
-        value = _parse_ipv6_prefix(value)
-    if value in ("0.0.0.0/0", _EVERYTHING, _EVERYTHING_IPV6):
+        network = _ipv6(
+            value, _IPV6_PREFIX, partial(IPv6Network, strict=False), "prefix; expected for example fd00:1::/64"
+        )
+        if network.network_address != IPv6Address(value.partition("/")[0]):
+            raise ValueError(f"{shown(value)} has host bits set; did you mean {network}?")
+        value = network
+    if str(value) in ("0.0.0.0/0", "::/0"):
         raise ValueError(f"'{value}' is every address")
     return value if isinstance(value, IPv6Network) else parse_prefix(value)
-
-
-def _parse_ipv6_prefix(text: str) -> IPv6Network:
-    match = _IPV6_PREFIX.fullmatch(text)
-    try:
-        network = IPv6Network(text, strict=False) if match else None
-    except ValueError:
-        network = None
-    if match is None or network is None:
-        what = "has a zone" if "%" in text else "is not an IPv6 prefix"
-        raise ValueError(f"{shown(text)} {what}; expected for example fd00:1::/64")
-    if network.network_address != IPv6Address(match[1]):
-        raise ValueError(f"{shown(text)} has host bits set; did you mean {network}?")
-    return network
 
 
 def parse_device(value: str) -> str:
