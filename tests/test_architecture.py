@@ -47,7 +47,6 @@ PURE = (
     "hostrouting.boot.gate",
     "hostrouting.boot.render",
     "hostrouting.routes.formats",
-    "hostrouting.routes.proof",
     "hostrouting.routes.resolve",
     "hostrouting.overlap.asking",
     "hostrouting.overlap.connections",

@@ -158,13 +158,12 @@ _FORMER = {"coverage": "every address of an expected CIDR is checked; leave it o
 
 def _key_problems(mapping: Mapping[Any, Any], known: Set[str]) -> list[Problem]:
     problems = [(_key(key), "this key is given twice") for key in getattr(mapping, "duplicates", ())]
-    if not mapping.keys() <= known:
-        for key in (key for key in mapping if key not in known):
-            import difflib
+    for key in (key for key in mapping if key not in known):
+        import difflib
 
-            near = difflib.get_close_matches(str(key), list(known), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-            problems.append((_key(key), f"unknown key; {_FORMER.get(key, hint)}"))
+        near = difflib.get_close_matches(str(key), list(known), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+        problems.append((_key(key), f"unknown key; {_FORMER.get(key, hint)}"))
     return problems
 
 

@@ -34,7 +34,7 @@ from hostrouting.overlap.findings import NoteKind, Remedy, Unmendable
 from hostrouting.overlap.reading import own_subnets
 from hostrouting.overlap.wording import decided_by, ways_past
 from hostrouting.routes.plan import plan_routes
-from hostrouting.routes.resolve import describe_missing, resolve
+from hostrouting.routes.resolve import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -279,7 +279,7 @@ class Remedies:
         except RouteError as error:
             return str(error)
         if resolution.missing:
-            return describe_missing(resolution.missing)
+            return resolution.missing
         fib = self._fib.with_changes(add=plan.add)
         for address in dict.fromkeys(IPv4Address(first) for entry in entries for first in self._mended_by(entry)):
             answer = fib.lookup(address).route

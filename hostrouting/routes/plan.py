@@ -10,7 +10,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import halves, numbers
 from hostrouting.model.routes import Scope, Table
 from hostrouting.model.uncollected import uncollected
-from hostrouting.routes.resolve import describe_missing, resolve
+from hostrouting.routes.resolve import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -219,5 +219,5 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
             return plan_routes((), main), None
         resolution = resolve(wanted, backend.links(), backend.addresses(), main)
         if resolution.missing:
-            return RoutePlan(), describe_missing(resolution.missing)
+            return RoutePlan(), resolution.missing
         return plan_routes(resolution.routes, main), None

@@ -20,22 +20,9 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import Gateway
     from hostrouting.model.links import Address, Link
 
-__all__ = ["Missing", "Resolution", "describe_missing", "resolve"]
+__all__ = ["Resolution", "resolve"]
 
 _NAMED_ROUTES_MAX = 3
-
-
-@attrs.frozen
-class Missing:
-    """Something that a route needs and that may still come.
-
-    Args:
-        what: in words, for example ``device ib9 (there is no such interface)``.
-        route: the first that needs it.
-    """
-
-    what: str
-    route: StaticRoute
 
 
 @attrs.frozen
@@ -44,11 +31,11 @@ class Resolution:
 
     Args:
         routes: complete only if nothing is missing.
-        missing: what to wait for.
+        missing: what to wait for, in one phrase, each with a route that needs it; empty: nothing.
     """
 
     routes: tuple[Route, ...]
-    missing: tuple[Missing, ...] = ()
+    missing: str = ""
 
 
 def resolve(
@@ -80,13 +67,13 @@ def resolve(
         on_link=_on_link(main, wanted),
     )
     routes: list[Route] = []
-    missing: dict[str, Missing] = {}
+    missing: dict[str, StaticRoute] = {}
     refusals: list[str] = []
     for static in wanted:
         try:
             route = resolver.resolve(static)
         except _NotThere as reason:
-            missing.setdefault(str(reason), Missing(str(reason), static))
+            missing.setdefault(str(reason), static)
         except _Refused as reason:
             refusals.append(f"can't install {static}: {reason}")
         else:
@@ -96,12 +83,8 @@ def resolve(
     # A gateway may be reachable only by another of these routes, which must then be there first.
     nearest = Scope.LINK
     routes.sort(key=lambda route: route.scope != nearest)
-    return Resolution(tuple(routes), tuple(missing.values()))
-
-
-def describe_missing(missing: Sequence[Missing]) -> str:
-    """What is missing, in one phrase, each with a route that needs it."""
-    return shortened([f"{item.what}, for {item.route}" for item in missing], "; ", _NAMED_ROUTES_MAX)
+    words = [f"{what}, for {static}" for what, static in missing.items()]
+    return Resolution(tuple(routes), shortened(words, "; ", _NAMED_ROUTES_MAX))
 
 
 class _NotThere(Exception):

@@ -1,27 +1,45 @@
-"""Afterwards: is every route seen to win?"""
+"""Afterwards: is every route seen to win? By what the tables say, where that leaves no doubt; else the kernel is asked.
+
+Longest-prefix match gives an address that no longer prefix covers to the entries of one destination; of these the one
+with the lowest metric carries it. What isn't as plain as that (a policy rule of somebody's, an entry of table local
+around the address, a dead hop, a second metric) isn't decided here.
+"""
 
 from __future__ import annotations
 
 import os
+from ipaddress import IPv4Address
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.prefixes import numbers, own_addresses
-from hostrouting.model.routes import Table
+from hostrouting.model.prefixes import PrefixSet, numbers, own_addresses
+from hostrouting.model.routes import Protocol, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
 from hostrouting.model.uncollected import uncollected
-from hostrouting.routes.proof import unproven
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from ipaddress import IPv4Network
 
     from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import Lookup, Route
 
-__all__ = ["verify_routes"]
+__all__ = ["unproven", "verify_routes"]
 
 _NAMED_MAX = 5
+
+# fib_default_rules_init in net/ipv4/fib_rules.c. Whatever a packet is like, they have local asked first, then main;
+# before the first rule of somebody's the two are one trie, and the longer prefix wins.
+_RULES_OF_THE_KERNEL = tuple(
+    Rule(preference, table=table, protocol=Protocol.KERNEL)
+    for preference, table in ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
+)
+
+# To 0.0.0.0 the host talks to itself, whatever the tables say (ip_route_output_key_hash_rcu in net/ipv4/route.c).
+_THIS_HOST = (0, 32)
 
 
 def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
@@ -44,13 +62,8 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
         return
     probes = {route: address for route, address in left if address is not None}
     answers = backend.lookup(tuple(probes.values()))
-    # Of several wanted metrics of a destination the lowest carries the packets; the others stand by.
-    keys = {route.key for route in wanted}
-    beaten = [
-        (route, answer)
-        for route, answer in zip(probes, answers, strict=True)
-        if not _wins(route, answer) and not _stands_by(route, answer, keys)
-    ]
+    by_key = {route.key: route for route in wanted}
+    beaten = [each for each in zip(probes, answers, strict=True) if not _is_carried(*each, by_key)]
     covered = [route for route, address in left if address is None]
     if not beaten and not covered:
         return
@@ -62,9 +75,12 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
         raise RouteError(shortened(losers, "\n", _NAMED_MAX))
 
 
-def _wins(route: Route, answer: Lookup) -> bool:
+def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[int, IPv4Network, int, int], Route]) -> bool:
+    """Whether packets go by a route, or by the wanted one of a lower metric that it stands by for."""
     winner = answer.route
-    return winner is not None and winner.key == route.key and winner.has_same_next_hops(route)
+    if winner is None or winner.destination != route.destination or winner.metric > route.metric:
+        return False
+    return winner.key in wanted and winner.has_same_next_hops(wanted[winner.key])
 
 
 def _beaten(route: Route, answer: Lookup, *, is_there: bool) -> str:
@@ -73,16 +89,6 @@ def _beaten(route: Route, answer: Lookup, *, is_there: bool) -> str:
     winner = f"by {answer.route}" if answer.route is not None else f"nowhere ({os.strerror(answer.errno or 0)})"
     advice = "look at: ip -4 rule; ip -4 route show table all"
     return f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}; {advice}"
-
-
-def _stands_by(route: Route, answer: Lookup, wanted: set[tuple[int, IPv4Network, int, int]]) -> bool:
-    winner = answer.route
-    return (
-        winner is not None
-        and winner.key in wanted
-        and winner.destination == route.destination
-        and winner.metric < route.metric
-    )
 
 
 def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route]) -> list[str]:
@@ -95,12 +101,67 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
     for route, place in zip(routes, places, strict=True):
         if beside_ours[place] is None and beside_locals[place] is not None:
             continue
-        longer = (r for r in (*main, *local) if not r.is_ours and r.tos == 0 and _lies_in(r, route))
+        inside = (r for r in (*main, *local) if r.destination.subnet_of(route.destination))
+        longer = (r for r in inside if r.destination != route.destination and not r.is_ours and r.tos == 0)
         example = next((f", for example {other}" for other in longer), "")
         losers.append(f"{route} is in the table but never wins: longer prefixes cover all of it{example}")
     return losers
 
 
-def _lies_in(other: Route, route: Route) -> bool:
-    longer = other.destination.prefixlen > route.destination.prefixlen
-    return longer and other.destination.network_address in route.destination
+def unproven(
+    wanted: Sequence[Route],
+    *,
+    rules: Sequence[Rule],
+    main: Sequence[tuple[Route, Sequence[Prefix]]],
+    local: Iterable[Route],
+) -> list[tuple[Route, IPv4Address | None]]:
+    """The routes of which the tables don't show that they win.
+
+    Args:
+        wanted: routes of table main.
+        rules: in the order in which the kernel asks them.
+        main: the entries of table main, in the kernel's order (``RouteBackend.routes_by_way``).
+        local: those of table local.
+
+    Returns:
+        Those to ask the kernel about, in their order: all of them where there are rules of somebody's. Each with
+        an address that no longer prefix covers; None if longer ones cover all of it.
+    """
+    # To a packet without a tos the entries for one are not there.
+    asked = [(entry, prefixes) for entry, prefixes in main if entry.tos == 0]
+    places = [numbers(route.destination) for route in wanted]
+    locals_ = [numbers(entry.destination) for entry in local]
+    own = own_addresses(chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST,)))
+    winners = _winners(asked) if tuple(rules) == _RULES_OF_THE_KERNEL else {}
+    own_by_local = PrefixSet(locals_).overlaps
+    known: dict[tuple[int, int], bool] = {}
+    left: list[tuple[Route, IPv4Address | None]] = []
+    for route, place in zip(wanted, places, strict=True):
+        address, winner = own[place], winners.get(place)
+        if address is None:
+            left.append((route, None))
+        elif winner is None or not _is_as_wanted(winner, route, known) or own_by_local(address, address):
+            left.append((route, IPv4Address(address)))
+    return left
+
+
+def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Route]:
+    """Of the entries of each destination the first with the lowest metric."""
+    winners: dict[Prefix, Route] = {}
+    for entry, prefixes in main:
+        for prefix in prefixes:
+            if winners.setdefault(prefix, entry).metric > entry.metric:
+                winners[prefix] = entry
+    return winners
+
+
+def _is_as_wanted(entry: Route, route: Route, known: dict[tuple[int, int], bool]) -> bool:
+    """Whether an entry of a destination is the wanted route, and such that the kernel doesn't pass it over."""
+    # By the identity of entries and hops, which thousands share; the caller holds them, so it stays theirs.
+    pair = (id(entry), id(route.hops))
+    if pair not in known:
+        # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
+        is_alive = bool(route.hops) and not any(hop.is_dead or hop.is_linkdown for hop in entry.hops)
+        known[pair] = entry.type is RouteType.UNICAST and entry.hops == route.hops and is_alive
+    is_same = entry.type is route.type and entry.metric == route.metric and entry.tos == route.tos
+    return known[pair] and is_same and entry.table == route.table

@@ -11,7 +11,7 @@ from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.routes import Table
 from hostrouting.routes.install import apply_what_goes
 from hostrouting.routes.plan import RoutePlan, plan_what_goes
-from hostrouting.routes.resolve import describe_missing, resolve
+from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from hostrouting.watch.backoff import Backoff
 from phases import all_or_nothing
@@ -186,7 +186,7 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
     plan, refusals = plan_what_goes(resolution.routes, main)
     problems = ["\n".join(refusals)] if refusals else []
     if resolution.missing:
-        problems.append(f"can't keep all static routes: still missing is {describe_missing(resolution.missing)}")
+        problems.append(f"can't keep all static routes: still missing is {resolution.missing}")
     if problems:
         # What would be removed stays, some of it only because what it needs is missing.
         plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())

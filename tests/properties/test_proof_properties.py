@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.routes.proof import unproven
+from hostrouting.routes.verify import unproven
 
 PREFIXES = [
     "172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.0/32", "172.16.0.10/32",

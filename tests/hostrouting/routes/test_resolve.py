@@ -12,7 +12,7 @@ from hostrouting import RouteError, StaticRoute
 from hostrouting.kernel.default_route import default_route
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
-from hostrouting.routes.resolve import Resolution, describe_missing, resolve
+from hostrouting.routes.resolve import Resolution, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def resolved(route: StaticRoute, *main: Route) -> Route:
 def missing(route: StaticRoute, *main: Route, links: list[Link] | None = None) -> str:
     result = resolution_of(route, *main, links=links)
     assert not result.routes
-    return describe_missing(result.missing)
+    return result.missing
 
 
 def test_the_default_that_counts_is_the_unicast_one_of_table_main_with_the_lowest_metric() -> None:
@@ -244,7 +244,7 @@ def test_all_refusals_are_named_at_once() -> None:
 
 def test_many_missing_things_are_counted_not_listed() -> None:
     wanted = [StaticRoute(f"172.16.{n}.0/24", "onlink", f"ib{n}x") for n in range(9)]
-    assert describe_missing(resolve(wanted, LINKS, ADDRESSES, ()).missing).endswith("; and 6 more")
+    assert resolve(wanted, LINKS, ADDRESSES, ()).missing.endswith("; and 6 more")
 
 
 def test_only_table_main_has_the_default_route() -> None:
