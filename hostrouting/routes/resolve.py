@@ -14,7 +14,7 @@ from hostrouting.model.routes import NextHop, Route, RouteType, Scope
 from hostrouting.model.text import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from ipaddress import IPv4Network
 
     from hostrouting.config.routing import Gateway
@@ -95,24 +95,15 @@ class _Refused(Exception):
     """It can't be, whatever comes."""
 
 
-def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> dict[int, dict[int, set[str | None]]]:
-    """The prefixes that a gateway may lie in: by prefix length and network, the interfaces that reach it.
+def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple[IPv4Network, tuple[str | None, ...]]]:
+    """The prefixes that a gateway may lie in, and the interfaces that reach it; None: the default's.
 
     The kernel looks a gateway up among routes of scope link or nearer only (fib_check_nh_v4_gw). Our own that are
-    there count only if they are wanted: what this run removes must not carry what it adds. None: the default's.
+    there count only if they are wanted: what this run removes must not carry what it adds.
     """
-    found: dict[int, dict[int, set[str | None]]] = {}
-
-    def add(network: IPv4Network, devs: Iterable[str | None]) -> None:
-        found.setdefault(network.prefixlen, {}).setdefault(int(network.network_address), set()).update(devs)
-
-    for route in main:
-        if route.type is RouteType.UNICAST and route.scope >= Scope.LINK and not route.is_ours:
-            add(route.destination, route.devs)
-    for static in wanted:
-        if static.gateway == ONLINK:
-            add(static.destination, (static.dev,))
-    return found
+    there = (route for route in main if route.type is RouteType.UNICAST and route.scope >= Scope.LINK)
+    theirs = [(route.destination, route.devs) for route in there if not route.is_ours]
+    return theirs + [(static.destination, (static.dev,)) for static in wanted if static.gateway == ONLINK]
 
 
 @attrs.frozen
@@ -120,7 +111,7 @@ class _Resolver:
     links: dict[str, Link]
     own: set[IPv4Address]
     defaults: list[Route]
-    on_link: dict[int, dict[int, set[str | None]]]
+    on_link: list[tuple[IPv4Network, tuple[str | None, ...]]]
     # What thousands of routes have in common, by what their entries name.
     ways: dict[tuple[str | None, Gateway, int], tuple[Any, ...]] = attrs.field(factory=dict, init=False)
 
@@ -128,19 +119,12 @@ class _Resolver:
         named = (static.dev, static.gateway, static.metric)
         way = self.ways.get(named)
         if way is None:
+            hops, default = self._hops(static)
+            source, mtu = (default.source, default.mtu) if default else (None, None)
+            first = Route(static.destination, hops, metric=static.metric, source=source, mtu=mtu)
             # All of a route but its destination, in order.
-            way = self.ways[named] = attrs.astuple(self._first(static), recurse=False)[1:]
+            way = self.ways[named] = attrs.astuple(first, recurse=False)[1:]
         return Route(static.destination, *way)
-
-    def _first(self, static: StaticRoute) -> Route:
-        hops, default = self._hops(static)
-        return Route(
-            destination=static.destination,
-            hops=hops,
-            metric=static.metric,
-            source=default.source if default else None,
-            mtu=default.mtu if default else None,
-        )
 
     def _hops(self, static: StaticRoute) -> tuple[tuple[NextHop, ...], Route | None]:
         """The next hops, and the default route that the rest is inherited from, if it is."""
@@ -198,9 +182,6 @@ class _Resolver:
         """Whether the kernel's look-up of a gateway would succeed."""
         default = default_route(self.defaults)
         is_default = default is not None and dev in default.devs
-        number = int(gateway)
         return any(
-            dev in devs or (is_default and None in devs)
-            for length, networks in self.on_link.items()
-            if (devs := networks.get(number >> (32 - length) << (32 - length))) is not None
+            (dev in devs or (is_default and None in devs)) and gateway in network for network, devs in self.on_link
         )
