@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from hostrouting.config.documents import read_document
 from hostrouting.config.overlap import RouteOverlap, seconds
 from hostrouting.config.schema import (
     Section,
@@ -20,6 +19,7 @@ from hostrouting.config.schema import (
     parse_textfile,
     raise_invalid,
     read,
+    read_document,
     read_section,
 )
 from hostrouting.model.parsing import parse_device, parse_prefix, parse_unicast_address

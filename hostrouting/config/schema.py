@@ -1,4 +1,4 @@
-"""How JSON becomes typed values, strictly: objects, lists, single values; every problem at once, with its path.
+"""How JSON becomes typed values, strictly: documents, objects, single values; every problem at once, with its path.
 
 A class is its own schema: a field ``wait_seconds`` is the key ``waitSeconds``, and its converter the rule. Where
 ``collecting`` is the ``field_transformer``, a converter that refuses a value leaves an ``Invalid`` in the field, and
@@ -12,16 +12,20 @@ object when an attrs validator refuses; what would be left of it is less than th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 from functools import cache, partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import attrs
 
-from hostrouting.model.errors import ConfigError
+from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.text import shown
 from hostrouting.model.uncollected import uncollected
+
+if TYPE_CHECKING:
+    import os
 
 __all__ = [
     "Section",
@@ -31,12 +35,14 @@ __all__ = [
     "kind",
     "parse_boolean",
     "parse_consumer",
+    "parse_document",
     "parse_integer",
     "parse_pattern",
     "parse_textfile",
     "parse_word",
     "raise_invalid",
     "read",
+    "read_document",
     "read_section",
 ]
 
@@ -300,3 +306,84 @@ def parse_textfile(value: str | None) -> str | None:
             "/var/lib/node_exporter/textfile_collector/hostrouting.prom"
         )
     return value
+
+
+# --- documents: JSON (RFC 8259, UTF-8) from outside ------------------------------------------------------------------
+
+
+def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) -> Any:
+    """Read a file.
+
+    Args:
+        path: of the file.
+        what: it should be, in a word, for the messages.
+        bytes_max: a larger file is refused.
+
+    Returns:
+        The document; ``read`` finds the keys that were given twice in it.
+
+    Raises:
+        ConfigError: there is no such file, or it isn't JSON.
+        FileError: it can't be read.
+    """
+    name = str(path)
+    try:
+        with open(name, "rb") as file:
+            return parse_document(file, name, what, bytes_max=bytes_max)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError([(name, "there is no such file")]) from None
+    except IsADirectoryError:
+        raise ConfigError([(name, "is a directory; expected a JSON file")]) from None
+    except OSError as error:
+        raise FileError.of(f"read the {what} {name}", error) from error
+    except ValueError as error:  # a NUL in the path
+        raise ConfigError([(repr(name), f"is not a path: {error}")]) from None
+
+
+def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> Any:
+    """Read an open file.
+
+    Args:
+        file: from where it is read to its end.
+        name: of the file, for the messages.
+        what: it should be, in a word.
+        bytes_max: a larger one is refused.
+
+    Returns:
+        The document, as of ``read_document``.
+
+    Raises:
+        ConfigError: it isn't JSON.
+        OSError: it can't be read.
+    """
+    import json
+
+    raw = file.read(bytes_max + 1)
+    if len(raw) > bytes_max:
+        raise ConfigError([(name, f"is no {what}: it is larger than {bytes_max >> 20} MiB")])
+    if not raw.strip():
+        raise ConfigError(
+            [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
+        )
+    try:
+        # As os.fsdecode would: to the kernel any bytes make an interface's name, and ip prints them as they are.
+        with uncollected():
+            return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
+    except RecursionError:
+        raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
+    except ValueError as error:
+        raise ConfigError([(name, f"is not JSON: {error}")]) from None
+
+
+class _Doubled(dict[str, Any]):
+    """A JSON object in which some keys were given twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.duplicates = tuple(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``json.loads(object_pairs_hook=)``."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Doubled(pairs)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hostrouting.config.documents import parse_document, read_document
+from hostrouting.config.schema import parse_document, read_document
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.snapshot import Snapshot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 import socket
+from collections import Counter
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
@@ -225,11 +226,8 @@ class Route:
 
     def has_same_next_hops(self, other: Route) -> bool:
         """Whether both send packets the same way, whatever else differs between them."""
-        if self.type is not other.type:
-            return False
-        if self.hops == other.hops:
-            return True
-        return sorted(map(_sortable, self.hops)) == sorted(map(_sortable, other.hops))
+        is_equal = self.hops == other.hops or Counter(h.path for h in self.hops) == Counter(h.path for h in other.hops)
+        return self.type is other.type and is_equal
 
     def __str__(self) -> str:
         kind = "" if self.type is _UNICAST else f"{self.type.name.lower()} "
@@ -268,10 +266,6 @@ def _tail(
     if not single:
         words += [f"nexthop {hop.words()} weight {hop.weight} {hop.flag_words()}".strip() for hop in hops]
     return "".join(f" {word}" for word in words if word)
-
-
-def _sortable(hop: NextHop) -> tuple[str, str, bool, int]:
-    return (hop.dev or "", str(hop.gateway or ""), hop.onlink, hop.weight)
 
 
 def _destination(network: IPv4Network) -> str:
