@@ -18,6 +18,7 @@ from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.plan import (
     ALWAYS,
+    Evidence,
     ProbePlan,
     ProbeReport,
     choose_device,
@@ -36,8 +37,6 @@ from hostrouting.model.errors import ConfigError
 from phases import all_or_nothing
 
 if TYPE_CHECKING:
-    from ipaddress import IPv6Address
-
     from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
     from hostrouting.azure.probe.port import Pin, ProbeNode
     from phases import CancelScope, Undo
@@ -70,11 +69,11 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     """
     probe = config.load_balancer_probe
     if not probe.enabled:
-        return _plan_removal(host, node, NOT_ENABLED, is_asked_for=False)
+        return _plan_removal(host, node, is_asked_for=False)
     if host.is_image:
         return ProbePlan(_device_of_image(probe))
     node = given_or_real(host, node, LinuxProbeNode)
-    return _plan_now(probe, host, node, _assigned(probe, node, scope))
+    return _plan_now(probe, host, node, _told(probe, node, scope))
 
 
 def plan_next_boot(config: HostNetworking, host: Host, plan: ProbePlan) -> BootPlan:
@@ -100,38 +99,26 @@ def plan_next_boot(config: HostNetworking, host: Host, plan: ProbePlan) -> BootP
     return plan_part(host, config.consumer, probe_part(plan.device, host.layout, required=probe.required), PROBE)
 
 
-def _assigned(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> tuple[IPv6Address, ...] | None:
-    """What the cloud has assigned, if that counts: asked once, before anything is held or waited for."""
-    return node.assigned_addresses(scope) if probe.ipv6_detection is Ipv6Detection.METADATA else None
+def _told(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> Evidence | None:
+    """What somebody else says of IPv6, if that counts: asked once, before anything is held or waited for."""
+    if probe.ipv6_detection is Ipv6Detection.METADATA:
+        return judge_assigned(node.assigned_addresses(scope))
+    return ALWAYS if probe.ipv6_detection is Ipv6Detection.ALWAYS else None
 
 
-def _plan_now(
-    probe: LoadBalancerProbe,
-    host: Host,
-    node: ProbeNode,
-    assigned: tuple[IPv6Address, ...] | None,
-    *,
-    is_last: bool = False,
-) -> ProbePlan:
-    """Plan for this moment; the last time that is asked, rules that are required wait for no address any more."""
+def _plan_now(probe: LoadBalancerProbe, host: Host, node: ProbeNode, told: Evidence | None) -> ProbePlan:
+    """Plan for this moment."""
     device, missing = choose_device(probe.devices or node.default_devices(), node.links())
     if device is None or missing is not None:
         return ProbePlan(device, missing=missing)
-    if probe.ipv6_detection is Ipv6Detection.ALWAYS:
-        evidence = ALWAYS
-    else:
-        evidence = judge_addresses(device, node.addresses()) if assigned is None else judge_assigned(assigned)
+    evidence = told or judge_addresses(device, node.addresses())
     sentence = evidence.sentence
     # A false no costs the service, a false yes nothing: without probes the rules match nothing.
     if not evidence.has_ipv6:
-        if is_installed(host, PROBE):
-            sentence += ", but it is installed already, and stays"
-        elif not probe.required or evidence.missing is None:
-            return ProbePlan(device, sentence, sentence, evidence.missing)
-        elif not is_last:
-            return ProbePlan(device, sentence, missing=evidence.missing)
-        else:
-            sentence += ", but it may come, and the rules are required"
+        if not is_installed(host, PROBE):
+            may_come = probe.required and evidence.missing is not None
+            return ProbePlan(device, sentence, None if may_come else sentence, evidence.missing)
+        sentence += ", but it is installed already, and stays"
     text = render_ruleset(device)
     after = node.dry_run(text, TABLE)
     return _read_again(ProbePlan(device, sentence, ruleset=text, rules_after=after), node)
@@ -188,7 +175,7 @@ class ConfigureLoadBalancerProbe:
         host, probe = self.host or Host(), self.config.load_balancer_probe
         with alone(host, scope, is_wanting=probe.enabled):
             if not probe.enabled:
-                return _remove(host, self.node, scope, NOT_ENABLED, is_asked_for=False)
+                return _remove(host, self.node, scope, is_asked_for=False)
             if host.is_image:
                 return self._install(host, scope, ProbeReport(_device_of_image(probe)))
             node = given_or_real(host, self.node, LinuxProbeNode)
@@ -206,11 +193,10 @@ class ConfigureLoadBalancerProbe:
 
     def _carry_out(self, host: Host, node: ProbeNode, scope: CancelScope) -> ProbeReport:
         probe = self.config.load_balancer_probe
-        assigned = _assigned(probe, node, scope)
 
-        def look(*, is_last: bool = False) -> tuple[ProbeReport, str | None]:
-            plan, is_new = _plan_now(probe, host, node, assigned, is_last=is_last), False
-            if plan.device is not None and plan.missing is None and plan.skipped_because is None:
+        def look(told: Evidence | None) -> tuple[ProbeReport, str | None]:
+            plan, is_new = _plan_now(probe, host, node, told), False
+            if plan.device is not None and plan.ruleset:
                 with all_or_nothing(scope) as undo:
                     # Not under the lock: the gate of a starting machine waits for that.
                     is_new = self._install_part(host, plan.device, undo)
@@ -220,9 +206,12 @@ class ConfigureLoadBalancerProbe:
                         _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
             return ProbeReport(**attrs.asdict(plan, recurse=False), files_changed=is_new), plan.missing
 
-        report, missing = look_until(host.routes, scope, probe.wait_seconds, look)
+        told = _told(probe, node, scope)
+        report, missing = look_until(host.routes, scope, probe.wait_seconds, lambda: look(told))
         if missing is not None and probe.required:
-            report, missing = look(is_last=True)
+            # Nothing asks again at boot.
+            sentence = f"{report.evidence}, but it may come, and the rules are required"
+            report, missing = look(Evidence(has_ipv6=True, sentence=sentence))
         if missing is not None and report.skipped_because is None:
             raise LoadBalancerProbeError(
                 f"can't rewrite the load balancer's probes: waited {probe.wait_seconds} s and still missing is "
@@ -318,19 +307,18 @@ class RemoveLoadBalancerProbe:
         """
         host = self.host or Host()
         with alone(host, scope, is_wanting=False):
-            return _remove(host, self.node, scope, NOT_INSTALLED, is_asked_for=True)
+            return _remove(host, self.node, scope, is_asked_for=True)
 
 
-def _plan_removal(host: Host, node: ProbeNode | None, reason: str, *, is_asked_for: bool) -> ProbePlan:
+def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> ProbePlan:
     """What to take back.
 
     Args:
         host: where.
         node: its IPv6 side; None: this kernel's.
-        reason: why nothing is wanted.
         is_asked_for: not because a config doesn't enable it; else a node on which nothing was installed isn't asked.
     """
-    plan = ProbePlan(skipped_because=reason)
+    plan = ProbePlan(skipped_because=NOT_INSTALLED if is_asked_for else NOT_ENABLED)
     if host.is_image or not (is_asked_for or is_installed(host, PROBE)):
         return plan
     node = given_or_real(host, node, LinuxProbeNode)
@@ -346,15 +334,15 @@ def _plan_removal(host: Host, node: ProbeNode | None, reason: str, *, is_asked_f
     return attrs.evolve(plan, ruleset=REMOVAL, rules_before=before, pins=pins, problem=problem)
 
 
-def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, reason: str, *, is_asked_for: bool) -> ProbeReport:
-    plan = _plan_removal(host, node, reason, is_asked_for=is_asked_for)
+def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
+    plan = _plan_removal(host, node, is_asked_for=is_asked_for)
     if plan.is_empty and not is_installed(host, PROBE):
-        return ProbeReport(skipped_because=reason)
+        return ProbeReport(skipped_because=plan.skipped_because)
     # Where the kernel refuses, the files are as before too.
     _take_back(plan, host, node, scope)
     is_new = bool(remove_parts(host, scope, PROBE))
     # A script or a flush may have given the rules back meanwhile; now nobody does it any more.
-    _take_back(_plan_removal(host, node, reason, is_asked_for=True), host, node, scope)
+    _take_back(_plan_removal(host, node, is_asked_for=True), host, node, scope)
     done = attrs.evolve(plan, skipped_because=None)
     return ProbeReport(**attrs.asdict(done, recurse=False), files_changed=is_new)
 
