@@ -244,7 +244,7 @@ def _acquire(descriptor: int, path: Path, scope: CancelScope, seconds: int) -> N
                 f"can't take the lock {path}: another run has held it for {seconds} s; see who with: fuser -v {path}"
             )
         if not is_waiting:
-            scope.progress("waiting for another hostrouting run to end")
+            scope.progress(f"waiting for another run to let go of {path}")
             is_waiting = True
         scope.wait(_LOCK_POLL_SECONDS)
 

@@ -21,8 +21,7 @@ from datagrams import Echo, Place
 from programs import refuse_host, tool
 from stale import TUNNEL_MAC, arp_reply, dnat, state
 
-from hostrouting.azure.vnet.lock import lock_file
-from hostrouting.azure.vnet.tasks import state_file
+from hostrouting.azure.vnet.tasks import lock_file, state_file
 from hostrouting.kernel._namespaces import Namespace, in_thread
 
 if TYPE_CHECKING:

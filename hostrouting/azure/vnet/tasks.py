@@ -6,6 +6,7 @@ they are.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import attrs
@@ -13,7 +14,6 @@ import attrs
 from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.nodes import given_or_real
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
-from hostrouting.azure.vnet.lock import azure_vnet_locked
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.port import Neighbour
@@ -29,12 +29,17 @@ if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout
     from phases import CancelScope
 
-__all__ = ["RemoveStaleAzureVnet", "plan_stale", "state_file"]
+__all__ = ["RemoveStaleAzureVnet", "lock_file", "plan_stale", "state_file"]
 
 
 def state_file(layout: Layout) -> Path:
     """What azure-vnet thinks it serves."""
     return layout.of("/var/run/azure-vnet.json")
+
+
+def lock_file(layout: Layout) -> Path:
+    """What azure-vnet holds with flock(2) from its start to its exit, since v1.4.15."""
+    return layout.of("/var/run/azure-vnet/azure-vnet.lock")
 
 
 def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetPlan:
@@ -100,9 +105,9 @@ class RemoveStaleAzureVnet:
             What went and what stays, each with its reason.
 
         Raises:
-            AzureVnetError: azure-vnet's lock is held, or something can't be read or removed. What was
-                removed until then was stale, and a later run goes on from there.
-            FileError: hostrouting's own lock can't be taken.
+            AzureVnetError: something can't be read or removed. What was removed until then was stale, and a later run
+                goes on from there.
+            FileError: hostrouting's own lock, or azure-vnet's, can't be taken.
         """
         stale = self.config.stale_azure_vnet
         if stale is None:
@@ -110,7 +115,11 @@ class RemoveStaleAzureVnet:
         host = self.host or Host()
         _refuse_image(host)
         node = given_or_real(host, self.node, LinuxBridgeNode)
-        with locked(host.layout.lock, scope), azure_vnet_locked(host.layout, stale.lock_wait_seconds, scope):
+        theirs = lock_file(host.layout)
+        # Without its folder, no azure-vnet that knows that lock has run since the boot; nothing is made then. What an
+        # older one is at, its pod's pair of interfaces tells.
+        kept_out = locked(theirs, scope, seconds=stale.lock_wait_seconds) if theirs.parent.is_dir() else nullcontext()
+        with locked(host.layout.lock, scope), kept_out:
             plan = _look(stale, host, node)
             scope.check()
             # The rules last: they tell whose the others are, should this be the end of us.

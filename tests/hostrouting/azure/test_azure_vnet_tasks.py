@@ -28,10 +28,9 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet.lock import lock_file
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport
 from hostrouting.azure.vnet.port import NodeState
-from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale, state_file
+from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, lock_file, plan_stale, state_file
 from hostrouting.boot.files import locked
 from hostrouting.cli.azure.vnet import report_text
 from hostrouting.model.errors import FileError
@@ -205,11 +204,22 @@ def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host
     path.parent.mkdir(parents=True)
     with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(AzureVnetError, match="for 5 s"):
+        with pytest.raises(FileError, match=r"azure-vnet\.lock: another run has held it for 5 s"):
             phases.run(RemoveStaleAzureVnet(networking(), host=host, node=node), scope=CancelScope(clock=clock))
-        with pytest.raises(AzureVnetError, match="for 0 s"):
+        with pytest.raises(FileError, match="for 0 s"):
             clean(host, node, networking(lock_wait_seconds=0))
     assert node.calls == []
+
+
+def test_azure_vnets_files_are_where_its_versions_have_them() -> None:
+    """Another path would read as no state, and as a lock that nobody holds."""
+    assert str(state_file(Layout())) == "/var/run/azure-vnet.json"
+    assert str(lock_file(Layout())) == "/var/run/azure-vnet/azure-vnet.lock"
+
+
+def test_where_azure_vnet_has_no_folder_none_is_made(host: Host, node: WatchedNode) -> None:
+    clean(host, node)
+    assert not lock_file(host.layout).parent.exists()
 
 
 def test_another_run_of_ours_is_waited_for(host: Host, node: WatchedNode) -> None:

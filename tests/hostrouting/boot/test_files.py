@@ -161,7 +161,7 @@ class Releasing:
     def started(self, path: str) -> None: ...
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        assert "waiting for another hostrouting run" in message
+        assert "waiting for another run to let go of" in message
         self.event.set()
 
     def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None: ...
