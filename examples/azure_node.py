@@ -19,7 +19,6 @@ from hostrouting import (
     Configure,
     Host,
     Layout,
-    Link,
     NextHop,
     OverlapReport,
     Protocol,
@@ -54,7 +53,6 @@ def fake_node(root: Path) -> tuple[Host, FakeProbeNode, FakeBridgeNode]:
     kernel.add([Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)])
     probe_node = FakeProbeNode(
         default_devices=["eth0"],
-        links=[Link(2, "eth0")],
         addresses=[NodeAddress("eth0", IPv6Address("fd00:1::4"))],
     )
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))

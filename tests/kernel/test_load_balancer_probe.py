@@ -266,32 +266,32 @@ def test_a_kernel_without_ipv6_has_no_addresses_and_routes_of_it(
     node.kernel.add_address("eth0", "10.1.0.4/24")
     run("ip route add default via 10.1.0.1")
     monkeypatch.setattr(linux, "_IPV6", tmp_path / "none")
-    assert (node.there.addresses(), node.there.pins(), node.there.default_devices()) == ((), (), ("eth0",))
+    assert (node.there.addresses(), node.there.pins(), node.there.default_devices()) == ((), (), ())
 
 
-def test_default_devices_are_those_of_ipv6_before_those_of_ipv4_each_by_metric(node: Node) -> None:
-    for dev in ("eth2", "eth3", "eth4", "eth5"):
+def test_default_devices_are_those_of_ipv6_by_metric(node: Node) -> None:
+    for dev in ("eth2", "eth3", "eth5"):
         node.kernel.add_link(dev)
-    node.kernel.add_address("eth4", "10.4.0.4/24")
-    node.kernel.add_address("eth5", "10.5.0.4/24")
     run("ip -6 route add default metric 2000 nexthop via fe80::1 dev eth2 nexthop via fe80::1 dev eth1",
         "ip nexthop add id 7 via fe80::7 dev eth3", "ip -6 route add default nhid 7 metric 7",
-        "ip -6 route add unreachable default metric 1", "ip -6 route add default via fe80::9 dev eth5 table 99",
-        "ip route add default via 10.5.0.1 metric 9", "ip route add default via 10.4.0.1 metric 5")  # fmt: skip
-    assert node.there.default_devices() == ("eth3", "eth0", "eth2", "eth1", "eth4", "eth5")
+        "ip -6 route add unreachable default metric 1", "ip -6 route add default via fe80::9 dev eth5 table 99")  # fmt: skip
+    assert node.there.default_devices() == ("eth3", "eth0", "eth2", "eth1")
+
+
+def test_before_router_advertisements_the_best_ipv4_default_route_names_the_device(node: Node) -> None:
+    node.kernel.add_address("eth0", "10.1.0.4/24")
+    node.kernel.add_address("eth1", "10.2.0.4/24")
+    run("ip route add default via 10.2.0.1 metric 9", "ip route add default via 10.1.0.1 metric 5")
+    run("ip -6 route del default")
+    assert node.configure().device == "eth0"
+    run("ip -6 route add default via fe80::9 dev eth1")
+    assert node.configure(ipv6_detection="ALWAYS").device == "eth1"
 
 
 def test_a_pin_by_a_nexthop_object_is_known(node: Node) -> None:
     run(f"ip nexthop add id 7 via {PROBE_SOURCE} dev eth0", f"ip -6 route add {REWRITTEN_SOURCE} nhid 7 metric 1")
     (pin,) = node.configure().pins.unchanged
     assert (pin.gateway, pin.dev) == (PROBE_SOURCE, "eth0")
-
-
-def test_before_router_advertisements_the_ipv4_default_route_names_the_device(node: Node) -> None:
-    run("ip -6 route del default")
-    node.kernel.add_address("eth0", "10.1.0.4/24")
-    run("ip route add default via 10.1.0.1")
-    assert node.configure().device == "eth0"
 
 
 # --- the route -------------------------------------------------------------------------------------------------------
@@ -391,12 +391,11 @@ def test_a_cancel_while_an_address_is_waited_for_changes_nothing(node: Node) -> 
 
 
 def test_the_node_in_memory_answers_as_this_one_does(node: Node) -> None:
-    fake = FakeProbeNode(links=list(node.there.links()), default_devices=["eth0"])
+    fake = FakeProbeNode(default_devices=["eth0"])
     elsewhere, later = (attrs.evolve(PINNED, dev="eth1", metric=metric) for metric in (1, 2))
     foreign = attrs.evolve(PINNED, protocol=4, metric=3)
     story: list[Callable[[ProbeNode], object]] = [
         lambda there: there.default_devices(),
-        lambda there: there.links(),
         *(
             partial(_called, "pin", pin)
             for pin in (PINNED, PINNED, elsewhere, foreign, attrs.evolve(later, metric=3), later)

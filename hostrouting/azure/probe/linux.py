@@ -7,7 +7,6 @@ very nft prints of a table is the one form in which two can be compared: version
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +17,9 @@ from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE
 from hostrouting.azure.programs import Programs
 from hostrouting.boot.layout import SEARCH_PATH
-from hostrouting.kernel.default_route import unicast_defaults
-from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hostrouting.model.links import Link
     from phases import CancelScope
 
 __all__ = ["LinuxProbeNode"]
@@ -47,20 +40,10 @@ class LinuxProbeNode:
     # --- what is there -----------------------------------------------------------------------------------------
 
     def default_devices(self) -> tuple[str, ...]:
-        """The devices of the default routes, each once: IPv6's before IPv4's, the best metric first."""
-        sixth = [route for route in self._ask_ip("route", "show", "default") if not {"type", "from"} & route.keys()]
-        hops = [hop for route in sorted(sixth, key=lambda route: int(route["metric"])) for hop in _hops(route)]
-        devices = [hop["dev"] for hop in hops if "dev" in hop and "dead" not in hop["flags"]]
-        with _told():
-            fourth = unicast_defaults(NetlinkBackend().default_routes())
-        for route in sorted(fourth, key=lambda route: route.metric):
-            devices += [hop.dev for hop in route.hops if hop.dev is not None and not hop.is_dead]
-        return tuple(dict.fromkeys(devices))
-
-    def links(self) -> tuple[Link, ...]:
-        """All network interfaces, by index."""
-        with _told():
-            return NetlinkBackend().links()
+        """The devices of IPv6's default routes, each once, the best metric first."""
+        routes = [route for route in self._ask_ip("route", "show", "default") if not {"type", "from"} & route.keys()]
+        hops = [hop for route in sorted(routes, key=lambda route: int(route["metric"])) for hop in _hops(route)]
+        return tuple(dict.fromkeys(hop["dev"] for hop in hops if "dev" in hop and "dead" not in hop["flags"]))
 
     def addresses(self) -> tuple[NodeAddress, ...]:
         """All IPv6 addresses; an optimistic one (RFC 4429) may be used while it is tried out."""
@@ -149,11 +132,3 @@ def _hops(route: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _gateway(hop: dict[str, Any]) -> IPv6Address | None:
     return IPv6Address(hop["gateway"]) if "gateway" in hop else None
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except RouteError as error:
-        raise LoadBalancerProbeError(str(error), errno=error.errno) from error

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ipaddress import IPv6Address
 
     from hostrouting.azure.probe.port import NodeAddress, Pin
-    from hostrouting.model.links import Link
     from phases import CancelScope
 
 __all__ = ["FakeProbeNode"]
@@ -29,8 +28,7 @@ class FakeProbeNode:
     written, without comments; a table of which nothing comes is gone.
 
     Args:
-        default_devices: of the default routes.
-        links: all interfaces.
+        default_devices: of IPv6's default routes.
         addresses: all IPv6 addresses.
         assigned: what the metadata service says, or the error with which it doesn't.
         tables: the listing of each table that is there.
@@ -41,7 +39,6 @@ class FakeProbeNode:
     """
 
     default_device_names: list[str] = attrs.field(factory=list, alias="default_devices")
-    link_list: list[Link] = attrs.field(factory=list, alias="links")
     address_list: list[NodeAddress] = attrs.field(factory=list, alias="addresses")
     assigned: Sequence[IPv6Address] | LoadBalancerProbeError = ()
     tables: dict[str, str] = attrs.field(factory=dict)
@@ -51,12 +48,8 @@ class FakeProbeNode:
     loads: list[str] = attrs.field(factory=list, init=False)
 
     def default_devices(self) -> tuple[str, ...]:
-        """The devices of the default routes."""
+        """The devices of IPv6's default routes."""
         return tuple(self.default_device_names)
-
-    def links(self) -> tuple[Link, ...]:
-        """All network interfaces."""
-        return tuple(self.link_list)
 
     def addresses(self) -> tuple[NodeAddress, ...]:
         """All IPv6 addresses."""

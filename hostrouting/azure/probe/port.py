@@ -11,7 +11,6 @@ from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE
 if TYPE_CHECKING:
     from ipaddress import IPv6Address
 
-    from hostrouting.model.links import Link
     from hostrouting.model.routes import NextHop
     from phases import CancelScope
 
@@ -64,11 +63,7 @@ class ProbeNode(Protocol):
     """
 
     def default_devices(self) -> tuple[str, ...]:
-        """The devices of the default routes, each once: IPv6's before IPv4's, the best metric first."""
-        ...
-
-    def links(self) -> tuple[Link, ...]:
-        """All network interfaces, by index."""
+        """The devices of IPv6's default routes, each once, the best metric first."""
         ...
 
     def addresses(self) -> tuple[NodeAddress, ...]:

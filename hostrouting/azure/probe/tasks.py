@@ -32,6 +32,7 @@ from hostrouting.boot.files import locked
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import install_part, is_installed, remove_parts, start_oneshot
 from hostrouting.boot.preview import BootPlan, plan_part
+from hostrouting.kernel.default_route import unicast_defaults
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import ConfigError
 from phases import all_or_nothing
@@ -108,7 +109,7 @@ def _told(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> Evid
 
 def _plan_now(probe: LoadBalancerProbe, host: Host, node: ProbeNode, told: Evidence | None) -> ProbePlan:
     """Plan for this moment."""
-    device, missing = choose_device(probe.devices or node.default_devices(), node.links())
+    device, missing = _device(probe, host, node)
     if device is None or missing is not None:
         return ProbePlan(device, missing=missing)
     evidence = told or judge_addresses(device, node.addresses())
@@ -122,6 +123,20 @@ def _plan_now(probe: LoadBalancerProbe, host: Host, node: ProbeNode, told: Evide
     text = render_ruleset(device)
     after = node.dry_run(text, TABLE)
     return _read_again(ProbePlan(device, sentence, ruleset=text, rules_after=after), node)
+
+
+def _device(probe: LoadBalancerProbe, host: Host, node: ProbeNode) -> tuple[str | None, str | None]:
+    """The device by which probes come in, and what is missing of it; before IPv6 is there, IPv4 tells it."""
+    routes = sorted(unicast_defaults(host.routes.default_routes()), key=lambda route: route.metric)
+    of_ipv4 = (hop.dev for route in routes for hop in route.hops if hop.dev is not None and not hop.is_dead)
+    return choose_device(probe.devices or (*node.default_devices(), *of_ipv4), host.routes.links())
+
+
+def _known_device(probe: LoadBalancerProbe, host: Host, node: ProbeNode) -> str | None:
+    try:
+        return _device(probe, host, node)[0]
+    except LoadBalancerProbeError:
+        return next(iter(probe.devices), None)  # the problem that is reported already
 
 
 def _read_again(plan: ProbePlan, node: ProbeNode) -> ProbePlan:
@@ -186,7 +201,7 @@ class ConfigureLoadBalancerProbe:
                     raise
                 # With what couldn't be put back, if anything.
                 problem = "\n".join([str(error), *getattr(error, "__notes__", ())])
-                report = self._install(host, scope, ProbeReport(_known_device(probe, node), problem=problem))
+                report = self._install(host, scope, ProbeReport(_known_device(probe, host, node), problem=problem))
             if is_installed(host, PROBE):
                 start_oneshot(host, PROBE)
         return report
@@ -229,13 +244,6 @@ class ConfigureLoadBalancerProbe:
     def _install_part(self, host: Host, device: str, undo: Undo) -> bool:
         part = probe_part(device, host.layout, required=self.config.load_balancer_probe.required)
         return install_part(host, self.config.consumer, part, undo)
-
-
-def _known_device(probe: LoadBalancerProbe, node: ProbeNode) -> str | None:
-    try:
-        return choose_device(probe.devices or node.default_devices(), node.links())[0]
-    except LoadBalancerProbeError:
-        return next(iter(probe.devices), None)  # the problem that is reported already
 
 
 def _apply(plan: ProbePlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:

@@ -26,7 +26,6 @@ from hostrouting.azure.vnet import tasks as vnet_tasks
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.examination import Severity
 from hostrouting.doctor.examine import examine
-from hostrouting.model.links import Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
@@ -98,13 +97,13 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
         path.chmod(0o755)
     kernel = FakeKernel()
     kernel.add_link("eth0")
+    kernel.add_link("eth1")
     kernel.add_address("eth0", "10.1.0.4/24")
     default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
     assert kernel.add([default]) == ()
     units = FakeSystemd(layout, running=[MACHINE])
     probe = FakeProbeNode(
         default_devices=["eth0"],
-        links=[Link(2, "eth0"), Link(3, "eth1")],
         addresses=[NodeAddress("eth0", IPv6Address("fd00:1::4"))],
     )
     bridge = FakeBridgeNode()

@@ -25,14 +25,13 @@ from hostrouting.azure.probe.tasks import (
 from hostrouting.boot.files import locked
 from hostrouting.boot.manifest import Manifest
 from hostrouting.model.errors import FileError
-from hostrouting.model.links import Link
 from hostrouting.model.routes import NextHop
 from hostrouting.testing import FakeKernel, FakeProbeNode, FakeSystemd
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock, RecordingObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from hostrouting.boot.preview import BootPlan
@@ -44,6 +43,10 @@ PINNED = Pin(PROBE_SOURCE, "eth0", OURS, 1)
 ASTRAY = Pin(PROBE_SOURCE, "eth1", OURS, 1)
 FOREIGN = Pin(IPv6Address("fe80::1"), "eth0", STATIC, 1)
 UNAVAILABLE = LoadBalancerProbeError("Azure's metadata service is unavailable")
+
+
+BRIDGED = ({"name": "azure0", "kind": "bridge"}, {"name": "eth0", "master": "azure0"})
+LINKS = ({"name": "eth0"}, {"name": "eth1"})
 
 
 # What is in force of the rules for some devices, as the node in memory lists it.
@@ -58,7 +61,6 @@ def config(*, enabled: bool = True, **more: Any) -> HostNetworking:
 def node(**more: Any) -> FakeProbeNode:
     given: dict[str, Any] = {
         "default_devices": ["eth0"],
-        "links": [Link(1, "lo"), Link(2, "eth0"), Link(3, "eth1")],
         "addresses": [OWN],
     }
     return FakeProbeNode(**(given | more))
@@ -72,13 +74,16 @@ def instead(there: object, name: str, call: Callable[..., object]) -> None:
 class World:
     """A host around a node, with a clock that needs no time."""
 
-    def __init__(self, root: Path, there: FakeProbeNode) -> None:
+    def __init__(self, root: Path, there: FakeProbeNode, links: Sequence[dict[str, Any]] = LINKS) -> None:
         self.layout = Layout(root)
         self.layout.units.mkdir(parents=True, exist_ok=True)
         self.node = there
         self.clock = FakeClock()
         self.units = FakeSystemd(self.layout, running=["systemd-nspawn@kube1.service"])
-        self.host = Host(FakeKernel(), self.units, self.layout)
+        kernel = FakeKernel()
+        for link in links:
+            kernel.add_link(**link)
+        self.host = Host(kernel, self.units, self.layout)
         self.observer = RecordingObserver()
 
     def configure(self, asked: HostNetworking | None = None) -> ProbeReport:
@@ -219,10 +224,10 @@ def test_no_wait_holds_the_lock(tmp_path: Path) -> None:
     ("given", "asked", "expected"),
     [
         ({"default_devices": []}, {}, "waited 5 s and still missing is a default route"),
-        ({"links": [Link(1, "lo")]}, {}, "still missing is device eth0 (there is no such device)"),
+        ({"links": []}, {}, "still missing is device eth0 (there is no such device)"),
         ({}, {"devices": ["eth7"]}, "still missing is device eth7 (there is no such device)"),
-        ({"links": [Link(2, "eth0", is_up=False)]}, {}, "still missing is device eth0 (it is down)"),
-        ({"links": [Link(2, "eth0", master="azure0"), Link(3, "azure0", kind="bridge")]}, {}, "eth0 is a port of azure0"),
+        ({"links": [{"name": "eth0", "up": False}]}, {}, "still missing is device eth0 (it is down)"),
+        ({"links": BRIDGED}, {}, "eth0 is a port of azure0"),
         ({"default_devices": ["we ird"]}, {}, "'we ird' is not an interface name"),
         ({"has_nft": False}, {}, "install the package nftables"),
         ({"pins": [FOREIGN]}, {}, "somebody else's route is in its place (2603:1062:0:1:fe80:1234:5678:9abc via fe80::1 "),
@@ -232,7 +237,8 @@ def test_no_wait_holds_the_lock(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_an_error_if_required_and_a_problem_if_not(
     tmp_path: Path, given: dict[str, Any], asked: dict[str, Any], expected: str
 ) -> None:
-    world = World(tmp_path, node(**given))
+    links = given.get("links", LINKS)
+    world = World(tmp_path, node(**{key: value for key, value in given.items() if key != "links"}), links)
     before = world.state()
     with pytest.raises(LoadBalancerProbeError) as caught:
         world.configure(config(required=True, **asked))
@@ -255,11 +261,9 @@ def test_of_several_default_routes_the_device_of_the_best_gets_rules_and_route(t
 
 
 def test_the_route_is_pinned_on_no_port_of_a_bridge_but_on_a_member_of_a_vrf(tmp_path: Path) -> None:
-    links = [Link(2, "eth0", master="azure0"), Link(3, "azure0", kind="bridge"), Link(4, "eth2", master="red"),
-             Link(5, "red", kind="vrf")]  # fmt: skip
-    world = World(
-        tmp_path, node(links=links, default_devices=["eth0", "azure0"], addresses=[attrs.evolve(OWN, dev="azure0")])
-    )
+    links = (*BRIDGED, {"name": "red", "kind": "vrf"}, {"name": "eth2", "master": "red"})
+    there = node(default_devices=["eth0", "azure0"], addresses=[attrs.evolve(OWN, dev="azure0")])
+    world = World(tmp_path, there, links)
     world.configure()
     assert [pin.dev for pin in world.node.pin_list] == ["azure0"]
     assert world.node.tables == {TABLE: rules("azure0")}

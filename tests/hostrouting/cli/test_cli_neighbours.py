@@ -15,7 +15,6 @@ from hostrouting.azure.probe.port import NodeAddress
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.azure.vnet import tasks as vnet_tasks
 from hostrouting.azure.vnet.port import NodeState
-from hostrouting.model.links import Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
 
@@ -32,7 +31,7 @@ PIN = "2603:1062:0:1:fe80:1234:5678:9abc via fe80::1234:5678:9abc dev eth0"
 @pytest.fixture
 def probe() -> FakeProbeNode:
     addresses = [NodeAddress("eth0", IPv6Address("fd00:1::4"))]
-    return FakeProbeNode(default_devices=["eth0"], links=[Link(2, "eth0")], addresses=addresses)
+    return FakeProbeNode(default_devices=["eth0"], addresses=addresses)
 
 
 @pytest.fixture
@@ -139,7 +138,8 @@ def lose_nft(host: Host, probe: FakeProbeNode) -> None:
 
 
 def lose_the_device(host: Host, probe: FakeProbeNode) -> None:
-    probe.link_list.clear()
+    assert isinstance(host.routes, FakeKernel)
+    host.routes.del_link("eth0")
 
 
 def edit_the_script(host: Host, probe: FakeProbeNode) -> None:
