@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ipaddress import IPv6Address
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -79,17 +78,6 @@ def test_a_second_plan_is_empty(there: list[Pin], dev: str | None) -> None:
     except LoadBalancerProbeError:
         return
     assert plan_pins(dev, carried_out(plan, there)).is_empty
-
-
-@given(tables.flatmap(lambda there: st.tuples(st.just(there), st.permutations(there))), st.sampled_from(DEVICES))
-def test_the_order_of_routes_does_not_matter(both: tuple[list[Pin], list[Pin]], dev: str) -> None:
-    try:
-        expected = plan_pins(dev, both[0])
-    except LoadBalancerProbeError:
-        with pytest.raises(LoadBalancerProbeError):
-            plan_pins(dev, both[1])
-        return
-    assert plan_pins(dev, both[1]) == expected
 
 
 @given(tables)

@@ -12,12 +12,10 @@ from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hostrouting.boot.layout import Layout
     from hostrouting.boot.manifest import Manifest
 
-__all__ = ["FLUSHERS", "WAIT_SECONDS", "flush_drop_in", "installed_config", "probe_part", "render_script"]
+__all__ = ["FLUSHERS", "WAIT_SECONDS", "installed_config", "probe_part", "render_script"]
 
 # How long the oneshot waits for the device of the pinned route.
 WAIT_SECONDS = 30
@@ -28,6 +26,10 @@ _GIVE_BACK = "-+/etc/aks-flex-node/load-balancer-probe.sh rules"
 # Machines require the reference's flush. Ordered after it they fail with it (Result=dependency, which no Restart=
 # tries again), so without nft it is skipped: whether that holds a machine back is for our gate to say.
 _IF_NFT = "".join(f"ConditionFileIsExecutable=|{folder}/nft\n" for folder in SEARCH_PATH.split(":"))
+_FLUSH_HEADER = (
+    "# Written by hostrouting; taken back by: hostrouting lb-probe remove\n"
+    "# Whatever this unit flushes, the rules for the load balancer's probes come back.\n"
+)
 _FLUSH_DROP_INS = {
     # It flushes as it starts, as it is reloaded, and as it stops; a restart is the last and the first.
     "nftables.service": (
@@ -36,11 +38,6 @@ _FLUSH_DROP_INS = {
     "nftables-flush.service": f"[Unit]\n{_IF_NFT}\n[Service]\nExecStartPost={_GIVE_BACK}\n",
 }
 FLUSHERS = tuple(_FLUSH_DROP_INS)
-
-
-def flush_drop_in(layout: Layout, unit: str) -> Path:
-    """The drop-in by which a unit that flushes the ruleset gives the probes' rules back."""
-    return layout.gate(unit)
 
 
 def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
@@ -57,6 +54,8 @@ def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
     Raises:
         ValueError: it isn't the name of an interface.
     """
+    description = "Rewrite the IPv6 health probes of Azure's load balancer, so that pods can answer them"
+    unit = unit_text(PROBE, description, _UNIT_SECONDS, *FLUSHERS, remover="hostrouting lb-probe remove")
     # Whether the node has IPv6 is told now; what is installed has it.
     probe = LoadBalancerProbe(True, (device,), Ipv6Detection.ALWAYS, required, 0)
     return Part(
@@ -66,15 +65,10 @@ def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
             BootFile(layout.script(PROBE), render_script(device, required=required), 0o755),
-            BootFile(layout.unit(PROBE), _unit_text()),
-            *(BootFile(flush_drop_in(layout, unit), _flush_drop_in_text(unit)) for unit in FLUSHERS),
+            BootFile(layout.unit(PROBE), unit),
+            *(BootFile(layout.gate(unit), _FLUSH_HEADER + text) for unit, text in _FLUSH_DROP_INS.items()),
         ),
     )
-
-
-def _unit_text() -> str:
-    description = "Rewrite the IPv6 health probes of Azure's load balancer, so that pods can answer them"
-    return unit_text(PROBE, description, _UNIT_SECONDS, *FLUSHERS, remover="hostrouting lb-probe remove")
 
 
 def render_script(device: str, *, required: bool) -> str:
@@ -101,11 +95,3 @@ def installed_config(manifest: Manifest) -> HostNetworking:
         FileError: somebody has edited the manifest.
     """
     return manifest.read_as(HostNetworking.from_mapping)
-
-
-def _flush_drop_in_text(unit: str) -> str:
-    return (
-        "# Written by hostrouting; taken back by: hostrouting lb-probe remove\n"
-        "# Whatever this unit flushes, the rules for the load balancer's probes come back.\n"
-        f"{_FLUSH_DROP_INS[unit]}"
-    )

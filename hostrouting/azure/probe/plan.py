@@ -253,12 +253,12 @@ def plan_pins(dev: str | None, there: Iterable[Pin]) -> PinPlan:
         there: the routes to just that address.
 
     Returns:
-        The plan; the same whatever the order in which they are given.
+        The plan.
 
     Raises:
         LoadBalancerProbeError: somebody else's route leads elsewhere, and would win.
     """
-    pins = sorted(set(there), key=_order)
+    pins = tuple(there)
     ours = tuple(pin for pin in pins if pin.protocol == Protocol.HOSTROUTING)
     if dev is None:
         return PinPlan(remove=ours)
@@ -274,7 +274,3 @@ def plan_pins(dev: str | None, there: Iterable[Pin]) -> PinPlan:
     return PinPlan(
         add=() if kept else (wanted,), remove=tuple(pin for pin in ours if pin not in kept), unchanged=kept[:1]
     )
-
-
-def _order(pin: Pin) -> tuple[int, int, str, int]:
-    return (pin.metric, pin.protocol, pin.dev, 0 if pin.gateway is None else int(pin.gateway))
