@@ -64,18 +64,13 @@ class Event:
     Args:
         kind: what happened.
         message: one line for a person.
-        cidrs: the expected CIDR that it is about.
-        routes: those that it is about, as ``ip route show`` prints them.
-        devs: the interfaces that it is about.
-        fix: ``staticRoutes`` entries that mend it, as JSON.
+        fields: what it is about: each ``CIDR``, ``ROUTE`` (as ``ip route show`` prints it) and ``DEV``, and as ``FIX``
+            the ``staticRoutes`` entries that mend it, as JSON.
     """
 
     kind: EventKind
     message: str
-    cidrs: tuple[str, ...] = ()
-    routes: tuple[str, ...] = ()
-    devs: tuple[str, ...] = ()
-    fix: tuple[str, ...] = ()
+    fields: Mapping[str, Sequence[str]] = attrs.field(factory=dict)
 
 
 def status(report: OverlapReport, repair: Repair, troubles: Sequence[str]) -> str:
@@ -133,7 +128,7 @@ def devs_of(routes: Sequence[Route]) -> tuple[str, ...]:
 
 
 def _event(kind: EventKind, message: str, routes: Sequence[Route]) -> Event:
-    return Event(kind, message, routes=tuple(map(str, routes)), devs=devs_of(routes))
+    return Event(kind, message, {"ROUTE": [str(route) for route in routes], "DEV": devs_of(routes)})
 
 
 def _listed(routes: Sequence[Route]) -> str:
@@ -180,11 +175,11 @@ def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Itera
             yield _failure(finding, {route.destination for route in waiting})
     for key, finding in old.items():
         if key not in new:
-            message = f"no longer so: {finding.message}"
-            yield Event(EventKind.FAILURE_GONE, message, cidrs=(str(finding.cidr),), devs=finding.devs)
+            about = {"CIDR": [str(finding.cidr)], "DEV": finding.devs}
+            yield Event(EventKind.FAILURE_GONE, f"no longer so: {finding.message}", about)
     if now.cidrs and not new and (before is None or before.verdict is not Verdict.OK):
         message = f"every expected CIDR leaves by {','.join(now.default_devs)}"
-        yield Event(EventKind.ALL_WELL, message, devs=now.default_devs)
+        yield Event(EventKind.ALL_WELL, message, {"DEV": now.default_devs})
 
 
 def _failure(finding: Finding, on_their_way: Container[IPv4Network]) -> Event:
@@ -194,9 +189,9 @@ def _failure(finding: Finding, on_their_way: Container[IPv4Network]) -> Event:
         mend = f"fix: add to hostRouting.staticRoutes.routes: {shortened(fix, ', ', _NAMED_MAX)}"
     elif finding.fix:
         mend = "over as soon as our route is back"
-    route = () if finding.route is None else (str(finding.route),)
-    message = f"{finding.message}; {mend}"
-    return Event(EventKind.FAILURE, message, (str(finding.cidr),), route, finding.devs, tuple(fix))
+    route = [] if finding.route is None else [str(finding.route)]
+    about = {"CIDR": [str(finding.cidr)], "ROUTE": route, "DEV": finding.devs, "FIX": fix}
+    return Event(EventKind.FAILURE, f"{finding.message}; {mend}", about)
 
 
 def _identity(finding: Finding) -> tuple[object, ...]:

@@ -99,7 +99,6 @@ class _Watch:
         scope: ends it.
         config: as of the last time when it could be read.
         keeper: of our routes.
-        due: when the keeper may write what it may not write yet, by the scope's clock; None: nothing waits for it.
         report: of the last check; if it could judge nothing, with the failures that were known before.
         said: what didn't work at the last look, in words.
         troubles: what didn't work since.
@@ -111,7 +110,6 @@ class _Watch:
     scope: CancelScope
     config: Config
     keeper: Keeper = attrs.field(factory=Keeper)
-    due: float | None = None
     report: OverlapReport | None = None
     said: tuple[str, ...] = ()
     troubles: list[str] = attrs.field(factory=list)
@@ -146,7 +144,7 @@ class _Watch:
         for event in events:
             self.task.say(event)
         tell(f"STATUS={status(report, done, troubles)}")
-        self.due, self.report, self.said, self.troubles = done.due, report, troubles, []
+        self.report, self.said, self.troubles = report, troubles, []
 
     def _reread(self) -> Config:
         try:
@@ -191,7 +189,7 @@ class _Watch:
         """Wait for a change or the slow timer, and for the end of a burst of changes."""
         self.task.tell(_PING)
         clock = self.scope.clock
-        left = LOOK_SECONDS if self.due is None else self.due - clock.monotonic()
+        left = LOOK_SECONDS if self.keeper.due is None else self.keeper.due - clock.monotonic()
         is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
         end = clock.monotonic() + self.burst_seconds
         while is_changing and clock.monotonic() < end:

@@ -49,10 +49,7 @@ def to_datagram(event: Event) -> bytes:
         ("PRIORITY", str(event.kind.priority)),
         ("SYSLOG_IDENTIFIER", "hostrouting"),
         ("HOSTROUTING_EVENT", event.kind.name.lower().replace("_", "-")),
-        *(("HOSTROUTING_CIDR", cidr) for cidr in event.cidrs),
-        *(("HOSTROUTING_ROUTE", route) for route in event.routes),
-        *(("HOSTROUTING_DEV", dev) for dev in event.devs),
-        *(("HOSTROUTING_FIX", entry) for entry in event.fix),
+        *((f"HOSTROUTING_{name}", value) for name, values in event.fields.items() for value in values),
     )
     datagram = b""
     for name, value in fields:

@@ -41,7 +41,6 @@ class Repair:
         contested: those that somebody has just taken once more, on purpose, by how often.
         waiting: those that are lost, and are put back later since somebody takes them again and again.
         problems: why not all is as wanted, in words.
-        due: when a route may be written that may not yet, by the watcher's clock; None if none waits for it.
     """
 
     kept: int = 0
@@ -51,7 +50,6 @@ class Repair:
     contested: dict[Setbacks, list[Route]] = attrs.field(factory=dict)
     waiting: tuple[Route, ...] = ()
     problems: tuple[str, ...] = ()
-    due: float | None = None
 
 
 @attrs.define
@@ -63,12 +61,14 @@ class Keeper:
         refusals: why the last try to write a route failed, in words, by their keys.
         losses: how often somebody took each, by their keys.
         tries: how often each was written without being seen as wanted afterwards, by their keys.
+        due: when a route may be written that may not yet, by the scope's clock; None if none waits for it.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
     refusals: dict[Hashable, str] = attrs.field(factory=dict)
     losses: Backoff = attrs.field(factory=Backoff)
     tries: Backoff = attrs.field(factory=Backoff)
+    due: float | None = None
 
     def repair(self, config: Callable[[], Config], host: Host, scope: CancelScope) -> Repair:
         """Have the table hold our routes, as far as that goes now; nothing of anybody else's is touched.
@@ -81,6 +81,7 @@ class Keeper:
         Returns:
             What became of them; what couldn't be done is among its ``problems``.
         """
+        self.due = None
         try:
             with locked(host.layout.lock, scope):
                 plan, problems = plan_repair(config(), host.routes)
@@ -121,6 +122,7 @@ class Keeper:
         self.kept = {route.key: route for route in plan.unchanged} | written
         waiting = [key for key in wanted if key in left and now < self.losses[key].due]
         dues = [*(self.losses[key].due for key in waiting), *(self.tries[key].due for key in self.refusals)]
+        self.due = min(dues, default=None)
         return Repair(
             len(self.kept),
             restored=tuple(route for key, route in written.items() if key not in follows),
@@ -128,7 +130,6 @@ class Keeper:
             removed=done.remove,
             contested=contested,
             waiting=tuple(wanted[key] for key in waiting),
-            due=min(dues, default=None),
         )
 
     def _is_as_left(self, ours: Route) -> bool:
@@ -172,17 +173,13 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
         The plan, and what stands in the way of the rest, in words.
 
     Raises:
-        RouteError: the kernel can't be asked.
+        RouteError: the kernel can't be asked, or waiting can't help one of them.
     """
-    main = backend.routes(Table.MAIN)
     wanted = config.static_routes.routes
     if not wanted:
         return RoutePlan(), []
-    links, addresses = backend.links(), backend.addresses()
-    try:
-        resolution = resolve(wanted, links, addresses, main)
-    except RouteError as error:
-        return RoutePlan(unchanged=tuple(route for route in main if route.is_ours)), [str(error)]
+    main = backend.routes(Table.MAIN)
+    resolution = resolve(wanted, backend.links(), backend.addresses(), main)
     plan, refusals = plan_what_goes(resolution.routes, main)
     problems = ["\n".join(refusals)] if refusals else []
     if resolution.missing:

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 EVENT = Event(
     EventKind.FAILURE,
     "OVERLAP: expected CIDR 172.16.0.0/16 …",
-    cidrs=("172.16.0.0/16",),
-    routes=("172.16.0.0/16 dev ib0",),
-    devs=("ib0", "ib1"),
-    fix=('{"destination": "172.16.0.0/17"}',),
+    {
+        "CIDR": ["172.16.0.0/16"],
+        "ROUTE": ["172.16.0.0/16 dev ib0"],
+        "DEV": ["ib0", "ib1"],
+        "FIX": ['{"destination": "172.16.0.0/17"}'],
+    },
 )
 
 
@@ -45,7 +47,7 @@ def parsed(datagram: bytes) -> list[tuple[str, str]]:
 
 @given(st.text(), st.lists(st.text()))
 def test_whatever_the_values_hold_the_fields_read_back(message: str, routes: list[str]) -> None:
-    fields = parsed(to_datagram(Event(EventKind.ROUTES_RESTORED, message, routes=tuple(routes))))
+    fields = parsed(to_datagram(Event(EventKind.ROUTES_RESTORED, message, {"ROUTE": routes})))
     assert fields[0] == ("MESSAGE", message)
     assert [value for name, value in fields if name == "HOSTROUTING_ROUTE"] == routes
 

@@ -119,7 +119,7 @@ def test_a_lost_route_is_put_back_and_said_once(world: World) -> None:
     first, again = world.of_kind(EventKind.ROUTES_RESTORED)  # the first look installs it
     assert first[0] == 0
     assert 5 <= again[0] < 6
-    assert again[1].routes == ("172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting",)
+    assert again[1].fields["ROUTE"] == ["172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"]
 
 
 def test_a_loss_without_an_event_is_seen_by_the_slow_timer(world: World) -> None:
@@ -345,7 +345,7 @@ def test_who_keeps_removing_many_routes_is_told_once_for_all_of_them(world: Worl
         world.at(when, world.lose)
     world.watch(60)
     ((_, event),) = world.of_kind(EventKind.ROUTES_CONTESTED)
-    assert len(event.routes) == 100
+    assert len(event.fields["ROUTE"]) == 100
     assert "and 84 more: 3 times lately; hostrouting keeps these routes, and puts them back in 1 s" in event.message
     assert len(world.ours()) == 100
 
@@ -415,7 +415,7 @@ def test_an_address_that_comes_later_changes_marker_report_and_metrics_and_is_sa
     assert 10 <= when < 12
     assert "OVERLAP: expected CIDR 192.168.0.0/16" in failure.message
     assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "192.168.0.0/17"}' in failure.message
-    assert failure.devs == ("ib0",)
+    assert failure.fields["DEV"] == ("ib0",)
     ((when, gone),) = world.of_kind(EventKind.FAILURE_GONE)
     assert 20 <= when < 22
     assert "192.168.0.0/16" in gone.message
