@@ -157,19 +157,15 @@ def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
     for link in map(examined.name, reference_links(layout)):
         is_bouncing = ".requires/" in link
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the reference's"
-        remedy = f"{examined.command('apply')} removes it; by hand: {_removal(link)}"
+        remedy = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
         yield Fault("reference-link", link, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
     for gate in map(examined.name, sorted(gates)):
         if resolve_link(layout, gate).end != "/dev/null":  # such a link takes ours away: ``gate`` tells of it
             message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
-            yield Fault("stale-gate", gate, message, _removal(gate), Severity.RISK)
+            yield Fault("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
     for part in CONFIGURED:
         yield from stale_files(examined, part)
-
-
-def _removal(path: str) -> str:
-    return f"rm {path}; systemctl daemon-reload"
 
 
 def agents(examined: ExaminedHost) -> Iterator[Fault]:

@@ -34,15 +34,10 @@ class Setbacks:
     last: float = 0.0
 
     @property
-    def is_no_accident(self) -> bool:
-        """Whether it is to be tried later each time."""
-        return self.count > _ACCIDENTS_MAX
-
-    @property
     def wait_seconds(self) -> float:
-        """How long after the last time it is tried again."""
+        """How long after the last time it is tried again; 0: at once, as it may have been an accident."""
         doublings = min(self.count - _ACCIDENTS_MAX - 1, 16)
-        return min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**doublings) if self.is_no_accident else 0.0
+        return min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**doublings) if doublings >= 0 else 0.0
 
     @property
     def due(self) -> float:

@@ -15,6 +15,7 @@ import attrs
 
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.wording import PASTE, summary
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -81,15 +82,8 @@ def status(report: OverlapReport, repair: Repair, troubles: Sequence[str]) -> st
         repair: of our routes.
         troubles: what doesn't work, in words.
     """
-    if report.verdict is Verdict.UNKNOWN:
-        words = [f"couldn't judge: {report.reason}"]
-    elif report.findings:
-        words = [f"{report.verdict}: {shortened([each.message for each in report.findings], '; ', 1)}"]
-    elif report.cidrs:
-        words = [f"ok: every expected CIDR leaves by {','.join(report.default_devs)}"]
-    else:
-        words = ["ok: no CIDRs are expected"]
-    words.append(f"static routes in place: {repair.kept}")
+    found = shortened(summary(report).splitlines(), "; ", 1) if report.cidrs else "no CIDRs are expected"
+    words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
     words += [f"waiting, as somebody keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
     return textwrap.shorten("; ".join([*words, *troubles[:1]]), _STATUS_CHARACTERS, placeholder=" …")
 
@@ -166,7 +160,7 @@ def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Itera
     """
     if now.verdict is Verdict.UNKNOWN:
         if before is None or before.reason != now.reason:
-            yield Event(EventKind.UNKNOWN, f"the check couldn't judge anything: {now.reason}")
+            yield Event(EventKind.UNKNOWN, summary(now))
         return
     old = {_identity(finding): finding for finding in before.findings} if before else {}
     new = {_identity(finding): finding for finding in now.findings}
@@ -178,15 +172,14 @@ def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Itera
             about = {"CIDR": [str(finding.cidr)], "DEV": finding.devs}
             yield Event(EventKind.FAILURE_GONE, f"no longer so: {finding.message}", about)
     if now.cidrs and not new and (before is None or before.verdict is not Verdict.OK):
-        message = f"every expected CIDR leaves by {','.join(now.default_devs)}"
-        yield Event(EventKind.ALL_WELL, message, {"DEV": now.default_devs})
+        yield Event(EventKind.ALL_WELL, summary(now), {"DEV": now.default_devs})
 
 
 def _failure(finding: Finding, on_their_way: Container[IPv4Network]) -> Event:
     fix = [json.dumps(entry.to_mapping()) for entry in finding.fix if entry.destination not in on_their_way]
     mend = "no route mends it; hostrouting fix says why"
     if fix:
-        mend = f"fix: add to hostRouting.staticRoutes.routes: {shortened(fix, ', ', _NAMED_MAX)}"
+        mend = f"{PASTE} {shortened(fix, ', ', _NAMED_MAX)}"
     elif finding.fix:
         mend = "over as soon as our route is back"
     route = [] if finding.route is None else [str(finding.route)]

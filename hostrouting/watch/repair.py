@@ -103,7 +103,7 @@ class Keeper:
         self.losses.add([route.key for route in lost], now)
         contested: dict[Setbacks, list[Route]] = {}
         for route in lost:
-            if (setbacks := self.losses[route.key]).is_no_accident:
+            if (setbacks := self.losses[route.key]).wait_seconds:
                 contested.setdefault(setbacks, []).append(route)
 
         self.tries.keep(_changes(plan))
