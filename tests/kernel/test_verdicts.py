@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from scripts import AWKS, Sandbox, awk_or_skip
+from scripts import AWKS, Sandbox, awk_or_skip, told_by
 
 import phases
 from hostrouting import Config
@@ -147,18 +146,6 @@ CASES = {
 def check(backend: RouteBackend, case: Case) -> OverlapReport:
     section = {"routeOverlap": {"expectedCidrs": [case.cidr], **case.overlap}, "waitSeconds": 0}
     return check_overlap(Config.from_mapping({"hostRouting": section}), backend, phases.CancelScope())
-
-
-_LINE = re.compile(
-    r"(?P<kind>[A-Z-]+): expected CIDR \S+ \(probe (?P<probe>\S+)\) (?:routes via (?P<devs>\S+), )?"
-    r".*?(?: for connections from (?P<source>[0-9.]+))?(?:; by .*)?"
-)
-
-
-def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
-    matches = [_LINE.fullmatch(line) for line in lines]
-    assert None not in matches, lines
-    return tuple((m["kind"], m["devs"] or "", m["probe"], m["source"] or "") for m in matches if m is not None)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -42,6 +43,19 @@ read -r before < /proc/sys/kernel/ns_last_pid
 read -r after < /proc/sys/kernel/ns_last_pid
 echo $((after - before))
 """
+
+
+_LINE = re.compile(
+    r"(?P<kind>[A-Z-]+): expected CIDR \S+ \(probe (?P<probe>\S+)\) (?:routes via (?P<devs>\S+), )?"
+    r".*?(?: for connections from (?P<source>[0-9.]+))?(?:; by .*)?"
+)
+
+
+def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
+    """Of each failure in the check's words its kind, its interfaces, its first address and the source."""
+    matches = [_LINE.fullmatch(line) for line in lines]
+    assert None not in matches, lines
+    return tuple((m["kind"], m["devs"] or "", m["probe"], m["source"] or "") for m in matches if m is not None)
 
 
 def awks_for(test: str) -> tuple[str, ...]:
