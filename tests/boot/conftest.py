@@ -7,9 +7,10 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
-from nightly import by_day
+from nightly import IS_NIGHTLY, by_day
 
 from boot import keeper, trees
 from boot.rig import Machine, MachineError, compile_python
@@ -22,13 +23,25 @@ _MACHINES = pytest.StashKey[list[Machine]]()
 _TEST_SECONDS = by_day(120, by_night=3600)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    if left_out := [] if IS_NIGHTLY else [item for item in items if _is_for_the_night(item)]:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.boot)
             # Not counting the fixtures: the first one may have to make a tree.
             item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
+
+
+def _is_for_the_night(item: pytest.Item) -> bool:
+    """Whether by day a test runs on the other release alone; which one that is differs from test to test."""
+    if not isinstance(item, pytest.Function) or item.get_closest_marker("one_release") is None:
+        return False
+    suite = item.callspec.params["suite"]
+    name = item.name.replace(str(suite), "")
+    return suite != list(trees.SUITES)[crc32(name.encode()) % len(trees.SUITES)]
 
 
 @pytest.hookimpl(wrapper=True)

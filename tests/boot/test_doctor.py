@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from boot.payloads import add_nested_machine
 from boot.test_gate import (
     CHECK,
@@ -125,6 +127,7 @@ def test_what_only_a_running_system_tells_is_found_and_a_mended_node_is_healthy_
     assert doctor(node, "--strict")[0] == 1
 
 
+@pytest.mark.one_release
 def test_the_planted_faults_are_found_and_the_remedies_end_them(node: Machine) -> None:
     payload = healthy(node)
     node.run_offline("ln", "-sfn", "/dev/null", f"{UNITS}/static-routes.service")
@@ -149,6 +152,7 @@ def test_the_planted_faults_are_found_and_the_remedies_end_them(node: Machine) -
     assert doctor(node) == (0, [])
 
 
+@pytest.mark.one_release
 def test_a_watcher_that_can_not_run_and_a_consumer_that_nobody_has_are_found(node: Machine) -> None:
     metrics = "/var/lib/metrics/hostrouting.prom"
     installed(node, MENDED, consumer="kubelt.service", watch={"enabled": True, "textfile": metrics})

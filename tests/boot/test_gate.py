@@ -72,8 +72,13 @@ def start(node: Machine, payload: Payload) -> bool:
 
 CONSUMERS = [
     pytest.param(add_nested_machine, {}, id="template"),
-    pytest.param(add_nested_machine, {"consumer": "systemd-nspawn@kube1.service"}, id="instance"),
-    pytest.param(add_kubelet, {}, id="kubelet"),
+    pytest.param(
+        add_nested_machine,
+        {"consumer": "systemd-nspawn@kube1.service"},
+        id="instance",
+        marks=pytest.mark.one_release,
+    ),
+    pytest.param(add_kubelet, {}, id="kubelet", marks=pytest.mark.one_release),
 ]
 
 
@@ -121,6 +126,7 @@ def test_warn_and_shadowed_the_payload_runs_and_the_marker_names_the_overlap(nod
     assert "OVERLAP: expected CIDR 172.16.1.0/24" in marker(node)["detected"]
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_a_route_that_can_not_be_installed_holds_the_node_back_in_either_mode(node: Machine, mode: str) -> None:
     payload = installed(node, UNREACHABLE, cidrs=("10.96.0.0/12",), mode=mode)
@@ -163,7 +169,7 @@ def test_with_restart_it_comes_up_by_itself_after_the_mend_whatever_failed(node:
         count = len(payload.starts())
         node.run("sh", "-euc", spoil)
         assert node.systemctl("restart", payload.unit, check=False).returncode != 0, fault
-        node.run("sleep", "4")  # enough for five starts that nothing holds
+        node.run("sleep", "2.5")  # enough for five starts that nothing holds
         assert len(payload.starts()) == count
         assert node.show(payload.unit, "Result")["Result"] != "start-limit-hit"
         node.run("sh", "-euc", mend)
@@ -171,6 +177,7 @@ def test_with_restart_it_comes_up_by_itself_after_the_mend_whatever_failed(node:
     assert "there is no flock" in node.journal(payload.unit)
 
 
+@pytest.mark.one_release
 def test_10_4_a_shadow_beside_the_probe_holds_back_and_python_explains_it_where_it_is_there(node: Machine) -> None:
     wide = ("172.0.0.0/8", "10.96.0.0/12")
     payload = installed(node, cidrs=wide)
@@ -215,6 +222,7 @@ def break_syntax(node: Machine) -> None:
         node.write(f"{UNITS}/{name}.service", "[Service]\nType=nonsense\nExecStart\n")
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("break_units", [break_masked, break_missing, break_syntax])
 def test_oneshots_masked_missing_or_wrong_hold_a_shadowed_node_and_let_a_healthy_one_start(
     node: Machine, break_units: Any
@@ -230,6 +238,7 @@ def test_oneshots_masked_missing_or_wrong_hold_a_shadowed_node_and_let_a_healthy
     payload.wait_until_it_ran()
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("script", [ROUTES, CHECK])
 def test_a_script_that_is_missing_empty_truncated_or_not_executable_blocks_in_strict(
     node: Machine, script: str
@@ -254,6 +263,7 @@ def test_a_script_that_is_missing_empty_truncated_or_not_executable_blocks_in_st
     assert start(node, payload)
 
 
+@pytest.mark.one_release
 def test_in_warn_a_missing_check_is_forgiven_and_missing_routes_are_not(node: Machine) -> None:
     payload = installed(node, MENDED, mode="WARN")
     node.remove(CHECK)
@@ -264,6 +274,7 @@ def test_in_warn_a_missing_check_is_forgiven_and_missing_routes_are_not(node: Ma
     assert not start(node, payload)
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("time_out", ["", "TimeoutStartSec=4\n"])
 def test_a_warn_check_that_hangs_lets_the_node_start_within_its_bound(node: Machine, time_out: str) -> None:
     """Also where the consumer has less patience than the gate."""
@@ -283,6 +294,7 @@ def test_a_warn_check_that_hangs_lets_the_node_start_within_its_bound(node: Mach
 # --- consumers of all sorts ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize(
     "settings",
     [
@@ -300,6 +312,7 @@ def test_the_consumers_sandbox_is_not_the_gates(node: Machine, settings: str) ->
     assert marker(node) == {"ok": ""}
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_a_consumer_with_a_network_of_its_own_is_refused_in_strict_and_told_in_warn(node: Machine, mode: str) -> None:
     payload = installed(node, MENDED, add=add_kubelet, mode=mode)
@@ -346,6 +359,7 @@ def test_a_setting_by_which_the_gate_does_not_hold_makes_apply_fail_and_changes_
         assert files(node) == before
 
 
+@pytest.mark.one_release
 def test_a_consumer_that_comes_later_is_held_back_all_the_same(node: Machine) -> None:
     write_config(node, consumer="kubelet.service")
     node.boot()
@@ -362,6 +376,7 @@ def test_a_consumer_that_comes_later_is_held_back_all_the_same(node: Machine) ->
 # --- break-glass ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_release
 def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
     payload = installed(node)
     node.write("/etc/aks-flex-node/gate.off", "")
@@ -371,6 +386,7 @@ def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
     assert "gate" in "".join(marker(node).values())
 
 
+@pytest.mark.one_release
 def test_the_kernel_argument_admits_loudly(node: Machine) -> None:
     payload = installed(node, UNREACHABLE)
     node.boot(kernel_arguments="quiet hostrouting.gate=off")
@@ -516,6 +532,7 @@ def test_10_3_remove_leaves_the_tree_as_it_was_and_nothing_runs_at_the_next_boot
     assert "217" not in node.run("ip", "-N", "-4", "route").stdout
 
 
+@pytest.mark.one_release
 def test_a_second_apply_touches_nothing(node: Machine) -> None:
     add_nested_machine(node)
     write_config(node, MENDED)
@@ -528,6 +545,7 @@ def test_a_second_apply_touches_nothing(node: Machine) -> None:
     assert node.run(*times).stdout == before
 
 
+@pytest.mark.one_release
 def test_plan_tells_beforehand_whether_the_next_start_is_let_through(node: Machine) -> None:
     payload = add_nested_machine(node, enabled=False)
     write_config(node, cidrs=("172.16.1.0/24",))

@@ -132,6 +132,7 @@ def running(node: Machine) -> Payload:
     return payload
 
 
+@pytest.mark.one_release
 def test_no_random_update_bounces_a_running_machine(node: Machine, running: Payload) -> None:
     chance = random.Random(3)
     pid = running.main_pid()
@@ -149,6 +150,7 @@ def our_state(node: Machine) -> tuple[str, str]:
     return files(node), node.run("ip", "-N", "route", "show", "proto", "217").stdout
 
 
+@pytest.mark.one_release
 def test_a_killed_run_leaves_whole_scripts_and_one_set_of_routes_and_the_next_heals(
     node: Machine, running: Payload
 ) -> None:
@@ -179,6 +181,7 @@ def state_of_each_file(node: Machine) -> dict[str, str]:
     return {path: line + sums.get(path, "") for path, line in described.items() if not path.endswith("gate.list")}
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("kind", ["ENOSPC", "EROFS"])
 def test_on_a_disk_that_takes_no_more_each_task_is_done_or_undone(node: Machine, running: Payload, kind: str) -> None:
     """The routes may be the new ones where the check's task fails after them: each task is all or nothing."""
@@ -218,6 +221,7 @@ def test_on_a_disk_that_takes_no_more_each_task_is_done_or_undone(node: Machine,
         assert running.main_pid() == pid
 
 
+@pytest.mark.one_release
 def test_of_two_runs_at_once_the_end_is_the_config_of_one_or_nothing_at_all(node: Machine, running: Payload) -> None:
     """G5, with the watcher: ``apply`` beside another one, and beside ``remove``."""
     chance = random.Random(6)
@@ -283,6 +287,7 @@ def test_beside_unboundeds_drop_in_its_steps_come_after_the_verdict_and_it_start
     assert marker(node) == {"ok": ""}
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("umask", ["000", "077"])
 def test_whatever_the_umask_others_read_the_markers_and_write_nothing(node: Machine, umask: str) -> None:
     """G3: a folder of mode 0777 let anybody replace a script that the next start runs as root."""

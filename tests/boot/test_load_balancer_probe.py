@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from boot.payloads import Payload, add_kubelet, add_nested_machine
 from boot.test_gate import MENDED, RESTARTING, TEMPLATE, UNITS, files, install_into_image, start, write_config
 
@@ -144,6 +146,7 @@ def test_installed_changed_and_removed_on_a_running_node_it_never_bounces_the_ma
     assert (listing(node), node.run(*PINNED).stdout) == ("none\n", "")
 
 
+@pytest.mark.one_release
 def test_without_nft_required_rules_hold_the_node_back_until_it_is_there_and_others_warn(node: Machine) -> None:
     payload = add_nested_machine(node)
     add_flusher(node)  # without our part it fails, and, where it is ordered, the machine that requires it with it
@@ -176,6 +179,7 @@ def test_without_nft_required_rules_hold_the_node_back_until_it_is_there_and_oth
     assert node.state("nftables.service") == "inactive/dead"
 
 
+@pytest.mark.one_release
 def test_the_kernel_argument_admits_a_plain_consumer_loudly(node: Machine) -> None:
     payload = add_kubelet(node)
     change(node, "none0", consumer=payload.unit)

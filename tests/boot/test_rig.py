@@ -18,10 +18,12 @@ import pytest
 from boot.keeper import Keeper
 from boot.payloads import add_kubelet, add_nested_machine
 from boot.rig import CMDLINE, PAYLOADS, ROOT, Machine, MachineError
-from boot.trees import SUITES, outer_network
+from boot.trees import outer_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+pytestmark = pytest.mark.one_release
 
 HELLO = """\
 [Service]
@@ -31,14 +33,6 @@ ExecStart=sh -c 'echo hello; ip route replace 172.16.1.0/24 via 10.1.0.1 proto 2
 [Install]
 WantedBy=multi-user.target
 """
-
-
-def test_it_boots_the_systemd_of_the_release(suite: str, machine: Machine) -> None:
-    machine.boot()
-    assert machine.systemd_version == SUITES[suite]
-    assert machine.run("cat", "/proc/1/comm").stdout == "systemd\n"
-    assert machine.systemctl("is-system-running", "--wait").stdout == "running\n"
-    assert machine.systemctl("list-jobs").stdout == "No jobs running.\n"
 
 
 def test_a_oneshot_runs_at_boot_and_can_change_routes(node: Machine) -> None:

@@ -1,4 +1,4 @@
-"""The cache of trees: made once, and nothing is removed but what is proven to be ours."""
+"""The cache of trees: made once, nothing is removed but what is proven to be ours, and what is made boots."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from boot import keeper
 from boot.trees import SUITES, CannotBuildError, NotOursError, find_or_build, remove_build
+
+if TYPE_CHECKING:
+    from boot.rig import Machine
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -142,3 +146,11 @@ def test_a_folder_in_the_cache_that_isnt_ours_stops_the_builder(cache: Path) -> 
     with pytest.raises(NotOursError):
         find_or_build("bookworm", cache=cache, make=lambda *_: None)
     assert folder.exists()
+
+
+def test_it_boots_the_systemd_of_the_release(suite: str, machine: Machine) -> None:
+    machine.boot()
+    assert machine.systemd_version == SUITES[suite]
+    assert machine.run("cat", "/proc/1/comm").stdout == "systemd\n"
+    assert machine.systemctl("is-system-running", "--wait").stdout == "running\n"
+    assert machine.systemctl("list-jobs").stdout == "No jobs running.\n"

@@ -201,6 +201,7 @@ def test_an_infiniband_address_that_comes_late_is_told_everywhere_and_the_machin
     assert watched.is_running()
 
 
+@pytest.mark.one_release
 def test_who_fights_is_told_how_to_stop_and_remove_takes_the_watcher_back(node: Machine, watched: Payload) -> None:
     pid = watched.main_pid()
     take_three_times(node)
@@ -229,6 +230,7 @@ def test_who_fights_is_told_how_to_stop_and_remove_takes_the_watcher_back(node: 
     assert watched.main_pid() == pid
 
 
+@pytest.mark.one_release
 def test_a_python_that_has_moved_breaks_neither_boot_nor_machine(node: Machine) -> None:
     payload = installed(node, MENDED, watch=WATCH)
     node.boot()  # without show_python: there is no hostrouting to be found
