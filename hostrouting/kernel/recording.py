@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from hostrouting.config.schema import parse_document, read_document
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import ConfigError, FileError, RouteError
@@ -97,8 +96,6 @@ class SnapshotBackend(WholeTables):
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        nexthops = {nexthop.id: nexthop for nexthop in snapshot.nexthops}
-        self._routes = tuple(with_hops(route, lambda: nexthops) for route in snapshot.routes)
         self._seen = threading.local()
 
     # --- reading -----------------------------------------------------------------------------------------------
@@ -117,7 +114,7 @@ class SnapshotBackend(WholeTables):
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """The entries of a table, in the kernel's order; of every table, if none is named."""
-        return tuple(route for route in self._routes if table is None or route.table == table)
+        return tuple(route for route in self.snapshot.routes if table is None or route.table == table)
 
     @contextmanager
     def noticing_changes(self) -> Iterator[Callable[[], bool]]:
@@ -132,7 +129,7 @@ class SnapshotBackend(WholeTables):
 
     @cached_property
     def _fib(self) -> Fib:
-        return Fib(self.snapshot.rules, self._routes, self.snapshot.addresses)
+        return Fib(self.snapshot.rules, self.snapshot.routes, self.snapshot.addresses)
 
     # --- writing -----------------------------------------------------------------------------------------------
 

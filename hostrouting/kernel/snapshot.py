@@ -17,13 +17,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.schema import below, each, kind
-from hostrouting.kernel._ip_read import read_addresses, read_link, read_nexthop, read_route, read_rule
-from hostrouting.kernel._ip_write import write_addresses, write_link, write_nexthop, write_route, write_rule
+from hostrouting.config.schema import each, kind
+from hostrouting.kernel._ip import (
+    read_addresses,
+    read_link,
+    read_nexthop,
+    read_route,
+    read_rule,
+    write_addresses,
+    write_link,
+    write_route,
+    write_rule,
+)
+from hostrouting.kernel._items import NEEDED, Key, read, write
+from hostrouting.kernel.nexthops import with_hops
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_address
 from hostrouting.model.text import shown
@@ -33,14 +45,12 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting.model.links import Address, Link
-    from hostrouting.model.routes import NexthopObject, Route
+    from hostrouting.model.routes import Route
     from hostrouting.model.rules import Rule
 
 __all__ = ["SNAPSHOT_SCHEMA", "Snapshot"]
 
 SNAPSHOT_SCHEMA = 1
-
-T = TypeVar("T")
 
 
 @attrs.frozen
@@ -51,8 +61,7 @@ class Snapshot:
         links: by index.
         addresses: IPv4.
         rules: in the order in which the kernel asks them.
-        routes: the entries of every table, in the kernel's order.
-        nexthops: the objects that routes name.
+        routes: the entries of every table, in the kernel's order, with the hops of nexthop objects.
         nameservers: that the host asks, IPv4.
         time: RFC 3339, UTC, in seconds; None: not known.
         kernel: name and release; None: not known.
@@ -62,7 +71,6 @@ class Snapshot:
     addresses: tuple[Address, ...]
     rules: tuple[Rule, ...]
     routes: tuple[Route, ...]
-    nexthops: tuple[NexthopObject, ...] = ()
     nameservers: tuple[IPv4Address, ...] = ()
     time: str | None = None
     kernel: str | None = None
@@ -83,34 +91,18 @@ class Snapshot:
         if not isinstance(document, Mapping):
             message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
             raise ConfigError([("", message)])
-        reader = _Reader(document)
-        snapshot = cls(
-            links=reader.list("links", read_link),
-            addresses=tuple(address for found in reader.list("addresses", read_addresses) for address in found),
-            rules=reader.list("rules", read_rule),
-            routes=reader.list("routes", read_route),
-            nexthops=reader.list("nexthops", read_nexthop, is_required=False),
-            nameservers=reader.list("nameservers", parse_address, is_required=False),
-            time=reader.text("time"),
-            kernel=reader.text("kernel"),
-        )
-        if reader.problems:
-            raise ConfigError(reader.problems)
-        return snapshot
+        fields = read(document, _KEYS)
+        del fields["schema"]
+        nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
+        fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
+        fields["addresses"] = tuple(chain.from_iterable(fields["addresses"]))
+        return cls(**fields)
 
     def to_document(self) -> dict[str, Any]:
         """The document that ``from_document`` reads back as this snapshot."""
-        return {
-            "schema": SNAPSHOT_SCHEMA,
-            **({} if self.time is None else {"time": self.time}),
-            **({} if self.kernel is None else {"kernel": self.kernel}),
-            "links": [write_link(link) for link in self.links],
-            "addresses": write_addresses(self.addresses),
-            "rules": [write_rule(rule) for rule in self.rules],
-            "routes": [write_route(route) for route in self.routes],
-            "nexthops": [write_nexthop(nexthop) for nexthop in self.nexthops],
-            "nameservers": [str(nameserver) for nameserver in self.nameservers],
-        }
+        # The routes have the hops of nexthop objects.
+        fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "nexthops": ()}
+        return write(fields, _KEYS)
 
     def to_text(self) -> str:
         """The document as JSON, an item a line, so that two of them can be compared."""
@@ -124,39 +116,35 @@ def _to_json(value: object) -> str:
     return json.dumps(value)
 
 
-class _Reader:
-    """The lists of a document; what is wrong with them is collected."""
+def _schema(value: object) -> int:
+    if value != SNAPSHOT_SCHEMA or isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not a schema that is known here; expected {SNAPSHOT_SCHEMA}")
+    return SNAPSHOT_SCHEMA
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self._document = document
-        self.problems: list[tuple[str, str]] = []
-        schema = document.get("schema", SNAPSHOT_SCHEMA)
-        if schema != SNAPSHOT_SCHEMA or isinstance(schema, bool):
-            message = f"{shown(schema)} is not a schema that is known here; expected {SNAPSHOT_SCHEMA}"
-            self.problems.append(("schema", message))
 
-    def list(self, key: str, parse: Callable[[object], T], *, is_required: bool = True) -> tuple[T, ...]:
-        items = self._document.get(key)
-        if items is None:
-            if is_required:
-                self.problems.append((key, "is missing"))
-            return ()
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string, not {kind(value)}")
+    return value
 
-        def parse_item(item: object) -> tuple[T, ...]:
-            # Some versions of ip leave {} where an interface has nothing to show.
-            return () if item == {} else (parse(item),)
 
-        try:
-            return tuple(value for found in each(items, parse_item) for value in found)
-        except ConfigError as error:
-            self.problems += below(key, error.problems)
-        except ValueError as error:
-            self.problems.append((key, str(error)))
-        return ()
+def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], default: Any = NEEDED) -> Key:
+    def parse_list(value: object) -> tuple[Any, ...]:
+        # Some versions of ip leave {} where an interface has nothing to show.
+        items = each(value, lambda item: None if item == {} else parse(item))
+        return tuple(item for item in items if item is not None)
 
-    def text(self, key: str) -> str | None:
-        value = self._document.get(key)
-        if value is None or isinstance(value, str):
-            return value
-        self.problems.append((key, f"expected a string, not {kind(value)}"))
-        return None
+    return Key(key, key, parse_list, lambda values: [*map(show, values)], default, True)
+
+
+_KEYS = (
+    Key("schema", "schema", _schema, int, SNAPSHOT_SCHEMA, True),
+    Key("time", "time", _text, str, None),
+    Key("kernel", "kernel", _text, str, None),
+    _list("links", read_link, write_link),
+    _list("addresses", read_addresses, str)._replace(show=write_addresses),
+    _list("rules", read_rule, write_rule),
+    _list("routes", read_route, write_route),
+    _list("nexthops", read_nexthop, str, ()),
+    _list("nameservers", parse_address, str, ()),
+)

@@ -6,14 +6,13 @@ import json
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Any
 
-import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Address, Link
-from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, Table
+from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 uint32s = st.integers(0, 2**32 - 1)
@@ -107,13 +106,6 @@ def rules(draw: st.DrawFn) -> Rule:
     )
 
 
-single_hops = hops.map(lambda hop: attrs.evolve(hop, weight=1)).filter(lambda hop: hop.dev or hop.gateway)
-members = st.lists(st.tuples(uint32s, st.integers(1, 65536)), min_size=1, max_size=3).map(tuple)
-nexthops = st.builds(NexthopObject, uint32s, st.none() | single_hops) | st.builds(
-    NexthopObject, uint32s, members=members
-)
-
-
 def tuples(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(items, max_size=4).map(tuple)
 
@@ -124,7 +116,6 @@ snapshots = st.builds(
     addresses=tuples(addresses),
     rules=tuples(rules()),
     routes=tuples(routes()),
-    nexthops=tuples(nexthops),
     nameservers=tuples(ipv4),
     time=st.none() | st.text(),
     kernel=st.none() | st.text(),

@@ -186,6 +186,7 @@ def test_all_problems_are_told_at_once_with_their_paths() -> None:
     found = problems(document)
     assert list(found) == [
         "schema",
+        "time",
         "links[1].flags",
         "links[1].ifindex",
         "links[1].ifname",
@@ -204,7 +205,6 @@ def test_all_problems_are_told_at_once_with_their_paths() -> None:
         "routes[2].nexthops[1].weight",
         "nexthops",
         "nameservers[1]",
-        "time",
     ]
     assert found["schema"] == "2 is not a schema that is known here; expected 1"
     assert found["rules[0].table"] == "'blue' is not a number; record with ip -N, which prints no names"

@@ -1,0 +1,396 @@
+"""Pure: what ``ip -j -N`` prints, item by item, as values of ``hostrouting.model``, and the way back.
+
+Keys that say nothing to us are passed over; a value that is used must be what ip prints. What ip leaves out without
+``-d`` is what it takes for usual: type unicast, table main, protocol boot and scope universe of a route, protocol
+kernel of a rule. A flag is a key whose value is null or true. Without ``-N`` ip prints names, of which only those
+that don't depend on the host's /etc are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.config.schema import each
+from hostrouting.kernel._items import Key, is_set, read, write
+from hostrouting.model.errors import ConfigError
+from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.parsing import parse_address
+from hostrouting.model.routes import (
+    DEFAULT_DESTINATION,
+    NextHop,
+    NexthopObject,
+    Protocol,
+    Route,
+    RouteType,
+    Scope,
+    Table,
+)
+from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.text import shown
+
+if TYPE_CHECKING:
+    from enum import IntEnum
+
+__all__ = [
+    "read_addresses",
+    "read_link",
+    "read_nexthop",
+    "read_route",
+    "read_rule",
+    "write_addresses",
+    "write_link",
+    "write_route",
+    "write_rule",
+]
+
+_BYTE, _UINT32, _INT32 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF
+
+# ``[32]`` is a link type that ip has no name for, ``ipproto-6`` what -N makes of a protocol (iproute2 6.1).
+_NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
+
+_SPACE = re.compile(r"[ \t\n\v\f\r]")
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+
+def _number(most: int = _UINT32, names: Mapping[str, int] | None = None) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, str):
+            if names is not None and value in names:
+                return names[value]
+            match = _NUMBER.fullmatch(value)
+            if match is None:
+                raise ValueError(f"{shown(value)} is not a number; record with ip -N, which prints no names")
+            digits = match[1] or match[2]
+            value = int(digits, 16 if digits.startswith("0x") else 10)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{shown(value)} is not a whole number")
+        if not 0 <= value <= most:
+            raise ValueError(f"{value} is not in 0-{most}")
+        return value
+
+    return parse
+
+
+def _names(enum: type[IntEnum], **more: int) -> dict[str, int]:
+    return {member.name.lower(): int(member) for member in enum} | more
+
+
+def _text(value: object) -> str:
+    # No name of the kernel's has white space in it (dev_valid_name): who made one up could forge lines of a report.
+    if not isinstance(value, str) or not value or _SPACE.search(value):
+        raise ValueError(f"{shown(value)} is not a name")
+    return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return each(value, _text)
+
+
+_uint32 = _number()
+_byte = _number(_BYTE)
+_length = _number(32)
+_table = _number(names=_names(Table))
+_protocol = _number(_BYTE, _names(Protocol))
+_type = _number(_BYTE, _names(RouteType, nat=10, xresolve=11))
+_action = _number(_BYTE, _names(RuleAction))
+_scope = _number(_BYTE, _names(Scope, **{"global": 0}))
+_ip_protocol = _number(_BYTE, {"icmp": 1, "tcp": 6, "udp": 17, "sctp": 132})
+# if_arp.h, as lib/ll_types.c words it
+_MORE_HARDWARE = {"ppp": 512, "ipip": 768, "tunnel6": 769, "sit": 776, "gre": 778, "none": 0xFFFE, "void": 0xFFFF}
+_hardware = _number(0xFFFF, _names(Hardware, **_MORE_HARDWARE))
+
+
+# How ip writes numbers with -N, those of a header byte, and flags.
+_digits, _byte_digits, _null = "{:d}".format, "{:#04x}".format, {True: None}.get
+
+
+# --- links and addresses -----------------------------------------------------------------------------------------
+
+
+def _link_kind(value: object) -> str | None:
+    kind_of_link: str | None = read(value, (Key("info_kind", "kind", _text, str, None),))["kind"]
+    return kind_of_link
+
+
+_LINK = (
+    Key("flags", "flags", _texts, list),
+    Key("ifindex", "index", _number(_INT32), int),
+    Key("ifname", "name", _text, str),
+    Key("link_type", "hardware", _hardware, "[{}]".format),
+    Key("master", "master", _text, str, None),
+    Key("linkinfo", "kind", _link_kind, lambda name: {"info_kind": name}, None),
+)
+_ADDRESS = (
+    Key("family", "family", _text, str, "inet", True),
+    Key("local", "local", parse_address, str),
+    Key("address", "peer", parse_address, str, None),
+    Key("metric", "metric", _uint32, int, 0),
+    Key("prefixlen", "prefix_length", _length, int),
+    Key("scope", "scope", _scope, _digits, Scope.UNIVERSE, True),
+    Key("secondary", "is_secondary", is_set, bool, False),
+    Key("noprefixroute", "lacks_prefix_route", is_set, bool, False),
+)
+_ADDRESSES = (
+    Key("ifname", "dev", _text, str),
+    Key("addr_info", "found", lambda items: each(items, _read_address), list, ()),
+)
+
+
+def read_link(value: object) -> Link:
+    """One item of ``ip -j -N -d link show``."""
+    fields = read(value, _LINK)
+    flags = fields.pop("flags")
+    return Link(is_up="UP" in flags, has_carrier="LOWER_UP" in flags, **fields)
+
+
+def write_link(link: Link) -> dict[str, Any]:
+    """A link as ``read_link`` reads it."""
+    flags = (("UP", link.is_up), ("LOWER_UP", link.has_carrier))
+    return write({"flags": [word for word, is_set in flags if is_set], **attrs.asdict(link, recurse=False)}, _LINK)
+
+
+def read_addresses(value: object) -> tuple[Address, ...]:
+    """One item of ``ip -j -N -4 address show``: the addresses of an interface; those of other families are left out."""
+    fields = read(value, _ADDRESSES)
+    return tuple(Address(dev=fields["dev"], **found) for found in fields["found"] if found is not None)
+
+
+def _read_address(value: object) -> dict[str, Any] | None:
+    # Some versions of ip leave {} where -4 has filtered an address out.
+    if isinstance(value, Mapping) and (not value or value.get("family", "inet") != "inet"):
+        return None
+    fields = read(value, _ADDRESS)
+    del fields["family"]
+    return {"has_prefix_route": not fields.pop("lacks_prefix_route"), **fields}
+
+
+def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
+    """Addresses as ``read_addresses`` reads them, an item for each run of the same interface."""
+    return [
+        {"ifname": dev, "addr_info": [_write_address(address) for address in run]}
+        for dev, run in groupby(addresses, lambda address: address.dev)
+    ]
+
+
+def _write_address(address: Address) -> dict[str, Any]:
+    fields = attrs.asdict(address, recurse=False)
+    return write({**fields, "family": "inet", "lacks_prefix_route": not address.has_prefix_route}, _ADDRESS)
+
+
+# --- routes and nexthop objects ----------------------------------------------------------------------------------
+
+
+def _destination(value: object) -> IPv4Network:
+    text = _text(value)
+    if text == "default":
+        return DEFAULT_DESTINATION
+    address, slash, length = text.partition("/")
+    if slash and not re.fullmatch(r"[0-9]{1,2}", length):
+        raise ValueError(f"{shown(text)} is not an IPv4 prefix")
+    return IPv4Network((parse_address(address), _length(length) if slash else 32))
+
+
+def _show_destination(network: IPv4Network) -> str:
+    if network == DEFAULT_DESTINATION:
+        return "default"
+    return str(network.network_address) if network.prefixlen == 32 else str(network)
+
+
+def _any_address(value: object) -> IPv4Address | IPv6Address:
+    return IPv6Address(value) if isinstance(value, str) and ":" in value else parse_address(value)
+
+
+def _via(value: object) -> IPv4Address | IPv6Address:
+    host: IPv4Address | IPv6Address = read(value, (Key("host", "host", _any_address, str),))["host"]
+    return host
+
+
+def _show_via(gateway: IPv6Address) -> dict[str, str]:
+    return {"family": "inet6", "host": str(gateway)}
+
+
+def _mtu(value: object) -> int | None:
+    found = each(value, lambda metrics: read(metrics, (Key("mtu", "mtu", _uint32, int, None),))["mtu"])
+    return next((mtu for mtu in found if mtu is not None), None)
+
+
+_HOP = (
+    Key("flags", "flags", _texts, list, (), True),
+    Key("gateway", "gateway", parse_address, str, None),
+    Key("via", "via", _via, _show_via, None),
+    Key("dev", "dev", _text, str, None),
+    Key("weight", "weight", _uint32, int, 1),
+)
+_ROUTE = (
+    *_HOP,
+    Key("type", "type", _type, _digits, RouteType.UNICAST, True),
+    Key("dst", "destination", _destination, _show_destination),
+    Key("tos", "tos", _byte, _byte_digits, 0),
+    Key("nhid", "nexthop_id", _uint32, int, None),
+    Key("table", "table", _table, _digits, Table.MAIN, True),
+    Key("protocol", "protocol", _protocol, _digits, Protocol.BOOT, True),
+    Key("scope", "scope", _scope, _digits, Scope.UNIVERSE, True),
+    Key("prefsrc", "source", parse_address, str, None),
+    Key("metric", "metric", _uint32, int, 0),
+    Key("metrics", "mtu", _mtu, lambda mtu: [{"mtu": mtu}], None),
+    Key("nexthops", "hops", lambda items: each(items, _read_hop), list, None),
+)
+_MEMBER = (Key("id", "id", _uint32, int), Key("weight", "weight", _uint32, int, 1))
+_NEXTHOP = (
+    *(key._replace(parse=_any_address) if key.key == "gateway" else key for key in _HOP),
+    Key("id", "id", _uint32, int),
+    Key("group", "members", lambda items: each(items, lambda item: tuple(read(item, _MEMBER).values())), list, ()),
+)
+
+
+def read_route(value: object) -> Route:
+    """One item of ``ip -j -N -4 route show table all``."""
+    fields = read(value, _ROUTE)
+    fields["type"] = RouteType(fields["type"])
+    hop = _take_hop(fields)
+    if fields["hops"] is None:
+        # A blackhole of a nexthop object shows lo, which no packet sees.
+        fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == NextHop() else (hop,)
+    return Route(**fields)
+
+
+def write_route(route: Route) -> dict[str, Any]:
+    """A route as ``read_route`` reads it; every number that ip would show with ``-d`` is there."""
+    fields = {**attrs.asdict(route, recurse=False), **_hop_fields(NextHop()), "hops": None}
+    is_single = len(route.hops) == 1 and route.hops[0].weight == 1
+    if is_single and (route.hops[0].dev is not None or route.hops[0].gateway is not None):
+        fields |= _hop_fields(route.hops[0])
+    elif route.hops:
+        fields["hops"] = [{**write(_hop_fields(hop), _HOP), "weight": hop.weight} for hop in route.hops]
+    return write(fields, _ROUTE)
+
+
+def _read_hop(value: object) -> NextHop:
+    return _take_hop(read(value, _HOP))
+
+
+def _take_hop(fields: dict[str, Any]) -> NextHop:
+    dev, gateway, via, flags, weight = map(fields.pop, ("dev", "gateway", "via", "flags", "weight"))
+    return NextHop(dev, gateway or via, "onlink" in flags, weight, "dead" in flags, "linkdown" in flags)
+
+
+def _hop_fields(hop: NextHop) -> dict[str, Any]:
+    way = "via" if isinstance(hop.gateway, IPv6Address) else "gateway"
+    fields: dict[str, Any] = {"dev": hop.dev, "gateway": None, "via": None, "weight": hop.weight}
+    return {**fields, way: hop.gateway, "flags": tuple(hop.flag_words().split())}
+
+
+def read_nexthop(value: object) -> NexthopObject:
+    """One item of ``ip -j -N nexthop show``."""
+    fields = read(value, _NEXTHOP)
+    hop = _take_hop(fields)
+    return NexthopObject(hop=None if hop == NextHop() else hop, **fields)
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+
+def _selector(value: object) -> IPv4Address | None:
+    return None if value == "all" else parse_address(value)
+
+
+def _goto(value: object) -> int | None:
+    return None if value == "none" else _uint32(value)
+
+
+_RULE = (
+    Key("priority", "preference", _uint32, int, 0, True),
+    Key("not", "is_inverted", is_set, _null, False),
+    Key("src", "source", _selector, lambda address: str(address or "all"), None, True),
+    Key("srclen", "source_length", _length, int, None),
+    Key("dst", "destination", _selector, str, None),
+    Key("dstlen", "destination_length", _length, int, None),
+    Key("tos", "tos", _byte, _byte_digits, 0),
+    Key("dscp", "dscp", _number(63), int, None),
+    Key("fwmark", "mark", _uint32, hex, None),
+    Key("fwmask", "mark_mask", _uint32, hex, _UINT32),
+    Key("iif", "iif", _text, str, None),
+    Key("oif", "oif", _text, str, None),
+    Key("uid_start", "first_uid", _uint32, int, None),
+    Key("uid_end", "last_uid", _uint32, int, None),
+    Key("ipproto", "ip_protocol", _ip_protocol, _digits, 0),
+    Key("ports", "has_ports", is_set, _null, False),
+    Key("l3mdev", "is_l3mdev", is_set, _null, False),
+    Key("table", "table", _table, _digits, None),
+    Key("suppress_prefixlen", "suppress_prefix_length", _uint32, int, None),
+    Key("suppress_ifgroup", "suppress_group", _number(names={"default": 0}), _digits, None),
+    Key("goto", "goto", _goto, int, None),
+    Key("nop", "is_nop", is_set, _null, False),
+    Key("action", "action", _action, _digits, RuleAction.TO_TABLE),
+    Key("protocol", "protocol", _protocol, _digits, Protocol.KERNEL, True),
+)
+_PORTS = ("sport", "sport_start", "dport", "dport_start", "ports")
+# Other keys may be selectors; of these "flow_from" and "flow_to" are realms, given and not asked for.
+_RULE_KEYS = {
+    *(key.key for key in _RULE),
+    *("iif_detached", "oif_detached", *_PORTS, "sport_end", "dport_end", "sport_mask", "dport_mask"),
+    *("unresolved", "flow_from", "flow_to"),
+}
+
+
+def read_rule(value: object) -> Rule:
+    """One item of ``ip -j -N -4 rule show``."""
+    fields = read(value, _RULE)
+    item = value if isinstance(value, Mapping) else {}
+    action = RuleAction(fields["action"])
+    if fields.pop("is_nop"):
+        action = RuleAction.NOP
+    elif is_set(item.get("goto", False)):
+        action = RuleAction.GOTO
+    has_table = action is RuleAction.TO_TABLE and not fields["is_l3mdev"]
+    if has_table and fields["table"] is None:
+        raise ConfigError([("table", "is missing")])
+    uids, dscp = (fields.pop("first_uid"), fields.pop("last_uid")), fields.pop("dscp")
+    for name in ("source", "destination"):
+        address, length = fields[name], fields.pop(f"{name}_length")
+        # The kernel keeps the host bits that it is told, and compares none of them (fib4_rule_match).
+        fields[name] = (
+            None if address is None else IPv4Network((address, 32 if length is None else length), strict=False)
+        )
+    return Rule(
+        **{
+            **fields,
+            "action": action,
+            "table": fields["table"] if has_table else Table.MAIN,
+            "tos": fields["tos"] if dscp is None else dscp << 2,
+            "uid_range": uids if None not in uids else None,
+            "has_ports": any(is_set(item.get(key, False)) for key in _PORTS),
+            "has_unknown": not item.keys() <= _RULE_KEYS or uids.count(None) == 1,
+        }
+    )
+
+
+def write_rule(rule: Rule) -> dict[str, Any]:
+    """A rule as ``read_rule`` reads it; ``ports`` and ``unknown``, our own, stand for what we know no more of."""
+    has_table = rule.action is RuleAction.TO_TABLE and not rule.is_l3mdev
+    is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
+    first_uid, last_uid = rule.uid_range or (None, None)
+    fields = {
+        **attrs.asdict(rule, recurse=False),
+        "first_uid": first_uid,
+        "last_uid": last_uid,
+        "dscp": None,
+        "table": rule.table if has_table else None,
+        "is_nop": rule.action is RuleAction.NOP,
+        "action": RuleAction.TO_TABLE if is_plain else rule.action,
+    }
+    for name in ("source", "destination"):
+        network = fields[name]
+        fields[name] = None if network is None else network.network_address
+        fields[f"{name}_length"] = None if network is None else network.prefixlen
+    more: dict[str, Any] = {"unknown": None} if rule.has_unknown else {}
+    if rule.action is RuleAction.GOTO:
+        more["goto"] = "none"
+    return {**more, **write(fields, _RULE)}
