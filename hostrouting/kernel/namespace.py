@@ -106,7 +106,7 @@ class NamespaceKernel(NetlinkBackend):
         raw_name = os.fsencode(name)
         peer = {"attrs": [("IFLA_IFNAME", raw_name), ("IFLA_NET_NS_FD", self._other_side().fd)]}
         veth = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]})]}
-        self._change(
+        self._ask(
             f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", raw_name), ("IFLA_LINKINFO", veth)
         )
         # Not in the same request: veth_open refuses an end that isn't paired yet (ENOTCONN).
@@ -135,8 +135,7 @@ class NamespaceKernel(NetlinkBackend):
                 raise RouteError(f"the carrier of {name} didn't settle within {_CARRIER_SECONDS:g} s")
 
     def _is_settled(self, name: str) -> bool:
-        request = Request(rtnl.RTM_GETLINK, rtnl.GET, {"index": self._index(name)})
-        (link,) = self._ask(f"look at the link {name}", request)
+        (link,) = self._ask(f"look at the link {name}", rtnl.RTM_GETLINK, rtnl.GET, {"index": self._index(name)})
         is_up = link["flags"] & rtnl.IFF_UP
         # linkwatch_do_dev sets the operational state and tells the routes under one lock.
         return not is_up or bool(link["flags"] & rtnl.IFF_LOWER_UP) == (
@@ -149,11 +148,11 @@ class NamespaceKernel(NetlinkBackend):
         Raises:
             RouteError: the kernel refused; ENODEV if there is none of that name.
         """
-        self._change(f"delete the link {name}", rtnl.RTM_DELLINK, rtnl.DELETE, {"index": self._index(name)})
+        self._ask(f"delete the link {name}", rtnl.RTM_DELLINK, rtnl.DELETE, {"index": self._index(name)})
 
     def _set_up(self, name: str, up: bool) -> None:
         fields = {"index": self._index(name), "flags": rtnl.IFF_UP if up else 0, "change": rtnl.IFF_UP}
-        self._change(f"set the link {name} {'up' if up else 'down'}", rtnl.RTM_NEWLINK, rtnl.CHANGE, fields)
+        self._ask(f"set the link {name} {'up' if up else 'down'}", rtnl.RTM_NEWLINK, rtnl.CHANGE, fields)
 
     # --- addresses ---------------------------------------------------------------------------------------------
 
@@ -173,7 +172,7 @@ class NamespaceKernel(NetlinkBackend):
             RouteError: the kernel refused; EEXIST if the address is there.
         """
         interface = IPv4Interface(address)
-        self._change(
+        self._ask(
             f"add the address {address} to {dev}",
             rtnl.RTM_NEWADDR,
             rtnl.ADD,
@@ -205,7 +204,7 @@ class NamespaceKernel(NetlinkBackend):
             ),
             interface.ip,
         )
-        self._change(
+        self._ask(
             f"delete the address {address} of {dev}",
             rtnl.RTM_DELADDR,
             rtnl.DELETE,
@@ -222,7 +221,7 @@ class NamespaceKernel(NetlinkBackend):
         Raises:
             RouteError: the kernel refused; EEXIST if the same rule is there.
         """
-        self._ask(f"add the rule {rule.preference}", _encode_rule(rtnl.RTM_NEWRULE, rtnl.ADD, rule))
+        self._ask_for("add", rtnl.RTM_NEWRULE, rtnl.ADD, rule)
 
     def del_rule(self, rule: Rule) -> None:
         """Delete a policy rule.
@@ -230,7 +229,11 @@ class NamespaceKernel(NetlinkBackend):
         Raises:
             RouteError: the kernel refused; ENOENT if there is no such rule.
         """
-        self._ask(f"delete the rule {rule.preference}", _encode_rule(rtnl.RTM_DELRULE, rtnl.DELETE, rule))
+        self._ask_for("delete", rtnl.RTM_DELRULE, rtnl.DELETE, rule)
+
+    def _ask_for(self, verb: str, kind: int, flags: int, rule: Rule) -> None:
+        fields, attributes = _encode_rule(rule)
+        self._ask(f"{verb} the rule {rule.preference}", kind, flags, fields, *attributes)
 
     # --- the other end of the cables -----------------------------------------------------------------------------
 
@@ -269,19 +272,16 @@ class NamespaceKernel(NetlinkBackend):
         with told(f"find the link {name}"):
             return rtnl.Indexes()[name]
 
-    def _change(
+    def _ask(
         self, attempt: str, kind: int, flags: int, fields: dict[str, int], *attributes: tuple[str, object]
-    ) -> None:
-        self._ask(attempt, Request(kind, flags, fields, attributes))
-
-    def _ask(self, attempt: str, request: Request) -> tuple[Message, ...]:
+    ) -> tuple[Message, ...]:
         self._refuse_elsewhere()
         with channel(attempt) as opened:
-            return opened.ask(request)
+            return opened.ask(Request(kind, flags, fields, attributes))
 
 
-def _encode_rule(kind: int, flags: int, rule: Rule) -> Request:
-    """A request that names all of a rule.
+def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
+    """The fields and attributes that name all of a rule.
 
     ``has_ports`` doesn't tell which ports; it stands for every destination port here.
     """
@@ -295,7 +295,7 @@ def _encode_rule(kind: int, flags: int, rule: Rule) -> Request:
         "action": rule.action,
         "flags": rtnl.FIB_RULE_INVERT if rule.is_inverted else 0,
     }
-    values: tuple[tuple[str, object], ...] = (
+    values = (
         ("FRA_PRIORITY", rule.preference),
         ("FRA_TABLE", rule.table if has_table else None),
         ("FRA_GOTO", rule.goto),
@@ -313,4 +313,4 @@ def _encode_rule(kind: int, flags: int, rule: Rule) -> Request:
         ("FRA_L3MDEV", 1 if rule.is_l3mdev else None),
         ("FRA_PROTOCOL", rule.protocol),
     )
-    return Request(kind, flags, fields, tuple((name, value) for name, value in values if value is not None))
+    return fields, [(name, value) for name, value in values if value is not None]

@@ -209,9 +209,7 @@ class NetlinkBackend:
         self, talk: Conversation, addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool
     ) -> Iterator[Lookup]:
         reader = self._reader()
-        is_plain = source is None and not is_tcp
-        pack = wire.look_up if is_plain else partial(wire.look_up_as, source, is_tcp)
-        for asked, answers in talk.ask(rtnl.RTM_GETROUTE, addresses, pack):
+        for asked, answers in talk.ask(addresses, wire.look_up(source, is_tcp)):
             routes = iter(reader.answers([answer for answer in answers if isinstance(answer, bytes)]))
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, rtnl.RefusedError):

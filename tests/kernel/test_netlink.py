@@ -23,7 +23,6 @@ import pytest
 from scenario import play, route, rule, skip_without_other_users
 
 from hostrouting.kernel._namespaces import in_thread
-from hostrouting.kernel.channel import Request
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attributes
@@ -220,7 +219,7 @@ def test_a_rule_for_a_vrf_has_no_table_of_its_own(kernel: NamespaceKernel) -> No
 
 def test_an_action_that_the_kernel_stores_and_does_not_know_drops_packets(kernel: NamespaceKernel) -> None:
     fields = {"family": 2, "action": 77}
-    kernel._ask("add a rule", Request(rtnl.RTM_NEWRULE, rtnl.ADD, fields, (("FRA_PRIORITY", 100),)))
+    kernel._ask("add a rule", rtnl.RTM_NEWRULE, rtnl.ADD, fields, ("FRA_PRIORITY", 100))
     assert kernel.rules()[1].action is RuleAction.BLACKHOLE
     assert kernel.lookup([GATEWAY])[0].discarded_by is RouteType.BLACKHOLE
 
@@ -230,7 +229,7 @@ def test_a_rule_that_asks_for_a_dscp_is_not_taken_for_one_that_asks_for_nothing(
     fields = {"family": 2, "table": 254, "action": RuleAction.TO_TABLE}
     attributes = (("FRA_PRIORITY", 100), ("FRA_TABLE", 254), ("FRA_PROTOCOL", 3), ("FRA_DSCP", 4))
     try:
-        kernel._ask("add a rule", Request(rtnl.RTM_NEWRULE, rtnl.ADD, fields, attributes))
+        kernel._ask("add a rule", rtnl.RTM_NEWRULE, rtnl.ADD, fields, *attributes)
     except RouteError:
         pytest.skip("this kernel has no rules for a DSCP")
     assert kernel.rules()[1] == attrs.evolve(plain, tos=0x10)

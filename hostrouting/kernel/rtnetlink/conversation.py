@@ -17,16 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.messages import (
-    CUT_OFF,
-    HEADER,
-    HEADER_BYTES,
-    NO_SENSE,
-    attributes,
-    cut,
-    request,
-    runs,
-)
+from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, attributes, cut, request, runs
 from hostrouting.kernel.rtnetlink.sockets import Socket
 
 if TYPE_CHECKING:
@@ -47,9 +38,6 @@ _BATCH_BYTES = 0x8000
 _BATCH_MAX = 100
 _ANSWER_BYTES = 0x800
 _QUEUED_MAX = 10_000
-
-# RTM_NEW*, RTM_DEL*, RTM_GET* follow each other (rtnetlink.h).
-_FROM_GET_TO_NEW = 2
 
 _INT = struct.Struct("=i")
 _ERROR_BYTES = HEADER_BYTES + _INT.size + HEADER_BYTES  # header, errno, header of the request (NETLINK_CAP_ACK)
@@ -104,8 +92,6 @@ class Conversation:
                     return
                 if run.kind == rtnl.NLMSG_ERROR:
                     raise _refusal(run.messages)
-                if run.kind != kind - _FROM_GET_TO_NEW:
-                    raise rtnl.AgainError(NO_SENSE)
                 yield run
 
     def messages(self, kind: int, body: bytes) -> Iterator[bytes]:
@@ -115,12 +101,11 @@ class Conversation:
     # --- questions ---------------------------------------------------------------------------------------------
 
     def ask(
-        self, kind: int, subjects: Sequence[T], pack: Callable[[T, int], bytes]
+        self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
     ) -> Iterator[tuple[Sequence[T], list[bytes | rtnl.RefusedError]]]:
         """Ask a question about each subject; yield some of them at a time, with their answers.
 
         Args:
-            kind: RTM_GET*.
             subjects: in any number.
             pack: makes a request of a subject and a sequence number.
 
@@ -133,31 +118,19 @@ class Conversation:
         """
         for start in range(0, len(subjects), self._batch):
             part = subjects[start : start + self._batch]
-            yield part, self._answers(kind, part, pack)
+            yield part, self._answers(part, pack)
 
-    def _answers(
-        self, kind: int, subjects: Sequence[T], pack: Callable[[T, int], bytes]
-    ) -> list[bytes | rtnl.RefusedError]:
+    def _answers(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[bytes | rtnl.RefusedError]:
         first = self._reserve(len(subjects))
         asked = range(first, first + len(subjects))
         self._send(b"".join(map(pack, subjects, asked)))
         answers: dict[int, bytes | rtnl.RefusedError] = {}
         while len(answers) < len(asked):
-            # An answer is one message alone, so its length tells whether it is whole.
+            # An answer is one message alone.
             datagram = self._receive(_MESSAGE_BYTES)
-            if len(datagram) < HEADER_BYTES:
-                raise rtnl.AgainError(CUT_OFF)
-            length, answer, _, sequence, port = HEADER.unpack_from(datagram)
-            if sequence not in asked or port != self._port:
-                continue
-            if length != len(datagram):
-                raise rtnl.AgainError(CUT_OFF)
-            if answer == kind - _FROM_GET_TO_NEW:
-                answers[sequence] = datagram
-            elif answer == rtnl.NLMSG_ERROR:
-                answers[sequence] = _refusal(datagram)
-            else:
-                raise rtnl.AgainError(NO_SENSE)
+            _, answer, _, sequence, port = HEADER.unpack_from(datagram)
+            if sequence in asked and port == self._port:
+                answers[sequence] = _refusal(datagram) if answer == rtnl.NLMSG_ERROR else datagram
         return [answers[sequence] for sequence in asked]
 
     # --- changes -----------------------------------------------------------------------------------------------
@@ -207,7 +180,7 @@ class Conversation:
                         refusals[run.sequence] = _refusal(run.messages)
             except BlockingIOError:
                 break
-            except (OSError, rtnl.AgainError):
+            except OSError:
                 is_lost = True
         if is_lost:
             refusals.update({sequence: refusals.get(sequence, _UNKNOWN) for sequence in messages})
@@ -240,12 +213,8 @@ _UNKNOWN = rtnl.RefusedError(errnos.ENOBUFS, f"{LOST}; nobody knows whether the 
 
 
 def _refusal(message: bytes) -> rtnl.RefusedError:
-    """What a message of kind NLMSG_ERROR says."""
-    if len(message) < _ERROR_BYTES:
-        raise rtnl.AgainError(CUT_OFF)
+    """What a message of kind NLMSG_ERROR says; nothing is to be acknowledged."""
     (errno,) = _INT.unpack_from(message, HEADER_BYTES)
-    if errno == 0:
-        raise rtnl.AgainError(NO_SENSE)  # nothing was to be acknowledged
     text = attributes(message, _ERROR_BYTES).get(_NLMSGERR_ATTR_MSG, b"")
     return rtnl.RefusedError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
 

@@ -29,35 +29,30 @@ class Deletable:
     """
 
     def __init__(self, entries: Iterable[Route]) -> None:
-        self._entries: dict[tuple[int, ...], list[Route]] = {}
+        self._devs: dict[tuple[object, ...], list[str | None]] = {}
         for entry in entries:
-            self._entries.setdefault(_identity(entry), []).append(entry)
+            self._devs.setdefault(_identity(entry), []).append(_first_dev(entry))
 
     def take(self, route: Route) -> None:
-        """Find a route, and count it as gone.
+        """Find a route, and count it as gone; a hop without a device means any device.
 
         Raises:
             RefusedError: it isn't there (ESRCH).
         """
-        candidates = self._entries.get(_identity(route), [])
-        for entry in candidates:
-            if _goes_the_same_way(entry, route):
-                candidates.remove(entry)
-                return
-        raise RefusedError(errnos.ESRCH, "no such route")
+        devs, dev = self._devs.get(_identity(route), []), _first_dev(route)
+        if not devs or (dev is not None and dev not in devs):
+            raise RefusedError(errnos.ESRCH, "no such route")
+        devs.remove(devs[0] if dev is None else dev)
 
 
-def _identity(route: Route) -> tuple[int, ...]:
-    """Table, destination, tos and metric (``Route.key``), type and protocol, as numbers: they are hashed fast."""
-    address = int(route.destination.network_address)
-    return (route.table, address, route.destination.prefixlen, route.tos, route.metric, route.type, route.protocol)
+def _identity(route: Route) -> tuple[object, ...]:
+    """All that must match but the device of the first hop; as numbers, which are hashed fast."""
+    destination = route.destination
+    prefix = (int(destination.network_address), destination.prefixlen)
+    key = (route.table, *prefix, route.tos, route.metric, route.type, route.protocol, route.nexthop_id)
+    # The hops of a nexthop object are its own.
+    return key if route.nexthop_id is not None or not route.hops else (*key, route.hops[0].gateway)
 
 
-def _goes_the_same_way(entry: Route, route: Route) -> bool:
-    """Whether both have the same nexthop object or first hop; a hop without a device means any device."""
-    if entry.nexthop_id is not None or route.nexthop_id is not None:
-        return entry.nexthop_id == route.nexthop_id
-    if not entry.hops or not route.hops:
-        return not entry.hops and not route.hops
-    there, meant = entry.hops[0], route.hops[0]
-    return there.gateway == meant.gateway and meant.dev in (None, there.dev)
+def _first_dev(route: Route) -> str | None:
+    return route.hops[0].dev if route.hops and route.nexthop_id is None else None

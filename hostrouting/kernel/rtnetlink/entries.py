@@ -7,7 +7,6 @@ otherwise is read by itself. All ways end in ``_decode``, so they give the same.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import socket
 import struct
@@ -21,7 +20,7 @@ import attrs
 from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.messages import CUT_OFF, HEADER_BYTES, NO_SENSE, attributes, to_number
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, to_number
 from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import NextHop, Route, RouteType
 
@@ -96,13 +95,8 @@ class RouteReader:
             AgainError: as ``groups``.
         """
         if len({*map(len, messages)}) == 1:
-            found = routes_of(self.groups(b"".join(messages), len(messages[0])))
-        else:
-            with _told_as_nonsense():
-                found = routes_of(chain.from_iterable(map(self._single, messages)))
-        if len(found) != len(messages):
-            raise rtnl.AgainError(NO_SENSE)
-        return found
+            return routes_of(self.groups(b"".join(messages), len(messages[0])))
+        return routes_of(chain.from_iterable(map(self._single, messages)))
 
     def groups(self, block: bytes, length: int) -> list[Group]:
         """What some wanted entries that follow each other have in common, and the length and address of each.
@@ -112,19 +106,18 @@ class RouteReader:
             length: of one.
 
         Raises:
-            AgainError: an interface is gone, or a message makes no sense.
+            AgainError: an interface is gone.
         """
         step = (length + 3) & ~3
-        with _told_as_nonsense():
-            if step == length < len(block) and block[_DST_HEADER] == _HAS_DST:
-                blanked = bytearray(block)
-                zeros = bytes(len(block) // length)
-                for column in _OWN_COLUMNS:
-                    blanked[column::length] = zeros
-                first = bytes(blanked[:length])
-                if blanked == first * len(zeros):
-                    return self._alike(block, length, self._way(first[HEADER_BYTES:]))
-            return [group for at in range(0, len(block), step) for group in self._single(block[at : at + length])]
+        if step == length < len(block) and block[_DST_HEADER] == _HAS_DST:
+            blanked = bytearray(block)
+            zeros = bytes(len(block) // length)
+            for column in _OWN_COLUMNS:
+                blanked[column::length] = zeros
+            first = bytes(blanked[:length])
+            if blanked == first * len(zeros):
+                return self._alike(block, length, self._way(first[HEADER_BYTES:]))
+        return [group for at in range(0, len(block), step) for group in self._single(block[at : at + length])]
 
     def _alike(self, block: bytes, length: int, way: Way | None) -> list[Group]:
         """The wanted ones of entries that differ in their destinations only."""
@@ -171,14 +164,6 @@ class RouteReader:
             self._ways.clear()
         self._ways[body] = way
         return way
-
-
-@contextlib.contextmanager
-def _told_as_nonsense() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, IndexError, struct.error) as error:
-        raise rtnl.AgainError(NO_SENSE) from error
 
 
 def routes_of(groups: Iterable[Group]) -> list[Route]:
@@ -231,8 +216,6 @@ def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
     at = 0
     while at < len(hops):
         length, flags, extra_weight, oif = wire.HOP.unpack_from(hops, at)
-        if length < wire.HOP.size or at + length > len(hops):
-            raise rtnl.AgainError(CUT_OFF)
         found = attributes(hops[at : at + length], wire.HOP.size)
         yield decode_hop(flags, extra_weight + 1, oif, _decode_gateway(found), names)
         at += (length + 3) & ~3

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
-    "CUT_OFF",
     "HEADER",
     "HEADER_BYTES",
-    "NO_SENSE",
     "Run",
     "attribute",
     "attributes",
@@ -44,9 +42,6 @@ __all__ = [
     "runs",
     "to_number",
 ]
-
-CUT_OFF = "an answer of the kernel was cut off"
-NO_SENSE = "an answer of the kernel made no sense"
 
 HEADER = struct.Struct("=IHHII")
 HEADER_BYTES = HEADER.size
@@ -87,16 +82,10 @@ def number(kind: int, value: int) -> bytes:
 
 
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
-    """The attributes in ``data`` from ``start`` to its end, by kind.
-
-    Raises:
-        AgainError: one is cut off.
-    """
+    """The attributes in ``data`` from ``start`` to its end, by kind."""
     found: dict[int, bytes] = {}
     while start + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, start)
-        if length < _ATTRIBUTE.size or start + length > len(data):
-            raise rtnl.AgainError(CUT_OFF)
         found[kind & _KIND_MASK] = data[start + _ATTRIBUTE.size : start + length]
         start += (length + 3) & ~3
     return found
@@ -119,22 +108,14 @@ class Run(NamedTuple):
 
 
 def runs(datagram: bytes) -> Iterator[Run]:
-    """Cut a datagram into its messages, as many at once as have the same header.
-
-    Raises:
-        AgainError: a message is cut off.
-    """
+    """Cut a datagram into its messages, as many at once as have the same header."""
     start = 0
-    while start < max(len(datagram), 1):
+    while start < len(datagram):
         header = datagram[start : start + HEADER_BYTES]
-        if len(header) < HEADER_BYTES:
-            raise rtnl.AgainError(CUT_OFF)
         length, kind, flags, sequence, port = HEADER.unpack(header)
-        if length < HEADER_BYTES or start + length > len(datagram):
-            raise rtnl.AgainError(CUT_OFF)
         step = (length + 3) & ~3
         end = _end_of_like(datagram, header, step) if start == 0 else start + step
-        while datagram[end : end + HEADER_BYTES] == header and end + length <= len(datagram):
+        while datagram[end : end + HEADER_BYTES] == header:
             end += step
         yield Run(kind, flags, sequence, port, length, datagram[start:end])
         start = end

@@ -45,13 +45,15 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.messages import attribute, number, request
+from hostrouting.kernel.rtnetlink.messages import attribute, number
 from hostrouting.model.routes import Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hostrouting.model.routes import NextHop, Route
 
-__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "look_up_as", "new_route", "refuse_unwritable"]
+__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "new_route", "refuse_unwritable"]
 
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
@@ -73,24 +75,21 @@ _LOOK_UP = struct.Struct("=IHHII 8BI HHI HHI")
 _FOR_AN_ENTRY = rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE
 
 
-def look_up(address: IPv4Address, sequence: int) -> bytes:
-    """Ask which entry wins for root's packet: without RTA_UID the kernel answers for the uid of the caller."""
-    return _LOOK_UP.pack(
-        _LOOK_UP.size, rtnl.RTM_GETROUTE, rtnl.GET, sequence, 0,
-        _IPV4, 32, 0, 0, 0, 0, 0, 0, _FOR_AN_ENTRY,
-        8, RTA_DST, socket.htonl(int(address)), 8, RTA_UID, 0,
-    )  # fmt: skip
-
-
-def look_up_as(source: IPv4Address | None, is_tcp: bool, address: IPv4Address, sequence: int) -> bytes:
-    """The same for a packet of TCP, or whose source is chosen."""
-    body = BODY.pack(_IPV4, 32, 0 if source is None else 32, 0, 0, 0, 0, 0, _FOR_AN_ENTRY)
-    body += attribute(RTA_DST, address.packed) + number(RTA_UID, 0)
-    if source is not None:
-        body += attribute(RTA_SRC, source.packed)
+def look_up(source: IPv4Address | None, is_tcp: bool) -> Callable[[IPv4Address, int], bytes]:
+    """What asks which entry wins for root's packets: without RTA_UID the kernel answers for the uid of the caller."""
+    more = b"" if source is None else attribute(RTA_SRC, source.packed)
     if is_tcp:
-        body += attribute(RTA_IP_PROTO, bytes((socket.IPPROTO_TCP,)))
-    return request(rtnl.RTM_GETROUTE, rtnl.GET, sequence, body)
+        more += attribute(RTA_IP_PROTO, bytes((socket.IPPROTO_TCP,)))
+    size, source_bits = _LOOK_UP.size + len(more), 0 if source is None else 32
+
+    def pack(address: IPv4Address, sequence: int) -> bytes:
+        return _LOOK_UP.pack(
+            size, rtnl.RTM_GETROUTE, rtnl.GET, sequence, 0,
+            _IPV4, 32, source_bits, 0, 0, 0, 0, 0, _FOR_AN_ENTRY,
+            8, RTA_DST, socket.htonl(int(address)), 8, RTA_UID, 0,
+        ) + more  # fmt: skip
+
+    return pack
 
 
 def dump_routes(table: int | None, protocol: int = 0) -> bytes:
