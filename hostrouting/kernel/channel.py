@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import attrs
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told, until_sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -140,8 +139,8 @@ def channel(attempt: str) -> Iterator[Channel]:
     Raises:
         RouteError: no socket can be opened, the kernel refuses, or this thread runs an asyncio event loop.
     """
-    refuse_running_loop(attempt)
-    with told(attempt), closing(Channel()) as opened:
+    rtnl.refuse_running_loop(attempt)
+    with rtnl.told(attempt), closing(Channel()) as opened:
         yield opened
 
 
@@ -160,4 +159,4 @@ def read(attempt: str, ask: Callable[[Channel], T]) -> T:
         with channel(attempt) as opened:
             return ask(opened)
 
-    return until_sure(attempt, once)
+    return rtnl.until_sure(attempt, once)

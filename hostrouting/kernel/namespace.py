@@ -29,7 +29,6 @@ from hostrouting.kernel._namespaces import (
 from hostrouting.kernel.channel import Request, channel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.attempts import told
 from hostrouting.kernel.rtnetlink.sockets import Listener
 from hostrouting.model.errors import RouteError
 from hostrouting.model.rules import RuleAction
@@ -269,7 +268,7 @@ class NamespaceKernel(NetlinkBackend):
 
     def _index(self, name: str) -> int:
         self._refuse_elsewhere()
-        with told(f"find the link {name}"):
+        with rtnl.told(f"find the link {name}"):
             return rtnl.Indexes()[name]
 
     def _ask(

@@ -15,22 +15,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.attempts import refuse_running_loop, told, until_sure
+from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.deletion import Deletable
 from hostrouting.kernel.rtnetlink.entries import RouteReader, routes_of
 from hostrouting.kernel.rtnetlink.sockets import Listener, calm
-from hostrouting.kernel.rtnetlink.values import (
-    DUMP_ADDRESSES,
-    DUMP_LINKS,
-    DUMP_NEXTHOPS,
-    DUMP_RULES,
-    decode_address,
-    decode_link,
-    decode_nexthop,
-    decode_rule,
-)
 from hostrouting.kernel.whole_tables import is_plain_by
 from hostrouting.model.prefixes import PrefixSet, numbers
 from hostrouting.model.routes import Lookup, RouteFailure, Table
@@ -50,7 +39,6 @@ if TYPE_CHECKING:
     from phases import CancelScope
 
     T = TypeVar("T")
-    _Pack = Callable[[Route, int], bytes]
 
 __all__ = ["NetlinkBackend"]
 
@@ -78,23 +66,22 @@ class NetlinkBackend:
 
     def links(self) -> tuple[Link, ...]:
         """All network interfaces, by index."""
-        found = self._list("list the interfaces", rtnl.RTM_GETLINK, DUMP_LINKS, decode_link)
-        return tuple(sorted(found, key=lambda link: link.index))
+        return tuple(sorted(self._list(values.LINKS), key=lambda link: link.index))
 
     def addresses(self) -> tuple[Address, ...]:
         """All IPv4 addresses of this host."""
-        return self._list("list the addresses", rtnl.RTM_GETADDR, DUMP_ADDRESSES, decode_address)
+        return self._list(values.ADDRESSES)
 
     def rules(self) -> tuple[Rule, ...]:
         """The policy rules in the order in which the kernel asks them, that of its list."""
-        return self._list("list the rules", rtnl.RTM_GETRULE, DUMP_RULES, decode_rule)
+        return self._list(values.RULES)
 
     def nexthops(self) -> tuple[NexthopObject, ...]:
         """All nexthop objects, by number.
 
         Beyond the port: what routes do by them, ``routes`` tells.
         """
-        return self._list("list the nexthop objects", rtnl.RTM_GETNEXTHOP, DUMP_NEXTHOPS, decode_nexthop)
+        return self._list(values.NEXTHOPS)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """The entries of a table, in the kernel's order; of every table, if none is named.
@@ -185,7 +172,7 @@ class NetlinkBackend:
         Raises:
             RouteError: the kernel can't be listened to.
         """
-        with told("listen for changes of routes"):
+        with rtnl.told("listen for changes of routes"):
             listener = Listener()
         with closing(listener):
             yield listener.saw_a_change
@@ -223,37 +210,33 @@ class NetlinkBackend:
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST."""
-        return self._write(routes, lambda: _packed(rtnl.ADD))
+        return self._write(routes, partial(wire.new_route, rtnl.ADD, wire.Ways(rtnl.Indexes())))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes or put them in the place of the first with the same ``key``.
 
         The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
         """
-        return self._write(routes, lambda: _packed(rtnl.REPLACE))
+        return self._write(routes, partial(wire.new_route, rtnl.REPLACE, wire.Ways(rtnl.Indexes())))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH."""
+        deletable, ways = self._deletable(routes), wire.Ways(rtnl.Indexes())
 
-        def prepare() -> _Pack:
-            deletable, ways = self._deletable(routes), wire.Ways(rtnl.Indexes())
+        def pack(route: Route, sequence: int) -> bytes:
+            message = wire.delete_route(ways, route, sequence)
+            deletable.take(route)
+            return message
 
-            def pack(route: Route, sequence: int) -> bytes:
-                message = wire.delete_route(ways, route, sequence)
-                deletable.take(route)
-                return message
+        return self._write(routes, pack)
 
-            return pack
-
-        return self._write(routes, prepare)
-
-    def _write(self, routes: Sequence[Route], prepare: Callable[[], _Pack]) -> tuple[RouteFailure, ...]:
+    def _write(self, routes: Sequence[Route], pack: Callable[[Route, int], bytes]) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
         attempt = "change routes"
-        refuse_running_loop(attempt)
-        with told(attempt), closing(self._connect()) as talk:
-            refusals = talk.change(routes, prepare())
+        rtnl.refuse_running_loop(attempt)
+        with rtnl.told(attempt), closing(self._connect()) as talk:
+            refusals = talk.change(routes, pack)
         return tuple(
             RouteFailure(routes[number], refusals[number].errno, refusals[number].message)
             for number in sorted(refusals)
@@ -291,15 +274,15 @@ class NetlinkBackend:
             RouteError: the kernel can't be listened to.
         """
         attempt = "listen for changes of routes"
-        refuse_running_loop(attempt)
+        rtnl.refuse_running_loop(attempt)
         changes: Listener | None = vars(self._local).get("changes")
         if changes is None:
-            with told(attempt):
+            with rtnl.told(attempt):
                 self._local.changes = Listener()
             return
         # Not inside ``told``: phases.TimedOut is an OSError too.
         scope.wait(changes)
-        with told(attempt):
+        with rtnl.told(attempt):
             changes.drain()
 
     # --- the way to the kernel ---------------------------------------------------------------------------------
@@ -312,26 +295,22 @@ class NetlinkBackend:
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
         return RouteReader(rtnl.Names(), is_wanted, inside, nexthops)
 
-    def _list(self, attempt: str, kind: int, body: bytes, decode: Callable[[bytes, rtnl.Names], T]) -> tuple[T, ...]:
+    def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:
         def read(talk: Conversation) -> tuple[T, ...]:
             names = rtnl.Names()
-            return tuple(decode(message, names) for message in talk.messages(kind, body))
+            return tuple(listing.decode(message, names) for message in talk.messages(listing.kind, listing.body))
 
-        return self._read(attempt, read)
+        return self._read(listing.attempt, read)
 
     def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
         """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""
-        refuse_running_loop(attempt)
+        rtnl.refuse_running_loop(attempt)
 
         def once() -> T:
-            with told(attempt), closing(self._connect()) as talk:
+            with rtnl.told(attempt), closing(self._connect()) as talk:
                 return read(talk)
 
-        return until_sure(attempt, once)
-
-
-def _packed(flags: int) -> _Pack:
-    return partial(wire.new_route, flags, wire.Ways(rtnl.Indexes()))
+        return rtnl.until_sure(attempt, once)
 
 
 def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[Run]:

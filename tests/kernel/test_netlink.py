@@ -26,7 +26,7 @@ from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attributes
-from hostrouting.kernel.rtnetlink.values import DUMP_ADDRESSES
+from hostrouting.kernel.rtnetlink.values import ADDRESSES
 from hostrouting.kernel.rtnetlink.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
@@ -669,7 +669,7 @@ def test_the_kernels_mark_on_an_interrupted_dump_is_seen_and_obeyed(node: Namesp
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.1/32"))
     with closing(backend._connect()) as talk, pytest.raises(rtnl.AgainError, match="they changed"):
-        list(talk.dump(rtnl.RTM_GETADDR, DUMP_ADDRESSES))
+        list(talk.dump(rtnl.RTM_GETADDR, ADDRESSES.body))
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.2/32"))
     assert len({address.local for address in backend.addresses()}) == 1505
 

@@ -1,4 +1,4 @@
-"""The words of rtnetlink(7): its numbers, what the kernel may answer instead of data, names for indexes.
+"""The words of rtnetlink(7): its numbers, what the kernel may answer instead of data and how that is told; names.
 
 Spoken twice: by hand for all that is read and for routes (messages.py, wire.py, conversation.py), and by pyroute2
 for the rest (channel.py).
@@ -9,6 +9,16 @@ from __future__ import annotations
 import errno as errnos
 import os
 import socket
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from hostrouting.model.errors import RouteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 # linux/rtnetlink.h
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
@@ -18,10 +28,9 @@ RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
 RTM_GETNEXTHOP = 106
 
 # linux/netlink.h
-NLMSG_NOOP, NLMSG_ERROR, NLMSG_DONE, NLMSG_OVERRUN = 1, 2, 3, 4
+NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_DUMP = 0x1, 0x4, 0x10, 0x300
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
-NLM_F_CAPPED, NLM_F_ACK_TLVS = 0x100, 0x200  # of an answer
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
 
 ADD = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
@@ -39,6 +48,9 @@ IFA_F_SECONDARY, IFA_F_NOPREFIXROUTE = 0x01, 0x200
 FIB_RULE_INVERT = 0x2
 
 TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
+
+# Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
+_ATTEMPTS = 32
 
 
 def is_read(kind: int) -> bool:
@@ -92,3 +104,53 @@ class Indexes(dict[str, int]):
         except (OSError, ValueError) as error:
             raise RefusedError(errnos.ENODEV, f"no interface is named {name!r}") from error
         return index
+
+
+def refuse_running_loop(attempt: str) -> None:
+    """Refuse to block a thread that runs an asyncio event loop.
+
+    Raises:
+        RouteError: it does.
+    """
+    # A loop can only be running if somebody has imported asyncio.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RouteError(
+        f"can't {attempt} in a thread that runs an asyncio event loop: the call would block it; "
+        "use `await asyncio.to_thread(...)`"
+    )
+
+
+@contextmanager
+def told(attempt: str) -> Iterator[None]:
+    """Tell why the kernel refuses, or no socket can be opened, as of the attempt ("list the routes")."""
+    try:
+        yield
+    except RefusedError as refusal:
+        raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
+    except OSError as error:
+        raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error
+
+
+def until_sure(attempt: str, ask: Callable[[], T]) -> T:
+    """Ask until the answer can be relied upon.
+
+    Args:
+        attempt: in words, "list the neighbours".
+        ask: called anew if what it read changed meanwhile.
+
+    Raises:
+        RouteError: it changes whenever it is read.
+    """
+    reason = ""
+    for _ in range(_ATTEMPTS):
+        try:
+            return ask()
+        except AgainError as again:
+            reason = again.reason
+    raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")

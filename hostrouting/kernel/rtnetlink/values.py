@@ -28,6 +28,9 @@ from __future__ import annotations
 import socket
 import struct
 from ipaddress import IPv4Address, IPv4Network, ip_address
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import attrs
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.entries import decode_hop
@@ -36,16 +39,10 @@ from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NexthopObject, Table
 from hostrouting.model.rules import Rule, RuleAction
 
-__all__ = [
-    "DUMP_ADDRESSES",
-    "DUMP_LINKS",
-    "DUMP_NEXTHOPS",
-    "DUMP_RULES",
-    "decode_address",
-    "decode_link",
-    "decode_nexthop",
-    "decode_rule",
-]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ADDRESSES", "LINKS", "NEXTHOPS", "RULES", "Listing"]
 
 _LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
 _RULE, _NEXTHOP = struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
@@ -75,13 +72,20 @@ _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
 # struct nexthop_grp: id, weight - 1 as low and (since 6.12) high byte, two reserved
 _MEMBER = struct.Struct("=IBBH")
 
-DUMP_LINKS = _LINK.pack(0, 0, 0, 0, 0) + number(_IFLA_EXT_MASK, rtnl.RTEXT_FILTER_SKIP_STATS)
-DUMP_ADDRESSES = _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)
-DUMP_RULES = _RULE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0)
-DUMP_NEXTHOPS = _NEXTHOP.pack(0, 0, 0, 0)
+T = TypeVar("T")
 
 
-def decode_link(message: bytes, names: rtnl.Names) -> Link:
+@attrs.frozen
+class Listing(Generic[T]):
+    """What the kernel lists: the attempt in words, RTM_GET*, the body that asks, and how a message is read."""
+
+    attempt: str
+    kind: int
+    body: bytes
+    decode: Callable[[bytes, rtnl.Names], T]
+
+
+def _decode_link(message: bytes, names: rtnl.Names) -> Link:
     """One link of a dump."""
     _, hardware, index, flags, _ = _LINK.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _LINK.size)
@@ -97,7 +101,7 @@ def decode_link(message: bytes, names: rtnl.Names) -> Link:
     )
 
 
-def decode_address(message: bytes, names: rtnl.Names) -> Address:
+def _decode_address(message: bytes, names: rtnl.Names) -> Address:
     """One IPv4 address of a dump."""
     _, length, short_flags, scope, index = _ADDRESS.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _ADDRESS.size)
@@ -117,7 +121,7 @@ def decode_address(message: bytes, names: rtnl.Names) -> Address:
     )
 
 
-def decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
+def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
     """One rule of a dump."""
     _, dst_len, src_len, tos, table, action_number, flags = _RULE.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _RULE.size)
@@ -164,7 +168,7 @@ def _unless_unset(value: bytes | None) -> int | None:
     return None if value is None or to_number(value) == _UNSET else to_number(value)
 
 
-def decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
+def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
     """One nexthop object of a dump."""
     *_, flags = _NEXTHOP.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _NEXTHOP.size)
@@ -177,3 +181,10 @@ def decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
         return NexthopObject(id_)
     hop = decode_hop(flags, 1, oif, None if gateway is None else ip_address(gateway), names)
     return NexthopObject(id_, hop)
+
+
+_NO_STATISTICS = number(_IFLA_EXT_MASK, rtnl.RTEXT_FILTER_SKIP_STATS)
+LINKS = Listing("list the interfaces", rtnl.RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0) + _NO_STATISTICS, _decode_link)
+ADDRESSES = Listing("list the addresses", rtnl.RTM_GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0), _decode_address)
+RULES = Listing("list the rules", rtnl.RTM_GETRULE, _RULE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0), _decode_rule)
+NEXTHOPS = Listing("list the nexthop objects", rtnl.RTM_GETNEXTHOP, _NEXTHOP.pack(0, 0, 0, 0), _decode_nexthop)
