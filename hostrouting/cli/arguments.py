@@ -6,6 +6,7 @@ Only the command that is named is built, as a check takes no longer than the par
 from __future__ import annotations
 
 import argparse
+import inspect
 from typing import TYPE_CHECKING
 
 from hostrouting import __version__
@@ -72,7 +73,7 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str, *, is_deep:
         below = made.add_parser(
             name,
             help=word.help,
-            description=f"{word.help[:1].upper()}{word.help[1:]}.{word.more}",
+            description=inspect.cleandoc(f"{word.help[:1].upper()}{word.help[1:]}.{word.more}"),
             parents=[common],
             allow_abbrev=False,
             formatter_class=Help,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -27,10 +26,6 @@ class Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         width = os.environ.get("COLUMNS", "")
         super().__init__(prog, width=(int(width) if width.isdecimal() else columns(sys.stdout) or 80) - 2)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Take the indentation of docstrings away."""
-        return super()._fill_text(inspect.cleandoc(text), width, indent)
 
 
 class Parser(argparse.ArgumentParser):
