@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 if TYPE_CHECKING:
@@ -134,4 +133,6 @@ def legend(drawn: Iterable[Answer | None], default_devs: Sequence[str]) -> dict[
 
 
 def _words(devs: Sequence[str], meaning: str) -> str:
-    return f"{shortened(devs, ',', _NAMES)} {meaning}".lstrip()
+    rest = len(devs) - _NAMES
+    names = ",".join(devs[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+    return f"{names} {meaning}".lstrip()

@@ -603,9 +603,9 @@ def test_colours_are_for_terminals_that_want_them(
         monkeypatch.delenv(name, raising=False)
     for name, value in ({"TERM": "xterm"} | environment).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdout", stream())
-    cli.main(["check", str(config)], host=host)
-    out = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    with redirect_stdout(stream()) as written:
+        cli.main(["check", str(config)], host=host)
+    out = written.getvalue()
     assert ("\x1b[31m✗\x1b[0m" in out) is is_coloured
     assert ("\x1b" in out) is is_coloured
 
