@@ -175,11 +175,11 @@ def _merged(document: dict[str, Any] | None, entries: Sequence[StaticRoute]) -> 
 
 def _resolved(entries: Sequence[StaticRoute], backend: RouteBackend) -> tuple[Route, ...]:
     """Static routes as the kernel would get them at this moment."""
-    from hostrouting.routes.resolve import describe_missing, resolve
+    from hostrouting.routes.resolve import resolve
 
     resolution = resolve(entries, backend.links(), backend.addresses(), backend.routes(Table.MAIN))
     if resolution.missing:
-        raise RouteError(f"can't fill in the routes: still missing is {describe_missing(resolution.missing)}")
+        raise RouteError(f"can't fill in the routes: still missing is {resolution.missing}")
     return resolution.routes
 
 

@@ -191,7 +191,9 @@ def test_a_link_that_goes_down_in_silence_and_comes_back_has_its_route_again(wat
     watcher = watch()
     watcher.hear("READY=1")
     ip("link", "set", "eth0", "down")
-    watcher.wait_until(lambda: any("couldn't judge anything: no-default-route" in line for line in watcher.heard), "unknown")
+    watcher.wait_until(
+        lambda: any("couldn't judge anything: no-default-route" in line for line in watcher.heard), "unknown"
+    )
     ip("link", "set", "eth0", "up")
     assert not is_there()
     ip("route", "add", "default", "via", "10.1.0.1", "dev", "eth0")
