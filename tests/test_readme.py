@@ -16,6 +16,7 @@ from hostrouting.azure import HostNetworking, LoadBalancerProbe, StaleAzureVnet
 from hostrouting.azure.examinations import examinations
 from hostrouting.cli.demo import CONFIG
 from hostrouting.config.routing import Watch
+from hostrouting.config.schema import json_key
 from hostrouting.doctor.examine import EXAMINATIONS
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -52,9 +53,8 @@ def test_its_tables_name_every_key() -> None:
     for cls in (StaticRoute, StaticRoutes, RouteOverlap, Watch, Config, LoadBalancerProbe, StaleAzureVnet):
         for field in attrs.fields(cls):
             if not attrs.has(type(field.default)):
-                assert re.search(rf"^\| .*`[^`]*{field.metadata['key']}(\[\])?", README, re.MULTILINE), field.metadata[
-                    "key"
-                ]
+                key = json_key(field.name)
+                assert re.search(rf"^\| .*`[^`]*{key}(\[\])?", README, re.MULTILINE), key
 
 
 def test_its_table_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "below",
     "collecting",
     "each",
+    "json_key",
     "kind",
     "parse_boolean",
     "parse_consumer",
@@ -83,7 +84,7 @@ class Section:
     def to_mapping(self) -> Any:
         """The JSON value that reads back as this, without the fields at their default."""
         return {
-            _json_key(field.name): _to_json(value)
+            json_key(field.name): _to_json(value)
             for field in attrs.fields(type(self))
             if (value := getattr(self, field.name)) != field.default
         }
@@ -114,7 +115,7 @@ def raise_invalid(instance: Section, *, more: Sequence[Problem] = ()) -> None:
     for field in attrs.fields(type(instance)):
         value = getattr(instance, field.name)
         if isinstance(value, Invalid):
-            problems += below(_json_key(field.name), value.problems)
+            problems += below(json_key(field.name), value.problems)
     if problems:
         raise ConfigError(problems)
 
@@ -152,7 +153,7 @@ def _key(key: object) -> str:
 
 
 @cache
-def _json_key(name: str) -> str:
+def json_key(name: str) -> str:
     """The key of a field."""
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
@@ -190,7 +191,7 @@ def read(cls: type[Read], value: object) -> Read:
         return value
     if not isinstance(value, Mapping):
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
-    fields = {_json_key(field.name): field for field in attrs.fields(cls)}
+    fields = {json_key(field.name): field for field in attrs.fields(cls)}
     problems = _key_problems(value, fields.keys())
     given: dict[str, Any] = {}
     for key, field in fields.items():

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 import phases
 from hostrouting import Config, Host, Layout, Note, OverlapMode, OverlapReport, StaticRoute
+from hostrouting.config.schema import json_key
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType
 from hostrouting.model.rules import Rule
@@ -104,7 +105,7 @@ def test_it_requires_every_key_but_those_that_a_config_may_leave_out() -> None:
         assert each["required"] == list(each["properties"])
     route = SCHEMA["$defs"]["staticRoute"]
     assert route["required"] == ["destination"]
-    assert list(route["properties"]) == [field.metadata["key"] for field in attrs.fields(StaticRoute)]
+    assert list(route["properties"]) == [json_key(field.name) for field in attrs.fields(StaticRoute)]
 
 
 @pytest.mark.parametrize(
