@@ -35,8 +35,12 @@ __all__ = [
 ]
 
 
-class _Wrapper:
-    """A ``RouteBackend`` that passes everything on, and has one place where all writes come by."""
+class Wrapper:
+    """A ``RouteBackend`` that passes everything on, and has one place where all writes come by; derive from it.
+
+    Args:
+        inner: does the work.
+    """
 
     def __init__(self, inner: RouteBackend) -> None:
         self._inner = inner
@@ -68,7 +72,7 @@ class _Wrapper:
         return failures
 
 
-class RecordingBackend(_Wrapper):
+class RecordingBackend(Wrapper):
     """Notes what is written, refused or not.
 
     Args:
@@ -87,7 +91,7 @@ class RecordingBackend(_Wrapper):
         return super()._write(name, routes)
 
 
-class FailingBackend(_Wrapper):
+class FailingBackend(Wrapper):
     """Refuses some of what is written.
 
     Args:

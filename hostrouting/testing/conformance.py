@@ -35,6 +35,7 @@ of which never exists), and the answers to look-ups.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack, suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
@@ -51,6 +52,7 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import Table
+from hostrouting.testing import Wrapper
 from hostrouting.testing.strategies import (
     DESTINATIONS,
     DEVICES,
@@ -89,7 +91,7 @@ class DisagreementError(Exception):
     """Two kernels gave different answers; the message shows what differs."""
 
 
-class Pair:
+class Pair(Wrapper):
     """A ``Kernel`` made of a backend and of a kernel of the same world, which changes it.
 
     Args:
@@ -98,19 +100,7 @@ class Pair:
     """
 
     def __init__(self, backend: RouteBackend, *, world: Kernel) -> None:
-        self.links = backend.links
-        self.addresses = backend.addresses
-        self.rules = backend.rules
-        self.routes = backend.routes
-        self.routes_by_way = backend.routes_by_way
-        self.default_routes = backend.default_routes
-        self.routes_except = backend.routes_except
-        self.noticing_changes = backend.noticing_changes
-        self.lookup = backend.lookup
-        self.add = backend.add
-        self.replace = backend.replace
-        self.delete = backend.delete
-        self.wait_for_change = backend.wait_for_change
+        super().__init__(backend)
         self.add_link = world.add_link
         self.set_link = world.set_link
         self.del_link = world.del_link
@@ -189,20 +179,13 @@ class ConformanceMachine(RuleBasedStateMachine):
         """Replace routes."""
         self._both(lambda kernel: _refusals(kernel.replace(routes)))
 
-    @rule(data=st.data(), name=st.sampled_from(("add", "replace", "delete", "delete")))
-    def write_present(self, data: st.DataObject, name: str) -> None:
-        """Write a route that is there, be it the kernel's own, or delete it."""
+    @rule(data=st.data(), name=st.sampled_from(("add", "replace", "delete", "delete")), is_same=st.booleans())
+    def write_present(self, data: st.DataObject, name: str, is_same: bool) -> None:
+        """Write or delete a route that is there, be it the kernel's own, or one that differs in one or two respects."""
         there = self.reference.routes()
         if there:
-            route = data.draw(st.sampled_from(there))
-            self._both(lambda kernel: _refusals(methodcaller(name, [route])(kernel)))
-
-    @rule(data=st.data(), name=st.sampled_from(("add", "replace", "replace", "delete")))
-    def write_variant(self, data: st.DataObject, name: str) -> None:
-        """Write or delete one that differs in one or two respects from a route that is there."""
-        there = self.reference.routes()
-        if there:
-            route = data.draw(variants(st.sampled_from(there)))
+            present = st.sampled_from(there)
+            route = data.draw(present if is_same else variants(present))
             self._both(lambda kernel: _refusals(methodcaller(name, [route])(kernel)))
 
     @precondition(lambda self: len(self.reference.links()) <= len(DEVICES))
@@ -285,14 +268,11 @@ class ConformanceMachine(RuleBasedStateMachine):
         self._compare("default routes", lambda kernel: kernel.default_routes())
         for devs, inside in _CHOICES:
             self._compare(f"routes but by {devs}", methodcaller("routes_except", devs, inside=inside))
-        self._compare("look-ups", lambda kernel: kernel.lookup(DESTINATIONS))
-        self._compare("look-ups of TCP", methodcaller("lookup", DESTINATIONS, is_tcp=True))
         own = list(dict.fromkeys(address.local for address in self.reference.addresses()))
-        for source in (*own, *_NOT_OWN):
-            self._compare(f"look-ups from {source}", methodcaller("lookup", DESTINATIONS, source=source))
-        for source in own[-1:]:
-            ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=True)
-            self._compare(f"look-ups of TCP from {source}", ask)
+        by_tcp = [(source, True) for source in (None, *own[-1:])]
+        for source, is_tcp in (*((source, False) for source in (None, *own, *_NOT_OWN)), *by_tcp):
+            ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=is_tcp)
+            self._compare(f"look-ups from {source}, by TCP: {is_tcp}", ask)
 
     def _both(self, act: Callable[[Kernel], Sequence[object] | None]) -> None:
         self._compare("refusals", act)
@@ -332,22 +312,10 @@ def _refusals(failures: tuple[RouteFailure, ...]) -> list[tuple[Route, int]]:
 
 
 def _difference(what: str, expected: list[object], answer: list[object]) -> str:
-    lacking, surplus = _without(expected, answer), _without(answer, expected)
+    lacking, surplus = Counter(expected) - Counter(answer), Counter(answer) - Counter(expected)
     if not lacking and not surplus:
         return f"{what} differ in their order:\n  reference: {expected!r}\n  candidate: {answer!r}"
     lines = [f"{what} differ:"]
-    lines += [f"  reference: {each!r}" for each in lacking]
-    lines += [f"  candidate: {each!r}" for each in surplus]
+    lines += [f"  reference: {each!r}" for each in lacking.elements()]
+    lines += [f"  candidate: {each!r}" for each in surplus.elements()]
     return "\n".join(lines)
-
-
-def _without(items: list[object], others: list[object]) -> list[object]:
-    """The items that the others lack, each as often as it is lacking."""
-    left = list(others)
-    lacking = []
-    for item in items:
-        if item in left:
-            left.remove(item)
-        else:
-            lacking.append(item)
-    return lacking
