@@ -162,14 +162,9 @@ class StaticRoute(Section):
     metric: int = attrs.field(default=0, converter=_metric)
 
     def __str__(self) -> str:
-        words = [str(self.destination)]
-        if self.gateway is not None:
-            words.append(ONLINK if self.gateway == ONLINK else f"via {self.gateway}")
-        if self.dev is not None:
-            words.append(f"dev {self.dev}")
-        if self.metric:
-            words.append(f"metric {self.metric}")
-        return " ".join(words)
+        gateway = ONLINK if self.gateway == ONLINK else f"via {self.gateway}"
+        given = ((self.gateway, gateway), (self.dev, f"dev {self.dev}"), (self.metric, f"metric {self.metric}"))
+        return " ".join([str(self.destination), *(words for value, words in given if value)])
 
 
 @attrs.frozen(field_transformer=collecting)

@@ -126,13 +126,9 @@ class NextHop:
 
     def words(self) -> str:
         """This hop as ip-route(8) would write it, without its weight."""
-        parts: list[str] = []
-        if self.gateway is not None:
-            parts += ["via", "inet6"] if self.gateway.version == 6 else ["via"]
-            parts.append(str(self.gateway))
-        if self.dev is not None:
-            parts += ["dev", self.dev]
-        return " ".join(parts)
+        via = "via inet6" if self.gateway is not None and self.gateway.version == 6 else "via"
+        given = ((via, self.gateway), ("dev", self.dev))
+        return " ".join(f"{word} {value}" for word, value in given if value is not None)
 
     def flag_words(self) -> str:
         """Its flags as ip-route(8) would write them."""
