@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Container, Sequence
     from ipaddress import IPv4Network
 
-__all__ = ["CONTAINER_DEVS", "WAIT_SECONDS_MAX", "ExpectedCidr", "OverlapMode", "RouteOverlap", "seconds"]
 
 WAIT_SECONDS_MAX = 600
 

@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "ONLINK",
-    "Config",
-    "StaticRoute",
-    "StaticRoutes",
-    "Watch",
-    "read_config",
-]
 
 SECTION = "hostRouting"
 ONLINK: Literal["onlink"] = "onlink"

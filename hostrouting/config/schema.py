@@ -27,25 +27,6 @@ from hostrouting.model.uncollected import uncollected
 if TYPE_CHECKING:
     import os
 
-__all__ = [
-    "Section",
-    "below",
-    "collecting",
-    "each",
-    "json_key",
-    "kind",
-    "parse_boolean",
-    "parse_consumer",
-    "parse_document",
-    "parse_integer",
-    "parse_pattern",
-    "parse_textfile",
-    "parse_word",
-    "raise_invalid",
-    "read",
-    "read_document",
-    "read_section",
-]
 
 Problem = tuple[str, str]
 T = TypeVar("T")

@@ -24,13 +24,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "ConfigError",
-    "FileError",
-    "HostRoutingError",
-    "RouteError",
-    "UnitError",
-]
 
 _NOT_PERMITTED = (errnos.EPERM, errnos.EACCES, errnos.EROFS)
 

@@ -16,8 +16,6 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Address", "Family", "Hardware", "Link", "is_like"]
-
 
 def is_like(dev: str, patterns: Iterable[str]) -> bool:
     """Whether the name of an interface is like one of some shell patterns."""

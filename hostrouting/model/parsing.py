@@ -19,19 +19,6 @@ from hostrouting.model.text import shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "RESERVED",
-    "IpAddress",
-    "IpNetwork",
-    "parse_address",
-    "parse_any_address",
-    "parse_any_prefix",
-    "parse_cidr",
-    "parse_device",
-    "parse_prefix",
-    "parse_unicast_address",
-    "reserved_block",
-]
 
 # RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4): the kernel accepts routes for all of
 # them (fib_semantics.c has no such check), so nothing but this stops a route that can never carry a packet.

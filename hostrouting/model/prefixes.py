@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Prefix", "PrefixSet", "halves", "network_of", "numbers", "own_addresses"]
 
 # The first address, and the length: sorted, a prefix comes right before those inside it.
 Prefix = tuple[int, int]

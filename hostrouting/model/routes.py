@@ -13,19 +13,6 @@ import attrs
 
 from hostrouting.model.links import Family
 
-__all__ = [
-    "DEFAULT_DESTINATION",
-    "Lookup",
-    "NextHop",
-    "NexthopObject",
-    "Protocol",
-    "Route",
-    "RouteFailure",
-    "RouteType",
-    "Scope",
-    "Table",
-]
-
 DEFAULT_DESTINATION = IPv4Network("0.0.0.0/0")
 
 

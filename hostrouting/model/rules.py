@@ -13,8 +13,6 @@ from hostrouting.model.routes import Protocol, Table
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
-__all__ = ["Rule", "RuleAction"]
-
 
 class RuleAction(IntEnum):
     """FR_ACT_* of linux/fib_rules.h."""

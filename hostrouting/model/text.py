@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["clean", "rfc_3339", "shortened", "shown", "to_json_text"]
 
 _SHOWN_CHARACTERS = 80
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from hostrouting.model.routes import NextHop, Route
 
-__all__ = ["as_ip", "as_netplan", "as_networkd"]
 
 _IP = """\
 # Each line adds a route until the next boot and never changes one that is there. "File exists": there is one with this

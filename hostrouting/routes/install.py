@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
 
-__all__ = ["apply_routes", "apply_what_goes"]
 
 T = TypeVar("T")
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import Route
 
-__all__ = ["Replacement", "RoutePlan", "RoutesReport", "plan_now", "plan_routes", "plan_what_goes"]
-
 
 @attrs.frozen
 class Replacement:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import Gateway
     from hostrouting.model.links import Address, Link
 
-__all__ = ["Resolution", "resolve"]
 
 _NAMED_ROUTES_MAX = 3
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import Lookup, Route
 
-__all__ = ["unproven", "verify_routes"]
 
 _NAMED_MAX = 5
 
