@@ -109,8 +109,7 @@ class NamespaceKernel(NetlinkBackend):
             f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", raw_name), ("IFLA_LINKINFO", veth)
         )
         # Not in the same request: veth_open refuses an end that isn't paired yet (ENOTCONN).
-        self.set_link(name, carrier=True)
-        self.set_link(name, up=up)
+        self.set_link(name, up=up, carrier=True)
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
         """Set an interface up or down, or plug its cable in or out; returns when the routes know.
