@@ -22,6 +22,7 @@ from hostrouting.config.schema import (
     read_document,
     read_section,
 )
+from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_device, parse_prefix, parse_unicast_address
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.text import shown
@@ -229,10 +230,12 @@ class Config(Section):
             The config; an empty one if there is no such key.
 
         Raises:
-            ConfigError: with all problems, each with its path.
+            ConfigError: with all problems, each with its path; also for what looks like that key, or belongs below it.
         """
         section = read_section(cls, mapping, SECTION)
-        return cls() if section is None else section
+        if section is None and (stray := [key for key in ("staticRoutes", "routeOverlap") if key in mapping]):
+            raise ConfigError((key, f"belongs into {SECTION}") for key in stray)
+        return section or cls()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:

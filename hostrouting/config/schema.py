@@ -207,10 +207,13 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
         raise ConfigError([("", f"expected an object with the key {section}, not {kind(document)}")])
     if section in getattr(document, "duplicates", ()):
         raise ConfigError([(section, "this key is given twice")])
-    for key in document:
-        if key != section and str(key).lower() == section.lower():
-            raise ConfigError([(str(key), f"unknown key; did you mean {section}?")])
     if document.get(section) is None:
+        import difflib
+
+        # One edit; a typo must not read as "nothing is wanted".
+        plain = {str(key).replace("-", "").replace("_", "").lower(): key for key in document if key != section}
+        if near := difflib.get_close_matches(section.lower(), plain, n=1, cutoff=0.9):
+            raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])
         return None
     try:
         with uncollected():

@@ -243,9 +243,25 @@ def test_the_missing_opt_in_and_twins_are_reported_beside_other_problems() -> No
     ]
 
 
-@pytest.mark.parametrize("key", ["hostrouting", "HostRouting", "HOSTROUTING"])
-def test_a_section_in_the_wrong_case_is_not_somebody_elses(key: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    ["hostrouting", "HostRouting", "HOSTROUTING", "host_routing", "host-routing", "Host_Routing", "hostRoutng",
+     "hostRoutingg", "hostRoutlng", "hostRoutnig"],
+)  # fmt: skip
+def test_a_section_in_the_wrong_case_or_with_a_slip_is_not_somebody_elses(key: str) -> None:
     assert only_problem({key: {}}) == (key, "unknown key; did you mean hostRouting?")
+    assert Config.from_mapping({key: {}, "hostRouting": {}}) == Config()
+
+
+@pytest.mark.parametrize("key", ["hostNetworking", "hostRoutes", "routing", "ghostRouters"])
+def test_a_key_that_is_merely_alike_is_somebody_elses(key: str) -> None:
+    assert Config.from_mapping({key: {}}) == Config()
+
+
+def test_what_belongs_into_the_section_is_refused_beside_it() -> None:
+    document: dict[str, object] = {"staticRoutes": {}, "routeOverlap": {}}
+    assert problems_of(document) == [(key, "belongs into hostRouting") for key in document]
+    assert Config.from_mapping(document | {"hostRouting": {}}) == Config()
 
 
 @pytest.mark.parametrize("enabled", ["true", 1, 0, "yes", []])
