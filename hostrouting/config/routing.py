@@ -83,19 +83,17 @@ def _read_route(entry: object, known: dict[tuple[object, ...], StaticRoute]) -> 
 
     Whatever looks otherwise, or is wrong, is for ``read``.
     """
-    if type(entry) is not dict or type(entry.get("metric", 0)) is not int:  # a boolean equals a number
+    if type(entry) is not dict:
         return read(StaticRoute, entry)
-    named = (entry.get("gateway"), entry.get("dev"), entry.get("metric"))
-    if len(entry) + named.count(None) == len(named) + 1:  # no other key, no null
-        try:
-            like, destination = known[named], parse_prefix(entry["destination"])
-        except (KeyError, TypeError, ValueError):
-            pass
-        else:
-            return _copy(like, destination)
-    route = read(StaticRoute, entry)
-    known[named] = route
-    return route
+    metric = entry.get("metric")
+    named = (*entry, entry.get("gateway"), entry.get("dev"), metric, type(metric))  # True equals 1
+    try:
+        like, destination = known[named], parse_prefix(entry["destination"])
+    except (KeyError, TypeError, ValueError):
+        route = read(StaticRoute, entry)
+        known[named] = route
+        return route
+    return _copy(like, destination)
 
 
 def _copy(route: StaticRoute, destination: IPv4Network) -> StaticRoute:

@@ -81,21 +81,13 @@ def parse_address(value: object) -> IPv4Address:
     text = _text(value, "an IPv4 address")
     if ":" in text:
         raise ValueError(f"{shown(text)} is not an IPv4 address; {_IPV4_ONLY}")
-    number = _number(text)
-    if number is None:
+    try:
+        return IPv4Address(inet_pton(AF_INET, text))
+    except (OSError, ValueError):  # a NUL in it, or half of a surrogate pair
         wanted = (
             "each number is at most 255" if _QUAD.fullmatch(text) else "expected four decimal numbers like 10.1.0.1"
         )
-        raise ValueError(f"{shown(text)} is not an IPv4 address; {wanted}")
-    return IPv4Address(number)
-
-
-def _number(text: str) -> int | None:
-    """The number of a dotted quad; None if it isn't one."""
-    try:
-        return int.from_bytes(inet_pton(AF_INET, text), "big")
-    except (OSError, ValueError):  # a NUL in it, or half of a surrogate pair
-        return None
+        raise ValueError(f"{shown(text)} is not an IPv4 address; {wanted}") from None
 
 
 def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
@@ -114,10 +106,10 @@ def _split(value: object) -> tuple[int, int]:
     """The number of a prefix's address, and its length."""
     text = _text(value, "an IPv4 prefix")
     quad, _, bits = text.partition("/")
-    number, length = _number(quad), _LENGTHS.get(bits)
-    if number is None or length is None:
-        raise ValueError(_why_no_prefix(text))
-    return number, length
+    try:
+        return int.from_bytes(inet_pton(AF_INET, quad), "big"), _LENGTHS[bits]
+    except (OSError, ValueError, KeyError):
+        raise ValueError(_why_no_prefix(text)) from None
 
 
 def _why_no_prefix(text: str) -> str:
