@@ -11,7 +11,7 @@ import attrs
 
 from hostrouting.kernel._memory.net import LOOPBACK, Device, Net
 from hostrouting.kernel._memory.semantics import (
-    Event,
+    fib_forget_dev,
     fib_new_route,
     fib_sync_down_addr,
     fib_sync_down_dev,
@@ -69,7 +69,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
     dev.is_up = is_up
     net.changes += 1
     if not is_up:
-        fib_sync_down_dev(net, dev, Event.DOWN, force=False)
+        fib_sync_down_dev(net, dev)
         return
     if dev.name == LOOPBACK:
         # inetdev_event gives lo its address, unless it has that one.
@@ -89,7 +89,7 @@ def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
     if is_plugged:
         fib_sync_up(net, dev, revive=False)
     elif dev.is_up:
-        fib_sync_down_dev(net, dev, Event.CHANGE, force=False)
+        fib_sync_down_dev(net, dev, is_dead=False)
 
 
 def delete_device(net: Net, dev: Device) -> None:
@@ -103,7 +103,7 @@ def delete_device(net: Net, dev: Device) -> None:
     set_device_up(net, dev, is_up=False)
     while dev.addresses:
         _inet_del_ifa(net, dev, dev.addresses[0], promotes=False, keeps_secondaries=True)
-    fib_sync_down_dev(net, dev, Event.UNREGISTER, force=True)
+    fib_forget_dev(net, dev)
     del net.devices[dev.name]
     for other in net.devices.values():
         if other.master == dev.name:
@@ -302,4 +302,4 @@ def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
     """An address is gone (fib_inetaddr_event, NETDEV_DOWN); with the last one everything on the device goes."""
     _fib_del_ifaddr(net, dev, ifa)
     if not dev.addresses:
-        fib_sync_down_dev(net, dev, Event.DOWN, force=True)
+        fib_sync_down_dev(net, dev, force=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno as errnos
-from enum import Enum, auto
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "Event",
+    "fib_forget_dev",
     "fib_new_route",
     "fib_sync_down_addr",
     "fib_sync_down_dev",
@@ -35,16 +34,7 @@ _WITHOUT_HOPS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT,
 _LARGEST_MTU = 65535 - 15
 
 _ANY = IPv4Address(0)
-_LOOPBACK6 = IPv6Address("::1")
 _INVALID_GATEWAY = "Nexthop has invalid gateway"
-
-
-class Event(Enum):
-    """The NETDEV_* events that routes notice."""
-
-    DOWN = auto()
-    CHANGE = auto()
-    UNREGISTER = auto()
 
 
 def fib_new_route(net: Net, cfg: Route, how: Insert) -> None:
@@ -156,9 +146,7 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
     """fib6_nh_init and ip6_validate_gw of net/ipv6/route.c, where the only IPv6 addresses are link-local ones."""
     if hop.onlink:
         dev = _onlink_device(dev)
-    if gateway == _LOOPBACK6:
-        raise RefusedError(errnos.EINVAL, "Gateway can not be a local address")
-    if gateway.is_multicast or gateway.is_unspecified:
+    if gateway.is_multicast:
         raise RefusedError(errnos.EINVAL, "Invalid gateway address")
     if not gateway.is_link_local and not hop.onlink:
         # There is no IPv6 route that could lead to it.
@@ -214,29 +202,31 @@ def fib_sync_down_addr(net: Net, address: IPv4Address) -> None:
     net.change_entries(lambda route: None if route.source == address and route.table == Table.MAIN else route)
 
 
-def fib_sync_down_dev(net: Net, dev: Device, event: Event, *, force: bool) -> None:
+def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: bool = False) -> None:
     """Take out, or mark, what a device takes along.
 
     Args:
         net: the namespace.
         dev: the device.
-        event: what happened to it.
-        force: also the routes of host scope: the device's last address is gone, or it is itself.
+        is_dead: whether it went down; else it lost its carrier.
+        force: also the routes of host scope: the device's last address is gone.
     """
-    is_dead = event is not Event.CHANGE
 
     def lost(hop: NextHop) -> NextHop:
-        return attrs.evolve(hop, is_dead=is_dead, is_linkdown=True)
+        return hop if hop.is_dead else attrs.evolve(hop, is_dead=is_dead, is_linkdown=True)
 
     def changed(route: Route) -> Route | None:
-        if event is Event.UNREGISTER and any(hop.dev == dev.name for hop in route.hops):
-            return None
         if route.scope == Scope.HOST and not force:
             return route
-        route = _with_hops_of(dev, route, lambda hop: hop if hop.is_dead else lost(hop))
+        route = _with_hops_of(dev, route, lost)
         return None if route.hops and all(hop.is_dead for hop in route.hops) else route
 
     net.change_entries(changed)
+
+
+def fib_forget_dev(net: Net, dev: Device) -> None:
+    """Take out all routes that have a hop by a device that is no more."""
+    net.change_entries(lambda route: None if any(hop.dev == dev.name for hop in route.hops) else route)
 
 
 def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
