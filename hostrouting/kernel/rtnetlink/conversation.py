@@ -13,11 +13,10 @@ from __future__ import annotations
 import errno as errnos
 import socket
 import struct
-from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, attributes, cut, request, runs
+from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, attributes, runs
 from hostrouting.kernel.rtnetlink.sockets import Socket
 
 if TYPE_CHECKING:
@@ -80,23 +79,28 @@ class Conversation:
             RefusedError: the kernel refused.
         """
         sequence = self._reserve(1)
-        self._send(request(kind, rtnl.DUMP, sequence, body))
+        self._send(HEADER.pack(HEADER_BYTES + len(body), kind, rtnl.DUMP, sequence, 0) + body)
         while True:
             for run in runs(self._receive(_DATAGRAM_BYTES)):
                 if run.sequence != sequence or run.port != self._port:
                     continue
                 if run.flags & rtnl.NLM_F_DUMP_INTR:
                     raise rtnl.AgainError
-                if run.kind == rtnl.NLMSG_DONE:
-                    _check_done(run.messages)
-                    return
                 if run.kind == rtnl.NLMSG_ERROR:
                     raise _refusal(run.messages)
+                if run.kind == rtnl.NLMSG_DONE:
+                    # The end of a dump may be the only place that says why there is nothing.
+                    (errno,) = _INT.unpack_from(run.messages, HEADER_BYTES)
+                    if errno:
+                        raise rtnl.RefusedError(-errno)
+                    return
                 yield run
 
     def messages(self, kind: int, body: bytes) -> Iterator[bytes]:
         """The messages of ``dump``, one by one."""
-        return chain.from_iterable(map(cut, self.dump(kind, body)))
+        for run in self.dump(kind, body):
+            for start in range(0, len(run.messages), (run.length + 3) & ~3):
+                yield run.messages[start : start + run.length]
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -217,10 +221,3 @@ def _refusal(message: bytes) -> rtnl.RefusedError:
     (errno,) = _INT.unpack_from(message, HEADER_BYTES)
     text = attributes(message, _ERROR_BYTES).get(_NLMSGERR_ATTR_MSG, b"")
     return rtnl.RefusedError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
-
-
-def _check_done(message: bytes) -> None:
-    """The end of a dump may be the only place that says why there is nothing."""
-    errno = -_INT.unpack_from(message, HEADER_BYTES)[0] if len(message) >= HEADER_BYTES + _INT.size else 0
-    if errno:
-        raise rtnl.RefusedError(errno)

@@ -35,10 +35,8 @@ __all__ = [
     "Run",
     "attribute",
     "attributes",
-    "cut",
     "decode_name",
     "number",
-    "request",
     "runs",
     "to_number",
 ]
@@ -51,18 +49,6 @@ _NUMBER_ATTRIBUTE = struct.Struct("=HHI")
 # NLA_F_NESTED and NLA_F_NET_BYTEORDER are the two bits above.
 _KIND_MASK = 0x3FFF
 _VALUE_BYTES_MAX = 0xFFFF - _ATTRIBUTE.size
-
-
-def request(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
-    """A whole message to the kernel.
-
-    Args:
-        kind: RTM_*.
-        flags: NLM_F_*.
-        sequence: comes back with the answer.
-        body: of that kind, and attributes.
-    """
-    return HEADER.pack(HEADER_BYTES + len(body), kind, flags, sequence, 0) + body
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -119,12 +105,6 @@ def runs(datagram: bytes) -> Iterator[Run]:
             end += step
         yield Run(kind, flags, sequence, port, length, datagram[start:end])
         start = end
-
-
-def cut(run: Run) -> Iterator[bytes]:
-    """The messages of a run, one by one."""
-    for start in range(0, len(run.messages), (run.length + 3) & ~3):
-        yield run.messages[start : start + run.length]
 
 
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
