@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.config.schema import each
-from hostrouting.kernel._items import Key, is_set, read, write
+from hostrouting.kernel._items import NEEDED, Key, is_set, read, write
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.parsing import parse_address
@@ -93,6 +93,12 @@ def _texts(value: object) -> tuple[str, ...]:
     return each(value, _text)
 
 
+def _inside(key: str, parse: Callable[[Any], Any], default: object = None) -> Callable[[object], Any]:
+    """Parse the one key that counts of an object."""
+    keys = (Key(key, key, parse, str, default),)
+    return lambda value: read(value, keys)[key]
+
+
 _uint32 = _number()
 _byte = _number(_BYTE)
 _length = _number(32)
@@ -114,18 +120,13 @@ _digits, _byte_digits, _null = "{:d}".format, "{:#04x}".format, {True: None}.get
 # --- links and addresses -----------------------------------------------------------------------------------------
 
 
-def _link_kind(value: object) -> str | None:
-    kind_of_link: str | None = read(value, (Key("info_kind", "kind", _text, str, None),))["kind"]
-    return kind_of_link
-
-
 _LINK = (
     Key("flags", "flags", _texts, list),
     Key("ifindex", "index", _number(_INT32), int),
     Key("ifname", "name", _text, str),
     Key("link_type", "hardware", _hardware, "[{}]".format),
     Key("master", "master", _text, str, None),
-    Key("linkinfo", "kind", _link_kind, lambda name: {"info_kind": name}, None),
+    Key("linkinfo", "kind", _inside("info_kind", _text), lambda name: {"info_kind": name}, None),
 )
 _ADDRESS = (
     Key("family", "family", _text, str, "inet", True),
@@ -207,24 +208,18 @@ def _any_address(value: object) -> IPv4Address | IPv6Address:
     return IPv6Address(value) if isinstance(value, str) and ":" in value else parse_address(value)
 
 
-def _via(value: object) -> IPv4Address | IPv6Address:
-    host: IPv4Address | IPv6Address = read(value, (Key("host", "host", _any_address, str),))["host"]
-    return host
-
-
 def _show_via(gateway: IPv6Address) -> dict[str, str]:
     return {"family": "inet6", "host": str(gateway)}
 
 
 def _mtu(value: object) -> int | None:
-    found = each(value, lambda metrics: read(metrics, (Key("mtu", "mtu", _uint32, int, None),))["mtu"])
-    return next((mtu for mtu in found if mtu is not None), None)
+    return next((mtu for mtu in each(value, _inside("mtu", _uint32)) if mtu is not None), None)
 
 
 _HOP = (
     Key("flags", "flags", _texts, list, (), True),
     Key("gateway", "gateway", parse_address, str, None),
-    Key("via", "via", _via, _show_via, None),
+    Key("via", "via", _inside("host", _any_address, NEEDED), _show_via, None),
     Key("dev", "dev", _text, str, None),
     Key("weight", "weight", _uint32, int, 1),
 )
