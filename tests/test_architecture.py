@@ -43,7 +43,6 @@ PURE = (
     "hostrouting.kernel.nexthops",
     "hostrouting.kernel.rules",
     "hostrouting.kernel.snapshot",
-    "hostrouting.kernel.sources",
     "hostrouting.boot.gate",
     "hostrouting.boot.render",
     "hostrouting.routes.formats",

@@ -12,11 +12,11 @@ __all__ = [
     "memory",
     "namespace",
     "netlink",
+    "nexthops",
     "port",
     "recording",
     "rules",
     "snapshot",
-    "sources",
     "waiting",
     "whole_tables",
 ]

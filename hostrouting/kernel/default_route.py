@@ -9,7 +9,7 @@ from hostrouting.model.routes import Route, RouteType, Table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["default_route", "has_default_route", "missing_default_route", "unicast_defaults"]
+__all__ = ["default_route", "missing_default_route", "unicast_defaults"]
 
 
 def default_route(routes: Iterable[Route], dev: str | None = None) -> Route | None:
@@ -24,11 +24,6 @@ def default_route(routes: Iterable[Route], dev: str | None = None) -> Route | No
     """
     candidates = [route for route in unicast_defaults(routes) if (dev in route.devs if dev else route.devs)]
     return min(candidates, key=lambda route: route.metric, default=None)
-
-
-def has_default_route(routes: Iterable[Route]) -> bool:
-    """Whether there is a default route at all, be it dead."""
-    return bool(unicast_defaults(routes))
 
 
 def missing_default_route(routes: Iterable[Route], dev: str | None = None) -> str:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.kernel.nexthops import selected
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, matches
-from hostrouting.kernel.sources import selected
 from hostrouting.model.routes import Lookup, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 

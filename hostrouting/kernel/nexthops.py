@@ -1,23 +1,25 @@
-"""Pure: the hops of routes that name a nexthop object.
+"""Pure: the next hops of routes: those of a nexthop object that a route names, and the source that each hop gives.
 
-The kernel shows them with the route itself, but where the sysctl net.ipv4.nexthop_compat_mode is 0. A route whose
-object discards is shown as one that does, in either case.
+The kernel shows the hops of a nexthop object with the route itself, but where the sysctl
+net.ipv4.nexthop_compat_mode is 0. A route whose object discards is shown as one that does, in either case.
 """
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model.routes import RouteType
+from hostrouting.model.routes import RouteType, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from hostrouting.model.links import Address
     from hostrouting.model.routes import NextHop, NexthopObject, Route
 
-__all__ = ["hops_of", "with_hops"]
+__all__ = ["hops_of", "selected", "sources", "with_hops"]
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
@@ -49,3 +51,41 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
     hops = tuple(attrs.evolve(hop, weight=weight) for hop, weight in legs if hop is not None)
     # Of a group of one the kernel shows no weight.
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
+
+
+def sources(route: Route, addresses: Sequence[Address]) -> tuple[IPv4Address, ...]:
+    """The sources that packets by an entry get: of several hops each has its own (fib_result_prefsrc).
+
+    A look-up would tell of one of them only: that of the hop which it happens to choose.
+
+    Args:
+        route: the entry that wins.
+        addresses: of the host, in the kernel's order.
+
+    Returns:
+        Each once; none if it isn't a unicast entry, or there is no address to choose.
+    """
+    if route.type is not RouteType.UNICAST:
+        return ()
+    if route.source is not None:
+        return (route.source,)
+    found = (selected(hop, route.scope, addresses) for hop in route.hops if not hop.is_dead)
+    return tuple(dict.fromkeys(source for source in found if source is not None))
+
+
+def selected(hop: NextHop, scope: int, addresses: Sequence[Address]) -> IPv4Address | None:
+    """The source by a hop (inet_select_addr): of its interface, the gateway's subnet first; else of any other.
+
+    Args:
+        hop: of an entry that names no source itself.
+        scope: the entry's.
+        addresses: of the host, in the kernel's order.
+    """
+    primary = [address for address in addresses if not address.is_secondary]
+    own = [address for address in primary if address.dev == hop.dev and address.scope <= scope]
+    if isinstance(hop.gateway, IPv4Address):
+        for address in own:
+            if hop.gateway in address.network:
+                return address.local
+    others = (each for each in primary if each.scope != Scope.LINK and each.scope <= scope)
+    return next((each.local for each in (*own, *others)), None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from hostrouting.kernel.sources import sources
+from hostrouting.kernel.nexthops import sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

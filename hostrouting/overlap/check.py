@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel.default_route import default_route, has_default_route, missing_default_route
+from hostrouting.kernel.default_route import default_route, missing_default_route, unicast_defaults
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
@@ -137,6 +137,6 @@ def _judge(
 def _no_default_route(routes: Sequence[Route]) -> str:
     elsewhere = [str(r) for r in routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
     hint = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
-    if not has_default_route(routes):
+    if not unicast_defaults(routes):
         return f"{NO_DEFAULT_ROUTE}: table main has no unicast 0.0.0.0/0 to compare with{hint}"
     return f"{NO_DEFAULT_ROUTE}: missing is {missing_default_route(routes)}{hint}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nightly import by_day
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.kernel.sources import sources
+from hostrouting.kernel.nexthops import sources
 from hostrouting.model.routes import RouteType
 
 if TYPE_CHECKING:
