@@ -37,18 +37,6 @@ from hostrouting.model.text import shown
 if TYPE_CHECKING:
     from enum import IntEnum
 
-__all__ = [
-    "read_addresses",
-    "read_link",
-    "read_nexthop",
-    "read_route",
-    "read_rule",
-    "write_addresses",
-    "write_link",
-    "write_route",
-    "write_rule",
-]
-
 _BYTE, _UINT32, _INT32 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF
 
 # ``[32]`` is a link type that ip has no name for, ``ipproto-6`` what -N makes of a protocol (iproute2 6.1).

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from hostrouting.config.schema import below, kind
 from hostrouting.model.errors import ConfigError
 
-__all__ = ["NEEDED", "Key", "is_set", "read", "write"]
-
 NEEDED = object()
 
 

@@ -21,8 +21,6 @@ from hostrouting.model.errors import RouteError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Namespace", "NamespaceError", "in_thread", "is_made_here", "make_namespace", "refusal", "this_namespace"]
-
 T = TypeVar("T")
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000

@@ -9,8 +9,6 @@ from hostrouting.model.routes import Route, RouteType, Table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["default_route", "missing_default_route", "unicast_defaults"]
-
 
 def default_route(routes: Iterable[Route], dev: str | None = None) -> Route | None:
     """The default route that counts: the lowest-metric unicast 0.0.0.0/0 of table main.

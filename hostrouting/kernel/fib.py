@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from hostrouting.model.links import Address
     from hostrouting.model.routes import NextHop
 
-__all__ = ["BROADCAST", "KERNEL_RULES", "Decision", "Fib", "Flow"]
-
 BROADCAST = IPv4Address("255.255.255.255")
 KERNEL_RULES = tuple(
     Rule(preference, table=table, protocol=Protocol.KERNEL)

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 
-__all__ = ["FakeKernel"]
-
 _ECN = 0x03
 
 

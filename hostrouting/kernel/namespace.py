@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel._namespaces import (
     Namespace,
-    NamespaceError,
     is_made_here,
     make_namespace,
     refusal,
     this_namespace,
 )
+from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
 from hostrouting.kernel.channel import Request, channel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from hostrouting.kernel.channel import Message
     from hostrouting.kernel.rtnetlink.conversation import Conversation
     from hostrouting.model.rules import Rule
-
-__all__ = ["NamespaceError", "NamespaceKernel", "enter_namespace"]
 
 T = TypeVar("T")
 

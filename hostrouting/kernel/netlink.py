@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["NetlinkBackend"]
-
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
 _CALM_ATTEMPTS = 4
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from hostrouting.model.links import Address
     from hostrouting.model.routes import NextHop, NexthopObject, Route
 
-__all__ = ["hops_of", "selected", "sources", "with_hops"]
-
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
     """A route with the hops of the nexthop object that it names, where the kernel didn't show them itself.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 
-__all__ = ["Kernel", "RouteBackend"]
-
 
 class RouteBackend(Protocol):
     """The IPv4 FIB of one network namespace.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 
-__all__ = ["STDIN", "SnapshotBackend", "load_snapshot", "take_snapshot"]
-
 STDIN = "-"
 
 # A million routes, as ip prints them, are 250 MB.

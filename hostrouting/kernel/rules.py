@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
 
-__all__ = ["NO_SOURCE", "TCP", "UDP", "is_about_other_packets", "matches"]
-
 # What the kernel compares as long as no source is chosen.
 NO_SOURCE = IPv4Address(0)
 

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Route
     from hostrouting.model.rules import Rule
 
-__all__ = ["SNAPSHOT_SCHEMA", "Snapshot"]
-
 SNAPSHOT_SCHEMA = 1
 
 

@@ -12,12 +12,10 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from phases import CancelScope
 
-__all__ = ["look_until"]
-
 T = TypeVar("T")
 
 # Some changes send no event (a sysctl, a nexthop group), so look now and then without one.
-LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 
 
 def look_until(
@@ -42,7 +40,7 @@ def look_until(
         if missing is None or waited >= seconds:
             return result, missing
         scope.progress(f"waiting up to {seconds:g} s for {missing}", waited / seconds)
-        nap = scope.child(timeout=min(LOOK_SECONDS, seconds - waited))
+        nap = scope.child(timeout=min(_LOOK_SECONDS, seconds - waited))
         try:
             # A flood of changes gets half of our time at most.
             nap.wait(took)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import Route
 
-__all__ = ["WholeTables", "is_plain_by"]
-
 
 def is_plain_by(route: Route, devs: Collection[str]) -> bool:
     """Whether ``RouteBackend.routes_except`` may pass over an entry by some interfaces.

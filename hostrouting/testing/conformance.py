@@ -73,8 +73,6 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Route, RouteFailure
     from hostrouting.model.rules import Rule
 
-__all__ = ["ConformanceMachine", "DisagreementError", "Pair", "conformance_test"]
-
 _links = st.sampled_from(DEVICES)
 _devices = st.sampled_from((*DEVICES, *DEVICES, "lo"))
 # The last never exists.

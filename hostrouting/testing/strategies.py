@@ -15,16 +15,6 @@ from hypothesis import strategies as st
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
-__all__ = [
-    "DESTINATIONS",
-    "DEVICES",
-    "NewAddress",
-    "new_addresses",
-    "policy_rules",
-    "routes",
-    "variants",
-]
-
 DEVICES = ("v0", "v1", "v2")
 """The links that are added and deleted."""
 

@@ -26,16 +26,6 @@ from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "add_device",
-    "carrier_changed",
-    "delete_device",
-    "inet_del_ifa",
-    "inet_insert_ifa",
-    "new_net",
-    "set_device_up",
-]
-
 _ANY = IPv4Address(0)
 _LOOPBACK_ADDRESS = IPv4Address("127.0.0.1")
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from hostrouting.model.routes import Route
 
-__all__ = ["LOOPBACK", "Device", "Net"]
-
 LOOPBACK = "lo"
 
 

@@ -14,8 +14,6 @@ from hostrouting.model.rules import Rule, RuleAction
 if TYPE_CHECKING:
     from hostrouting.kernel._memory.net import Net
 
-__all__ = ["fib_delrule", "fib_newrule"]
-
 _ANY_MARK = 0xFFFFFFFF
 _ECN = 0x03
 _LAST_UID = 0xFFFFFFFE

@@ -17,15 +17,6 @@ from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "fib_forget_dev",
-    "fib_new_route",
-    "fib_sync_down_addr",
-    "fib_sync_down_dev",
-    "fib_sync_up",
-    "inet_addr_type",
-]
-
 # fib_props: the nearest scope that a type may have.
 _LEAST_SCOPE = {RouteType.LOCAL: Scope.HOST, RouteType.BROADCAST: Scope.LINK, RouteType.ANYCAST: Scope.LINK}
 _WITHOUT_HOPS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from hostrouting.kernel._memory.net import Net
     from hostrouting.model.routes import Route
 
-__all__ = ["Insert", "fib_table_delete", "fib_table_insert", "fib_tables_dump", "info_of"]
-
 
 class Insert(Enum):
     """What to do where the key is taken: the netlink flags of a request for a new route."""

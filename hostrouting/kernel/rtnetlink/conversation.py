@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
     from hostrouting.kernel.rtnetlink.messages import Run
 
-__all__ = ["LOST", "Conversation"]
-
 T = TypeVar("T")
 
-LOST = "an answer of the kernel got lost"
+_LOST = "an answer of the kernel got lost"
 
 # The kernel fills a datagram of a dump up to 32 KiB (netlink_dump), if the buffer of the reader shows room for it.
 _DATAGRAM_BYTES = 0x10000
@@ -209,11 +207,11 @@ class Conversation:
             return self._kernel.recv(size)
         except OSError as error:
             is_lost = error.errno == errnos.ENOBUFS
-            reason = LOST if is_lost else f"netlink gives no answer: {error.strerror or error}"
+            reason = _LOST if is_lost else f"netlink gives no answer: {error.strerror or error}"
             raise rtnl.AgainError(reason) from error
 
 
-_UNKNOWN = rtnl.RefusedError(errnos.ENOBUFS, f"{LOST}; nobody knows whether the change was made")
+_UNKNOWN = rtnl.RefusedError(errnos.ENOBUFS, f"{_LOST}; nobody knows whether the change was made")
 
 
 def _refusal(message: bytes) -> rtnl.RefusedError:

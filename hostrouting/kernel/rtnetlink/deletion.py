@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from hostrouting.model.routes import Route
 
-__all__ = ["Deletable"]
-
 
 class Deletable:
     """The routes that are there, each to be taken once.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from hostrouting.model.prefixes import PrefixSet
     from hostrouting.model.routes import NexthopObject
 
-__all__ = ["Group", "RouteReader", "decode_hop", "routes_of"]
-
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
 _SEQUENCE = slice(8, 12)  # of an answer, its own; of a dump, the same for all

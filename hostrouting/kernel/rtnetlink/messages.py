@@ -29,18 +29,6 @@ from hostrouting.kernel.rtnetlink import constants as rtnl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "HEADER",
-    "HEADER_BYTES",
-    "Run",
-    "attribute",
-    "attributes",
-    "decode_name",
-    "number",
-    "runs",
-    "to_number",
-]
-
 HEADER = struct.Struct("=IHHII")
 HEADER_BYTES = HEADER.size
 

@@ -16,8 +16,6 @@ from hostrouting.kernel.rtnetlink import constants as rtnl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Listener", "Socket", "calm"]
-
 _RTNLGRP_NEXTHOP = 32
 _NETLINK_ADD_MEMBERSHIP = 1
 # linux/rtnetlink.h: RTMGRP_*. Never the default groups of a library: those bring IPv6, neighbours and traffic control.

@@ -42,8 +42,6 @@ from hostrouting.model.rules import Rule, RuleAction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ADDRESSES", "LINKS", "NEXTHOPS", "RULES", "Listing"]
-
 _LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
 _RULE, _NEXTHOP = struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
 

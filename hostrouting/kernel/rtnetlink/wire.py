@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
     from hostrouting.model.routes import NextHop, Route
 
-__all__ = ["Ways", "delete_route", "dump_routes", "look_up", "new_route", "refuse_unwritable"]
-
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
 RTA_TABLE, RTA_VIA, RTA_UID, RTA_IP_PROTO, RTA_NH_ID = 15, 18, 25, 27, 30
