@@ -25,7 +25,7 @@ from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel._namespaces import this_namespace
-from hostrouting.kernel.channel import Channel, Message, Request
+from hostrouting.kernel.channel import Channel, Message
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.rtnetlink.constants import is_read
 from hostrouting.kernel.rtnetlink.conversation import Conversation
@@ -150,9 +150,9 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
         guard({run.kind for run in runs(messages)}, messages)
         send(self, messages)
 
-    def guarded_ask(self: Channel, request: Request) -> tuple[Message, ...]:
-        guard({request.kind}, request)
-        return ask(self, request)
+    def guarded_ask(self: Channel, kind: int, *request: Any) -> tuple[Message, ...]:
+        guard({kind}, request)
+        return ask(self, kind, *request)
 
     monkeypatch.setattr(Conversation, "_send", guarded_send)
     monkeypatch.setattr(Channel, "ask", guarded_ask)

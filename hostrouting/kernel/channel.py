@@ -1,7 +1,7 @@
 """rtnetlink over pyroute2, for what isn't hot: links, addresses and rules to change. Its only user.
 
-pyroute2 drops keywords that it doesn't know, so nothing is passed through: a ``Request`` names all that it means,
-and ``Channel`` sends just that. Attributes carry the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*), which
+pyroute2 drops keywords that it doesn't know, so nothing is passed through: a request names all that it means, and
+``Channel`` sends just that. Attributes carry the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*), which
 are those of the kernel's headers.
 
 pyroute2 is imported when the first channel is opened: it takes 130 ms, and brings asyncio.
@@ -12,14 +12,12 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import attrs
-
 from hostrouting.kernel.rtnetlink import constants as rtnl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Channel", "Message", "Request", "channel", "read", "rtnl"]
+__all__ = ["Channel", "Message", "channel", "read", "rtnl"]
 
 T = TypeVar("T")
 
@@ -36,41 +34,21 @@ class Message(Protocol):
         ...
 
 
-@attrs.frozen
-class Request:
-    """One message to the kernel.
-
-    Args:
-        kind: RTM_*.
-        flags: NLM_F_*.
-        fields: of the fixed header; those that aren't named are zero.
-        attributes: (name, value); nested ones as ``{"attrs": [...]}``.
-    """
-
-    kind: int
-    flags: int
-    fields: Mapping[str, int]
-    attributes: tuple[tuple[str, object], ...] = ()
-
-
 def _message_classes() -> dict[int, Any]:
-    """pyroute2's message classes, with the attributes that it doesn't know."""
     from pyroute2.netlink.rtnl.fibmsg import fibmsg
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-    def extended(base: Any, *more: tuple[int, str, str]) -> Any:
-        rows = [row if isinstance(row[0], int) else (number, *row) for number, row in enumerate(base.nla_map)]
-        ours = type(base.__name__, (base,), {"nla_map": (*rows, *more)})
-        # A class inherits the compiled table of its parent, if that was used before.
-        ours().compile_nla_table()
-        return ours
-
-    families = (
+    class LinkMessage(ifinfmsg):  # type: ignore[misc]  # pyroute2 has no types
         # A hardware address has six bytes on Ethernet only.
-        (extended(ifinfmsg, (1, "IFLA_ADDRESS", "cdata")), (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK)),
-        (ifaddrmsg, (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR, rtnl.RTM_GETADDR)),
-        (extended(fibmsg, (25, "FRA_DSCP", "uint8")), (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)),
+        nla_map = (*((number, *row) for number, row in enumerate(ifinfmsg.nla_map)), (1, "IFLA_ADDRESS", "cdata"))
+
+    # A class inherits the compiled table of its parent, if that was used before.
+    LinkMessage().compile_nla_table()
+    families = (
+        (LinkMessage, (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK)),
+        (ifaddrmsg, (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR)),
+        (fibmsg, (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)),
     )
     return {kind: message_class for message_class, kinds in families for kind in kinds}
 
@@ -98,23 +76,32 @@ class Channel:
         """Close the socket and its event loop."""
         self._socket.close()
 
-    def ask(self, request: Request) -> tuple[Message, ...]:
+    def ask(
+        self, kind: int, flags: int, fields: Mapping[str, int], *attributes: tuple[str, object]
+    ) -> tuple[Message, ...]:
         """Send one request and return the messages of the answer.
 
         A change is acknowledged. What is read isn't: the answer is the one message, and an ACK behind it would stay
         in pyroute2's queue.
 
+        Args:
+            kind: RTM_*.
+            flags: NLM_F_*.
+            fields: of the fixed header; those that aren't named are zero.
+            attributes: (name, value); nested ones as ``{"attrs": [...]}``.
+
         Raises:
             RefusedError: the kernel refused, or the socket failed.
             AgainError: a list changed while it was read.
         """
-        message = _classes[request.kind]()
+        message = _classes[kind]()
         message.update({name: 0 for name, _ in message.fields})
-        message.update(request.fields)
-        message["attrs"] = list(request.attributes)
-        flags = request.flags if rtnl.is_read(request.kind) else request.flags | rtnl.NLM_F_ACK
+        message.update(fields)
+        message["attrs"] = list(attributes)
         try:
-            answer: tuple[Message, ...] = tuple(self._socket.nlm_request(message, request.kind, flags))
+            answer: tuple[Message, ...] = tuple(
+                self._socket.nlm_request(message, kind, flags if rtnl.is_read(kind) else flags | rtnl.NLM_F_ACK)
+            )
         except self._netlink_error as error:
             raise rtnl.RefusedError(error.code, str(error.args[1])) from error
         except OSError as error:
@@ -122,14 +109,6 @@ class Channel:
         if any(each["header"]["flags"] & rtnl.NLM_F_DUMP_INTR for each in answer):
             raise rtnl.AgainError
         return answer
-
-    def dump(self, kind: int, fields: Mapping[str, int], *attributes: tuple[str, object]) -> tuple[Message, ...]:
-        """Ask for a list; fields and attributes filter.
-
-        Raises:
-            RefusedError, AgainError: as ``ask``.
-        """
-        return self.ask(Request(kind, rtnl.DUMP, fields, attributes))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from hostrouting.kernel._namespaces import (
     this_namespace,
 )
 from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
-from hostrouting.kernel.channel import Request, channel
+from hostrouting.kernel.channel import channel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.sockets import Listener
@@ -273,7 +273,7 @@ class NamespaceKernel(NetlinkBackend):
     ) -> tuple[Message, ...]:
         self._refuse_elsewhere()
         with channel(attempt) as opened:
-            return opened.ask(Request(kind, flags, fields, attributes))
+            return opened.ask(kind, flags, fields, *attributes)
 
 
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:

@@ -17,7 +17,7 @@ from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.programs import Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.layout import SEARCH_PATH
-from hostrouting.kernel.channel import Channel, Message, Request, read, rtnl
+from hostrouting.kernel.channel import Channel, Message, read, rtnl
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.model.errors import RouteError
 
@@ -122,7 +122,7 @@ class LinuxBridgeNode:
 
 
 def _interfaces(seen: Mapping[str, Sequence[str]], opened: Channel) -> tuple[Interface, ...]:
-    links = {message["index"]: message for message in opened.dump(rtnl.RTM_GETLINK, {}, _WITHOUT_STATISTICS)}
+    links = {message["index"]: message for message in opened.ask(rtnl.RTM_GETLINK, rtnl.DUMP, {}, _WITHOUT_STATISTICS)}
     # pyroute2 decodes the names that are UTF-8 and leaves others as they are.
     names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
     return tuple(
@@ -153,7 +153,7 @@ def _far_mac(opened: Channel, index: int, link: Message) -> str | None:
     # By its older name: IFLA_TARGET_NETNSID. Without it the far end is in this namespace.
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
     try:
-        (far,) = opened.ask(Request(rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, (_WITHOUT_STATISTICS, *where)))
+        (far,) = opened.ask(rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, _WITHOUT_STATISTICS, *where)
     except rtnl.RefusedError:
         return None
     # A pair's ends name each other.
