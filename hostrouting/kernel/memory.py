@@ -32,8 +32,7 @@ from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel._memory.trie import Insert, fib_table_delete, fib_tables_dump
 from hostrouting.kernel.rtnetlink.constants import RefusedError, told
-from hostrouting.kernel.rtnetlink.deletion import Deletable
-from hostrouting.kernel.rtnetlink.wire import refuse_unwritable
+from hostrouting.kernel.rtnetlink.wire import Deletable, refuse_unwritable
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.links import Address, Hardware
 from hostrouting.model.routes import RouteFailure, Scope

@@ -2,7 +2,7 @@
 
 Requests never share a socket with notifications (on a bound socket another process's message is taken for the
 answer): each call holds a conversation of its own in its own thread, and closes it (rtnetlink/conversation.py). Changes
-arrive on other sockets (rtnetlink/changes.py).
+arrive on other sockets (rtnetlink/sockets.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.kernel.rtnetlink.deletion import Deletable
 from hostrouting.kernel.rtnetlink.entries import RouteReader, routes_of
 from hostrouting.kernel.rtnetlink.sockets import Listener, calm
 from hostrouting.kernel.whole_tables import is_plain_by
@@ -240,7 +239,7 @@ class NetlinkBackend:
             for number in sorted(refusals)
         )
 
-    def _deletable(self, routes: Sequence[Route]) -> Deletable:
+    def _deletable(self, routes: Sequence[Route]) -> wire.Deletable:
         destinations = PrefixSet(numbers(route.destination) for route in routes)
 
         def read(table: int, protocol: int, talk: Conversation) -> list[Route]:
@@ -249,7 +248,7 @@ class NetlinkBackend:
 
         tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
         with uncollected():
-            return Deletable(
+            return wire.Deletable(
                 entry
                 for table, protocol in tables
                 for entry in self._read("read the routes to delete", partial(read, table, protocol))
