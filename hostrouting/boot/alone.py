@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from phases import CancelScope
 
-__all__ = ["alone"]
 
 # As long as another run may wait for the network.
 _WAIT_SECONDS = 660

@@ -28,16 +28,6 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import Config
     from phases import CancelScope
 
-__all__ = [
-    "Examination",
-    "ExaminedHost",
-    "Fault",
-    "Severity",
-    "missing_tools",
-    "read_folder",
-    "resolve_link",
-    "stale_files",
-]
 
 _LINKS_MAX = 40
 _PATH = SEARCH_PATH.split(":")

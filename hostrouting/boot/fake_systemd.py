@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.layout import Layout
 
-__all__ = ["FakeSystemd"]
-
 
 class FakeSystemd:
     """A ``UnitManager`` that knows the unit files below a layout as of its last reload.

@@ -17,20 +17,6 @@ if TYPE_CHECKING:
 
     from phases import CancelScope
 
-__all__ = [
-    "LOCK_WAIT_SECONDS",
-    "link",
-    "litter",
-    "locked",
-    "make_folders",
-    "read_state",
-    "read_text",
-    "remove",
-    "remove_empty_folder",
-    "remove_litter",
-    "target",
-    "write_if_changed",
-]
 
 LOCK_WAIT_SECONDS = 60
 _LOCK_POLL_SECONDS = 0.05

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.manifest import Manifest
 
-__all__ = ["DROP_IN", "START_SECONDS", "list_text", "missing_commands", "opening_settings", "seconds_of"]
 
 # All oneshots there are, installed or not, and who flushes the rules that the last of them loads.
 _ONESHOTS = "static-routes.service check-route-overlap.service load-balancer-probe.service"

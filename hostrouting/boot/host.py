@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.systemd import UnitManager
     from hostrouting.kernel.port import RouteBackend
 
-__all__ = ["Host"]
-
 
 @attrs.frozen(init=False)
 class Host:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.layout import Layout
 
-__all__ = ["refuse_what_is_no_image"]
 
 # Where systemd has its own units; an image that isn't mounted, or not wholly, has neither.
 _SYSTEM = ("usr/lib/systemd/system", "lib/systemd/system")

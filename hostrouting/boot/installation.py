@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.systemd import UnitManager
     from phases import CancelScope, Undo
 
-__all__ = [
-    "install_part",
-    "is_installed",
-    "is_there",
-    "reference_links",
-    "remove_parts",
-    "requiring_units",
-    "start_oneshot",
-]
-
 
 # --- there ---------------------------------------------------------------------------------------------------------
 

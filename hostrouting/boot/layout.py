@@ -7,8 +7,6 @@ from pathlib import Path, PurePosixPath
 
 import attrs
 
-__all__ = ["SEARCH_PATH", "Layout"]
-
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")

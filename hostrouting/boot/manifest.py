@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.layout import Layout
 
-__all__ = ["CHECK", "ROUTES", "WATCH", "InstalledPart", "Manifest"]
 
 T = TypeVar("T")
 

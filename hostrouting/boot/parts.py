@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.layout import Layout
 
-__all__ = [
-    "CONFIGURED",
-    "BootFile",
-    "Part",
-    "check_part",
-    "is_watched",
-    "routes_part",
-    "unit_text",
-    "wanted_files",
-    "wanted_manifest",
-    "wanted_parts",
-    "watch_part",
-]
 
 # What host routing's config asks for, or, by not asking, takes back; the others are somebody else's to ask for.
 CONFIGURED = (ROUTES, CHECK, WATCH)

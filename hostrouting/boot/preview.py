@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
 
-__all__ = ["BootPlan", "FileChange", "plan_boot", "plan_part"]
-
 
 @attrs.frozen
 class FileChange:

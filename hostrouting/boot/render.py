@@ -24,14 +24,6 @@ if TYPE_CHECKING:
 
     from hostrouting.config.overlap import ExpectedCidr
 
-__all__ = [
-    "ROOM",
-    "fill",
-    "render_check",
-    "render_check_route_overlap_script",
-    "render_static_routes",
-    "render_static_routes_script",
-]
 
 ROOM = "hostrouting.boot"
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.layout import Layout
 
-__all__ = ["nameservers"]
 
 # systemd-resolved.service(8): its own listener, which passes on to what its other file names.
 _STUB = IPv4Address("127.0.0.53")

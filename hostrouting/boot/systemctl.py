@@ -10,8 +10,6 @@ from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
 from phases import CancelScope, TimedOut
 
-__all__ = ["Systemctl"]
-
 # Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
 ANSWER_SECONDS = 60.0
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["ANY_INSTANCE", "UnitManager"]
-
 # An instance that nobody has: to read back what every instance of a template gets.
 ANY_INSTANCE = "hostrouting-probe"
 

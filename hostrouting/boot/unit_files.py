@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.layout import Layout
 
-__all__ = ["UNIT_PATH", "drop_ins", "unit_names"]
 
 # systemd.unit(5), of two files of a name the first counts; what generators make is left out but for its folder.
 UNIT_PATH = (

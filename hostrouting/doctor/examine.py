@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
 
-__all__ = ["EXAMINATIONS", "DoctorReport", "examine"]
-
 
 EXAMINATIONS = (
     Examination("verdict", "the check lets the next start through now", gate.verdict),

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.examination import ExaminedHost
 
-__all__ = ["access", "agents", "installed", "leftovers", "modes", "rendered", "tools", "units"]
 
 _EXECUTABLE = 0o111
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.examination import ExaminedHost
 
-__all__ = ["break_glass", "consumer", "gate", "ordering", "restarts", "sight", "ties", "verdict"]
-
 
 def consumer(examined: ExaminedHost) -> Iterator[Fault]:
     """The unit that is held back is there and can be started."""

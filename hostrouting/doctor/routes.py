@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.examination import ExaminedHost
     from hostrouting.model.routes import Route
 
-__all__ = ["cloud_init", "network_manager", "networkd", "routes", "watcher"]
 
 # The oldest systemd whose ManageForeignRoutes=no and KeepConfiguration=yes were seen to keep routes; 252's don't.
 _KEEPS_SINCE = 257

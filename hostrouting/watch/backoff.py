@@ -13,7 +13,6 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-__all__ = ["Backoff", "Setbacks"]
 
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.findings import Finding, OverlapReport
     from hostrouting.watch.repair import Repair
 
-__all__ = ["HOW_TO_STOP", "Event", "EventKind", "devs_of", "of_failures", "of_routes", "of_troubles", "status"]
 
 HOW_TO_STOP = (
     "to stop us: systemctl stop hostrouting-watch (until the next boot), watch.enabled false in the config and "

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hostrouting.watch.repair import Repair
     from phases import CancelScope
 
-__all__ = ["WatchHostRouting"]
 
 # Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address. It is
 # also how often the unit's watchdog hears of us at least, a third of its WatchdogSec=.

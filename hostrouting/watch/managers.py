@@ -12,7 +12,6 @@ from hostrouting.boot import files
 if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout
 
-__all__ = ["NETWORKD", "NETWORK_MANAGER", "noted", "settings", "who_manages"]
 
 NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from hostrouting.watch.events import Event
     from hostrouting.watch.repair import Repair
 
-__all__ = ["metrics_text", "notify", "to_datagram", "write_entry"]
-
 
 def write_entry(event: Event, journal: Path | None) -> None:
     """Make an entry in the journal, with fields; a line of our output where there is no journal.

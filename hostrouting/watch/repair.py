@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from hostrouting.watch.backoff import Setbacks
     from phases import CancelScope
 
-__all__ = ["Keeper", "Repair", "plan_repair"]
-
 
 @attrs.frozen
 class Repair:
