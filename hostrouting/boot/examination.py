@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.boot import files
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import wanted_manifest, wanted_parts
@@ -24,12 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostrouting.boot.host import Host
-    from hostrouting.boot.layout import Layout
     from hostrouting.config.routing import Config
     from phases import CancelScope
 
 
-_LINKS_MAX = 40
 _PATH = SEARCH_PATH.split(":")
 
 
@@ -61,13 +58,7 @@ class Fault:
 
     def to_json(self) -> dict[str, Any]:
         """The fault as JSON."""
-        return {
-            "kind": self.kind,
-            "severity": str(self.severity),
-            "subject": self.subject,
-            "message": self.message,
-            "remedy": self.remedy,
-        }
+        return attrs.asdict(self)
 
 
 class ExaminedHost:
@@ -168,55 +159,6 @@ _PROPERTIES = (
 )
 
 
-@attrs.frozen
-class Link:
-    """Where a path leads.
-
-    Args:
-        end: what it leads to, as the running system sees it.
-        is_there: whether there is anything.
-    """
-
-    end: str
-    is_there: bool
-
-
-def resolve_link(layout: Layout, path: str) -> Link:
-    """Follow symbolic links below a layout's root, as the running system would.
-
-    Args:
-        layout: whose root.
-        path: as the running system sees it.
-
-    Returns:
-        Where it leads.
-
-    Raises:
-        FileError: it can't be followed.
-    """
-    seen = layout.of(path)
-    try:
-        for _ in range(_LINKS_MAX):
-            if not seen.is_symlink():
-                return Link(layout.relative(seen), seen.exists() or layout.relative(seen) == "/dev/null")
-            target = seen.readlink()
-            seen = layout.of(str(target)) if target.is_absolute() else seen.parent / target
-            seen = layout.root.joinpath(*_without_dots(seen.relative_to(layout.root).parts))
-    except OSError as error:
-        raise FileError.of(f"follow {path}", error) from error
-    return Link(path, is_there=False)
-
-
-def _without_dots(parts: tuple[str, ...]) -> list[str]:
-    kept: list[str] = []
-    for part in parts:
-        if part == "..":
-            kept = kept[:-1]
-        else:
-            kept.append(part)
-    return kept
-
-
 def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) -> Iterator[Fault]:
     """The programs that aren't in the path of the scripts.
 
@@ -228,8 +170,7 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
     for tool, package in tools.items():
         # The scripts' first line names it; everything else is looked for.
         places = ("/bin/bash", "/usr/bin/bash") if tool == "bash" else tuple(f"{folder}/{tool}" for folder in _PATH)
-        programs = [examined.layout.of(resolve_link(examined.layout, place).end) for place in places]
-        if not any(os.access(program, os.X_OK) for program in programs):
+        if not any(os.access(examined.layout.of(place), os.X_OK) for place in places):
             message = f"it isn't in {':'.join(_PATH)}, or can't be run: {who} fail without it"
             yield Fault("tool-missing", tool, message, f"install {package}")
 
@@ -245,18 +186,6 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[Fault]:
             message = "no installation knows of it: the reference, or an earlier run, has left it behind"
             remedy = f"{disable} {part}.service; rm {examined.name(path)}; systemctl daemon-reload"
             yield Fault("stale-file", examined.name(path), message, remedy, Severity.RISK)
-
-
-def read_folder(layout: Layout, *patterns: str) -> dict[Path, str]:
-    """The texts of all files that match, in the order of their names.
-
-    Raises:
-        FileError: one can't be read.
-    """
-    found = sorted({path for pattern in patterns for path in layout.root.glob(pattern.lstrip("/"))})
-    # A link to /dev/null stands for an empty file, which masks its namesakes elsewhere.
-    texts = {path: files.read_text(path) if path.is_file() else "" for path in found if not path.is_dir()}
-    return {path: text for path, text in texts.items() if text is not None}
 
 
 @attrs.frozen

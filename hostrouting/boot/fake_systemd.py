@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
+from hostrouting.boot.unit_files import drop_ins, is_masked, unit_files, unit_names
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
@@ -141,17 +141,10 @@ class FakeSystemd:
         prefix, at, _ = unit.partition("@")
         if unit in self._loaded or (at and any(name.startswith(f"{prefix}@") for name in self._running)):
             return "loaded"
-        found = self._files(unit)[:1]
-        if any(path.is_symlink() and str(path.readlink()) == "/dev/null" for path in found):
-            return "masked"
-        return "loaded" if found else "not-found"
-
-    def _files(self, unit: str) -> list[Path]:
-        """A unit's own files, or its template's; the first one counts."""
-        if self._layout is None:
-            return []
-        paths = [self._layout.of(f"{folder}/{name}") for name in unit_names(unit)[:2] for folder in UNIT_PATH]
-        return [path for path in paths if path.is_symlink() or path.is_file()]
+        found = [] if self._layout is None else unit_files(self._layout, unit)
+        if not found:
+            return "not-found"
+        return "masked" if is_masked(found[0]) else "loaded"
 
     def _link(self, unit: str) -> Path | None:
         return None if self._layout is None else self._layout.units / "multi-user.target.wants" / unit
@@ -163,7 +156,7 @@ class FakeSystemd:
         *names, _ = unit_names(unit)
         later = [path for path in drop_ins(self._layout, unit).values() if path.is_file()]
         lists: dict[str, list[str]] = {}
-        for path in (*self._files(unit)[:1], *later):
+        for path in (*unit_files(self._layout, unit)[:1], *later):
             for key, value in _settings(path.read_text()):
                 lists[key] = [*lists.get(key, ()), value] if value else []
         lists["DropInPaths"] = [self._layout.relative(path) for path in later]

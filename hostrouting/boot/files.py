@@ -114,18 +114,13 @@ def make_folders(folder: Path) -> None:
         folder.chmod(_FOLDER_MODE)
 
 
-def litter(path: Path) -> list[Path]:
-    """What a killed ``write_if_changed`` of this file has left beside it."""
-    return sorted(path.parent.glob(f"{_temporary_prefix(path)}*"))
-
-
 def remove_litter(path: Path) -> None:
     """Remove what a killed ``write_if_changed`` of this file has left beside it; only for who holds the lock.
 
     Raises:
         FileError: it can't be removed.
     """
-    for left in litter(path):
+    for left in path.parent.glob(f"{_temporary_prefix(path)}*"):
         remove(left)
 
 

@@ -17,7 +17,7 @@ from hostrouting.boot.gate import list_text, missing_commands, opening_settings
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
 from hostrouting.boot.parts import BootFile, Part, wanted_files
 from hostrouting.boot.systemd import ANY_INSTANCE
-from hostrouting.boot.unit_files import UNIT_PATH, unit_names
+from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
@@ -269,8 +269,7 @@ def is_there(host: Host, consumer: str) -> bool:
         UnitError: systemd can't be asked.
     """
     if host.is_image:
-        paths = [host.layout.of(f"{folder}/{name}") for folder in UNIT_PATH for name in unit_names(consumer)[:2]]
-        return any(path.is_symlink() or path.is_file() for path in paths)
+        return bool(unit_files(host.layout, consumer))
     instance = consumer.replace("@.", f"@{ANY_INSTANCE}.")
     return host.units.show(instance, "LoadState")["LoadState"] != "not-found"
 

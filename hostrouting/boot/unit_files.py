@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from hostrouting.model.errors import FileError
-
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
@@ -43,24 +43,32 @@ def unit_names(unit: str) -> tuple[str, ...]:
     return (*dict.fromkeys((unit, *template)), *(f"{prefix[: place + 1]}.{kind}" for place in reversed(dashes)), kind)
 
 
+def unit_files(layout: Layout, unit: str) -> list[Path]:
+    """A unit's own files, or its template's, links that lead nowhere from here among them; the first one counts."""
+    paths = [layout.of(f"{folder}/{name}") for name in unit_names(unit)[:2] for folder in UNIT_PATH]
+    return [path for path in paths if path.is_symlink() or path.is_file()]
+
+
+def is_masked(path: Path) -> bool:
+    """Whether a unit's file, or a drop-in, leads to /dev/null."""
+    return os.path.realpath(path) == os.devnull
+
+
 def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
     """The drop-ins that systemd would read if it read a unit now, by their names.
 
     Of several of a name the first counts: by folder, and in it the more special unit; those for all services come
     last.
-
-    Raises:
-        FileError: a folder can't be read.
     """
     *own, kind = unit_names(unit)
     folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in own]
-    folders += [f"{folder}/{kind}.d" for folder in UNIT_PATH]
+    return in_order(layout, [*folders, *(f"{folder}/{kind}.d" for folder in UNIT_PATH)])
+
+
+def in_order(layout: Layout, folders: Iterable[str]) -> dict[str, Path]:
+    """The drop-ins in some folders, by their names; of several of a name the first folder's counts."""
     found: dict[str, Path] = {}
     for folder in map(layout.of, folders):
-        try:
-            paths = sorted(folder.glob("*.conf"))
-        except OSError as error:
-            raise FileError.of(f"read {folder}", error) from error
-        for path in paths:
+        for path in sorted(folder.glob("*.conf")):
             found.setdefault(path.name, path)
     return {name: found[name] for name in sorted(found)}

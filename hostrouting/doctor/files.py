@@ -7,11 +7,11 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
-from hostrouting.boot.examination import Fault, Severity, missing_tools, resolve_link, stale_files
+from hostrouting.boot.examination import Fault, Severity, missing_tools, stale_files
 from hostrouting.boot.files import locked, read_state
 from hostrouting.boot.installation import reference_links
 from hostrouting.boot.parts import CONFIGURED, wanted_files, wanted_parts
-from hostrouting.boot.unit_files import UNIT_PATH
+from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def rendered(examined: ExaminedHost) -> Iterator[Fault]:
     layout, manifest = examined.layout, examined.manifest
     for file in wanted_files(layout, manifest, wanted_parts(manifest.config, layout)):
         name, state = examined.name(file.path), read_state(file.path)
-        if file.path.suffix == ".service" and resolve_link(layout, name).end == "/dev/null":
+        if file.path.suffix == ".service" and is_masked(file.path):
             continue  # masked: ``units`` tells of it
         if state is None:
             yield Fault("file-missing", name, "it isn't there", examined.command("apply"))
@@ -159,10 +159,10 @@ def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
         remedy = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
         yield Fault("reference-link", link, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
-    for gate in map(examined.name, sorted(gates)):
-        if resolve_link(layout, gate).end != "/dev/null":  # such a link takes ours away: ``gate`` tells of it
-            message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
-            yield Fault("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
+    # ``gate`` tells of a mask in the place of ours.
+    for gate in (examined.name(path) for path in sorted(gates) if not is_masked(path)):
+        message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
+        yield Fault("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
     for part in CONFIGURED:
         yield from stale_files(examined, part)
 
@@ -189,7 +189,7 @@ def tools(examined: ExaminedHost) -> Iterator[Fault]:
 
 def _is_bash(examined: ExaminedHost) -> bool:
     """Whether what the scripts' first line names says of itself that it is bash."""
-    program = examined.layout.of(resolve_link(examined.layout, "/bin/bash").end)
+    program = examined.layout.of("/bin/bash")
     try:
         asked = examined.scope.child(timeout=5).run([str(program), "-pc", 'echo "$BASH_VERSION"'], check=False)
     except OSError:

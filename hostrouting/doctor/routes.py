@@ -6,8 +6,10 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from hostrouting.boot.examination import Fault, Severity, read_folder
+from hostrouting.boot.examination import Fault, Severity
+from hostrouting.boot.files import read_text
 from hostrouting.boot.manifest import WATCH
+from hostrouting.boot.unit_files import in_order
 from hostrouting.model.errors import RouteError
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_now
@@ -70,18 +72,16 @@ def _is_kept(examined: ExaminedHost, state: dict[str, str]) -> bool:
     """Whether networkd is told to leave foreign routes alone."""
     file = PurePosixPath(state.get("NETWORK_FILE", "")).name
     says_no = _settings_of(examined, "networkd.conf").get("ManageForeignRoutes", "").lower()
-    says_yes = _settings_of(examined, f"network/{file}").get("KeepConfiguration", "").lower()
+    says_yes = _settings_of(examined, f"network/{file}").get("KeepConfiguration", "").lower() if file else ""
     return says_no in ("no", "false", "off", "n", "f", "0") or says_yes in ("yes", "true", "on", "y", "t", "1")
 
 
 def _settings_of(examined: ExaminedHost, name: str) -> dict[str, str]:
     """What a config file and its drop-ins set; of several of a name the first folder's counts."""
-    texts: dict[str, str] = {}
-    for folder in _CONFIG_FOLDERS:
-        for path, text in read_folder(examined.layout, f"{folder}/{name}", f"{folder}/{name}.d/*.conf").items():
-            texts.setdefault(path.name, text)
-    main = texts.pop(PurePosixPath(name).name, "")
-    return settings("\n".join([main, *(texts[each] for each in sorted(texts))]))
+    files = [examined.layout.of(f"{folder}/{name}") for folder in _CONFIG_FOLDERS]
+    first = [path for path in files if path.exists()][:1]
+    later = in_order(examined.layout, [f"{folder}/{name}.d" for folder in _CONFIG_FOLDERS]).values()
+    return settings("\n".join(read_text(path) or "" for path in (*first, *later)))
 
 
 def _networkd_remedy(examined: ExaminedHost, version: int, dev: str) -> str:
