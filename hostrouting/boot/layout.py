@@ -19,6 +19,16 @@ def _root(value: str | os.PathLike[str]) -> Path:
     return Path(os.path.abspath(value))  # noqa: PTH100 - lexical: the root of an image may be a symlink on purpose
 
 
+class _Below:
+    """A path of a layout, below its root."""
+
+    def __init__(self, path: str | PurePosixPath) -> None:
+        self._path = path
+
+    def __get__(self, layout: Layout, _: type[Layout]) -> Path:
+        return layout.root / self._path
+
+
 @attrs.frozen
 class Layout:
     """Where everything is.
@@ -29,25 +39,58 @@ class Layout:
 
     root: Path = attrs.field(default=Path("/"), converter=_root)
 
+    config = _Below(CONFIG_DIR / "config.json")
+    """The config file that is read if none is named."""
+
+    manifest = _Below(CONFIG_DIR / "hostrouting.installed.json")
+    """What was installed, so that it can be taken back without the config that asked for it."""
+
+    journal_socket = _Below("run/systemd/journal/socket")
+    """Where journald takes entries with fields, systemd-journald.service(8)."""
+
+    units = _Below(UNIT_DIR)
+    """The folder of the administrator's units."""
+
+    gate_script = _Below(CONFIG_DIR / "gate.sh")
+    """What the drop-in runs."""
+
+    gate_list = _Below(CONFIG_DIR / "gate.list")
+    """The scripts that the gate runs, and whose failure it forgives."""
+
+    gate_off = _Below(CONFIG_DIR / "gate.off")
+    """Break-glass: as long as it is there, the gate admits."""
+
+    protocol_names = _Below("etc/iproute2/rt_protos.d/hostrouting.conf")
+    """Tells iproute2 that protocol 217 is called hostrouting."""
+
+    resolv_conf = _Below("etc/resolv.conf")
+    """Which nameservers the host asks, resolv.conf(5)."""
+
+    resolved_conf = _Below("run/systemd/resolve/resolv.conf")
+    """Which nameservers systemd-resolved asks for it."""
+
+    run_dir = _Below(RUN_DIR)
+    """The folder of what lives until the next boot."""
+
+    lock = _Below(RUN_DIR / "lock")
+    """Held by whoever reads the table in order to write it."""
+
+    run_lock = _Below(RUN_DIR / "run.lock")
+    """Held for a whole run, also while it waits; no script takes it."""
+
+    marker_ok = _Below(RUN_DIR / "route-overlap.ok")
+    """Empty; there if the last check found nothing that fails."""
+
+    marker_detected = _Below(RUN_DIR / "route-overlap.detected")
+    """A line a failure; there if the last check found any, or couldn't judge."""
+
+    report = _Below(RUN_DIR / "route-overlap.json")
+    """The last check as JSON."""
+
     @property
     def is_this_host(self) -> bool:
         """Whether the files are those of the running system."""
         return self.root == Path("/")
-
-    @property
-    def config(self) -> Path:
-        """The config file that is read if none is named."""
-        return self.root / CONFIG_DIR / "config.json"
-
-    @property
-    def manifest(self) -> Path:
-        """What was installed, so that it can be taken back without the config that asked for it."""
-        return self.root / CONFIG_DIR / "hostrouting.installed.json"
-
-    @property
-    def journal_socket(self) -> Path:
-        """Where journald takes entries with fields, systemd-journald.service(8)."""
-        return self.root / "run/systemd/journal/socket"
 
     def script(self, part: str) -> Path:
         """What runs at boot and at the gate; ``part`` is one of those that are part of the gate."""
@@ -64,71 +107,6 @@ class Layout:
     def gate(self, consumer: str) -> Path:
         """The drop-in that holds a consumer back; ``zz``, to come after an override that empties the list."""
         return self.root / UNIT_DIR / f"{consumer}.d" / "zz-hostrouting.conf"
-
-    @property
-    def units(self) -> Path:
-        """The folder of the administrator's units."""
-        return self.root / UNIT_DIR
-
-    @property
-    def gate_script(self) -> Path:
-        """What the drop-in runs."""
-        return self.root / CONFIG_DIR / "gate.sh"
-
-    @property
-    def gate_list(self) -> Path:
-        """The scripts that the gate runs, and whose failure it forgives."""
-        return self.root / CONFIG_DIR / "gate.list"
-
-    @property
-    def gate_off(self) -> Path:
-        """Break-glass: as long as it is there, the gate admits."""
-        return self.root / CONFIG_DIR / "gate.off"
-
-    @property
-    def protocol_names(self) -> Path:
-        """Tells iproute2 that protocol 217 is called hostrouting."""
-        return self.root / "etc/iproute2/rt_protos.d/hostrouting.conf"
-
-    @property
-    def resolv_conf(self) -> Path:
-        """Which nameservers the host asks, resolv.conf(5)."""
-        return self.root / "etc/resolv.conf"
-
-    @property
-    def resolved_conf(self) -> Path:
-        """Which nameservers systemd-resolved asks for it."""
-        return self.root / "run/systemd/resolve/resolv.conf"
-
-    @property
-    def run_dir(self) -> Path:
-        """The folder of what lives until the next boot."""
-        return self.root / RUN_DIR
-
-    @property
-    def lock(self) -> Path:
-        """Held by whoever reads the table in order to write it."""
-        return self.run_dir / "lock"
-
-    @property
-    def run_lock(self) -> Path:
-        """Held for a whole run, also while it waits; no script takes it."""
-        return self.run_dir / "run.lock"
-
-    @property
-    def marker_ok(self) -> Path:
-        """Empty; there if the last check found nothing that fails."""
-        return self.run_dir / "route-overlap.ok"
-
-    @property
-    def marker_detected(self) -> Path:
-        """A line a failure; there if the last check found any, or couldn't judge."""
-        return self.run_dir / "route-overlap.detected"
-
-    @property
-    def report(self) -> Path:
-        """The last check as JSON."""
-        return self.run_dir / "route-overlap.json"
 
     def of(self, path: str) -> Path:
         """Where something is that the running system sees at this path."""
