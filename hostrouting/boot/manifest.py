@@ -18,7 +18,7 @@ from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import ConfigError, FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
@@ -153,8 +153,8 @@ class Manifest:
             "schema": 2,
             "consumer": self.consumer,
             "parts": {name: _written(part) for name, part in self.parts.items()},
-            "folders": list(self.folders),
-            "former": list(self.former),
+            "folders": self.folders,
+            "former": self.former,
             **self.sections,
         }
         # A line a key, no longer than the config itself, which the watcher's limit of size is made for.
@@ -165,15 +165,17 @@ class Manifest:
         """The drop-ins of the gate, also those that are still to be removed."""
         return [layout.gate(name) for name in (self.consumer, *self.former)] if self.has_gate else []
 
-    def files_of(self, layout: Layout, name: str) -> list[Path]:
-        """The files of a part, as they go: its unit no longer starts at boot, then the last written first."""
-        part = self.parts.get(name, InstalledPart())
-        return [layout.enablement(name), *(layout.of(path) for path in reversed(part.files))]
-
     def files(self, layout: Layout) -> list[Path]:
-        """Everything that is installed but for the manifest, as it goes."""
-        first, last = ([layout.gate_list, *self.gates(layout)], [layout.gate_script]) if self.has_gate else ([], [])
-        return first + [path for name in self.parts for path in self.files_of(layout, name)] + last
+        """Everything that is installed but for the manifest, as it goes.
+
+        Of a part: its unit no longer starts at boot, then the last written first.
+        """
+        found = [
+            path
+            for name, part in self.parts.items()
+            for path in (layout.enablement(name), *map(layout.of, reversed(part.files)))
+        ]
+        return [layout.gate_list, *self.gates(layout), *found, layout.gate_script] if self.has_gate else found
 
     def with_part(self, name: str, part: InstalledPart) -> Manifest:
         """The same with a part, in the place of what it was."""
@@ -191,18 +193,9 @@ def _checked(pattern: re.Pattern[str], name: object) -> str:
 
 
 def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) -> InstalledPart:
-    return InstalledPart(
-        is_blocking=item["blocking"] is True,
-        is_gated=item["gated"] is True,
-        files=tuple(_checked(_FILE, name) for name in item["files"]),
-        config={
-            section: {key: document[section][key] for key in keys} for section, keys in _keys(item["config"]).items()
-        },
-    )
-
-
-def _keys(config: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    return {section: list(keys) for section, keys in config.items()}
+    names = tuple(_checked(_FILE, name) for name in item["files"])
+    config = {section: {key: document[section][key] for key in keys} for section, keys in item["config"].items()}
+    return InstalledPart(item["blocking"] is True, item["gated"] is True, names, config)
 
 
 def _written(part: InstalledPart) -> dict[str, Any]:
@@ -210,6 +203,6 @@ def _written(part: InstalledPart) -> dict[str, Any]:
     return {
         "blocking": part.is_blocking,
         "gated": part.is_gated,
-        "files": list(part.files),
-        "config": _keys(part.config),
+        "files": part.files,
+        "config": {section: list(keys) for section, keys in part.config.items()},
     }
