@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.boot.unit_files import drop_ins, is_masked, unit_files, unit_names
+from hostrouting.boot.unit_files import drop_ins, is_masked, settings, unit_files, unit_names
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class FakeSystemd:
         later = [path for path in drop_ins(self._layout, unit).values() if path.is_file()]
         lists: dict[str, list[str]] = {}
         for path in (*unit_files(self._layout, unit)[:1], *later):
-            for key, value in _settings(path.read_text()):
+            for key, value in settings(path.read_text()):
                 lists[key] = [*lists.get(key, ()), value] if value else []
         lists["DropInPaths"] = [self._layout.relative(path) for path in later]
         for name in names:
@@ -175,13 +175,6 @@ def _spans(settings: dict[str, list[str]]) -> dict[str, list[str]]:
     """Settings that are time spans, by the names of the properties."""
     given = {f"{key.removesuffix('Sec')}USec": value for key, value in settings.items() if key.endswith("Sec")}
     return _DEFAULT_SPANS | {key: value for key, value in given.items() if value}
-
-
-def _settings(text: str) -> Iterable[tuple[str, str]]:
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals and not line.startswith(("#", ";", "[")):
-            yield key.strip(), value.strip()
 
 
 def _exec_words(line: str) -> str:

@@ -72,3 +72,9 @@ def in_order(layout: Layout, folders: Iterable[str]) -> dict[str, Path]:
         for path in sorted(folder.glob("*.conf")):
             found.setdefault(path.name, path)
     return {name: found[name] for name in sorted(found)}
+
+
+def settings(text: str) -> list[tuple[str, str]]:
+    """What the lines ``KEY=value`` of a unit's file, or of another one of systemd's kind, set, in their order."""
+    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
+    return [(key.strip(), value.strip()) for key, equals, value in pairs if equals]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from hostrouting.boot.examination import Fault, Severity
 from hostrouting.boot.files import read_text
 from hostrouting.boot.manifest import WATCH
-from hostrouting.boot.unit_files import in_order
+from hostrouting.boot.unit_files import in_order, settings
 from hostrouting.model.errors import RouteError
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_now
 from hostrouting.routes.verify import verify_routes
-from hostrouting.watch.managers import NETWORK_MANAGER, NETWORKD, noted, settings
+from hostrouting.watch.managers import NETWORK_MANAGER, NETWORKD, noted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def _settings_of(examined: ExaminedHost, name: str) -> dict[str, str]:
     files = [examined.layout.of(f"{folder}/{name}") for folder in _CONFIG_FOLDERS]
     first = [path for path in files if path.exists()][:1]
     later = in_order(examined.layout, [f"{folder}/{name}.d" for folder in _CONFIG_FOLDERS]).values()
-    return settings("\n".join(read_text(path) or "" for path in (*first, *later)))
+    return dict(settings("\n".join(read_text(path) or "" for path in (*first, *later))))
 
 
 def _networkd_remedy(examined: ExaminedHost, version: int, dev: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
+from hostrouting.boot.unit_files import settings
 
 if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout
@@ -48,11 +49,5 @@ def noted(layout: Layout, manager: str, index: int) -> dict[str, str]:
         FileError: that can't be read.
     """
     folder, key = _NOTES[manager]
-    found = settings(files.read_text(layout.of(f"{folder}/{index}")) or "")
+    found = dict(settings(files.read_text(layout.of(f"{folder}/{index}")) or ""))
     return {} if found.get(key, "no").lower() in ("unmanaged", "no", "false", "0") else found
-
-
-def settings(text: str) -> dict[str, str]:
-    """What the lines ``KEY=value`` set; of several for a key the last counts."""
-    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
-    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
