@@ -218,15 +218,12 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
 
 def _acquire(descriptor: int, path: Path, scope: CancelScope, seconds: int) -> None:
     deadline = scope.clock.monotonic() + seconds
-    is_waiting = False
     while not _is_taken(descriptor, path):
         if scope.clock.monotonic() >= deadline:
             raise FileError(
                 f"can't take the lock {path}: another run has held it for {seconds} s; see who with: fuser -v {path}"
             )
-        if not is_waiting:
-            scope.progress(f"waiting for another run to let go of {path}")
-            is_waiting = True
+        scope.progress(f"waiting for another run to let go of {path}")
         scope.wait(_LOCK_POLL_SECONDS)
 
 
