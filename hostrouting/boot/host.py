@@ -41,12 +41,11 @@ class Host:
         layout: Layout | None = None,
     ) -> None:
         if layout is not None and not layout.is_this_host:
-            omitted = [name for name, seam in (("routes", routes), ("units", units)) if seam is None]
+            must = f"must be given beside a layout below {layout.root}"
+            omitted = [("routes", f"{must}: NetlinkBackend() or a FakeKernel()")] if routes is None else []
+            omitted += [("units", f"{must}: Systemctl() or FakeSystemd()")] if units is None else []
             if omitted:
-                given = {"routes": "NetlinkBackend() or a FakeKernel()", "units": "Systemctl() or FakeSystemd()"}
-                raise ConfigError(
-                    [(name, f"must be given beside a layout below {layout.root}: {given[name]}") for name in omitted]
-                )
+                raise ConfigError(omitted)
         if routes is None:
             from hostrouting.kernel.netlink import NetlinkBackend
 
