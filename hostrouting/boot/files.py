@@ -144,11 +144,8 @@ def remove(path: Path) -> bool:
     return False
 
 
-def remove_empty_folder(path: Path) -> bool:
-    """Remove a folder that nothing is in.
-
-    Returns:
-        Whether it went: not if something is in it, or if there is none.
+def remove_empty_folder(path: Path) -> None:
+    """Remove a folder, unless something is in it, or there is none.
 
     Raises:
         FileError: it is empty and can't be removed.
@@ -159,8 +156,6 @@ def remove_empty_folder(path: Path) -> bool:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
                 raise
-            return False
-    return True
 
 
 def target(path: Path) -> str:

@@ -59,28 +59,29 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
     _remove_litter(layout, before)
     former = tuple(sorted({before.consumer, *before.former} - {consumer})) if before.parts else ()
     manifest = attrs.evolve(before.with_part(part.name, part.installed(layout)), consumer=consumer, former=former)
-    paths = [layout.manifest, *manifest.files(layout)]
-    manifest = attrs.evolve(manifest, folders=tuple(sorted({*before.folders, *_missing_folders(layout, paths)})))
+    above = {folder for path in (layout.manifest, *manifest.files(layout)) for folder in path.parents}
+    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not each.exists()}
+    manifest = attrs.evolve(manifest, folders=tuple(sorted({*before.folders, *missing})))
 
-    stale: list[Path] = []
-    undo.push(lambda: units.reload() if stale else None)
+    changed: list[Path] = []
+
+    def is_stale() -> bool:
+        return any(path.is_relative_to(layout.units) for path in changed)
+
+    undo.push(lambda: units.reload() if is_stale() else None)
+    undo.push(partial(_remove_folders, layout, manifest))
     _leave_the_reference(host, undo)
-    written = []
     for file in (BootFile(layout.manifest, manifest.to_text()), *wanted_files(layout, manifest, [part])):
-        if _write(layout, manifest, file, undo):
-            written.append(file.path)
-            stale += [file.path] if file.path.is_relative_to(layout.units) else []
+        changed += [file.path] if _write(file, undo) else []
+    for gate in map(layout.gate, former):
+        undo.push(partial(_restore, gate, files.read_state(gate)))
+        changed += [gate] if files.remove(gate) else []
     if former:
-        for name in former:
-            old = layout.gate(name)
-            undo.push(partial(_restore, layout, manifest, old, files.read_state(old)))
-            stale += [old] if files.remove(old) else []
-        kept = attrs.evolve(manifest, former=())
-        _remove_folders(layout, manifest, keep=[layout.manifest, *kept.files(layout)])
-        manifest = kept
-        _write(layout, manifest, BootFile(layout.manifest, manifest.to_text()), undo)
+        _remove_folders(layout, manifest)
+        manifest = attrs.evolve(manifest, former=())
+        _write(BootFile(layout.manifest, manifest.to_text()), undo)
     unit = f"{part.name}.service"
-    must_reload = bool(stale) or _needs_reload(units, manifest)
+    must_reload = is_stale() or _needs_reload(units, manifest)
     if must_reload:
         units.reload()
     must_enable = not units.is_enabled(unit)
@@ -88,7 +89,7 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
         undo.push(partial(units.disable, unit))
         units.enable(unit)
     _see_that_it_holds(units, manifest)
-    return bool(written) or must_reload or must_enable
+    return bool(changed) or must_reload or must_enable
 
 
 def _needs_reload(units: UnitManager, manifest: Manifest) -> bool:
@@ -110,18 +111,13 @@ def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
         shown = units.show(instance, *_SETTINGS)
         if shown["LoadState"] in _NOTHING_TO_HOLD:
             continue
-        missing = missing_commands(shown)
-        if missing:
-            raise UnitError(
-                f"the gate doesn't hold {instance}: it lacks {' and '.join(missing)}; "
-                f"something overrides zz-hostrouting.conf: look at: systemctl cat {instance}"
-            )
-        opening = opening_settings(shown, is_strict=check is not None and check.is_blocking)
-        if opening:
-            raise UnitError(
-                f"the gate doesn't hold {instance}: {'; '.join(opening)}; mend that, then apply again; look at: "
-                f"systemctl cat {instance}"
-            )
+        if missing := missing_commands(shown):
+            why = f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf:"
+        elif opening := opening_settings(shown, is_strict=check is not None and check.is_blocking):
+            why = f"{'; '.join(opening)}; mend that, then apply again;"
+        else:
+            continue
+        raise UnitError(f"the gate doesn't hold {instance}: {why} look at: systemctl cat {instance}")
 
 
 _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", "SuccessExitStatus", "TimeoutStartUSec")
@@ -136,7 +132,7 @@ def start_oneshot(host: Host, name: str) -> None:
         UnitError: systemd refuses.
     """
     units, unit = host.units, f"{name}.service"
-    if not host.is_image and units.is_active("network-online.target") and not units.is_active(unit):
+    if units.is_active("network-online.target") and not units.is_active(unit):
         units.start(unit)
 
 
@@ -218,7 +214,7 @@ def remove_parts(host: Host, scope: CancelScope, *names: str) -> tuple[str, ...]
         files.write_if_changed(layout.manifest, left.to_text())
     else:
         files.remove(layout.manifest)
-    _remove_folders(layout, before, keep=[layout.manifest, *kept] if left.parts else ())
+    _remove_folders(layout, before)
     return tuple(layout.relative(path) for path in removed)
 
 
@@ -279,28 +275,19 @@ def _remove_litter(layout: Layout, manifest: Manifest) -> None:
         files.remove_litter(path)
 
 
-def _missing_folders(layout: Layout, paths: Iterable[Path]) -> list[str]:
-    folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(layout.root)}
-    return [layout.relative(folder) for folder in sorted(folders) if not folder.exists()]
-
-
-def _remove_folders(layout: Layout, manifest: Manifest, *, keep: Iterable[Path] = ()) -> None:
-    """Remove the folders that were made, innermost first, unless somebody has put something into them."""
-    kept = {folder for path in keep for folder in path.parents}
+def _remove_folders(layout: Layout, manifest: Manifest) -> None:
+    """Remove the folders that were made, innermost first, unless something is in them."""
     for name in sorted(manifest.folders, reverse=True):
-        folder = layout.of(name)
-        if folder not in kept:
-            files.remove_empty_folder(folder)
+        files.remove_empty_folder(layout.of(name))
 
 
-def _write(layout: Layout, manifest: Manifest, file: BootFile, undo: Undo) -> bool:
-    undo.push(partial(_restore, layout, manifest, file.path, files.read_state(file.path)))
+def _write(file: BootFile, undo: Undo) -> bool:
+    undo.push(partial(_restore, file.path, files.read_state(file.path)))
     return files.write_if_changed(file.path, file.text, mode=file.mode)
 
 
-def _restore(layout: Layout, manifest: Manifest, path: Path, before: tuple[bytes, int] | None) -> None:
+def _restore(path: Path, before: tuple[bytes, int] | None) -> None:
     if before is not None:
         files.write_if_changed(path, before[0], mode=before[1])
     else:
         files.remove(path)
-        _remove_folders(layout, manifest)
