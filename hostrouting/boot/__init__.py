@@ -5,7 +5,6 @@ Other rooms import the modules named here, and no others.
 """
 
 __all__ = [
-    "alone",
     "examination",
     "fake_systemd",
     "files",

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic and durable writes, and the lock."""
+"""Files that are whole or not there: atomic and durable writes; and the locks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import stat
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from hostrouting.model.errors import FileError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hostrouting.boot.host import Host
     from phases import CancelScope
 
 
@@ -187,6 +189,9 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
+# --- locks ---------------------------------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) -> Iterator[None]:
     """Hold the lock that every run that writes takes (flock(2), so the boot scripts' ``flock`` honours it too).
@@ -227,3 +232,37 @@ def _is_taken(descriptor: int, path: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
+
+
+# As long as another run may wait for the network.
+_RUN_WAIT_SECONDS = 660
+
+_HELD: ContextVar[frozenset[Path]] = ContextVar("_HELD", default=frozenset())
+
+
+@contextlib.contextmanager
+def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[None]:
+    """Hold the lock of a whole run: of two at once the second begins where the first has ended.
+
+    A task inside another one holds it with that. An image has no other runs, and no /run to leave a file in; a run
+    that wants nothing, on a host that has seen no other, leaves none either.
+
+    Args:
+        host: where.
+        scope: ends the wait for another run.
+        is_wanting: whether anything is to be installed.
+
+    Raises:
+        FileError: it can't be taken.
+    """
+    path, held = host.layout.run_lock, _HELD.get()
+    has_none_before = not path.exists() and not host.layout.manifest.exists()
+    if host.is_image or path in held or (has_none_before and not is_wanting):
+        yield
+        return
+    with locked(path, scope, seconds=_RUN_WAIT_SECONDS):
+        token = _HELD.set(held | {path})
+        try:
+            yield
+        finally:
+            _HELD.reset(token)

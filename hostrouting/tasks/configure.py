@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.boot.alone import alone
-from hostrouting.boot.files import locked, remove
+from hostrouting.boot.files import alone, locked, remove
 from hostrouting.boot.installation import install_part, remove_parts, start_oneshot
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
 from hostrouting.boot.parts import check_part, is_watched, routes_part, watch_part

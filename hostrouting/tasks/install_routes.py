@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from hostrouting.boot.alone import alone
-from hostrouting.boot.files import locked
+from hostrouting.boot.files import alone, locked
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.routes.install import apply_routes

@@ -27,8 +27,7 @@ from hostrouting.azure.probe.plan import (
     plan_pins,
 )
 from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
-from hostrouting.boot.alone import alone
-from hostrouting.boot.files import locked
+from hostrouting.boot.files import alone, locked
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import install_part, is_installed, remove_parts, start_oneshot
 from hostrouting.boot.preview import BootPlan, plan_part
