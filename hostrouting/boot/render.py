@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 from importlib import resources
+from itertools import pairwise
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 ROOM = "hostrouting.boot"
 
 _SHARED = {"COMMON": "common.sh", "ROUTES_AWK": "routes.awk"}
+
+# What is between reserved blocks, the first and the last of which are the ends of the address space.
+_JUDGED = [
+    (int(one.broadcast_address) + 1, int(other.network_address) - 1) for one, other in pairwise(sorted(RESERVED))
+]
 
 _INHERITED = "*"  # no name of an interface, and no gateway
 
@@ -122,13 +128,10 @@ def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
     """The parts of an expected CIDR that are judged, from first to last address."""
     own = () if expected.devs is None else (_expression(expected.devs), ",".join(expected.devs))
     words = (str(expected.cidr), *own)
-    first, end = int(expected.cidr.network_address), int(expected.cidr.broadcast_address)
-    for reserved in [*sorted(RESERVED), None]:
-        last = end if reserved is None else min(end, int(reserved.network_address) - 1)
+    for low, high in _JUDGED:
+        first, last = max(low, int(expected.cidr.network_address)), min(high, int(expected.cidr.broadcast_address))
         if first <= last:
             yield _row("expect", f"{first:d}", f"{last:d}", *words)
-        if reserved is not None:
-            first = max(first, int(reserved.broadcast_address) + 1)
 
 
 # In no name of an interface.
