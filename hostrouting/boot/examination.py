@@ -14,7 +14,6 @@ import attrs
 
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.boot.manifest import WATCH, Manifest
-from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.model.errors import FileError
 
@@ -93,13 +92,6 @@ class ExaminedHost:
         """What the host should be like: what is asked for, else what the installed parts were rendered from."""
         return self.manifest.config if self.given is None else self.given
 
-    @cached_property
-    def wanted(self) -> Manifest:
-        """The manifest as it should be."""
-        if self.given is None:
-            return self.manifest
-        return wanted_manifest(self.manifest, self.given, wanted_parts(self.given, self.layout), self.layout)
-
     @property
     def has_installation(self) -> bool:
         """Whether anything is installed, or that can't be told."""
@@ -109,9 +101,9 @@ class ExaminedHost:
             return True
 
     @property
-    def gated(self) -> tuple[str, ...]:
-        """The installed parts of the gate."""
-        return tuple(name for name, part in self.manifest.parts.items() if part.is_gated)
+    def oneshots(self) -> tuple[str, ...]:
+        """The units of the installed parts of the gate."""
+        return tuple(f"{name}.service" for name, part in self.manifest.parts.items() if part.is_gated)
 
     @property
     def consumer(self) -> str:
@@ -135,11 +127,6 @@ class ExaminedHost:
     def called(self, *instances: str) -> str:
         """The names of instances; their template's, if one that nobody has is among them: then it is so with all."""
         return self.consumer if any(f"@{ANY_INSTANCE}." in name for name in instances) else " ".join(instances)
-
-    @cached_property
-    def is_watched(self) -> bool:
-        """Whether the watcher puts lost routes back."""
-        return self.units.is_active(f"{WATCH}.service")
 
     def command(self, verb: str) -> str:
         """One of our commands, to be pasted."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hostrouting.boot.examination import Fault, Severity, missing_tools, stale_files
 from hostrouting.boot.files import locked, read_state
 from hostrouting.boot.installation import reference_links
-from hostrouting.boot.parts import CONFIGURED, wanted_files, wanted_parts
+from hostrouting.boot.parts import CONFIGURED, wanted_files, wanted_manifest, wanted_parts
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.model.errors import FileError
 
@@ -42,8 +42,10 @@ _AGENT = "aks-flex-node-agent.service"
 
 def installed(examined: ExaminedHost) -> Iterator[Fault]:
     """The manifest names what is asked for."""
-    manifest, wanted, apply = examined.manifest, examined.wanted.parts, examined.command("apply")
-    subject = examined.name(examined.layout.manifest)
+    manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
+    subject, wanted = examined.name(layout.manifest), manifest.parts
+    if examined.given is not None:
+        wanted = wanted_manifest(manifest, examined.given, wanted_parts(examined.given, layout), layout).parts
     if not manifest.parts and (wanted or examined.given is None):
         yield Fault("not-installed", subject, "nothing is installed: no node is held back", apply)
         return
@@ -85,7 +87,7 @@ def rendered(examined: ExaminedHost) -> Iterator[Fault]:
 def units(examined: ExaminedHost) -> Iterator[Fault]:
     """The oneshots are there, start at boot, and systemd has read them."""
     waits = "the gate still judges, but at boot nothing waits for the network"
-    for unit in (f"{name}.service" for name in examined.gated):
+    for unit in examined.oneshots:
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
         if shown["LoadState"] == "masked":
             remedy = f"systemctl unmask {unit}; {examined.command('apply')}"

@@ -149,16 +149,16 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
 
 def ordering(examined: ExaminedHost) -> Iterator[Fault]:
     """The consumer starts after the oneshots, and in no cycle."""
-    units = [f"{name}.service" for name in examined.gated]
     for instance, shown in examined.instances.items():
-        early = [unit for unit in units if unit not in shown["After"].split()]
+        early = [unit for unit in examined.oneshots if unit not in shown["After"].split()]
         if early:
             message = (
                 f"it doesn't start after {' '.join(early)}, so at boot nothing waits for the network before the gate"
             )
             remedy = "systemctl daemon-reload, and if that doesn't help: hostrouting apply"
             yield Fault("not-ordered", examined.called(instance), message, remedy, Severity.RISK)
-    cycle = find_cycle(examined.units.orderings(*units, *examined.instances), [*units, *examined.instances])
+    ours = [*examined.oneshots, *examined.instances]
+    cycle = find_cycle(examined.units.orderings(*ours), ours)
     if cycle:
         message = (
             f"it starts after itself: {' after '.join((*cycle, cycle[0]))}; at each boot systemd drops the start of "
@@ -202,7 +202,7 @@ def ties(examined: ExaminedHost) -> Iterator[Fault]:
     """Nothing that is done to the oneshots stops the consumer, or keeps it from starting."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, shown in examined.instances.items():
-        for unit in (f"{part}.service" for part in examined.gated):
+        for unit in examined.oneshots:
             if keys := tuple(key for key in (*_REQUIRING, "PartOf") if unit in shown[key].split()):
                 found.setdefault((unit, keys), []).append(name)
     for (unit, keys), instances in found.items():

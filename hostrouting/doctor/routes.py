@@ -134,7 +134,7 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, dict[str, str]]:
 
     Nothing where the watcher puts back what it takes.
     """
-    if examined.is_watched or not examined.units.is_active(f"{manager}.service"):
+    if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
         return {}
     devs = {dev for route in _ours(examined) for dev in route.devs}
     links = [link for link in examined.host.routes.links() if link.name in devs]
