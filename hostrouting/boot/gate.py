@@ -54,9 +54,9 @@ def list_text(manifest: Manifest) -> str:
 
     Those that do come first: one that doesn't may take all the time there is.
     """
-    gated = [(not part.is_blocking, f"{name}.sh") for name, part in manifest.parts.items() if part.is_gated]
-    ordered = sorted(gated, key=lambda entry: entry[0])
-    return "".join(f"{script} {'forgiven' if is_forgiven else 'required'}\n" for is_forgiven, script in ordered)
+    gated = {name: part for name, part in manifest.parts.items() if part.is_gated}
+    ordered = sorted(gated, key=lambda name: not gated[name].is_blocking)
+    return "".join(f"{name}.sh {'required' if gated[name].is_blocking else 'forgiven'}\n" for name in ordered)
 
 
 _COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.*?) ;")

@@ -250,12 +250,9 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
     """
     found = {}
     for unit in (f"{name}.service" for name in names):
-        shown = host.units.show(unit, *_REQUIRED)
+        shown = host.units.show(unit, "RequiredBy", "RequisiteOf", "BoundBy")
         found[unit] = tuple(sorted({word for value in shown.values() for word in value.split()}))
     return {unit: words for unit, words in found.items() if words}
-
-
-_REQUIRED = ("RequiredBy", "RequisiteOf", "BoundBy")
 
 
 def is_there(host: Host, consumer: str) -> bool:
