@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Lookup
     from hostrouting.model.rules import Rule
 
-__all__ = ["Answer", "ask"]
-
 
 @attrs.frozen
 class Answer:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.reading import Reading
     from phases import CancelScope
 
-__all__ = ["check_overlap", "unjudged"]
-
 
 def unjudged(
     config: Config, verdict: Verdict, reason: str | None = None, *, now: Callable[[], float] = time.time

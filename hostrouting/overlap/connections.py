@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.outcomes import Outcome
     from hostrouting.overlap.reading import Reading
 
-__all__ = ["left_of_connections"]
-
 
 def left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -> tuple[Unmendable, ...]:
     """Judge the mended host again, with its new sources.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from hostrouting.model.prefixes import Prefix
 
-__all__ = ["Piece", "fewest_prefixes"]
 
 # What it costs to leave out addresses that could be covered: more than any number of prefixes.
 _TOO_MUCH = 1 << 40

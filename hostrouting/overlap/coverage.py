@@ -35,15 +35,6 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Route
     from hostrouting.model.rules import Rule
 
-__all__ = [
-    "Tile",
-    "Tiling",
-    "are_within",
-    "networks_of",
-    "suspect_networks",
-    "tiling_of",
-]
-
 
 @attrs.frozen(slots=True)
 class Tile:

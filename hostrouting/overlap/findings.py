@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import StaticRoute
     from hostrouting.model.routes import Route
 
-__all__ = [
-    "NO_DEFAULT_ROUTE",
-    "Finding",
-    "FindingKind",
-    "JudgedCidr",
-    "Note",
-    "NoteKind",
-    "OverlapReport",
-    "Remedy",
-    "RouteOverlapError",
-    "Segment",
-    "Unmendable",
-    "Verdict",
-]
 
 NO_DEFAULT_ROUTE = "no-default-route"
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.outcomes import Outcome, Outcomes
     from hostrouting.overlap.reading import Reading
 
-__all__ = ["Remedies"]
 
 # Where another program owns the network: a route would be undone, or break what it is for.
 _OWNERS = (

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.outcomes import Outcome, Outcomes
     from hostrouting.overlap.reading import Reading
 
-__all__ = ["judge", "judged_cidr"]
 
 # A line is for people; all of them are in the report's lists.
 _SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8

@@ -11,8 +11,6 @@ from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, FindingKind, OverlapR
 if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout
 
-__all__ = ["marked_verdict", "marker_text", "write_markers"]
-
 
 def marker_text(report: OverlapReport) -> str:
     """What ``route-overlap.detected`` holds: a line a failure, ``no-default-route``, or ``check-failed: REASON``."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     Outcomes = Mapping[IPv4Address, tuple["Outcome", ...]]
 
-__all__ = ["Outcome", "sort_answers"]
 
 # Calico's blackhole of its own block has protocol 80; BIRD's has 12.
 _CNI_PROTOCOLS = (Protocol.BIRD, 80)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Route
     from phases import CancelScope
 
-__all__ = ["read_host"]
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
 _ATTEMPTS = 16

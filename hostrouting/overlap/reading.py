@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.asking import Answer
     from hostrouting.overlap.coverage import Tiling
 
-__all__ = ["Reading", "own_subnets", "pending_devs"]
-
 
 @attrs.frozen
 class Reading:

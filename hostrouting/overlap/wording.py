@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
     from hostrouting.overlap.findings import OverlapReport
 
-__all__ = ["PASTE", "advice", "decided_by", "error_text", "pasted_entries", "reasons", "summary", "ways_past"]
 
 # A line is for people; ``hostrouting fix`` prints all of them.
 _SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16

@@ -6,8 +6,6 @@ from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.model.text import shown
 
-__all__ = ["to_config", "to_host"]
-
 
 def to_config(value: Config) -> Config:
     """A task's config; an attrs converter.

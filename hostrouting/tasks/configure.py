@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import Config
     from hostrouting.model.routes import Route
 
-__all__ = ["CheckRouteOverlap", "Configure", "ConfigureStaticRoutes", "ConfigureWatch", "RemoveHostRouting"]
-
 
 @attrs.frozen
 class ConfigureStaticRoutes:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
 
-__all__ = ["InstallRoutes", "await_network", "carry_out"]
 
 T = TypeVar("T")
 
