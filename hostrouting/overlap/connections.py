@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel.rules import NO_SOURCE
-from hostrouting.overlap.asking import ask
 from hostrouting.overlap.coverage import networks_of
 from hostrouting.overlap.findings import Unmendable
 from hostrouting.overlap.outcomes import sort_answers
+from hostrouting.overlap.reading import ask
 from hostrouting.overlap.wording import decided_by, ways_past
 
 if TYPE_CHECKING:

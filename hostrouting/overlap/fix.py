@@ -102,7 +102,7 @@ class Remedies:
     ) -> None:
         self._reading, self._nameservers = reading, tuple(nameservers)
         self._outcomes, self._elsewhere = _of_first_look_ups(reading, outcomes)
-        self._fib = Fib(reading.rules, reading.routes)
+        self._fib = reading.fib
         self._own_subnets = sorted(own_subnets(reading.addresses, reading.default.devs).items(), reverse=True)
         self._gateways = _gateways(reading.routes, reading.default.devs)
         self._taken = {numbers(route.destination) for route in reading.routes if _is_in_the_way(route)}

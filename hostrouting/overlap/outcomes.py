@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
-    from hostrouting.kernel.fib import Fib
-    from hostrouting.overlap.asking import Answer
-    from hostrouting.overlap.reading import Reading
+    from hostrouting.overlap.reading import Answer, Reading
 
     Outcomes = Mapping[IPv4Address, tuple["Outcome", ...]]
 
@@ -86,12 +84,6 @@ class _Sorter:
         self._overlap, self._reading, self._expected = overlap, reading, expected
         self._is_container: dict[str, bool] = {}
 
-    @cached_property
-    def _fib(self) -> Fib:
-        from hostrouting.kernel.fib import Fib
-
-        return Fib(self._reading.rules, self._reading.routes)
-
     def sort(self, answers: Sequence[Answer]) -> Iterator[Outcome]:
         first = self._sort(answers[0])
         yield first
@@ -126,7 +118,7 @@ class _Sorter:
 
     def _is_of_table_local(self, answer: Answer) -> bool:
         """The kernel names table main for the entries of both, as long as they are one trie (fib_trie_unmerge)."""
-        entry, route = self._fib.longest_match(Table.LOCAL, answer.lookup.address), answer.lookup.route
+        entry, route = self._reading.fib.longest_match(Table.LOCAL, answer.lookup.address), answer.lookup.route
         if entry is None or route is None:
             return False
         return (entry.destination, entry.type) == (route.destination, route.type)
@@ -135,7 +127,7 @@ class _Sorter:
         lookup = answer.lookup
         if lookup.discarded_by is None:
             return Outcome(FindingKind.NO_ROUTE, answer)
-        entry = self._fib.decide(lookup.address, answer.source or NO_SOURCE, is_tcp=answer.is_tcp).route
+        entry = self._reading.fib.decide(lookup.address, answer.source or NO_SOURCE, is_tcp=answer.is_tcp).route
         route = entry if entry is not None and entry.type is lookup.discarded_by else None
         if route is not None and self._expected.devs is None and self._is_of_cni(route):
             return Outcome(NoteKind.CNI_DISCARD, answer, (), route)

@@ -1,22 +1,62 @@
-"""Pure: a host at one moment, as far as a check judges it."""
+"""A host at one moment, as far as a check judges it: read in one state of its tables, and of large ones no more.
+
+The look-ups are those that a socket of this host makes, and all of them are to go right. A datagram of no connection
+goes by the first look-up. Whatever connects is looked up again, from the source that the first answer chose
+(ip_route_connect in include/net/route.h), which matters where a policy rule asks for a source.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.kernel.default_route import default_route
+from hostrouting.kernel.nexthops import sources
+from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
+from hostrouting.model.routes import Protocol
+from hostrouting.model.rules import Rule
+from hostrouting.overlap.coverage import are_within, suspect_networks, tiling_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from ipaddress import IPv4Address, IPv4Network
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from ipaddress import IPv4Address
 
+    from hostrouting.config.overlap import RouteOverlap
+    from hostrouting.kernel.fib import Fib
+    from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.links import Address, Link
-    from hostrouting.model.routes import Route
-    from hostrouting.model.rules import Rule
-    from hostrouting.overlap.asking import Answer
+    from hostrouting.model.routes import Lookup, Route
     from hostrouting.overlap.coverage import Tiling
+    from phases import CancelScope
+
+
+# Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
+_ATTEMPTS = 16
+
+# For a first guess: as if no policy rule were there.
+_PLAIN_RULES = (Rule(32766, protocol=Protocol.KERNEL),)
+
+# What a reading is made of: default route, addresses, rules and entries.
+_Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
+
+
+@attrs.frozen
+class Answer:
+    """What a look-up said.
+
+    Args:
+        lookup: the answer.
+        source: which it was asked from; None: the first look-up, which chooses one.
+        is_tcp: whether it was TCP's, else UDP's.
+    """
+
+    lookup: Lookup
+    source: IPv4Address | None = None
+    is_tcp: bool = False
 
 
 @attrs.frozen
@@ -40,6 +80,118 @@ class Reading:
     routes: Sequence[Route]
     tiling: Tiling
     answers: Mapping[IPv4Address, tuple[Answer, ...]]
+
+    @cached_property
+    def fib(self) -> Fib:
+        """What its tables and rules say."""
+        from hostrouting.kernel.fib import Fib
+
+        return Fib(self.rules, self.routes)
+
+
+def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Reading | None:
+    """Read tables and the kernel's answers that belong to them.
+
+    Args:
+        overlap: the expected CIDRs.
+        backend: the kernel.
+        scope: ends it between two looks.
+
+    Returns:
+        The reading; None without a default route.
+
+    Raises:
+        RouteError: the kernel can't be asked, or what matters of the tables changed each time that it was read.
+    """
+    for _ in range(_ATTEMPTS):
+        scope.check()
+        with backend.noticing_changes() as may_have_changed:
+            tables = _read_tables(overlap, backend)
+            reading = None if tables is None else _ask_about(overlap, tables, backend)
+            # Most changes are of routes that don't matter here.
+            if not may_have_changed() or tables == _read_tables(overlap, backend):
+                return reading
+    raise RouteError(f"the routes changed while they were read, {_ATTEMPTS} times over; try again later")
+
+
+def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None:
+    defaults = backend.default_routes()
+    default = default_route(defaults)
+    if default is None:
+        return None
+    addresses, rules = backend.addresses(), backend.rules()
+    cidrs, devs, besides = _cidrs(overlap), default.devs, _besides(overlap, default)
+    # Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
+    connected = [address.network for address in addresses if address.dev not in devs]
+    single = [IPv4Network(end) for each in addresses for end in (each.local, each.network.broadcast_address)]
+    foretold = suspect_networks(
+        cidrs, expected_devs=devs, rules=_PLAIN_RULES, routes=(), besides=(*besides, *connected, *single)
+    )
+    routes = backend.routes_except(devs, inside=foretold)
+    told = suspect_networks(cidrs, expected_devs=devs, rules=rules, routes=routes, besides=besides)
+    if not are_within(told, foretold):
+        routes = backend.routes_except(devs, inside=told)
+    return default, addresses, rules, tuple(dict.fromkeys((*defaults, *routes)))
+
+
+def _cidrs(overlap: RouteOverlap) -> list[IPv4Network]:
+    return [expected.cidr for expected in overlap.expected_cidrs]
+
+
+def _besides(overlap: RouteOverlap, default: Route) -> list[IPv4Network]:
+    """What is to be looked into whatever routes there are: also where even the default route may be wrong."""
+    elsewhere = (each.cidr for each in overlap.expected_cidrs if not each.is_default(default.devs))
+    return [*overlap.foreseen, *elsewhere]
+
+
+def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
+    default, addresses, rules, routes = tables
+    tiling = tiling_of(
+        _cidrs(overlap),
+        expected_devs=default.devs,
+        rules=rules,
+        routes=routes,
+        besides=_besides(overlap, default),
+        borders=own_subnets(addresses, default.devs),
+    )
+    answers = ask(tiling.questions, rules, addresses, backend.lookup)
+    return Reading(default, backend.links(), addresses, rules, routes, tiling, answers)
+
+
+def ask(
+    addresses: Sequence[IPv4Address],
+    rules: Sequence[Rule],
+    own: Sequence[Address],
+    look_up: Callable[..., Sequence[Lookup]],
+) -> dict[IPv4Address, tuple[Answer, ...]]:
+    """Make every look-up that a socket may make, and none that the rules have no use for.
+
+    Args:
+        addresses: to send to.
+        rules: of the host; without any for a source there is no second look-up, without any for a protocol none of TCP.
+        own: the host's addresses.
+        look_up: ``RouteBackend.lookup``, or a model of it.
+
+    Returns:
+        For each address the answers: those of UDP first, of a protocol first the one without a source.
+
+    Raises:
+        RouteError: the kernel can't be asked.
+    """
+    has_source = any(rule.source is not None for rule in rules)
+    has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
+    found: dict[IPv4Address, list[Answer]] = {address: [] for address in addresses}
+    for is_tcp in (False, True) if has_protocol else (False,):
+        by_source: dict[IPv4Address, list[IPv4Address]] = {}
+        for lookup in look_up(addresses, is_tcp=is_tcp):
+            found[lookup.address].append(Answer(lookup, None, is_tcp))
+            if has_source and lookup.route is not None:
+                for source in sources(lookup.route, own):
+                    by_source.setdefault(source, []).append(lookup.address)
+        for source, asked in by_source.items():
+            for lookup in look_up(asked, source=source, is_tcp=is_tcp):
+                found[lookup.address].append(Answer(lookup, source, is_tcp))
+    return {address: tuple(answers) for address, answers in found.items()}
 
 
 def pending_devs(links: Sequence[Link], addresses: Sequence[Address], default_devs: Sequence[str]) -> tuple[str, ...]:

@@ -13,12 +13,11 @@ from hostrouting import Finding, Note, RouteOverlap
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap.asking import Answer
 from hostrouting.overlap.coverage import Tile, Tiling, tiling_of
 from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.overlap.judge import judge
 from hostrouting.overlap.outcomes import sort_answers
-from hostrouting.overlap.reading import Reading, pending_devs
+from hostrouting.overlap.reading import Answer, Reading, pending_devs
 
 CIDR = IPv4Network("172.16.0.0/16")
 PROBE = CIDR.network_address
