@@ -53,7 +53,6 @@ PURE = (
     "hostrouting.overlap.findings",
     "hostrouting.overlap.fix",
     "hostrouting.overlap.judge",
-    "hostrouting.overlap.outcomes",
     "hostrouting.overlap.wording",
     "hostrouting.azure.config",
     "hostrouting.azure.probe.plan",

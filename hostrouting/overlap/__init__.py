@@ -1,4 +1,4 @@
-"""The way of an expected CIDR: reading -> outcomes -> judge -> fix.
+"""The way of an expected CIDR: reading -> judge -> fix.
 
 ``check`` goes it; ``findings`` are its result, ``wording`` and ``markers`` what people and other programs get of that.
 Other rooms import the modules named here, and no others.

@@ -14,8 +14,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
 from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
-from hostrouting.overlap.judge import judge, judged_cidr
-from hostrouting.overlap.outcomes import sort_answers
+from hostrouting.overlap.judge import judge, judged_cidr, sort_answers
 from hostrouting.overlap.reading import pending_devs, read_host
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import attrs
 from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.overlap.coverage import networks_of
 from hostrouting.overlap.findings import Unmendable
-from hostrouting.overlap.outcomes import sort_answers
+from hostrouting.overlap.judge import sort_answers
 from hostrouting.overlap.reading import ask
 from hostrouting.overlap.wording import decided_by, ways_past
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib
     from hostrouting.model.routes import Lookup, Route
     from hostrouting.overlap.coverage import Tile
-    from hostrouting.overlap.outcomes import Outcome
+    from hostrouting.overlap.judge import Outcome
     from hostrouting.overlap.reading import Reading
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
     from hostrouting.overlap.coverage import Tile
     from hostrouting.overlap.findings import Finding
-    from hostrouting.overlap.outcomes import Outcome, Outcomes
+    from hostrouting.overlap.judge import Outcome, Outcomes
     from hostrouting.overlap.reading import Reading
 
 

@@ -1,15 +1,20 @@
-"""Pure: what the answers mean -> what leaves by a wrong interface, and what is worth a note.
+"""Pure: what each of the kernel's answers means: as expected, a failure, or worth a note; and how it is told.
 
 Tiles of a CIDR whose outcomes are alike are told of together.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from functools import cache, cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel.rules import is_about_other_packets
-from hostrouting.model.routes import Table
+import attrs
+
+from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets
+from hostrouting.model.links import is_like
+from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.text import shortened
 from hostrouting.overlap.cover import Piece, fewest_prefixes
 from hostrouting.overlap.coverage import networks_of
@@ -17,16 +22,175 @@ from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, Note,
 from hostrouting.overlap.reading import pending_devs
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
     from hostrouting.overlap.coverage import Tile, Tiling
-    from hostrouting.overlap.outcomes import Outcome, Outcomes
-    from hostrouting.overlap.reading import Reading
+    from hostrouting.overlap.reading import Answer, Reading
 
+    Outcomes = Mapping[IPv4Address, tuple["Outcome", ...]]
+    # The tiles of which something is told together, each with the outcome that it is told for.
+    _Group = list[tuple[Tile, "Outcome"]]
+
+# Calico's blackhole of its own block has protocol 80; BIRD's has 12.
+_CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
 # A line is for people; all of them are in the report's lists.
 _SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8
+
+# What is said of one, and of several.
+_OWN = {
+    NoteKind.LOCAL: ("is an address of this host", "are addresses of this host"),
+    NoteKind.BROADCAST: ("is a broadcast address", "are broadcast addresses"),
+}
+_OTHERS = {
+    NoteKind.CONTAINER: ("a container interface", "container interfaces"),
+    NoteKind.ALLOWED: ("an allowed interface", "allowed interfaces"),
+}
+
+
+# --- what an answer means ------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Outcome:
+    """What an answer means.
+
+    Args:
+        kind: of the failure or note; None: as expected.
+        answer: the kernel's.
+        devs: what to name: the interfaces that it leaves by, of a container's or an allowed one only those.
+        route: the entry that wins or discards; None if there is none.
+        is_lost: of an own or a broadcast address: whether it hides one of the cluster's.
+    """
+
+    kind: FindingKind | NoteKind | None
+    answer: Answer
+    devs: tuple[str, ...] = ()
+    route: Route | None = None
+    is_lost: bool = False
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it is none that is only noted."""
+        return isinstance(self.kind, FindingKind)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether no route changes it: an own or a broadcast address."""
+        return self.kind in _OWN
+
+    @cached_property
+    def group(self) -> Hashable:
+        """What it is told of together with, of one CIDR."""
+        if self.is_failure:
+            return (self.kind, self.devs, self.answer.source)
+        return (self.kind, self.is_lost, self.route if self.kind is NoteKind.CNI_DISCARD else None)
+
+
+def sort_answers(overlap: RouteOverlap, reading: Reading) -> dict[ExpectedCidr, Outcomes]:
+    """What the kernel's answers mean to each expected CIDR.
+
+    Args:
+        overlap: the CIDRs, and what may carry them besides.
+        reading: the host.
+
+    Returns:
+        For each CIDR and question what its first answer means, and then each failure of the other answers that this
+        one doesn't tell of. What holds for a CIDR holds for all that expect the same interfaces.
+    """
+    sorters = {expected.devs: _Sorter(overlap, reading, expected) for expected in overlap.expected_cidrs}
+    by_devs = {
+        devs: {question: tuple(sorter.sort(found)) for question, found in reading.answers.items()}
+        for devs, sorter in sorters.items()
+    }
+    return {expected: by_devs[expected.devs] for expected in overlap.expected_cidrs}
+
+
+class _Sorter:
+    def __init__(self, overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> None:
+        self._reading, self._expected = reading, expected
+        # Who names interfaces means these alone.
+        is_exempting = expected.devs is None
+        self._allowed_devs = overlap.allowed_devs if is_exempting else ()
+        container_devs = overlap.container_devs if is_exempting else ()
+        self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
+
+    def sort(self, answers: Sequence[Answer]) -> Iterator[Outcome]:
+        first = self._sort(answers[0])
+        yield first
+        connects = any(answer.is_tcp and answer.source is not None for answer in answers)
+        more: dict[Hashable, Outcome] = {first.group: first}
+        for answer in answers[1:]:
+            if answer.is_tcp and answer.source is None and connects:
+                continue  # it only chooses the source: TCP sends nothing unconnected
+            outcome = self._sort(answer)
+            if outcome.is_failure and (outcome.kind, outcome.devs, None) not in more:
+                more.setdefault(outcome.group, outcome)
+        yield from sorted([*more.values()][1:], key=lambda outcome: int(outcome.answer.source or 0))
+
+    def _sort(self, answer: Answer) -> Outcome:
+        route = answer.lookup.route
+        if route is None:
+            return self._discarded(answer)
+        is_own = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_of_table_local(answer)
+        # What a local entry of another table takes never leaves this host, whatever its device.
+        devs = ("lo",) if route.type is RouteType.LOCAL and not is_own else route.devs
+        foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._reading.default.devs))
+        if is_own:
+            kind = NoteKind.LOCAL if route.type is RouteType.LOCAL else NoteKind.BROADCAST
+            return Outcome(kind, answer, devs, route, is_lost=bool(set(foreign) - {"lo"}))
+        if devs and not foreign:
+            return Outcome(None, answer, devs, route)
+        if devs and all(map(self._belongs_to_pods, foreign)):
+            return Outcome(NoteKind.CONTAINER, answer, foreign, route)
+        if devs and all(self._belongs_to_pods(dev) or is_like(dev, self._allowed_devs) for dev in foreign):
+            return Outcome(NoteKind.ALLOWED, answer, foreign, route)
+        return Outcome(FindingKind.OVERLAP, answer, devs, route)
+
+    def _is_of_table_local(self, answer: Answer) -> bool:
+        """The kernel names table main for the entries of both, as long as they are one trie (fib_trie_unmerge)."""
+        entry, route = self._reading.fib.longest_match(Table.LOCAL, answer.lookup.address), answer.lookup.route
+        if entry is None or route is None:
+            return False
+        return (entry.destination, entry.type) == (route.destination, route.type)
+
+    def _discarded(self, answer: Answer) -> Outcome:
+        lookup = answer.lookup
+        if lookup.discarded_by is None:
+            return Outcome(FindingKind.NO_ROUTE, answer)
+        entry = self._reading.fib.decide(lookup.address, answer.source or NO_SOURCE, is_tcp=answer.is_tcp).route
+        route = entry if entry is not None and entry.type is lookup.discarded_by else None
+        if route is not None and self._expected.devs is None and self._is_of_cni(route):
+            return Outcome(NoteKind.CNI_DISCARD, answer, (), route)
+        return Outcome(FindingKind.BLACKHOLE, answer, (), route)
+
+    def _is_of_cni(self, discard: Route) -> bool:
+        """CNIs blackhole their own block, with the routes to their pods inside it, in the same table.
+
+        A discarded default is nobody's block.
+        """
+        block = discard.destination
+        if block.prefixlen == 0:
+            return False
+        if discard.protocol in _CNI_PROTOCOLS:
+            return True
+        pods = self._pod_networks.get(discard.table, [])
+        position = bisect_left(pods, (int(block.network_address), block.prefixlen))
+        return position < len(pods) and pods[position][0] <= int(block.broadcast_address)
+
+    @cached_property
+    def _pod_networks(self) -> dict[int, list[tuple[int, int]]]:
+        """For each table the networks of its routes to container interfaces, by their first address."""
+        networks: dict[int, list[tuple[int, int]]] = {}
+        for route in self._reading.routes:
+            if any(dev not in self._reading.default.devs and self._belongs_to_pods(dev) for dev in route.devs):
+                place = (int(route.destination.network_address), route.destination.prefixlen)
+                networks.setdefault(route.table, []).append(place)
+        return {table: sorted(found) for table, found in networks.items()}
+
+
+# --- how it is told ------------------------------------------------------------------------------------------------
 
 
 def judge(
@@ -46,19 +210,16 @@ def judge(
     notes: list[Note] = []
     for expected, found in outcomes.items():
         tiles = reading.tiling.of(expected.cidr)
+        own = [tile for tile in tiles if found[tile.question][0].is_own]
         for group in _groups(tiles, found):
             _, outcome = group[0]
             if outcome.is_failure:
-                part = _about(tiles, found, outcome)
+                part = around((tile for tile, _ in group), own)
                 findings.append(_finding(expected, group, reading.default.devs, part))
             else:
                 notes.append(_note(expected.cidr, group))
         notes += _foreseen(expected.cidr, overlap.foreseen, reading, found)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
-
-
-# The tiles of which something is told together, each with the outcome that it is told for.
-_Group = list[tuple["Tile", "Outcome"]]
 
 
 def _groups(tiles: Iterable[Tile], outcomes: Outcomes) -> Iterable[_Group]:
@@ -70,15 +231,11 @@ def _groups(tiles: Iterable[Tile], outcomes: Outcomes) -> Iterable[_Group]:
     return groups.values()
 
 
-def _about(tiles: Iterable[Tile], outcomes: Outcomes, failure: Outcome) -> Sequence[IPv4Network]:
+def around(failing: Iterable[Tile], noted: Iterable[Tile]) -> list[IPv4Network]:
     """Where a failure is, in a few prefixes: own and broadcast addresses, which are noted, count as part of it."""
-    pieces = []
-    for tile in tiles:
-        found = outcomes[tile.question]
-        is_target = any(outcome.group == failure.group for outcome in found)
-        is_free = is_target or found[0].kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
-        pieces.append(Piece(tile.first, tile.last, is_target, most=32 if is_free else -1))
-    return fewest_prefixes(pieces)
+    pieces = {tile.first: Piece(tile.first, tile.last, is_target=False) for tile in noted}
+    pieces |= {tile.first: Piece(tile.first, tile.last, is_target=True) for tile in failing}
+    return fewest_prefixes([pieces[first] for first in sorted(pieces)])
 
 
 def _finding(
@@ -122,24 +279,16 @@ def _note(cidr: IPv4Network, group: _Group) -> Note:
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     by = shortened(devs, ",", _SHOWN_DEVS)
     part = _part(cidr, ranges)
-    is_one = sum(network.num_addresses for network in ranges) == 1
-    if kind in (NoteKind.LOCAL, NoteKind.BROADCAST):
-        whose = "address of this host" if kind is NoteKind.LOCAL else "broadcast address"
-        if is_one:
-            what = f"is {'an' if kind is NoteKind.LOCAL else 'a'} {whose}"
-        else:
-            what = f"are {whose.replace('address', 'addresses', 1)}"
-        message = f"{part} {what}{f' on {by}' if by else ''}; no route can change that"
+    if kind in _OWN:
+        is_one = sum(network.num_addresses for network in ranges) == 1
+        message = f"{part} {_OWN[kind][not is_one]}{f' on {by}' if by else ''}; no route can change that"
         if outcome.is_lost:
-            message += f", so nothing in the cluster that has {'this address' if is_one else 'one of them'}"
-            message += " can be reached"
+            which = "this address" if is_one else "one of them"
+            message += f", so nothing in the cluster that has {which} can be reached"
     elif kind is NoteKind.CNI_DISCARD:
         message = f"{part} is discarded by {outcome.route}, a CNI's own block"
     else:
-        whose = "container" if kind is NoteKind.CONTAINER else "allowed"
-        article = "an" if whose == "allowed" else "a"
-        what = f"{article} {whose} interface" if len(devs) == 1 else f"{whose} interfaces"
-        message = f"{part} routes via {by}, {what}"
+        message = f"{part} routes via {by}, {_OTHERS[kind][len(devs) != 1]}"
     return Note(kind, message, cidr, devs, ranges)
 
 
@@ -157,21 +306,15 @@ def judged_cidr(cidr: IPv4Network, tiling: Tiling, outcomes: Outcomes) -> Judged
         tiling: of the expected CIDRs.
         outcomes: of ``sort_answers``.
     """
-    segments: list[Segment] = []
-    first, last, said = 0, -1, None
+    spans: list[tuple[int, int, tuple[FindingKind | NoteKind | None, bool, tuple[str, ...]]]] = []
     for tile in tiling.of(cidr):
         found = outcomes[tile.question]
         outcome = next((each for each in found if each.is_failure), found[0])
-        says = (outcome.kind, outcome.is_failure, outcome.devs)
-        if said is not None and (says != said or tile.first != last + 1):
-            segments.append(Segment(IPv4Address(first), IPv4Address(last), *said))
-            said = None
-        if said is None:
-            first, said = tile.first, says
-        last = tile.last
-    if said is not None:
-        segments.append(Segment(IPv4Address(first), IPv4Address(last), *said))
-    return JudgedCidr(cidr, tuple(segments))
+        first, said = tile.first, (outcome.kind, outcome.is_failure, outcome.devs)
+        if spans and spans[-1][1:] == (first - 1, said):
+            first, _, _ = spans.pop()
+        spans.append((first, tile.last, said))
+    return JudgedCidr(cidr, tuple(Segment(IPv4Address(first), IPv4Address(last), *said) for first, last, said in spans))
 
 
 def _foreseen(

@@ -15,8 +15,7 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Proto
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.coverage import Tile, Tiling, tiling_of
 from hostrouting.overlap.findings import FindingKind, NoteKind
-from hostrouting.overlap.judge import judge
-from hostrouting.overlap.outcomes import sort_answers
+from hostrouting.overlap.judge import judge, sort_answers
 from hostrouting.overlap.reading import Answer, Reading, pending_devs
 
 CIDR = IPv4Network("172.16.0.0/16")
