@@ -55,6 +55,12 @@ def numbers(network: IPv4Network) -> Prefix:
     return int(network.network_address), network.prefixlen
 
 
+def ends(prefix: Prefix) -> tuple[int, int]:
+    """The first and the last address of a prefix."""
+    first, length = prefix
+    return first, first | (0xFFFFFFFF >> length)
+
+
 def network_of(first: int, length: int) -> IPv4Network:
     """``IPv4Network((first, length))`` in half the time, from one that has been checked; there are no host bits."""
     if length > _COPIED_LENGTH_MAX:

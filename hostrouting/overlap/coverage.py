@@ -24,7 +24,7 @@ import attrs
 
 from hostrouting.kernel.rules import matches
 from hostrouting.model.parsing import RESERVED
-from hostrouting.model.prefixes import PrefixSet, numbers
+from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import RouteType, Table
 from hostrouting.model.rules import RuleAction
 
@@ -103,7 +103,7 @@ def tiling_of(
     inner = set(map(numbers, borders))
     for route in routes:
         is_plain = _is_plain(route, devs)
-        if route.tos == 0 and spans.overlaps(*_ends(prefix := numbers(route.destination))):
+        if route.tos == 0 and spans.overlaps(*ends(prefix := numbers(route.destination))):
             (inner if is_plain else suspects).add(prefix)
         if not is_plain:
             inner |= {(int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address)}
@@ -111,14 +111,11 @@ def tiling_of(
     cuts = {*map(numbers, (*cidrs, *RESERVED)), *suspects, *(prefix for prefix in inner if shadows.covers(prefix))}
     tiles = _lay(sorted(cut for cut in cuts if spans.covers(cut)))
     firsts = [tile.first for tile in tiles]
-    places = {cidr: numbers(cidr) for cidr in cidrs}
-    return Tiling(
-        tiles,
-        {
-            cidr: (bisect_left(firsts, first), bisect_right(firsts, first + _size(length) - 1))
-            for cidr, (first, length) in places.items()
-        },
-    )
+    by_cidr: dict[IPv4Network, tuple[int, int]] = {}
+    for cidr in cidrs:
+        first, last = ends(numbers(cidr))
+        by_cidr[cidr] = (bisect_left(firsts, first), bisect_right(firsts, last))
+    return Tiling(tiles, by_cidr)
 
 
 def suspect_networks(
@@ -163,15 +160,6 @@ def _beside_routes(rules: Sequence[Rule], besides: Iterable[IPv4Network]) -> set
     """The prefixes that are to be looked into, whatever routes there are."""
     suspects = {*map(numbers, besides), *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
     return suspects if _has_floor(rules) else {*suspects, (0, 0)}
-
-
-def _size(length: int) -> int:
-    return 1 << (32 - length)
-
-
-def _ends(prefix: Prefix) -> tuple[int, int]:
-    first, length = prefix
-    return first, first + _size(length) - 1
 
 
 def _is_plain(route: Route, expected_devs: frozenset[str]) -> bool:
@@ -220,15 +208,16 @@ def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
                 tiles.append(Tile(position, last, question))
             position = last + 1
 
-    for first, length in cuts:
+    for cut in cuts:
+        first, last = ends(cut)
         while open_ and open_[-1][0] < first:
             lay(open_[-1][0])
             open_.pop()
         if open_:
             lay(first - 1)
         position = first
-        is_reserved = bool(open_ and open_[-1][2]) or (first, length) in reserved
-        open_.append((first + _size(length) - 1, None, is_reserved))
+        is_reserved = bool(open_ and open_[-1][2]) or cut in reserved
+        open_.append((last, None, is_reserved))
     while open_:
         lay(open_[-1][0])
         open_.pop()
@@ -237,13 +226,9 @@ def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
 
 def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
     """The fewest CIDRs that are together some tiles, which come in the order of their addresses."""
-    networks: list[IPv4Network] = []
-    first = last = -1
+    spans: list[tuple[int, int]] = []
     for tile in tiles:
-        if tile.first != last + 1 and first >= 0:
-            networks += summarize_address_range(IPv4Address(first), IPv4Address(last))
-            first = -1
-        first, last = tile.first if first < 0 else first, tile.last
-    if first >= 0:
-        networks += summarize_address_range(IPv4Address(first), IPv4Address(last))
-    return tuple(networks)
+        first = spans.pop()[0] if spans and spans[-1][1] == tile.first - 1 else tile.first
+        spans.append((first, tile.last))
+    ranges = (summarize_address_range(IPv4Address(first), IPv4Address(last)) for first, last in spans)
+    return tuple(network for networks in ranges for network in networks)

@@ -13,7 +13,6 @@ shorter than its entry in main, which then change nothing there::
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from fnmatch import fnmatchcase
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
@@ -23,14 +22,16 @@ import attrs
 from hostrouting.config.routing import ONLINK, StaticRoute
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.errors import RouteError
+from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_device
-from hostrouting.model.prefixes import numbers
+from hostrouting.model.prefixes import ends, numbers
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.model.rules import RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.cover import Piece, fewest_prefixes
 from hostrouting.overlap.coverage import networks_of
-from hostrouting.overlap.findings import NoteKind, Remedy, Unmendable
+from hostrouting.overlap.findings import Remedy, Unmendable
+from hostrouting.overlap.judge import around
 from hostrouting.overlap.reading import own_subnets
 from hostrouting.overlap.wording import decided_by, ways_past
 from hostrouting.routes.plan import plan_routes
@@ -64,25 +65,24 @@ class _Stake:
     """What an answer asks of the routes that cover its addresses.
 
     Args:
-        above: where it is a target, a route must be longer than this to mend it; -1: any mends it.
-        is_target: whether it fails and a route can mend it.
-        reason: why it fails and none can.
+        above: it fails, and a route that is longer than this mends it (-1: any does); None: else.
+        reason: why it fails and no route can mend it.
         most: what is longer would change it; -1: whatever covers it.
         holder: instead of ``most`` the entry of table main that holds it; what is shorter changes nothing.
     """
 
-    above: int = -1
-    is_target: bool = False
+    above: int | None = None
     reason: str = ""
     most: int = -1
-    holder: IPv4Network | None = None
+    holder: Route | None = None
 
     def most_for(self, tile: Tile) -> int:
         """``most`` for some of its addresses: a large table isn't cut at each of its entries."""
         if self.holder is None:
             return self.most
-        first, length = numbers(self.holder)
-        return length - 1 if first <= tile.first and tile.last <= first | (0xFFFFFFFF >> length) else -1
+        destination = self.holder.destination
+        first, last = ends(numbers(destination))
+        return destination.prefixlen - 1 if first <= tile.first and tile.last <= last else -1
 
 
 class Remedies:
@@ -102,10 +102,20 @@ class Remedies:
     ) -> None:
         self._reading, self._nameservers = reading, tuple(nameservers)
         self._outcomes, self._elsewhere = _of_first_look_ups(reading, outcomes)
-        self._fib = reading.fib
-        self._own_subnets = sorted(own_subnets(reading.addresses, reading.default.devs).items(), reverse=True)
-        self._gateways = _gateways(reading.routes, reading.default.devs)
-        self._taken = {numbers(route.destination) for route in reading.routes if _is_in_the_way(route)}
+        self._fib, self._tiles = reading.fib, reading.tiling.tiles
+        self._firsts, self._lasts = [tile.first for tile in self._tiles], [tile.last for tile in self._tiles]
+        devs = reading.default.devs
+        self._own_subnets = sorted(own_subnets(reading.addresses, devs).items(), reverse=True)
+        # The gateways behind all other interfaces, each with a route by it.
+        self._gateways = {
+            (hop.gateway, hop.dev): route for route in reading.routes for hop in route.hops if hop.dev not in devs
+        }
+        # Where a static route to the same destination would be refused.
+        self._taken = {
+            numbers(route.destination)
+            for route in reading.routes
+            if route.table == Table.MAIN and (route.is_connected or (route.tos == 0 and route.metric == 0))
+        }
         self._stakes = {question: self._stake(question, outcome) for question, outcome in self._outcomes.items()}
 
     def fix_of(self, finding: Finding) -> tuple[StaticRoute, ...]:
@@ -121,77 +131,78 @@ class Remedies:
 
     def of_all(self) -> tuple[Remedy, Fib]:
         """What mends all failures together, proven on the tables as they would be before it is told; and these."""
-        tiles = self._reading.tiling.tiles
-        entries = self._entries(tiles, lambda _: True)
+        entries = self._entries(self._tiles, lambda _: True)
+        mended = dict.fromkeys(first for entry in entries for first in self._mended_by(entry))
+        stakes = [(tile, self._stakes[tile.question]) for tile in self._tiles]
+        targets = [tile for tile, stake in stakes if stake.above is not None]
+        taken = "a route that isn't used has this very destination and metric: remove it"
+        reasons = [(tile, stake.reason) for tile, stake in stakes if stake.reason]
+        reasons += [(tile, taken) for tile in targets if tile.first not in mended]
         left: dict[tuple[tuple[str, ...], str], list[Tile]] = {}
-        for tile in tiles:
-            if reason := self._stakes[tile.question].reason:
-                left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
-        for tile in self._left_out(tiles, entries):
-            reason = "a route that isn't used has this very destination and metric: remove it"
+        for tile, reason in reasons:
             left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
+        own = [tile for tile in self._tiles if self._outcomes[tile.question].is_own]
         unmendable = [
-            Unmendable(networks_of(group), devs, reason, self._around(group)) for (devs, reason), group in left.items()
+            Unmendable(networks_of(group), devs, reason, tuple(around(group, own)))
+            for (devs, reason), group in left.items()
         ]
-        mended = self._mended(entries)
-        if isinstance(mended, Fib):
-            return Remedy(entries, tuple(unmendable), tuple(self._consequences(entries))), mended
-        targets = networks_of(tile for tile in tiles if self._stakes[tile.question].is_target)
-        return Remedy((), (*unmendable, Unmendable(targets, (), mended))), self._fib
-
-    def _around(self, group: Sequence[Tile]) -> tuple[IPv4Network, ...]:
-        """Some tiles in a few prefixes, with the own and broadcast addresses among them."""
-        noted = (NoteKind.LOCAL, NoteKind.BROADCAST)
-        free = [tile for tile in self._reading.tiling.tiles if self._outcomes[tile.question].kind in noted]
-        pieces = [Piece(tile.first, tile.last, is_target=True) for tile in group]
-        pieces += [Piece(tile.first, tile.last, is_target=False) for tile in free]
-        return tuple(fewest_prefixes(sorted(pieces, key=lambda piece: piece.first)))
+        tables = self._tables_with(entries, map(IPv4Address, mended))
+        if isinstance(tables, Fib):
+            return Remedy(entries, tuple(unmendable), tuple(self._consequences(entries))), tables
+        return Remedy((), (*unmendable, Unmendable(networks_of(targets), (), tables))), self._fib
 
     # --- one answer --------------------------------------------------------------------------------------------
 
     def _stake(self, address: IPv4Address, outcome: Outcome) -> _Stake:
-        if outcome.kind in (NoteKind.LOCAL, NoteKind.BROADCAST):
+        if outcome.is_own:
             # A longer route would change it only if table main is asked first and passes it on (suppressed, throw).
-            beaten, reason = self._beaten(address)
-            return _Stake(most=32 if reason else beaten)
+            beaten = self._beaten(address)
+            return _Stake(most=beaten if isinstance(beaten, int) else 32)
         route = outcome.route
-        is_of_main = route is not None and route.table == Table.MAIN
+        entry = route if route is not None and route.table == Table.MAIN else None
         if not outcome.is_failure:
             # Where a rule decides before main, an entry would be seen not to win, and refused.
-            return _Stake(holder=route.destination if route is not None and is_of_main else None)
+            return _Stake(holder=entry)
+        if reason := self._not_ours_to_mend(address, outcome):
+            return _Stake(reason=reason)
+        holder = entry or self._fib.longest_match(Table.MAIN, address)
+        above = self._owner(outcome.devs) or self._above(address, outcome.devs)
+        return _Stake(above, holder=holder) if isinstance(above, int) else _Stake(reason=above, holder=holder)
+
+    def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
         if (expected := self._elsewhere.get(address)) is not None:
-            devs = ",".join(self._reading.default.devs)
-            return _Stake(reason=f"{expected} is expected, and the default route leaves by {devs}")
+            return f"{expected} is expected, and the default route leaves by {','.join(self._reading.default.devs)}"
         predicted, answer = self._fib.lookup(address), outcome.answer.lookup
         if (_place(predicted.route), predicted.errno) != (_place(answer.route), answer.errno):
-            reason = "the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch"
-            return _Stake(reason=f"{reason} {address}")
-        entry = route if is_of_main else self._fib.longest_match(Table.MAIN, address)
-        return attrs.evolve(self._failing(address, outcome), holder=None if entry is None else entry.destination)
+            return f"the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch {address}"
+        return ""
 
-    def _failing(self, address: IPv4Address, outcome: Outcome) -> _Stake:
-        beaten, reason = self._beaten(address)
-        if reason := self._owner(outcome.devs) or reason:
-            return _Stake(reason=reason)
+    def _owner(self, devs: Iterable[str]) -> str:
+        foreign = [dev for dev in devs if dev not in self._reading.default.devs]
+        owned = (
+            f"{dev} belongs to {advice}" for dev in foreign for patterns, advice in _OWNERS if is_like(dev, patterns)
+        )
+        return next(owned, "")
+
+    def _above(self, address: IPv4Address, devs: Iterable[str]) -> int | str:
+        """What a route must be longer than to mend an address; or why none can."""
+        beaten = self._beaten(address)
+        if isinstance(beaten, str):
+            return beaten
         if beaten == 32:
             entry = self._fib.longest_match(Table.MAIN, address)
-            return _Stake(reason=f"{entry} is for this address alone, and no route is longer: remove it")
-        return self._target(address, outcome.devs, beaten)
-
-    def _target(self, address: IPv4Address, devs: Iterable[str], beaten: int) -> _Stake:
+            return f"{entry} is for this address alone, and no route is longer: remove it"
         for dev in devs:
             if (route := self._gateways.get((address, dev))) is not None:
-                return _Stake(reason=f"it is the gateway of {route}: move that gateway, or remove the route")
+                return f"it is the gateway of {route}: move that gateway, or remove the route"
         subnet, dev = self._subnet_of(IPv4Network(address))
-        if len(self._reading.default.devs) > 1 and dev and not _is_nameable(dev):
-            return _Stake(reason=f"it is on the link of {dev}, a name that no config takes: rename it")
-        if subnet is not None:
-            return _Stake(above=max(beaten, subnet.prefixlen - 1), is_target=True)
-        if self._lost_gateway:
-            return _Stake(reason=self._lost_gateway)
-        return _Stake(above=beaten, is_target=True)
+        if subnet is None:
+            return self._lost_gateway or beaten
+        if len(self._reading.default.devs) > 1 and not _is_nameable(dev):
+            return f"it is on the link of {dev}, a name that no config takes: rename it"
+        return max(beaten, subnet.prefixlen - 1)
 
-    def _beaten(self, address: IPv4Address) -> tuple[int, str]:
+    def _beaten(self, address: IPv4Address) -> int | str:
         """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
         last: Rule | None = None
         for rule, found in self._fib.asked(address, has_own=True):
@@ -200,10 +211,10 @@ class Remedies:
             is_main = rule.table == Table.MAIN or (found is not None and found.table == Table.MAIN)
             shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
             if rule.action is RuleAction.TO_TABLE and is_main and rule.suppress_group is None and shortest < 32:
-                return max(-1 if found is None else found.destination.prefixlen, shortest), ""
+                return max(-1 if found is None else found.destination.prefixlen, shortest)
         if last is None or self._fib.decide(address).rule is None:
-            return 32, "no policy rule has table main asked: add one, as: ip rule add preference 32766 lookup main"
-        return 32, f"{decided_by(last)} before table main is asked: {ways_past(last, self._reading.default)}"
+            return "no policy rule has table main asked: add one, as: ip rule add preference 32766 lookup main"
+        return f"{decided_by(last)} before table main is asked: {ways_past(last, self._reading.default)}"
 
     @cached_property
     def _lost_gateway(self) -> str:
@@ -228,13 +239,6 @@ class Remedies:
             return f"{reason}; change them, or first add an entry to it alone: {entry}"
         return ""
 
-    def _owner(self, devs: Iterable[str]) -> str:
-        for dev in devs:
-            for patterns, advice in _OWNERS:
-                if dev not in self._reading.default.devs and any(fnmatchcase(dev, pattern) for pattern in patterns):
-                    return f"{dev} belongs to {advice}"
-        return ""
-
     def _subnet_of(self, network: IPv4Network) -> tuple[IPv4Network | None, str]:
         """The innermost subnet of the default interfaces that a network lies in, and whose it is."""
         return next((pair for pair in self._own_subnets if network.subnet_of(pair[0])), (None, ""))
@@ -245,21 +249,11 @@ class Remedies:
         pieces = []
         for tile in tiles:
             stake = self._stakes[tile.question]
-            if stake.is_target and is_wanted(tile.question):
+            if stake.above is not None and is_wanted(tile.question):
                 pieces.append(Piece(tile.first, tile.last, is_target=True, above=stake.above))
             else:
                 pieces.append(Piece(tile.first, tile.last, is_target=False, most=stake.most_for(tile)))
         return tuple(map(self._entry, fewest_prefixes(pieces, self._taken)))
-
-    def _left_out(self, tiles: Iterable[Tile], entries: Sequence[StaticRoute]) -> Iterable[Tile]:
-        """What none of the entries mends: addresses whose /32 is taken."""
-        chosen = {numbers(entry.destination) for entry in entries}
-        for tile in tiles:
-            stake = self._stakes[tile.question]
-            if stake.is_target and (tile.first, 32) in self._taken:
-                lengths = range(stake.above + 1, 33)
-                if chosen.isdisjoint((tile.first >> (32 - n) << (32 - n), n) for n in lengths):
-                    yield tile
 
     def _entry(self, network: IPv4Network) -> StaticRoute:
         subnet, dev = self._subnet_of(network)
@@ -267,7 +261,7 @@ class Remedies:
             return StaticRoute(network)
         return StaticRoute(network, ONLINK, dev if len(self._reading.default.devs) > 1 else None)
 
-    def _mended(self, entries: Sequence[StaticRoute]) -> Fib | str:
+    def _tables_with(self, entries: Sequence[StaticRoute], mended: Iterable[IPv4Address]) -> Fib | str:
         """The tables as they would be, by the planner; or why the entries don't do what they shall."""
         reading = self._reading
         main = [route for route in reading.routes if route.table == Table.MAIN]
@@ -280,34 +274,29 @@ class Remedies:
         if resolution.missing:
             return resolution.missing
         fib = self._fib.with_changes(add=plan.add)
-        for address in dict.fromkeys(IPv4Address(first) for entry in entries for first in self._mended_by(entry)):
+        for address in mended:
             answer = fib.lookup(address).route
             if answer is None or not set(answer.devs) <= set(reading.default.devs):
                 return f"{address} would still not leave by {','.join(reading.default.devs)}"
         return fib
 
-    def _mended_by(self, entry: StaticRoute, around: IPv4Network | None = None) -> Iterable[int]:
+    def _mended_by(self, entry: StaticRoute, within: IPv4Network | None = None) -> list[int]:
         """The first address of each piece that a tile has in an entry that mends it.
 
         Args:
             entry: that is proposed.
-            around: count only what is in this network too.
+            within: count only what is in this network too.
         """
-        first, last = _ends(entry.destination)
-        if around is not None:
-            first, last = max(first, _ends(around)[0]), min(last, _ends(around)[1])
+        first, last = ends(numbers(entry.destination))
+        if within is not None:
+            bounds = ends(numbers(within))
+            first, last = max(first, bounds[0]), min(last, bounds[1])
+        mended = []
         for position in range(bisect_left(self._lasts, first), bisect_right(self._firsts, last)):
-            stake = self._stakes[self._reading.tiling.tiles[position].question]
-            if stake.is_target and stake.above < entry.destination.prefixlen:
-                yield max(first, self._firsts[position])
-
-    @cached_property
-    def _firsts(self) -> list[int]:
-        return [tile.first for tile in self._reading.tiling.tiles]
-
-    @cached_property
-    def _lasts(self) -> list[int]:
-        return [tile.last for tile in self._reading.tiling.tiles]
+            above = self._stakes[self._tiles[position].question].above
+            if above is not None and above < entry.destination.prefixlen:
+                mended.append(max(first, self._firsts[position]))
+        return mended
 
     def _consequences(self, entries: Sequence[StaticRoute]) -> Iterable[str]:
         """What changes sides besides the expected traffic."""
@@ -318,7 +307,7 @@ class Remedies:
             if address.dev not in reading.default.devs and address.network.prefixlen < 32:
                 neighbours.setdefault(address.network, []).append(address.dev)
         for subnet, devs in neighbours.items():
-            parts = [str(entry.destination) for entry in entries if any(True for _ in self._mended_by(entry, subnet))]
+            parts = [str(entry.destination) for entry in entries if self._mended_by(entry, subnet)]
             if parts:
                 yield (
                     f"neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} are then reached by {by} "
@@ -328,7 +317,7 @@ class Remedies:
         for server in self._nameservers:
             now = self._fib.lookup(server).route
             single = IPv4Network(server)
-            if now is not None and any(True for entry in entries for _ in self._mended_by(entry, single)):
+            if now is not None and any(self._mended_by(entry, single) for entry in entries):
                 yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
 
 
@@ -359,22 +348,3 @@ def _is_nameable(dev: str) -> bool:
 
 def _place(route: Route | None) -> tuple[IPv4Network, int] | None:
     return None if route is None else (route.destination, route.metric)
-
-
-def _gateways(routes: Iterable[Route], devs: Sequence[str]) -> dict[tuple[IPv4Address, str], Route]:
-    """The gateways behind all other interfaces, each with a route by it."""
-    return {
-        (hop.gateway, hop.dev): route
-        for route in routes
-        for hop in route.hops
-        if hop.dev is not None and hop.dev not in devs and isinstance(hop.gateway, IPv4Address)
-    }
-
-
-def _is_in_the_way(route: Route) -> bool:
-    """Whether a static route to the same destination would be refused."""
-    return route.table == Table.MAIN and (route.is_connected or (route.tos == 0 and route.metric == 0))
-
-
-def _ends(network: IPv4Network) -> tuple[int, int]:
-    return int(network.network_address), int(network.broadcast_address)
