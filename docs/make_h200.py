@@ -23,6 +23,7 @@ from hostrouting.cli.output import say
 from hostrouting.cli.report import overlap_picture, overlap_text
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -198,7 +199,7 @@ def _as_warning(document: dict[str, Any]) -> dict[str, Any]:
 
 def _check(variant: Variant, host: Host) -> tuple[str, str]:
     config = Config.from_mapping(variant.config)
-    result = check_overlap(config, host.routes, phases.CancelScope(), now=lambda: TIME)
+    result = attrs.evolve(check_overlap(config, host.routes, phases.CancelScope()), time=rfc_3339(TIME))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         say(overlap_text(result, width=COLUMNS))

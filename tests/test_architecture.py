@@ -47,7 +47,6 @@ PURE = (
     "hostrouting.boot.render",
     "hostrouting.routes.formats",
     "hostrouting.routes.resolve",
-    "hostrouting.overlap.connections",
     "hostrouting.overlap.cover",
     "hostrouting.overlap.coverage",
     "hostrouting.overlap.findings",

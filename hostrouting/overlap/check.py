@@ -3,61 +3,58 @@
 from __future__ import annotations
 
 import time
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hostrouting.kernel.default_route import default_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
 from hostrouting.model.text import rfc_3339
-from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Verdict
+from hostrouting.overlap.coverage import networks_of
+from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Unmendable, Verdict
 from hostrouting.overlap.judge import judge, judged_cidr, sort_answers
-from hostrouting.overlap.reading import pending_devs, read_host
+from hostrouting.overlap.reading import ask, pending_devs, read_host
+from hostrouting.overlap.wording import decided_by, ways_past
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from ipaddress import IPv4Address
 
     from hostrouting.config.overlap import RouteOverlap
     from hostrouting.config.routing import Config
+    from hostrouting.kernel.fib import Fib
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.routes import Route
+    from hostrouting.model.routes import Lookup, Route
+    from hostrouting.overlap.coverage import Tile
     from hostrouting.overlap.findings import Finding
+    from hostrouting.overlap.judge import Outcome
     from hostrouting.overlap.reading import Reading
     from phases import CancelScope
 
 
-def unjudged(
-    config: Config, verdict: Verdict, reason: str | None = None, *, now: Callable[[], float] = time.time
-) -> OverlapReport:
+def unjudged(config: Config, verdict: Verdict, reason: str | None = None) -> OverlapReport:
     """A report without findings.
 
     Args:
         config: what was to be checked.
         verdict: the result in a word.
         reason: why the verdict is ``unknown``.
-        now: the time of day, in seconds since the epoch.
     """
     overlap = config.route_overlap
     return OverlapReport(
         verdict,
         overlap.mode,
-        rfc_3339(now()),
+        rfc_3339(time.time()),
         reason=reason,
         cidrs=tuple(dict.fromkeys(expected.cidr for expected in overlap.expected_cidrs)),
     )
 
 
 def check_overlap(
-    config: Config,
-    backend: RouteBackend,
-    scope: CancelScope,
-    *,
-    nameservers: Sequence[IPv4Address] = (),
-    now: Callable[[], float] = time.time,
+    config: Config, backend: RouteBackend, scope: CancelScope, *, nameservers: Sequence[IPv4Address] = ()
 ) -> OverlapReport:
     """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
 
@@ -66,7 +63,6 @@ def check_overlap(
         backend: the kernel to ask.
         scope: ends the wait for a default route.
         nameservers: that the host asks; the remedy tells of those that change sides.
-        now: the time of day, in seconds since the epoch.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with or the
@@ -85,32 +81,29 @@ def check_overlap(
             return None, f"an address on {', '.join(pending)}"
         return None, None
 
-    report_of = partial(unjudged, config, now=now)
     if not overlap.expected_cidrs:
-        return report_of(Verdict.OK)
+        return unjudged(config, Verdict.OK)
     try:
         look_until(backend, scope, max(config.wait_seconds, overlap.settle_seconds), look)
         reading = read_host(overlap, backend, scope)
         if reading is None:
-            return report_of(Verdict.UNKNOWN, reason=_no_default_route(backend.routes()))
+            return unjudged(config, Verdict.UNKNOWN, _no_default_route(backend.routes()))
     except RouteError as error:
-        return report_of(Verdict.UNKNOWN, reason=f"check-failed: {error}")
-    report = attrs.evolve(report_of(Verdict.OK), default_devs=reading.default.devs)
-    return _judge(report, overlap, reading, nameservers, scope)
+        return unjudged(config, Verdict.UNKNOWN, f"check-failed: {error}")
+    return _judge(config, reading, nameservers, scope)
 
 
-def _judge(
-    report: OverlapReport,
-    overlap: RouteOverlap,
-    reading: Reading,
-    nameservers: Sequence[IPv4Address],
-    scope: CancelScope,
-) -> OverlapReport:
+def _judge(config: Config, reading: Reading, nameservers: Sequence[IPv4Address], scope: CancelScope) -> OverlapReport:
+    overlap = config.route_overlap
     outcomes = sort_answers(overlap, reading)
     findings, notes = judge(overlap, reading, outcomes)
-    verdict = Verdict.OVERLAP if findings else Verdict.OK
-    judged = tuple(judged_cidr(expected.cidr, reading.tiling, found) for expected, found in outcomes.items())
-    report = attrs.evolve(report, verdict=verdict, findings=findings, notes=notes, judged=judged)
+    report = attrs.evolve(
+        unjudged(config, Verdict.OVERLAP if findings else Verdict.OK),
+        default_devs=reading.default.devs,
+        findings=findings,
+        notes=notes,
+        judged=tuple(judged_cidr(expected.cidr, reading.tiling, found) for expected, found in outcomes.items()),
+    )
     if not findings:
         return report
     from hostrouting.overlap.fix import Remedies
@@ -123,9 +116,7 @@ def _judge(
         mended.append(attrs.evolve(finding, fix=remedies.fix_of(finding)))
     remedy, tables = remedies.of_all()
     if any(len(answers) > 1 for answers in reading.answers.values()):
-        from hostrouting.overlap.connections import left_of_connections
-
-        left = left_of_connections(overlap, reading, tables)
+        left = _left_of_connections(overlap, reading, tables)
         remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
     return attrs.evolve(report, findings=tuple(mended), remedy=remedy)
 
@@ -136,3 +127,36 @@ def _no_default_route(routes: Sequence[Route]) -> str:
     if not unicast_defaults(routes):
         return f"{NO_DEFAULT_ROUTE}: table main has no unicast 0.0.0.0/0 to compare with{hint}"
     return f"{NO_DEFAULT_ROUTE}: missing is {missing_default_route(routes)}{hint}"
+
+
+def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -> tuple[Unmendable, ...]:
+    """What still fails of connections and of TCP once the first look-ups are mended, and what mends these.
+
+    A mended address has another first answer, so its connections have another source, and may meet other rules. Static
+    routes are for the first look-up of a datagram.
+    """
+
+    def look_up(addresses: Sequence[IPv4Address], **flow: Any) -> list[Lookup]:
+        return [mended.lookup(address, **flow) for address in addresses]
+
+    answers = ask(tuple(reading.answers), reading.rules, reading.addresses, look_up)
+    after = attrs.evolve(reading, routes=mended.routes, answers=answers)
+    left: dict[tuple[tuple[str, ...], str], dict[Tile, None]] = {}
+    for expected, outcomes in sort_answers(overlap, after).items():
+        for tile in reading.tiling.of(expected.cidr):
+            for outcome in outcomes[tile.question][1:]:
+                reason = _reason(outcome, mended, reading.default)
+                left.setdefault((outcome.devs, reason), {})[tile] = None
+    return tuple(
+        Unmendable(networks_of(sorted(tiles, key=lambda tile: tile.first)), devs, reason)
+        for (devs, reason), tiles in left.items()
+    )
+
+
+def _reason(outcome: Outcome, fib: Fib, default: Route) -> str:
+    answer = outcome.answer
+    rule = fib.decide(answer.lookup.address, answer.source or NO_SOURCE, is_tcp=answer.is_tcp).rule
+    whose = "TCP" if answer.source is None else f"connections from {answer.source}"
+    if rule is None:
+        return f"no policy rule leads {whose} to a route: add one, as: ip rule add preference 32766 lookup main"
+    return f"{decided_by(rule)} for {whose}: {ways_past(rule, default)}"
