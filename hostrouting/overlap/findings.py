@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.config.schema import Section, json_key
 from hostrouting.model.errors import HostRoutingError
 
 if TYPE_CHECKING:
@@ -80,18 +81,8 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON."""
-        return {
-            "kind": str(self.kind),
-            "cidr": str(self.cidr),
-            "probe": str(self.probe),
-            "devs": list(self.devs),
-            "expectedDevs": list(self.expected_devs),
-            "source": None if self.source is None else str(self.source),
-            "ranges": [str(part) for part in self.ranges],
-            "route": None if self.route is None else str(self.route),
-            "fix": [entry.to_mapping() for entry in self.fix],
-            "message": self.message,
-        }
+        names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
+        return {json_key(name): _in_json(getattr(self, name)) for name in names}
 
 
 @attrs.frozen
@@ -114,13 +105,17 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """The note as JSON."""
-        return {
-            "kind": str(self.kind),
-            "message": self.message,
-            "cidr": None if self.cidr is None else str(self.cidr),
-            "devs": list(self.devs),
-            "ranges": [str(part) for part in self.ranges],
-        }
+        return {field.name: _in_json(getattr(self, field.name)) for field in attrs.fields(Note)}
+
+
+def _in_json(value: object) -> Any:
+    if isinstance(value, tuple):
+        return [_in_json(item) for item in value]
+    if isinstance(value, Finding | Note):
+        return value.to_json()
+    if isinstance(value, Section):
+        return value.to_mapping()
+    return None if value is None else str(value)
 
 
 @attrs.frozen
@@ -229,16 +224,8 @@ class OverlapReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report in the one form that every output has."""
-        return {
-            "schema": 1,
-            "verdict": str(self.verdict),
-            "mode": str(self.mode),
-            "defaultDevs": list(self.default_devs),
-            "findings": [finding.to_json() for finding in self.findings],
-            "notes": [note.to_json() for note in self.notes],
-            "reason": self.reason,
-            "time": self.time,
-        }
+        names = ("verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
+        return {"schema": 1} | {json_key(name): _in_json(getattr(self, name)) for name in names}
 
 
 class RouteOverlapError(HostRoutingError):

@@ -34,8 +34,15 @@ PASTE = "fix: add to hostRouting.staticRoutes.routes:"
 
 def advice(report: OverlapReport) -> list[str]:
     """The mend in at most two lines: the entries to paste, and what no route mends; none if nothing fails."""
+    left = collapse_addresses(network for item in report.remedy.unmendable for network in item.ranges)
+    ranges = [str(network).removesuffix("/32") for network in left]
+    says = f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"
+    return [*_pasted(report), *([says] if ranges else [])]
+
+
+def _pasted(report: OverlapReport) -> list[str]:
     entries, rest = pasted_entries(report)
-    return ([f"{PASTE} {', '.join(entries)}{rest}"] if entries else []) + _left(report)
+    return [f"{PASTE} {', '.join(entries)}{rest}"] if entries else []
 
 
 def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
@@ -47,12 +54,6 @@ def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
     entries = [json.dumps(entry.to_mapping()) for entry in report.remedy.routes]
     more = len(entries) - _SHOWN_ENTRIES
     return entries[:_SHOWN_ENTRIES], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
-
-
-def _left(report: OverlapReport) -> list[str]:
-    left = collapse_addresses(network for item in report.remedy.unmendable for network in item.ranges)
-    ranges = [str(network).removesuffix("/32") for network in left]
-    return [f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"] if ranges else []
 
 
 def reasons(report: OverlapReport) -> list[str]:
@@ -85,7 +86,5 @@ def ways_past(rule: Rule, default: Route) -> str:
 
 def error_text(report: OverlapReport) -> str:
     """What an error says of a check: failures or reason, what mends them and whom that hits, what no route mends."""
-    entries, rest = pasted_entries(report)
-    fix = [f"{PASTE} {', '.join(entries)}{rest}"] if entries else []
     mind = [f"mind: {line}" for line in report.remedy.consequences]
-    return "\n".join([summary(report), *fix, *mind, *reasons(report)])
+    return "\n".join([summary(report), *_pasted(report), *mind, *reasons(report)])
