@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from hostrouting.model.parsing import IpAddress, IpNetwork
 
-__all__ = ["HostNetworking", "Ipv6Detection", "LoadBalancerProbe", "StaleAzureVnet"]
-
 SECTION = "hostNetworking"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hostrouting.model.errors import HostRoutingError
 
-__all__ = ["AzureVnetError", "LoadBalancerProbeError"]
-
 
 class LoadBalancerProbeError(HostRoutingError):
     """Health probes of the load balancer can't be rewritten, or whether they have to be can't be told."""

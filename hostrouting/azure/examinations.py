@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from hostrouting.azure.probe.plan import ProbePlan
     from hostrouting.boot.examination import ExaminedHost
 
-__all__ = ["examinations"]
-
-
 _TOOLS = {"nft": "nftables", "unshare": "util-linux"}
 
 # AgentBaker's ipv6_nftables. Of two tables in one hook the first has its way.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
 
-__all__ = ["given_or_real"]
-
 T = TypeVar("T")
 
 

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
     from hostrouting.model.errors import HostRoutingError
 
-__all__ = ["Programs"]
-
 # They answer in milliseconds, wait for each other's locks, and are slow on a loaded machine.
-ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
 _PACKAGES = {
@@ -71,9 +69,9 @@ class Programs:
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
         # Own scope: it changes something or it doesn't, so a cancel waits for the answer.
         try:
-            done = CancelScope(timeout=ANSWER_SECONDS).run(argv, input=text, env=env, check=False)
+            done = CancelScope(timeout=_ANSWER_SECONDS).run(argv, input=text, env=env, check=False)
         except TimedOut:
-            raise self.error(f"can't {attempt}: {argv[0]} gave no answer within {ANSWER_SECONDS:g} s") from None
+            raise self.error(f"can't {attempt}: {argv[0]} gave no answer within {_ANSWER_SECONDS:g} s") from None
         except OSError as error:
             if error.errno == errnos.ENOENT:
                 raise self._missing(attempt, argv[0]) from error

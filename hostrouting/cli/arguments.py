@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
 
 
-__all__ = ["parse"]
-
-
 _VERBOSE = "log each task as it starts and ends"
 
 _DESCRIPTION = """\

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from hostrouting.cli.preview import NextStart
     from hostrouting.routes.plan import RoutePlan, RoutesReport
 
-__all__ = ["boot_lines", "diff_lines", "plan_text", "routes_text"]
-
 _NEW_FILE_LINES = 40
 
 

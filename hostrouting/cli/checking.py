@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import OverlapReport
 
-__all__ = ["check", "doctor", "fix"]
-
 
 def check(options: argparse.Namespace, host: Host) -> int:
     """Check now that every expected CIDR leaves by the default route's interface.

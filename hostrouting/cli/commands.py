@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
 
-__all__ = ["apply", "demo", "plan", "remove", "render", "snapshot", "watch"]
-
 
 def demo(options: argparse.Namespace, host: Host) -> int:
     """Show the whole story in a throw-away network namespace.

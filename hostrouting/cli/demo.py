@@ -41,12 +41,10 @@ if TYPE_CHECKING:
 
     from hostrouting.kernel.port import Kernel
 
-__all__ = ["main", "run_apart", "story"]
-
-GATEWAY = "10.1.0.1"
-API_SERVER = IPv4Address("172.16.1.1")
-API_PORT = 6443
-LOST_AFTER_SECONDS = 0.3
+_GATEWAY = "10.1.0.1"
+_API_SERVER = IPv4Address("172.16.1.1")
+_API_PORT = 6443
+_LOST_AFTER_SECONDS = 0.3
 _INDENT = "   "
 
 CONFIG = Config(route_overlap=RouteOverlap(["172.16.0.0/12", "10.96.0.0/12"], "STRICT"))
@@ -116,7 +114,7 @@ def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: i
     first, second, third, *_, last = map(str, before)
     yield _below("\n".join([first, second, third, dim("…"), last]))
 
-    yield _heading(f"The cluster's network is in there too. Where does a packet to its API server {API_SERVER} go?")
+    yield _heading(f"The cluster's network is in there too. Where does a packet to its API server {_API_SERVER} go?")
     yield _below(_answer(kernel, api_server))
 
     yield _heading("hostrouting check: the node must not start like this; the fix is part of the error")
@@ -151,7 +149,7 @@ def _below(text: str) -> str:
 def _build(kernel: Kernel) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
-    hop, own = NextHop("eth0", IPv4Address(GATEWAY)), IPv4Address("10.1.0.4")
+    hop, own = NextHop("eth0", IPv4Address(_GATEWAY)), IPv4Address("10.1.0.4")
     failures = kernel.add([Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=100, source=own)])
     if failures:
         raise HostRoutingError(f"can't build the demo's node: {failures[0].message}")
@@ -162,32 +160,32 @@ def _build(kernel: Kernel) -> None:
 
 def _answer(kernel: Kernel, api_server: socket.socket | None) -> str:
     """What the kernel says of the API server's address, and whether a datagram arrives there, if there is one."""
-    (answer,) = kernel.lookup([API_SERVER])
+    (answer,) = kernel.lookup([_API_SERVER])
     if answer.route is None:
-        raise HostRoutingError(f"there is no route to {API_SERVER}")
+        raise HostRoutingError(f"there is no route to {_API_SERVER}")
     mark = good if answer.route.devs == ("eth0",) else bad
-    said = f"{API_SERVER}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
+    said = f"{_API_SERVER}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
     if api_server is None:
         return said
     outcome = good("arrives") if _hears(api_server) else bad("is lost")
-    return f"{said}\na datagram to {API_SERVER}:{API_PORT} {outcome}"
+    return f"{said}\na datagram to {_API_SERVER}:{_API_PORT} {outcome}"
 
 
 def _listen(kernel: NamespaceKernel) -> socket.socket:
     """A server behind eth0's cable, and only there; the InfiniBand fabric doesn't know it."""
-    kernel.add_address("eth0", f"{GATEWAY}/24")
-    kernel.add_address("eth0", f"{API_SERVER}/32")
+    kernel.add_address("eth0", f"{_GATEWAY}/24")
+    kernel.add_address("eth0", f"{_API_SERVER}/32")
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
-    server.bind((str(API_SERVER), API_PORT))
-    server.settimeout(LOST_AFTER_SECONDS)
+    server.bind((str(_API_SERVER), _API_PORT))
+    server.settimeout(_LOST_AFTER_SECONDS)
     return server
 
 
 def _hears(api_server: socket.socket) -> bool:
     """Whether a datagram that the node sends arrives."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.sendto(b"hello", (str(API_SERVER), API_PORT))
+        client.sendto(b"hello", (str(_API_SERVER), _API_PORT))
         try:
             return api_server.recv(16) == b"hello"
         except TimeoutError:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from hostrouting.cli.page import Page
     from hostrouting.doctor.examine import DoctorReport
 
-__all__ = ["doctor_text"]
-
 _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNOWN: bad("?")}
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from hostrouting.cli.page import Page
 
-__all__ = ["PICTURE_COLUMNS", "bar", "draw", "picture"]
-
 PICTURE_COLUMNS = 100
 _LEAST_COLUMNS = 40
 

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
 
-__all__ = ["main"]
-
 # sysexits.h
-EXIT_USAGE, EXIT_OUTPUT, EXIT_NOT_PERMITTED, EXIT_CONFIG = 64, 74, 77, 78
+_EXIT_USAGE, _EXIT_OUTPUT, _EXIT_NOT_PERMITTED, _EXIT_CONFIG = 64, 74, 77, 78
 
 
 def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
@@ -54,9 +52,9 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     except OSError as error:
         # Ours are HostRoutingErrors by now: this is standard output, and what was asked for has been done.
         complain(f"hostrouting: done, but can't write the output: {error.strerror}")
-        return EXIT_OUTPUT
+        return _EXIT_OUTPUT
     except SystemExit as end:  # --help, --version
-        return end.code if isinstance(end.code, int) else EXIT_USAGE
+        return end.code if isinstance(end.code, int) else _EXIT_USAGE
 
 
 def _this_host() -> Host:
@@ -83,11 +81,11 @@ def _fail_for_nagios(error: BaseException) -> int:
 def _fail(error: BaseException, failed: int) -> int:
     if isinstance(error, UsageError):
         complain(str(error))
-        return EXIT_USAGE
+        return _EXIT_USAGE
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
     what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
     for line in "\n".join([what, *notes]).splitlines():
         complain(f"{bad('hostrouting:')} {clean(line)}")
     if isinstance(error, ConfigError):
-        return EXIT_CONFIG
-    return EXIT_NOT_PERMITTED if isinstance(error, HostRoutingError) and error.is_not_permitted else failed
+        return _EXIT_CONFIG
+    return _EXIT_NOT_PERMITTED if isinstance(error, HostRoutingError) and error.is_not_permitted else failed

@@ -14,8 +14,6 @@ from hostrouting.overlap.findings import Verdict
 if TYPE_CHECKING:
     from hostrouting.overlap.findings import OverlapReport
 
-__all__ = ["nagios", "nagios_unknown"]
-
 _OK, _WARNING, _CRITICAL, _UNKNOWN = range(4)
 _WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.kernel.snapshot import Snapshot
 
-__all__ = ["UsageError", "asked_host", "load", "read", "read_section", "read_with_cidrs"]
-
 T = TypeVar("T")
 
 

@@ -12,8 +12,6 @@ from hostrouting.cli.page import Row
 if TYPE_CHECKING:
     from hostrouting.cli.page import Page
 
-__all__ = ["columns", "complain", "page_text", "say"]
-
 
 def page_text(page: Page, width: int | None) -> str:
     """A page as lines with colours.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Page", "Row", "bad", "dim", "good", "head"]
-
 
 class Row(NamedTuple):
     """A row of a table; rows of one page are aligned.

@@ -15,8 +15,6 @@ from hostrouting.cli.running import EXIT_FAILURE
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host
 
-__all__ = ["Help", "Parser", "Word", "add_config", "add_output"]
-
 _Run = Callable[[argparse.Namespace, "Host"], int]
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.routes.plan import RoutePlan
 
-__all__ = ["NextStart", "as_installed", "will_start"]
-
 _NAMED_FINDINGS = 3
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hostrouting.cli.strips import Answer, Paint
     from hostrouting.overlap.findings import Finding, Note, OverlapReport
 
-__all__ = ["overlap_picture", "overlap_text", "remedy_lines"]
-
 # A thousand CIDRs as they should be are no news.
 _FINE_ROWS = 8
 # Nobody reads more than these; programs have the JSON.

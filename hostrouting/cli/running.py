@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-__all__ = [
-    "EXIT_CHECK_UNKNOWN",
-    "EXIT_FAILURE",
-    "EXIT_PLAN_CHANGES",
-    "cancelled_by_signals",
-    "run_task",
-    "say_as_asked",
-    "say_json",
-]
-
 EXIT_FAILURE = 1
 EXIT_CHECK_UNKNOWN = 2
 EXIT_PLAN_CHANGES = 2

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from hostrouting.overlap.findings import JudgedCidr, Segment
 
-__all__ = ["Answer", "Paint", "answer_of", "cells", "legend"]
-
 # Where the interfaces are the news. One veth for each pod, or an own address on each interface, is none.
 _KINDS_BY_DEVICE = (FindingKind.OVERLAP, NoteKind.ALLOWED)
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["logged_to_stderr"]
-
 
 @contextmanager
 def logged_to_stderr() -> Iterator[None]:

@@ -22,8 +22,6 @@ from hostrouting.model.routes import NextHop, Protocol
 if TYPE_CHECKING:
     from phases import CancelScope
 
-__all__ = ["LinuxProbeNode"]
-
 _IPV6 = Path("/proc/sys/net/ipv6")
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from hostrouting.azure.probe.port import NodeAddress, Pin
     from phases import CancelScope
 
-__all__ = ["FakeProbeNode"]
-
 
 @attrs.define(slots=False, kw_only=True)
 class FakeProbeNode:

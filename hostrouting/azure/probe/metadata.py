@@ -18,8 +18,6 @@ from phases import TimedOut
 if TYPE_CHECKING:
     from phases import CancelScope
 
-__all__ = ["assigned_addresses"]
-
 _REQUEST = Request(
     "http://169.254.169.254/metadata/instance/network/interface?api-version=2021-02-01",
     # Without it the service refuses, so that no page can lure a browser there.
@@ -30,7 +28,7 @@ _OPENER = OpenerDirector()
 _OPENER.add_handler(HTTPHandler())
 
 # Together less than 5 s.
-TRY_SECONDS = 1.0
+_TRY_SECONDS = 1.0
 TRIES = 4
 PAUSE_SECONDS = 0.25
 
@@ -80,10 +78,10 @@ def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
     # One that is left behind ends with its socket's time-outs, or with the process.
     threading.Thread(target=ask, name="metadata-service", daemon=True).start()
     try:
-        scope.child(timeout=TRY_SECONDS).wait(is_over)
+        scope.child(timeout=_TRY_SECONDS).wait(is_over)
     except TimedOut:
         scope.check()  # the try's end is no news; the scope's own deadline is
-        raise TimeoutError(f"no answer within {TRY_SECONDS:g} s") from None
+        raise TimeoutError(f"no answer within {_TRY_SECONDS:g} s") from None
     (answer,) = answers
     if isinstance(answer, Exception):
         raise answer
@@ -91,7 +89,7 @@ def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _fetch() -> tuple[IPv6Address, ...]:
-    with _OPENER.open(_REQUEST, timeout=TRY_SECONDS) as response:
+    with _OPENER.open(_REQUEST, timeout=_TRY_SECONDS) as response:
         body = response.read(ANSWER_BYTES_MAX)
         if response.status != 200 or response.length:
             raise ValueError(f"it answered {response.status} {response.reason}, {response.length or 0} bytes short")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout
     from hostrouting.boot.manifest import Manifest
 
-__all__ = ["FLUSHERS", "WAIT_SECONDS", "installed_config", "probe_part", "render_script"]
-
 # How long the oneshot waits for the device of the pinned route.
 WAIT_SECONDS = 30
 _UNIT_SECONDS = 120

@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from hostrouting.azure.probe.port import NodeAddress
     from hostrouting.model.links import Link
 
-__all__ = [
-    "Evidence",
-    "PinPlan",
-    "ProbePlan",
-    "ProbeReport",
-    "choose_device",
-    "judge_addresses",
-    "judge_assigned",
-    "plan_pins",
-]
-
 
 @attrs.frozen
 class Evidence:
@@ -48,7 +37,7 @@ class Evidence:
 
 
 # The kernel takes 0 for 1024 (IP6_RT_PRIO_USER).
-BEST_METRIC = 1
+_BEST_METRIC = 1
 
 ALWAYS = Evidence(has_ipv6=True, sentence=f"ipv6Detection is {Ipv6Detection.ALWAYS}")
 
@@ -262,8 +251,8 @@ def plan_pins(dev: str | None, there: Iterable[Pin]) -> PinPlan:
     ours = tuple(pin for pin in pins if pin.protocol == Protocol.HOSTROUTING)
     if dev is None:
         return PinPlan(remove=ours)
-    wanted = Pin(PROBE_SOURCE, dev, Protocol.HOSTROUTING, BEST_METRIC)
-    foreign = tuple(pin for pin in pins if pin not in ours and pin.metric <= BEST_METRIC)
+    wanted = Pin(PROBE_SOURCE, dev, Protocol.HOSTROUTING, _BEST_METRIC)
+    foreign = tuple(pin for pin in pins if pin not in ours and pin.metric <= _BEST_METRIC)
     for pin in foreign:
         if (pin.gateway, pin.dev) != (wanted.gateway, wanted.dev):
             raise LoadBalancerProbeError(

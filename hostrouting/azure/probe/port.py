@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import NextHop
     from phases import CancelScope
 
-__all__ = ["NodeAddress", "Pin", "ProbeNode"]
-
 
 @attrs.frozen
 class NodeAddress:

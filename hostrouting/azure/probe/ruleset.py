@@ -10,8 +10,6 @@ from ipaddress import IPv6Address
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
-__all__ = ["PROBE", "PROBE_SOURCE", "REMOVAL", "REWRITTEN_SOURCE", "ROOM", "TABLE", "render_ruleset"]
-
 # AgentBaker's ipv6_nftables: where probes come from, and what a node can forward instead.
 PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
 REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")

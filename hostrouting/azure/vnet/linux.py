@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-__all__ = ["LinuxBridgeNode"]
-
 _READ_RULES = "read ebtables' rules"
 _LEGACY_TABLE = "module/ebtable_nat"
 _LEGACY_NOTE = (

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from hostrouting.azure.vnet.port import Neighbour
 
-__all__ = ["FakeBridgeNode"]
-
 
 @attrs.define(slots=False)
 class FakeBridgeNode:

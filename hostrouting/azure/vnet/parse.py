@@ -24,8 +24,6 @@ from hostrouting.azure.errors import AzureVnetError
 if TYPE_CHECKING:
     from hostrouting.model.parsing import IpAddress
 
-__all__ = ["TUNNEL_MAC", "Endpoint", "PodRule", "parse_endpoints", "parse_pod_rule"]
-
 # What azure-vnet answers ARP with in tunnel mode: the fabric's virtual gateway, which stands for every pod.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 

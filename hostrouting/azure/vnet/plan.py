@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hostrouting.azure.vnet.port import Neighbour, NodeState
     from hostrouting.model.parsing import IpAddress
 
-__all__ = ["AzureVnetPlan", "AzureVnetReport", "Item", "plan_cleaning"]
-
 # How azure-vnet names the host's end of a pod's veth pair.
 _VETH_PREFIX = "azv"
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from hostrouting.model.parsing import IpAddress
 
-__all__ = ["BridgeNode", "Interface", "Neighbour", "NodeState"]
-
 
 @attrs.frozen
 class Interface:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout
     from phases import CancelScope
 
-__all__ = ["RemoveStaleAzureVnet", "lock_file", "plan_stale", "state_file"]
-
 
 def state_file(layout: Layout) -> Path:
     """What azure-vnet thinks it serves."""

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from hostrouting.azure.config import HostNetworking
     from hostrouting.boot.host import Host
 
-__all__ = ["load_networking"]
-
 
 def load_networking(options: argparse.Namespace, host: Host | None, *, quietly: bool = False) -> HostNetworking:
     """What CONFIG says of the neighbours of host routing; quietly: it needn't say anything."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.cli.preview import NextStart
 
-__all__ = ["as_probes_allow", "examinations", "remove", "say_what_is_asked_for"]
-
 
 def say_what_is_asked_for(document: dict[str, Any]) -> None:
     """Name what else a config asks for, and who does it: other components' keys aren't ours to judge."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
     from hostrouting.boot.preview import BootPlan
 
-__all__ = ["WORDS", "plan_text", "report_text"]
-
 
 def _apply(options: argparse.Namespace, host: Host | None) -> int:
     config = load_networking(options, host)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, Item
 
-__all__ = ["WORDS", "plan_text", "report_text"]
-
 
 def _load(options: argparse.Namespace, host: Host | None) -> HostNetworking:
     """The config; here one that asks for nothing is none: nothing outside of its CIDRs is ever touched."""
