@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from hostrouting import __version__
 from hostrouting.cli import checking, commands
 from hostrouting.cli.parser import Help, Parser, Word, add_config, add_output
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from hostrouting.boot.host import Host
+    from collections.abc import Mapping, Sequence
 
 
 _VERBOSE = "log each task as it starts and ends"
@@ -67,10 +65,12 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str, *, is_deep:
         title="commands", metavar="COMMAND", required=True, prog=prog
     )
     for name, word in words.items():
+        explained = inspect.getdoc(word.run) or ""
+        clause = explained.partition(".\n")[0]
         below = made.add_parser(
             name,
-            help=word.help,
-            description=inspect.cleandoc(f"{word.help[:1].upper()}{word.help[1:]}.{word.more}"),
+            help=f"{clause[:1].lower()}{clause[1:]}",
+            description=explained,
             parents=[common],
             allow_abbrev=False,
             formatter_class=Help,
@@ -78,10 +78,10 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str, *, is_deep:
         if not is_deep:
             continue  # it is only listed
         word.add(below)
-        if word.words is None:
-            below.set_defaults(run=word.run, failed=word.failed)
+        if word.is_followed:
+            _add_words(below, word.run(), f"{prog} {name}", is_deep=True)
         else:
-            _add_words(below, word.words(), f"{prog} {name}", is_deep=True)
+            below.set_defaults(run=word.run, failed=word.failed)
 
 
 # --- the arguments of each command ---------------------------------------------------------------------------------
@@ -144,54 +144,43 @@ def _doctor(parser: Parser) -> None:
 
 # --- the words -----------------------------------------------------------------------------------------------------
 
-_LB_PROBE_MORE = """
-
-The balancer probes IPv6 Services from fe80::1234:5678:9abc, which a node must not forward: where a pod elsewhere has
-to answer (externalTrafficPolicy: Cluster) the probe dies, and the balancer takes the node out. nftables rules rewrite
-the source of probes on their way in, and the destination of answers on their way out. CONFIG's key is
-hostNetworking.loadBalancerProbe.
-"""
-_AZURE_VNET_MORE = """
-
-A pod that gets the address of an earlier one that azure-vnet served isn't reached as long as that one's ebtables
-rules and neighbour are there. What goes is just that: inside the CIDRs that CONFIG names in
-hostNetworking.staleAzureVnet, of no live pod, of nobody else.
-"""
-
 
 def _lb_probe() -> Mapping[str, Word]:
+    """Let nodes answer Azure's IPv6 health probes.
+
+    The balancer probes IPv6 Services from fe80::1234:5678:9abc, which a node must not forward: where a pod elsewhere
+    has to answer (externalTrafficPolicy: Cluster) the probe dies, and the balancer takes the node out. nftables rules
+    rewrite the source of probes on their way in, and the destination of answers on their way out. CONFIG's key is
+    hostNetworking.loadBalancerProbe.
+    """
     from hostrouting.cli.azure.probe import WORDS
 
     return WORDS
 
 
 def _azure_vnet() -> Mapping[str, Word]:
+    """Clean up what the CNI azure-vnet has left of pods.
+
+    A pod that gets the address of an earlier one that azure-vnet served isn't reached as long as that one's ebtables
+    rules and neighbour are there. What goes is just that: inside the CIDRs that CONFIG names in
+    hostNetworking.staleAzureVnet, of no live pod, of nobody else.
+    """
     from hostrouting.cli.azure.vnet import WORDS
 
     return WORDS
 
 
-def _word(
-    run: Callable[[argparse.Namespace, Host], int],
-    add: Callable[[Parser], None] = lambda _: None,
-    failed: int = EXIT_FAILURE,
-) -> Word:
-    """A word that is explained by the docstring of what it runs."""
-    first, _, more = (run.__doc__ or "").partition(".\n")
-    return Word(f"{first[:1].lower()}{first[1:]}", f"\n{more}", add, run, failed=failed)
-
-
 _WORDS = {
-    "demo": _word(commands.demo, _demo),
-    "apply": _word(commands.apply, _apply),
-    "plan": _word(commands.plan, _plan),
-    "render": _word(commands.render, _render),
-    "check": _word(checking.check, _check, EXIT_CHECK_UNKNOWN),
-    "fix": _word(checking.fix, _fix, EXIT_CHECK_UNKNOWN),
-    "snapshot": _word(commands.snapshot),
-    "doctor": _word(checking.doctor, _doctor),
-    "watch": _word(commands.watch, add_config),
-    "lb-probe": Word("let nodes answer Azure's IPv6 health probes", _LB_PROBE_MORE, words=_lb_probe),
-    "azure-vnet": Word("clean up what the CNI azure-vnet has left of pods", _AZURE_VNET_MORE, words=_azure_vnet),
-    "remove": _word(commands.remove),
+    "demo": Word(commands.demo, _demo),
+    "apply": Word(commands.apply, _apply),
+    "plan": Word(commands.plan, _plan),
+    "render": Word(commands.render, _render),
+    "check": Word(checking.check, _check, EXIT_CHECK_UNKNOWN),
+    "fix": Word(checking.fix, _fix, EXIT_CHECK_UNKNOWN),
+    "snapshot": Word(commands.snapshot),
+    "doctor": Word(checking.doctor, _doctor),
+    "watch": Word(commands.watch, add_config),
+    "lb-probe": Word(_lb_probe, is_followed=True),
+    "azure-vnet": Word(_azure_vnet, is_followed=True),
+    "remove": Word(commands.remove),
 }

@@ -55,13 +55,10 @@ def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Confi
 
 
 def read_section(
-    options: argparse.Namespace, host: Host | None, section: str | None, parse: Callable[[dict[str, Any]], T]
+    options: argparse.Namespace, host: Host, section: str | None, parse: Callable[[dict[str, Any]], T]
 ) -> tuple[dict[str, Any], T]:
     """The document of CONFIG, and what a part of it means; None as the section: it needn't be there."""
-    from hostrouting.boot.layout import Layout
-
-    layout = Layout() if host is None else host.layout
-    path = layout.config if options.config is None else options.config
+    path = host.layout.config if options.config is None else options.config
     if path == "":
         raise UsageError("hostrouting: CONFIG is empty; is a shell variable unset?")
     try:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import columns
 from hostrouting.cli.running import EXIT_FAILURE
 
 if TYPE_CHECKING:
-    from hostrouting.boot.host import Host
-
-_Run = Callable[[argparse.Namespace, "Host"], int]
+    from collections.abc import Callable
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -35,23 +32,19 @@ class Parser(argparse.ArgumentParser):
 
 
 class Word(NamedTuple):
-    """A word of the command line.
+    """A word of the command line, explained by the docstring of what it runs.
 
     Args:
-        help: what it does, in a clause.
-        more: the same at length.
+        run: carries it out; of a word that others follow: tells which.
         add: gives the parser its arguments.
-        run: carries it out; None for a word that others follow.
-        words: those others; a function, as they may come from elsewhere.
         failed: the exit code of a failure that has none of its own.
+        is_followed: whether others follow.
     """
 
-    help: str
-    more: str = ""
+    run: Callable[..., Any]
     add: Callable[[Parser], None] = lambda _: None
-    run: _Run | None = None
-    words: Callable[[], Mapping[str, Word]] | None = None
     failed: int = EXIT_FAILURE
+    is_followed: bool = False
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +52,12 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     # Layout().config, which a line of help is no reason to load.
     default = "/etc/aks-flex-node/config.json"
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
+
+
+def add_config_and_output(parser: argparse.ArgumentParser) -> None:
+    """Give a parser both."""
+    add_config(parser)
+    add_output(parser)
 
 
 def add_output(parser: argparse.ArgumentParser, *more: str) -> None:

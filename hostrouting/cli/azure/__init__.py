@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
 
 
-def load_networking(options: argparse.Namespace, host: Host | None, *, quietly: bool = False) -> HostNetworking:
+def load_networking(options: argparse.Namespace, host: Host, *, quietly: bool = False) -> HostNetworking:
     """What CONFIG says of the neighbours of host routing; quietly: it needn't say anything."""
     from hostrouting.azure import config
 

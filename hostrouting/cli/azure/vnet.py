@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from hostrouting.azure.vnet.parse import parse_pod_rule
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
-from hostrouting.boot.host import Host
 from hostrouting.cli.azure import load_networking
 from hostrouting.cli.page import bad, dim, good
-from hostrouting.cli.parser import Parser, Word, add_config, add_output
+from hostrouting.cli.parser import Word, add_config_and_output
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
@@ -22,9 +21,10 @@ if TYPE_CHECKING:
 
     from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, Item
+    from hostrouting.boot.host import Host
 
 
-def _load(options: argparse.Namespace, host: Host | None) -> HostNetworking:
+def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
     """The config; here one that asks for nothing is none: nothing outside of its CIDRs is ever touched."""
     config = load_networking(options, host)
     if config.stale_azure_vnet is None:
@@ -34,41 +34,32 @@ def _load(options: argparse.Namespace, host: Host | None) -> HostNetworking:
     return config
 
 
-def _plan(options: argparse.Namespace, host: Host | None) -> int:
-    plan = plan_stale(_load(options, host), host or Host())
+def _plan(options: argparse.Namespace, host: Host) -> int:
+    """List what would go, and why; change nothing.
+
+    Each rule and neighbour that goes, and each that stays though it looks alike, with the reason. Takes no lock.
+    Exits with 2 if anything would go, with 0 if not.
+    """
+    plan = plan_stale(_load(options, host), host)
     say_as_asked(options, plan.to_json(), plan_text(plan))
     return 0 if plan.is_empty else EXIT_PLAN_CHANGES
 
 
-def _clean(options: argparse.Namespace, host: Host | None) -> int:
+def _clean(options: argparse.Namespace, host: Host) -> int:
+    """Remove what azure-vnet has left, and nothing else.
+
+    Takes azure-vnet's own lock, removes stale neighbours, then all stale rules in one transaction: a second run finds
+    nothing. If somebody changes the rules meanwhile none goes, and it says so: run it again.
+
+      hostrouting azure-vnet plan config.json && echo nothing to do
+      hostrouting azure-vnet clean config.json
+    """
     result = run_task(RemoveStaleAzureVnet(_load(options, host), host=host))
     say_as_asked(options, result.to_json(), report_text(result))
     return 0
 
 
-def _add_arguments(parser: Parser) -> None:
-    add_config(parser)
-    add_output(parser)
-
-
-_PLAN_MORE = """
-
-Each rule and neighbour that goes, and each that stays though it looks alike, with the reason. Takes no lock.
-Exits with 2 if anything would go, with 0 if not.
-"""
-_CLEAN_MORE = """
-
-Takes azure-vnet's own lock, removes stale neighbours, then all stale rules in one transaction: a second run finds
-nothing. If somebody changes the rules meanwhile none goes, and it says so: run it again.
-
-  hostrouting azure-vnet plan config.json && echo nothing to do
-  hostrouting azure-vnet clean config.json
-"""
-
-WORDS = {
-    "plan": Word("list what would go, and why; change nothing", _PLAN_MORE, _add_arguments, _plan),
-    "clean": Word("remove what azure-vnet has left, and nothing else", _CLEAN_MORE, _add_arguments, _clean),
-}
+WORDS = {"plan": Word(_plan, add_config_and_output), "clean": Word(_clean, add_config_and_output)}
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------
