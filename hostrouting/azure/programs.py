@@ -42,19 +42,16 @@ class Programs:
     error: type[HostRoutingError]
     search_path: str = SEARCH_PATH
 
-    def ask(self, attempt: str, *argv: str, text: str | None = None) -> str:
-        """What a program says; ``run`` has the arguments. A refusal is an error."""
+    def ask(self, attempt: str, *argv: str, text: str | None = None, fine: tuple[str, ...] = ()) -> str:
+        """What a program says; ``run`` has the arguments. A refusal is an error, but for one in such words."""
         done = self.run(attempt, *argv, text=text)
-        if done.returncode:
+        if done.returncode and not any(words in done.stderr for words in fine):
             raise self.refusal(attempt, done)
         return done.stdout
 
     def ask_ip(self, attempt: str, *argv: str) -> list[dict[str, Any]]:
         """What ip or bridge lists; nothing, of an interface that isn't there."""
-        done = self.run(attempt, *argv)
-        if done.returncode and "Cannot find" not in done.stderr:
-            raise self.refusal(attempt, done)
-        found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+        found: list[dict[str, Any]] = json.loads(self.ask(attempt, *argv, fine=("Cannot find",)) or "[]")
         return found
 
     def run(self, attempt: str, *argv: str, text: str | None = None) -> CompletedProcess[str]:

@@ -103,10 +103,8 @@ class LinuxProbeNode:
 
     def unpin(self, pin: Pin) -> None:
         """Delete a route; one that isn't there is fine, and without its device it isn't."""
-        attempt = f"delete the route {pin}"
-        done = self._programs.run(attempt, "ip", "-6", "route", "delete", *str(pin).split())
-        if done.returncode and not any(word in done.stderr for word in ("No such process", "Cannot find device")):
-            raise self._programs.refusal(attempt, done)
+        words = ("ip", "-6", "route", "delete", *str(pin).split())
+        self._programs.ask(f"delete the route {pin}", *words, fine=("No such process", "Cannot find device"))
 
     def next_hop(self) -> NextHop | None:
         """Where an unmarked packet to the rewritten source goes, by whatever table; None: nowhere."""

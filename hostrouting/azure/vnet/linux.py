@@ -103,11 +103,8 @@ class LinuxBridgeNode:
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
         """Delete neighbours; one that isn't there is fine."""
         for neighbour in neighbours:
-            attempt = f"delete the neighbour {neighbour}"
-            words = ("neighbour", "delete", str(neighbour.address), "dev", neighbour.dev)
-            done = self._programs.run(attempt, "ip", *words)
-            if done.returncode and not any(word in done.stderr for word in ("No such file", "Cannot find device")):
-                raise self._programs.refusal(attempt, done)
+            words = ("ip", "neighbour", "delete", str(neighbour.address), "dev", neighbour.dev)
+            self._programs.ask(f"delete the neighbour {neighbour}", *words, fine=("No such file", "Cannot find device"))
 
     def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:
         """The permanent ones that no daemon has learned or manages."""
