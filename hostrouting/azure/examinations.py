@@ -42,30 +42,15 @@ def examinations(config: HostNetworking | None) -> tuple[Examination, ...]:
     Args:
         config: what is asked for; None: what the installed part was rendered from.
     """
-    asked = partial(_asked, config)
     return (
-        Examination(
-            "probes",
-            "the load balancer's probes are rewritten as asked",
-            lambda examined: _probes(examined, asked(examined)),
-            is_of_the_installed=False,
-        ),
-        Examination(
-            "azure-vnet",
-            "azure-vnet has left nothing in a pod's way",
-            lambda examined: _azure_vnet(examined, asked(examined)),
-            is_of_the_installed=False,
-        ),
+        Examination("probes", "the load balancer's probes are rewritten as asked", partial(_probes, config), False),
+        Examination("azure-vnet", "azure-vnet has left nothing in a pod's way", partial(_azure_vnet, config), False),
     )
 
 
-def _asked(config: HostNetworking | None, examined: ExaminedHost) -> HostNetworking:
-    """What the host should be like."""
-    return installed_config(examined.manifest) if config is None else config
-
-
-def _probes(examined: ExaminedHost, networking: HostNetworking) -> Iterator[Fault]:
+def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[Fault]:
     """Rules, route and what is installed for the next boot are those that are asked for."""
+    networking = installed_config(examined.manifest) if config is None else config
     is_installed = PROBE in examined.manifest.parts
     yield from stale_files(examined, PROBE)
     if is_installed:
@@ -118,15 +103,15 @@ def _in_force(plan: ProbePlan, apply: str) -> Iterator[Fault]:
         yield Fault("probe-route", str(pin), "nothing asks for it", apply, Severity.RISK)
 
 
-def _azure_vnet(examined: ExaminedHost, networking: HostNetworking) -> Iterator[Fault]:
-    """Nothing is left of pods that azure-vnet no longer serves."""
-    if networking.stale_azure_vnet is None:
+def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[Fault]:
+    """Nothing is left of pods that azure-vnet no longer serves; what is installed doesn't ask for that."""
+    if config is None or config.stale_azure_vnet is None:
         return
-    plan = plan_stale(networking, examined.host)
+    plan = plan_stale(config, examined.host)
     if plan.is_unsure:
         message = f"whether azure-vnet has left nothing in a pod's way isn't known: {'; '.join(plan.notes)}"
         remedy = f"look at those by hand; {examined.command('azure-vnet plan')} lists all else"
-        yield Fault("azure-vnet-unseen", networking.stale_azure_vnet.bridge, message, remedy, Severity.UNKNOWN)
+        yield Fault("azure-vnet-unseen", config.stale_azure_vnet.bridge, message, remedy, Severity.UNKNOWN)
     if plan.is_empty:
         return
     first = plan.remove[0]
