@@ -79,13 +79,7 @@ class AzureVnetPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
-        return {
-            "schema": 1,
-            "remove": [item.to_json() for item in self.remove],
-            "keep": [item.to_json() for item in self.keep],
-            "otherRules": self.other_rules,
-            "notes": list(self.notes),
-        }
+        return _to_json(self, remove=self.remove, keep=self.keep)
 
 
 @attrs.frozen
@@ -106,13 +100,12 @@ class AzureVnetReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""
-        return {
-            "schema": 1,
-            "removed": [item.to_json() for item in self.removed],
-            "kept": [item.to_json() for item in self.kept],
-            "otherRules": self.other_rules,
-            "notes": list(self.notes),
-        }
+        return _to_json(self, removed=self.removed, kept=self.kept)
+
+
+def _to_json(about: AzureVnetPlan | AzureVnetReport, **items: tuple[Item, ...]) -> dict[str, Any]:
+    listed = {word: [item.to_json() for item in of_word] for word, of_word in items.items()}
+    return {"schema": 1, **listed, "otherRules": about.other_rules, "notes": list(about.notes)}
 
 
 def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetPlan:

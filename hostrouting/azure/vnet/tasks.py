@@ -24,7 +24,7 @@ from hostrouting.model.errors import FileError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hostrouting.azure.config import HostNetworking, StaleAzureVnet
+    from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.vnet.port import BridgeNode
     from hostrouting.boot.layout import Layout
     from phases import CancelScope
@@ -57,7 +57,16 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
     if config.stale_azure_vnet is None:
         return AzureVnetPlan()
     _refuse_image(host)
-    return _look(config.stale_azure_vnet, host, given_or_real(host, node, LinuxBridgeNode))
+    state = given_or_real(host, node, LinuxBridgeNode).look(config.stale_azure_vnet.bridge)
+    path = state_file(host.layout)
+    try:
+        # A pipe of that name would wait for whoever may write into it, for ever.
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path} isn't a file")
+        text = read_text(path) or ""
+    except FileError as error:
+        raise AzureVnetError(f"can't tell which pods azure-vnet still serves: {error}", errno=error.errno) from error
+    return plan_cleaning(config.stale_azure_vnet, state, parse_endpoints(text, str(path)))
 
 
 def _refuse_image(host: Host) -> None:
@@ -66,18 +75,6 @@ def _refuse_image(host: Host) -> None:
             f"can't remove what azure-vnet left: the image {host.layout.root} has no kernel that holds any of it; "
             "leave staleAzureVnet to the running node"
         )
-
-
-def _look(config: StaleAzureVnet, host: Host, node: BridgeNode) -> AzureVnetPlan:
-    state, path = node.look(config.bridge), state_file(host.layout)
-    try:
-        # A pipe of that name would wait for whoever may write into it, for ever.
-        if path.exists() and not path.is_file():
-            raise FileError(f"{path} isn't a file")
-        text = read_text(path) or ""
-    except FileError as error:
-        raise AzureVnetError(f"can't tell which pods azure-vnet still serves: {error}", errno=error.errno) from error
-    return plan_cleaning(config, state, parse_endpoints(text, str(path)))
 
 
 @attrs.frozen
@@ -118,7 +115,7 @@ class RemoveStaleAzureVnet:
         # older one is at, its pod's pair of interfaces tells.
         kept_out = locked(theirs, scope, seconds=stale.lock_wait_seconds) if theirs.parent.is_dir() else nullcontext()
         with locked(host.layout.lock, scope), kept_out:
-            plan = _look(stale, host, node)
+            plan = plan_stale(self.config, host, node=node)
             scope.check()
             # The rules last: they tell whose the others are, should this be the end of us.
             if neighbours := [item.what for item in plan.remove if isinstance(item.what, Neighbour)]:
