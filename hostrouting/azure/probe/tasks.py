@@ -340,19 +340,20 @@ def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> 
 
 
 def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
-    plan = _plan_removal(host, node, is_asked_for=is_asked_for)
+    # Where the kernel refuses, the files are as before too.
+    plan = _take_back(host, node, scope, is_asked_for=is_asked_for)
     if plan.is_empty and not is_installed(host, PROBE):
         return ProbeReport(skipped_because=plan.skipped_because)
-    # Where the kernel refuses, the files are as before too.
-    _take_back(plan, host, node, scope)
     is_new = bool(remove_parts(host, scope, PROBE))
     # A script or a flush may have given the rules back meanwhile; now nobody does it any more.
-    _take_back(_plan_removal(host, node, is_asked_for=True), host, node, scope)
+    _take_back(host, node, scope, is_asked_for=True)
     done = attrs.evolve(plan, skipped_because=None)
     return ProbeReport(**attrs.asdict(done, recurse=False), files_changed=is_new)
 
 
-def _take_back(plan: ProbePlan, host: Host, node: ProbeNode | None, scope: CancelScope) -> None:
+def _take_back(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbePlan:
+    plan = _plan_removal(host, node, is_asked_for=is_asked_for)
     if not plan.is_empty:
         with locked(host.layout.lock, scope), all_or_nothing(scope) as undo:
             _apply(plan, given_or_real(host, node, LinuxProbeNode), scope, undo)
+    return plan
