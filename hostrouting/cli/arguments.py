@@ -77,14 +77,15 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str, *, is_deep:
         )
         if not is_deep:
             continue  # it is only listed
-        word.add(below)
+        for add in word.takes:
+            add(below)
         if word.is_followed:
             _add_words(below, word.run(), f"{prog} {name}", is_deep=True)
         else:
             below.set_defaults(run=word.run, failed=word.failed)
 
 
-# --- the arguments of each command ---------------------------------------------------------------------------------
+# --- what commands take --------------------------------------------------------------------------------------------
 
 
 def _add_snapshot(parser: Parser) -> None:
@@ -96,49 +97,32 @@ def _add_cidr(parser: Parser) -> None:
     parser.add_argument("--cidr", action="append", default=[], metavar="C", help="a CIDR to expect; may be repeated")
 
 
-def _demo(parser: Parser) -> None:
+def _add_picture(parser: Parser) -> None:
     parser.add_argument("--output", choices=("text", "svg"), default="text", help="text, or a picture of it")
 
 
-def _apply(parser: Parser) -> None:
-    add_config(parser)
+def _add_where(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--root", metavar="DIR", help="into an image mounted at DIR: files and enablement only")
     where.add_argument("--routes-only", action="store_true", help="the kernel's routes alone: no files, units or check")
-    add_output(parser)
 
 
-def _plan(parser: Parser) -> None:
-    add_config(parser)
-    _add_snapshot(parser)
-    add_output(parser)
-
-
-def _render(parser: Parser) -> None:
-    add_config(parser)
+def _add_folder(parser: Parser) -> None:
     parser.add_argument("--out", metavar="DIR", required=True, help="the folder; it stands for /")
 
 
-def _check(parser: Parser) -> None:
-    add_config(parser)
-    _add_cidr(parser)
-    _add_snapshot(parser)
+def _add_more_output(parser: Parser) -> None:
     add_output(parser, "nagios", "svg")
     what = "what the boot check's verdict leaves out: judges by the installed config, and leaves route-overlap.json"
     parser.add_argument("--report", action="store_true", help=what)
 
 
-def _fix(parser: Parser) -> None:
-    add_config(parser)
-    _add_cidr(parser)
+def _add_format(parser: Parser) -> None:
     what = "our own config, or the same routes for netplan, systemd-networkd or as ip commands"
     parser.add_argument("--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what)
-    _add_snapshot(parser)
 
 
-def _doctor(parser: Parser) -> None:
-    add_config(parser)
-    add_output(parser)
+def _add_strict(parser: Parser) -> None:
     parser.add_argument("--strict", action="store_true", help="exit with 1 also for what only may break later")
 
 
@@ -171,15 +155,15 @@ def _azure_vnet() -> Mapping[str, Word]:
 
 
 _WORDS = {
-    "demo": Word(commands.demo, _demo),
-    "apply": Word(commands.apply, _apply),
-    "plan": Word(commands.plan, _plan),
-    "render": Word(commands.render, _render),
-    "check": Word(checking.check, _check, EXIT_CHECK_UNKNOWN),
-    "fix": Word(checking.fix, _fix, EXIT_CHECK_UNKNOWN),
+    "demo": Word(commands.demo, (_add_picture,)),
+    "apply": Word(commands.apply, (add_config, _add_where, add_output)),
+    "plan": Word(commands.plan, (add_config, _add_snapshot, add_output)),
+    "render": Word(commands.render, (add_config, _add_folder)),
+    "check": Word(checking.check, (add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
+    "fix": Word(checking.fix, (add_config, _add_cidr, _add_format, _add_snapshot), EXIT_CHECK_UNKNOWN),
     "snapshot": Word(commands.snapshot),
-    "doctor": Word(checking.doctor, _doctor),
-    "watch": Word(commands.watch, add_config),
+    "doctor": Word(checking.doctor, (add_config, add_output, _add_strict)),
+    "watch": Word(commands.watch, (add_config,)),
     "lb-probe": Word(_lb_probe, is_followed=True),
     "azure-vnet": Word(_azure_vnet, is_followed=True),
     "remove": Word(commands.remove),

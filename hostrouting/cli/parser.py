@@ -36,13 +36,13 @@ class Word(NamedTuple):
 
     Args:
         run: carries it out; of a word that others follow: tells which.
-        add: gives the parser its arguments.
+        takes: what gives the parser its arguments, one after the other.
         failed: the exit code of a failure that has none of its own.
         is_followed: whether others follow.
     """
 
     run: Callable[..., Any]
-    add: Callable[[Parser], None] = lambda _: None
+    takes: tuple[Callable[[Parser], None], ...] = ()
     failed: int = EXIT_FAILURE
     is_followed: bool = False
 
@@ -52,12 +52,6 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     # Layout().config, which a line of help is no reason to load.
     default = "/etc/aks-flex-node/config.json"
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
-
-
-def add_config_and_output(parser: argparse.ArgumentParser) -> None:
-    """Give a parser both."""
-    add_config(parser)
-    add_output(parser)
 
 
 def add_output(parser: argparse.ArgumentParser, *more: str) -> None:

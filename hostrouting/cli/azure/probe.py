@@ -18,7 +18,7 @@ from hostrouting.cli.azure import load_networking
 from hostrouting.cli.changes import boot_lines, diff_lines
 from hostrouting.cli.output import say
 from hostrouting.cli.page import bad, dim, good
-from hostrouting.cli.parser import Parser, Word, add_config, add_config_and_output, add_output
+from hostrouting.cli.parser import Parser, Word, add_config, add_output
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.text import clean
 
@@ -74,13 +74,15 @@ def _remove(options: argparse.Namespace, host: Host) -> int:
     return 0
 
 
-def _add_apply(parser: Parser) -> None:
-    add_config(parser)
+def _add_root(parser: Parser) -> None:
     parser.add_argument("--root", metavar="DIR", help="into an image mounted at DIR: files and enablement only")
-    add_output(parser)
 
 
-WORDS = {"apply": Word(_apply, _add_apply), "plan": Word(_plan, add_config_and_output), "remove": Word(_remove)}
+WORDS = {
+    "apply": Word(_apply, (add_config, _add_root, add_output)),
+    "plan": Word(_plan, (add_config, add_output)),
+    "remove": Word(_remove),
+}
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------
@@ -89,8 +91,8 @@ WORDS = {"apply": Word(_apply, _add_apply), "plan": Word(_plan, add_config_and_o
 _TABLE = f"nftables table ip6 {TABLE}"
 
 
-def plan_text(plan: ProbePlan, boot: BootPlan | None, *, wait_seconds: int) -> str:
-    """What would become of rules, routes, files and units (None: they aren't known)."""
+def plan_text(plan: ProbePlan, boot: BootPlan, *, wait_seconds: int) -> str:
+    """What would become of rules, routes, files and units."""
     lines = _reason_lines(plan)
     if plan.missing is not None:
         lines.append(f"would wait up to {wait_seconds} s for {clean(plan.missing)}")
@@ -99,10 +101,8 @@ def plan_text(plan: ProbePlan, boot: BootPlan | None, *, wait_seconds: int) -> s
         lines += diff_lines(FileChange(_TABLE, plan.rules_before, plan.rules_after))
     elif plan.rules_after is not None:
         lines.append(dim(f"= {_TABLE}"))
-    lines += _pin_lines(plan.pins, "+", "-", "=")
-    if boot is not None:
-        lines += boot_lines(boot)
-    if plan.is_empty and plan.missing is None and (boot is None or boot.is_empty):
+    lines += _pin_lines(plan.pins, "+", "-", "=") + boot_lines(boot)
+    if plan.is_empty and plan.missing is None and boot.is_empty:
         lines.append("nothing to change")
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.cli.azure import load_networking
 from hostrouting.cli.page import bad, dim, good
-from hostrouting.cli.parser import Word, add_config_and_output
+from hostrouting.cli.parser import Word, add_config, add_output
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
@@ -59,7 +59,7 @@ def _clean(options: argparse.Namespace, host: Host) -> int:
     return 0
 
 
-WORDS = {"plan": Word(_plan, add_config_and_output), "clean": Word(_clean, add_config_and_output)}
+WORDS = {"plan": Word(_plan, (add_config, add_output)), "clean": Word(_clean, (add_config, add_output))}
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------

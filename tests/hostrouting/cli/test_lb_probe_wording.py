@@ -48,8 +48,8 @@ def test_a_plan_shows_devices_rules_routes_and_files() -> None:
 
 
 def test_a_plan_tells_a_new_table_from_one_that_goes() -> None:
-    assert "azure_slb_probe: new" in plan_text(ProbePlan(rules_after="a\n"), None, wait_seconds=5)
-    assert "azure_slb_probe: removed" in plan_text(ProbePlan(rules_before="a\n"), None, wait_seconds=5)
+    assert "azure_slb_probe: new" in plan_text(ProbePlan(rules_after="a\n"), BootPlan(), wait_seconds=5)
+    assert "azure_slb_probe: removed" in plan_text(ProbePlan(rules_before="a\n"), BootPlan(), wait_seconds=5)
 
 
 def test_a_plan_without_changes_says_so() -> None:
@@ -63,9 +63,12 @@ def test_a_plan_without_changes_says_so() -> None:
 
 def test_a_plan_says_what_would_be_waited_for_or_why_nothing_is_done() -> None:
     plan = ProbePlan(missing="a default route")
-    assert plain(plan_text(plan, None, wait_seconds=7)) == "would wait up to 7 s for a default route"
+    assert plain(plan_text(plan, BootPlan(), wait_seconds=7)) == "would wait up to 7 s for a default route"
     skipped = ProbePlan(skipped_because="no IPv6")
-    assert plain(plan_text(skipped, None, wait_seconds=7)).splitlines() == ["skipped: no IPv6", "nothing to change"]
+    assert plain(plan_text(skipped, BootPlan(), wait_seconds=7)).splitlines() == [
+        "skipped: no IPv6",
+        "nothing to change",
+    ]
 
 
 def test_a_report_shows_what_was_done() -> None:
