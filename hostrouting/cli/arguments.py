@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from hostrouting import __version__
 from hostrouting.cli import checking, commands
-from hostrouting.cli.parser import Help, Parser, Word, add_config, add_output
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN
+from hostrouting.cli.options import UsageError
+from hostrouting.cli.output import columns
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 _VERBOSE = "log each task as it starts and ends"
@@ -35,6 +38,38 @@ see it happen, on a throw-away copy of the kernel's tables:   hostrouting demo
 """
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, as argparse's own, which loads shutil and so three kinds of compression."""
+
+    def __init__(self, prog: str) -> None:
+        width = os.environ.get("COLUMNS", "")
+        super().__init__(prog, width=(int(width) if width.isdecimal() else columns(sys.stdout) or 80) - 2)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong with the arguments."""
+        raise UsageError(f"{self.format_usage()}{self.prog}: {message}; try {self.prog} --help")
+
+
+class Word(NamedTuple):
+    """A word of the command line, explained by the docstring of what it runs.
+
+    Args:
+        run: carries it out; of a word that others follow: tells which.
+        takes: what gives the parser its arguments, one after the other.
+        failed: the exit code of a failure that has none of its own.
+        is_followed: whether others follow.
+    """
+
+    run: Callable[..., Any]
+    takes: tuple[Callable[[Parser], None], ...] = ()
+    failed: int = EXIT_FAILURE
+    is_followed: bool = False
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the arguments.
 
@@ -51,14 +86,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"hostrouting {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE)
-    if first in _WORDS:
-        _add_words(parser, {first: _WORDS[first]}, "hostrouting", is_deep=True)
-    else:
-        _add_words(parser, _WORDS, "hostrouting", is_deep=False)
+    listed = {name: Word(word.run) for name, word in _WORDS.items()}
+    _add_words(parser, {first: _WORDS[first]} if first in _WORDS else listed, "hostrouting")
     return parser.parse_args(argv)
 
 
-def _add_words(parser: Parser, words: Mapping[str, Word], prog: str, *, is_deep: bool) -> None:
+def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
     common = Parser(add_help=False, formatter_class=Help)
     common.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=_VERBOSE)
     made: argparse._SubParsersAction[Parser] = parser.add_subparsers(
@@ -75,17 +108,29 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str, *, is_deep:
             allow_abbrev=False,
             formatter_class=Help,
         )
-        if not is_deep:
-            continue  # it is only listed
         for add in word.takes:
             add(below)
         if word.is_followed:
-            _add_words(below, word.run(), f"{prog} {name}", is_deep=True)
+            _add_words(below, word.run(), f"{prog} {name}")
         else:
             below.set_defaults(run=word.run, failed=word.failed)
 
 
 # --- what commands take --------------------------------------------------------------------------------------------
+
+
+def _add_config(parser: Parser) -> None:
+    """Give a parser the argument that names the config."""
+    # Layout().config, which a line of help is no reason to load.
+    default = "/etc/aks-flex-node/config.json"
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
+
+
+def _add_output(parser: Parser, *more: str) -> None:
+    """Give a parser the option that says for whom the output is."""
+    choices = ("text", "json", *more)
+    help_ = "for people, for programs, as a monitoring plugin, or a picture" if more else "for people, or for programs"
+    parser.add_argument("--output", choices=choices, default="text", help=help_)
 
 
 def _add_snapshot(parser: Parser) -> None:
@@ -101,9 +146,13 @@ def _add_picture(parser: Parser) -> None:
     parser.add_argument("--output", choices=("text", "svg"), default="text", help="text, or a picture of it")
 
 
+def _add_root(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--root", metavar="DIR", help="into an image mounted at DIR: files and enablement only")
+
+
 def _add_where(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--root", metavar="DIR", help="into an image mounted at DIR: files and enablement only")
+    _add_root(where)
     where.add_argument("--routes-only", action="store_true", help="the kernel's routes alone: no files, units or check")
 
 
@@ -112,7 +161,7 @@ def _add_folder(parser: Parser) -> None:
 
 
 def _add_more_output(parser: Parser) -> None:
-    add_output(parser, "nagios", "svg")
+    _add_output(parser, "nagios", "svg")
     what = "what the boot check's verdict leaves out: judges by the installed config, and leaves route-overlap.json"
     parser.add_argument("--report", action="store_true", help=what)
 
@@ -137,9 +186,13 @@ def _lb_probe() -> Mapping[str, Word]:
     rewrite the source of probes on their way in, and the destination of answers on their way out. CONFIG's key is
     hostNetworking.loadBalancerProbe.
     """
-    from hostrouting.cli.azure.probe import WORDS
+    from hostrouting.cli.azure import probe
 
-    return WORDS
+    return {
+        "apply": Word(probe.apply, (_add_config, _add_root, _add_output)),
+        "plan": Word(probe.plan, (_add_config, _add_output)),
+        "remove": Word(probe.remove),
+    }
 
 
 def _azure_vnet() -> Mapping[str, Word]:
@@ -149,21 +202,22 @@ def _azure_vnet() -> Mapping[str, Word]:
     rules and neighbour are there. What goes is just that: inside the CIDRs that CONFIG names in
     hostNetworking.staleAzureVnet, of no live pod, of nobody else.
     """
-    from hostrouting.cli.azure.vnet import WORDS
+    from hostrouting.cli.azure import vnet
 
-    return WORDS
+    takes = _add_config, _add_output
+    return {"plan": Word(vnet.plan, takes), "clean": Word(vnet.remove, takes)}
 
 
 _WORDS = {
     "demo": Word(commands.demo, (_add_picture,)),
-    "apply": Word(commands.apply, (add_config, _add_where, add_output)),
-    "plan": Word(commands.plan, (add_config, _add_snapshot, add_output)),
-    "render": Word(commands.render, (add_config, _add_folder)),
-    "check": Word(checking.check, (add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
-    "fix": Word(checking.fix, (add_config, _add_cidr, _add_format, _add_snapshot), EXIT_CHECK_UNKNOWN),
+    "apply": Word(commands.apply, (_add_config, _add_where, _add_output)),
+    "plan": Word(commands.plan, (_add_config, _add_snapshot, _add_output)),
+    "render": Word(commands.render, (_add_config, _add_folder)),
+    "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
+    "fix": Word(checking.fix, (_add_config, _add_cidr, _add_format, _add_snapshot), EXIT_CHECK_UNKNOWN),
     "snapshot": Word(commands.snapshot),
-    "doctor": Word(checking.doctor, (add_config, add_output, _add_strict)),
-    "watch": Word(commands.watch, (add_config,)),
+    "doctor": Word(checking.doctor, (_add_config, _add_output, _add_strict)),
+    "watch": Word(commands.watch, (_add_config,)),
     "lb-probe": Word(_lb_probe, is_followed=True),
     "azure-vnet": Word(_azure_vnet, is_followed=True),
     "remove": Word(commands.remove),

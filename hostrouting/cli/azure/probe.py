@@ -18,7 +18,6 @@ from hostrouting.cli.azure import load_networking
 from hostrouting.cli.changes import boot_lines, diff_lines
 from hostrouting.cli.output import say
 from hostrouting.cli.page import bad, dim, good
-from hostrouting.cli.parser import Parser, Word, add_config, add_output
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.text import clean
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.preview import BootPlan
 
 
-def _apply(options: argparse.Namespace, host: Host) -> int:
+def apply(options: argparse.Namespace, host: Host) -> int:
     """Rewrite the probes, now and at every boot.
 
     Now: the rules in one nftables transaction, seen to be in force, and a route to the rewritten address, so that
@@ -49,7 +48,7 @@ def _apply(options: argparse.Namespace, host: Host) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace, host: Host) -> int:
+def plan(options: argparse.Namespace, host: Host) -> int:
     """Show what apply would change, and change nothing.
 
     The rules as a diff of nft's own listings, the route with + and -, files as diffs, units. Exits with 2 if there is
@@ -64,7 +63,7 @@ def _plan(options: argparse.Namespace, host: Host) -> int:
     return 0 if plan.is_empty and boot.is_empty and not is_waiting else EXIT_PLAN_CHANGES
 
 
-def _remove(options: argparse.Namespace, host: Host) -> int:
+def remove(options: argparse.Namespace, host: Host) -> int:
     """Take back all that was installed for probes.
 
     Rules, route, files and units. Needs no config. hostrouting remove does it too, with everything else.
@@ -72,17 +71,6 @@ def _remove(options: argparse.Namespace, host: Host) -> int:
     del options
     say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))
     return 0
-
-
-def _add_root(parser: Parser) -> None:
-    parser.add_argument("--root", metavar="DIR", help="into an image mounted at DIR: files and enablement only")
-
-
-WORDS = {
-    "apply": Word(_apply, (add_config, _add_root, add_output)),
-    "plan": Word(_plan, (add_config, add_output)),
-    "remove": Word(_remove),
-}
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------

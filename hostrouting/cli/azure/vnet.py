@@ -10,7 +10,6 @@ from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.cli.azure import load_networking
 from hostrouting.cli.page import bad, dim, good
-from hostrouting.cli.parser import Word, add_config, add_output
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
@@ -34,7 +33,7 @@ def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
     return config
 
 
-def _plan(options: argparse.Namespace, host: Host) -> int:
+def plan(options: argparse.Namespace, host: Host) -> int:
     """List what would go, and why; change nothing.
 
     Each rule and neighbour that goes, and each that stays though it looks alike, with the reason. Takes no lock.
@@ -45,7 +44,7 @@ def _plan(options: argparse.Namespace, host: Host) -> int:
     return 0 if plan.is_empty else EXIT_PLAN_CHANGES
 
 
-def _clean(options: argparse.Namespace, host: Host) -> int:
+def remove(options: argparse.Namespace, host: Host) -> int:
     """Remove what azure-vnet has left, and nothing else.
 
     Takes azure-vnet's own lock, removes stale neighbours, then all stale rules in one transaction: a second run finds
@@ -57,9 +56,6 @@ def _clean(options: argparse.Namespace, host: Host) -> int:
     result = run_task(RemoveStaleAzureVnet(_load(options, host), host=host))
     say_as_asked(options, result.to_json(), report_text(result))
     return 0
-
-
-WORDS = {"plan": Word(_plan, (add_config, add_output)), "clean": Word(_clean, (add_config, add_output))}
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------
