@@ -80,7 +80,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         UsageError: they can't be meant like that.
         SystemExit: after --help and --version.
     """
-    first = next((word for word in argv if word not in ("-v", "--verbose")), "")
+    first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
     parser = Parser(
         prog="hostrouting", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=Help, allow_abbrev=False
     )

@@ -675,8 +675,9 @@ def test_verbose_logs_a_wide_record_for_each_task(run: Any, config: Path) -> Non
     _, _, err = run("apply", "-v", "--routes-only", config)
     assert " path=install-routes" in err
     assert " status=ok" in err
-    _, _, err = run("-v", "apply", "--routes-only", config)
-    assert " path=install-routes" in err
+    for verbose in ("-v", "-vv", "--verbose"):
+        _, _, err = run(verbose, "apply", "--routes-only", config)
+        assert " path=install-routes" in err
 
 
 # --- the consumer --------------------------------------------------------------------------------------------------
