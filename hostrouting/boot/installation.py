@@ -100,20 +100,16 @@ def _needs_reload(units: UnitManager, manifest: Manifest) -> bool:
     return any(units.show(name, "NeedDaemonReload")["NeedDaemonReload"] == "yes" for name in watched)
 
 
-# A unit that isn't there yet, or can't be started, has no settings to read back; its drop-in is read with it.
-_NOTHING_TO_HOLD = ("not-found", "masked")
-
-
 def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
     """Read the gate back: a line that systemd doesn't understand is ignored, and an override may empty a list."""
-    check = manifest.parts.get(CHECK)
     for instance in units.instances(manifest.consumer) if manifest.has_gate else ():
         shown = units.show(instance, *_SETTINGS)
-        if shown["LoadState"] in _NOTHING_TO_HOLD:
+        # A unit that isn't there yet, or can't be started, has no settings to read back; its drop-in is read with it.
+        if shown["LoadState"] in ("not-found", "masked"):
             continue
         if missing := missing_commands(shown):
             why = f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf:"
-        elif opening := opening_settings(shown, is_strict=check is not None and check.is_blocking):
+        elif opening := opening_settings(shown, is_strict=manifest.is_strict):
             why = f"{'; '.join(opening)}; mend that, then apply again;"
         else:
             continue

@@ -118,6 +118,11 @@ class Manifest:
         return any(part.is_gated for part in self.parts.values())
 
     @property
+    def is_strict(self) -> bool:
+        """Whether the check holds the consumer back."""
+        return CHECK in self.parts and self.parts[CHECK].is_blocking
+
+    @property
     def sections(self) -> dict[str, dict[str, Any]]:
         """What the installed parts were rendered from, as sections of one config."""
         merged: dict[str, dict[str, Any]] = {}

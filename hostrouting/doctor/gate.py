@@ -10,9 +10,7 @@ from hostrouting.boot import files
 from hostrouting.boot.examination import Fault, Severity
 from hostrouting.boot.gate import missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import is_there
-from hostrouting.boot.manifest import CHECK
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
-from hostrouting.config.overlap import OverlapMode
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 
@@ -37,10 +35,9 @@ def consumer(examined: ExaminedHost) -> Iterator[Fault]:
 
 def verdict(examined: ExaminedHost) -> Iterator[Fault]:
     """The installed check would let the consumer start now: the first thing to know of a node that behaves oddly."""
-    config = examined.manifest.config.without_waits()
-    is_strict = config.route_overlap.mode is OverlapMode.STRICT
+    is_strict = examined.manifest.is_strict
     follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
-    report = check_overlap(config, examined.host.routes, examined.scope)
+    report = check_overlap(examined.manifest.config.without_waits(), examined.host.routes, examined.scope)
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if is_strict else Severity.UNKNOWN
@@ -54,14 +51,12 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
 
 def gate(examined: ExaminedHost) -> Iterator[Fault]:
     """Every instance of the consumer runs the gate before its process starts, and obeys it; also at the next boot."""
-    check = examined.manifest.parts.get(CHECK)
-    is_strict = check is not None and check.is_blocking
     for instance, shown in examined.instances.items():
         called = examined.called(instance)
         if missing := missing_commands(shown):
             message = f"it starts without being held back: it lacks {' and '.join(missing)}"
             yield Fault("gate-overridden", called, message, _remedy(examined, instance, shown))
-        for clause in opening_settings(shown, is_strict=is_strict):
+        for clause in opening_settings(shown, is_strict=examined.manifest.is_strict):
             yield Fault("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
