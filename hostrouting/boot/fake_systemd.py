@@ -123,12 +123,10 @@ class FakeSystemd:
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
         """The order of starts of the running units and these, by their own files and drop-ins."""
-        settings = self._loaded | {unit: self._read(unit) for unit in units if unit not in self._loaded}
-        after = {
-            unit: [name for line in lists.get("After", ()) for name in line.split()] for unit, lists in settings.items()
-        }
-        for unit, lists in settings.items():
-            for name in (name for line in lists.get("Before", ()) for name in line.split()):
+        after: dict[str, list[str]] = {}
+        for unit, lists in ({unit: self._read(unit) for unit in units} | self._loaded).items():
+            after.setdefault(unit, []).extend(" ".join(lists.get("After", ())).split())
+            for name in " ".join(lists.get("Before", ())).split():
                 after.setdefault(name, []).append(unit)
         return {unit: tuple(names) for unit, names in after.items()}
 

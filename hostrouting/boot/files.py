@@ -210,21 +210,16 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
         make_folders(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _acquire(descriptor, path, scope, seconds)
+        deadline = scope.clock.monotonic() + seconds
+        while not _is_taken(descriptor, path):
+            if scope.clock.monotonic() >= deadline:
+                held = f"another run has held it for {seconds} s; see who with: fuser -v {path}"
+                raise FileError(f"can't take the lock {path}: {held}")
+            scope.progress(f"waiting for another run to let go of {path}")
+            scope.wait(_LOCK_POLL_SECONDS)
         yield
     finally:
         os.close(descriptor)
-
-
-def _acquire(descriptor: int, path: Path, scope: CancelScope, seconds: int) -> None:
-    deadline = scope.clock.monotonic() + seconds
-    while not _is_taken(descriptor, path):
-        if scope.clock.monotonic() >= deadline:
-            raise FileError(
-                f"can't take the lock {path}: another run has held it for {seconds} s; see who with: fuser -v {path}"
-            )
-        scope.progress(f"waiting for another run to let go of {path}")
-        scope.wait(_LOCK_POLL_SECONDS)
 
 
 def _is_taken(descriptor: int, path: Path) -> bool:

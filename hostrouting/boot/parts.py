@@ -74,13 +74,12 @@ _NETWORK = "network-online.target systemd-udev-settle.service ib_rdma_configure.
 
 def routes_part(config: Config, layout: Layout) -> Part:
     """What installs the static routes at boot; a failure holds the consumer back in either mode."""
-    script = render_static_routes(config)
     return Part(
         ROUTES,
         is_blocking=True,
         config=_section(config, "staticRoutes"),
         files=(
-            BootFile(layout.script(ROUTES), script, 0o755),
+            BootFile(layout.script(ROUTES), render_static_routes(config), 0o755),
             BootFile(layout.unit(ROUTES), unit_text(ROUTES, _ROUTES_DESCRIPTION, _ROUTES_SECONDS)),
             BootFile(layout.protocol_names, PROTOCOL_NAMES),
         ),
@@ -89,12 +88,11 @@ def routes_part(config: Config, layout: Layout) -> Part:
 
 def check_part(config: Config, layout: Layout) -> Part:
     """What checks at boot; a failure holds the consumer back in STRICT mode."""
-    overlap = config.route_overlap
     # An image has its own Python, if any.
     script = render_check(config, python=sys.executable if layout.is_this_host else "")
     return Part(
         CHECK,
-        is_blocking=overlap.mode is OverlapMode.STRICT,
+        is_blocking=config.route_overlap.mode is OverlapMode.STRICT,
         config=_section(config, "routeOverlap"),
         files=(
             BootFile(layout.script(CHECK), script, 0o755),
