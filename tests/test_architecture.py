@@ -58,7 +58,6 @@ PURE = (
     "hostrouting.azure.probe.ruleset",
     "hostrouting.azure.vnet.parse",
     "hostrouting.azure.vnet.plan",
-    "hostrouting.watch.backoff",
     "hostrouting.watch.events",
 )
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}
