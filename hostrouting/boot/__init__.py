@@ -14,7 +14,6 @@ __all__ = [
     "layout",
     "manifest",
     "parts",
-    "preview",
     "render",
     "resolvers",
     "systemctl",

@@ -8,7 +8,7 @@ from hostrouting.cli.page import bad, dim, good
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-    from hostrouting.boot.preview import BootPlan, FileChange
+    from hostrouting.boot.parts import BootPlan, FileChange
     from hostrouting.cli.preview import NextStart
     from hostrouting.routes.plan import RoutePlan, RoutesReport
 

@@ -93,7 +93,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     With --snapshot only routes are compared, and the next start is that of the recorded host: files and units aren't
     recorded.
     """
-    from hostrouting.boot.preview import plan_boot
+    from hostrouting.boot.parts import plan_boot
     from hostrouting.cli.changes import plan_text
     from hostrouting.cli.preview import will_start
     from hostrouting.routes.plan import plan_now

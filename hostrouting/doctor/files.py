@@ -125,11 +125,10 @@ def modes(examined: ExaminedHost) -> Iterator[Fault]:
 def access(examined: ExaminedHost) -> Iterator[Fault]:
     """The scripts can be run, and their lock can be taken."""
     layout = examined.layout
-    for folder in sorted({path.parent for path in examined.manifest.files(layout) if path.suffix == ".sh"}):
-        if _has_flag(folder, os.ST_NOEXEC):
-            name = examined.name(folder)
-            message = "its file system is mounted noexec: no script can be run, and no start is let through"
-            yield Fault("noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})")
+    if _has_flag(layout.gate_script.parent, os.ST_NOEXEC):
+        name = examined.name(layout.gate_script.parent)
+        message = "its file system is mounted noexec: no script can be run, and no start is let through"
+        yield Fault("noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})")
     if _has_flag(layout.run_dir, os.ST_RDONLY):
         name = examined.name(layout.run_dir)
         message = "it is read-only: the scripts can't take their lock, and the routes count as not installed"

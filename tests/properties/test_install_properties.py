@@ -30,7 +30,7 @@ from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.gate import DROP_IN, list_text
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.preview import plan_boot, plan_part
+from hostrouting.boot.parts import plan_boot, plan_part
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.testing import FailingBackend, FakeProbeNode, FakeSystemd, RecordingBackend

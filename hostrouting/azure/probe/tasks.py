@@ -30,7 +30,7 @@ from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TA
 from hostrouting.boot.files import alone, locked
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import install_part, is_installed, remove_parts, start_oneshot
-from hostrouting.boot.preview import BootPlan, plan_part
+from hostrouting.boot.parts import BootPlan, plan_part
 from hostrouting.kernel.default_route import unicast_defaults
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import ConfigError

@@ -13,7 +13,7 @@ from hostrouting.azure.probe.tasks import (
     plan_probe,
 )
 from hostrouting.boot.host import Host
-from hostrouting.boot.preview import FileChange
+from hostrouting.boot.parts import FileChange
 from hostrouting.cli.azure import load_networking
 from hostrouting.cli.changes import boot_lines, diff_lines
 from hostrouting.cli.output import say
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import argparse
 
     from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
-    from hostrouting.boot.preview import BootPlan
+    from hostrouting.boot.parts import BootPlan
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from hostrouting.boot.preview import BootPlan
+    from hostrouting.boot.parts import BootPlan
 
 OURS, STATIC = 217, 4
 OWN = NodeAddress("eth0", IPv6Address("fd00::4"))

@@ -16,7 +16,7 @@ from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
-from hostrouting.boot.preview import FileChange, plan_boot, plan_part
+from hostrouting.boot.parts import FileChange, plan_boot, plan_part
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope, all_or_nothing
 

@@ -27,7 +27,7 @@ from hostrouting import (
 )
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.preview import plan_boot
+from hostrouting.boot.parts import plan_boot
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock

@@ -7,7 +7,7 @@ import re
 from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
 from hostrouting.azure.probe.port import Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE
-from hostrouting.boot.preview import BootPlan, FileChange
+from hostrouting.boot.parts import BootPlan, FileChange
 from hostrouting.cli.azure.probe import plan_text, report_text
 
 OURS = Pin(PROBE_SOURCE, "eth0", 217, 1)

@@ -17,8 +17,7 @@ import phases
 from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
 from hostrouting.boot import files
 from hostrouting.boot.manifest import WATCH, Manifest
-from hostrouting.boot.parts import watch_part
-from hostrouting.boot.preview import plan_boot
+from hostrouting.boot.parts import plan_boot, watch_part
 from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
