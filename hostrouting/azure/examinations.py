@@ -85,7 +85,7 @@ def _wanted_probes(examined: ExaminedHost, networking: HostNetworking) -> Iterat
         yield _OTHER_RULES
     if examined.manifest.consumer != networking.consumer:
         message = f"CONFIG holds {networking.consumer} back, and what is installed {examined.manifest.consumer}"
-        yield Fault("another-config", examined.name(examined.layout.manifest), message, apply)
+        yield Fault("another-config", examined.layout.relative(examined.layout.manifest), message, apply)
         return
     for change in plan_next_boot(networking, examined.host, plan).files:
         message = "it isn't there, has been edited, or was rendered from another config or by another version"

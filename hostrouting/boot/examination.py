@@ -19,7 +19,6 @@ from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
@@ -132,10 +131,6 @@ class ExaminedHost:
         """One of our commands, to be pasted."""
         return f"hostrouting {verb} {self._config_name}".rstrip()
 
-    def name(self, path: Path) -> str:
-        """A path as the running system sees it."""
-        return self.layout.relative(path)
-
 
 _PROPERTIES = (
     *("LoadState", "ExecConditionEx", "ExecStartPreEx", "After", "NeedDaemonReload", "DropInPaths"),
@@ -171,8 +166,8 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[Fault]:
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():
             message = "no installation knows of it: the reference, or an earlier run, has left it behind"
-            remedy = f"{disable} {part}.service; rm {examined.name(path)}; systemctl daemon-reload"
-            yield Fault("stale-file", examined.name(path), message, remedy, Severity.RISK)
+            remedy = f"{disable} {part}.service; rm {layout.relative(path)}; systemctl daemon-reload"
+            yield Fault("stale-file", layout.relative(path), message, remedy, Severity.RISK)
 
 
 @attrs.frozen

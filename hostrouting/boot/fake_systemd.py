@@ -21,7 +21,7 @@ class FakeSystemd:
         layout: where unit files and drop-ins are; None: there are none to read back.
         running: the units that are loaded, for example ``systemd-nspawn@kube1.service``.
 
-    ``manager`` holds properties of systemd itself, ``properties`` those of units that no file says.
+    ``properties`` holds what no file says of units, and, by an empty name, of systemd itself.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
@@ -33,8 +33,7 @@ class FakeSystemd:
         self.restarts: list[str] = []
         self.starts: list[str] = []
         self.reloads = 0
-        self.manager: dict[str, str] = {"Version": "257"}
-        self.properties: dict[str, dict[str, str]] = {}
+        self.properties: dict[str, dict[str, str]] = {"": {"Version": "257"}}
         self._load()
 
     def reload(self) -> None:
@@ -100,12 +99,10 @@ class FakeSystemd:
         )
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Settings of running units as of the last reload; ``LoadState`` of any; what ``manager`` holds.
+        """Settings of running units as of the last reload; ``LoadState`` of any; what ``properties`` holds.
 
         ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd does.
         """
-        if not unit:
-            return {name: self.manager.get(name, "") for name in names}
         loaded = self._loaded.get(unit) or {}
         properties = {
             "ExecConditionEx": "\n".join(map(_exec_words, loaded.get("ExecCondition", ()))),

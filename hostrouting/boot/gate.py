@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hostrouting.boot.layout import Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from hostrouting.boot.manifest import Manifest
 
@@ -79,24 +79,22 @@ def _is_held(argv: str, commands: str) -> bool:
     return any("privileged" in words and "ignore-failure" not in words for words in flags)
 
 
-def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> tuple[str, ...]:
+def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[str]:
     """The settings of a unit by which it starts though the gate fails, or fails though the gate would let it start.
 
     Args:
         shown: the properties ``SuccessExitStatus`` and ``TimeoutStartUSec`` as ``systemctl show`` prints them.
         is_strict: whether the check holds it back; if not, the gate makes do with a shorter time-out.
 
-    Returns:
+    Yields:
         Each as a clause.
     """
-    found = []
     forgiven = [word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS]
     if forgiven:
-        found.append(f"SuccessExitStatus={' '.join(forgiven)} takes a gate that fails for one that succeeds")
+        yield f"SuccessExitStatus={' '.join(forgiven)} takes a gate that fails for one that succeeds"
     seconds = seconds_of(shown["TimeoutStartUSec"])
     if is_strict and 0 < seconds < START_SECONDS:
-        found.append(f"TimeoutStartSec={seconds:g} ends a gate that may take 20 s; give it {START_SECONDS} or more")
-    return tuple(found)
+        yield f"TimeoutStartSec={seconds:g} ends a gate that may take 20 s; give it {START_SECONDS} or more"
 
 
 _SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h|d|w|month|y)?(?=[0-9. ]|$)")

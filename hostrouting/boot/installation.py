@@ -109,7 +109,7 @@ def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
             continue
         if missing := missing_commands(shown):
             why = f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf:"
-        elif opening := opening_settings(shown, is_strict=manifest.is_strict):
+        elif opening := tuple(opening_settings(shown, is_strict=manifest.is_strict)):
             why = f"{'; '.join(opening)}; mend that, then apply again;"
         else:
             continue

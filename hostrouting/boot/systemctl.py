@@ -124,10 +124,9 @@ class Systemctl:
         except TimedOut:
             raise UnitError(f"`{command}` gave no answer within {ANSWER_SECONDS:g} s; is systemd hanging?") from None
         except OSError as error:
-            reason = os.strerror(error.errno or 0)
             raise UnitError(
-                f"can't run `{command}`: {reason}; without systemd there is nothing to install for the next boot: "
-                "say --routes-only",
+                f"can't run `{command}`: {os.strerror(error.errno or 0)}; without systemd there is nothing to install "
+                "for the next boot: say --routes-only",
                 errno=error.errno,
             ) from error
         if done.returncode not in fine:

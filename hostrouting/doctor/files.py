@@ -43,7 +43,7 @@ _AGENT = "aks-flex-node-agent.service"
 def installed(examined: ExaminedHost) -> Iterator[Fault]:
     """The manifest names what is asked for."""
     manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
-    subject, wanted = examined.name(layout.manifest), manifest.parts
+    subject, wanted = layout.relative(layout.manifest), manifest.parts
     if examined.given is not None:
         wanted = wanted_manifest(manifest, examined.given, wanted_parts(examined.given, layout), layout).parts
     if not manifest.parts and (wanted or examined.given is None):
@@ -68,7 +68,7 @@ def rendered(examined: ExaminedHost) -> Iterator[Fault]:
     """Every file holds what was rendered, with its mode."""
     layout, manifest = examined.layout, examined.manifest
     for file in wanted_files(layout, manifest, wanted_parts(manifest.config, layout)):
-        name, state = examined.name(file.path), read_state(file.path)
+        name, state = layout.relative(file.path), read_state(file.path)
         if file.path.suffix == ".service" and is_masked(file.path):
             continue  # masked: ``units`` tells of it
         if state is None:
@@ -112,7 +112,7 @@ def modes(examined: ExaminedHost) -> Iterator[Fault]:
     for path in sorted({*ours, *folders} - {layout.root}):
         if path.is_symlink() or not path.exists():
             continue
-        state, name = path.stat(), examined.name(path)
+        state, name = path.stat(), layout.relative(path)
         what = "everything in it, and so what the gate runs" if path in folders else "it"
         if state.st_uid != root.st_uid:
             message = f"it belongs to user {state.st_uid}, who can change {what}"
@@ -126,11 +126,11 @@ def access(examined: ExaminedHost) -> Iterator[Fault]:
     """The scripts can be run, and their lock can be taken."""
     layout = examined.layout
     if _has_flag(layout.gate_script.parent, os.ST_NOEXEC):
-        name = examined.name(layout.gate_script.parent)
+        name = layout.relative(layout.gate_script.parent)
         message = "its file system is mounted noexec: no script can be run, and no start is let through"
         yield Fault("noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})")
     if _has_flag(layout.run_dir, os.ST_RDONLY):
-        name = examined.name(layout.run_dir)
+        name = layout.relative(layout.run_dir)
         message = "it is read-only: the scripts can't take their lock, and the routes count as not installed"
         yield Fault("read-only", name, message, f"mount -o remount,rw $(findmnt -no TARGET -T {name})")
     elif layout.lock.exists():
@@ -140,7 +140,7 @@ def access(examined: ExaminedHost) -> Iterator[Fault]:
         except FileError as error:
             if error.errno is not None:
                 raise
-        lock = examined.name(layout.lock)
+        lock = layout.relative(layout.lock)
         message = f"somebody has held it for {_GATE_SECONDS} s: starts are held back as long as that goes on"
         yield Fault("locked", lock, message, f"see who: fuser -v {lock}")
 
@@ -154,14 +154,14 @@ def _has_flag(folder: Path, flag: int) -> bool:
 def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
     """Nothing is left of the reference's installation, of earlier versions, or of another consumer."""
     layout = examined.layout
-    for link in map(examined.name, reference_links(layout)):
+    for link in map(layout.relative, reference_links(layout)):
         is_bouncing = ".requires/" in link
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the reference's"
         remedy = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
         yield Fault("reference-link", link, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
     # ``gate`` tells of a mask in the place of ours.
-    for gate in (examined.name(path) for path in sorted(gates) if not is_masked(path)):
+    for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield Fault("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
     for part in CONFIGURED:

@@ -82,10 +82,10 @@ def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> 
     read = {_below_usr(path) for path in shown["DropInPaths"].split()}
     names = {PurePosixPath(path).name for path in read}
     return [
-        examined.name(path)
+        examined.layout.relative(path)
         for name, path in drop_ins(examined.layout, instance).items()
         # One that is empty, or leads to /dev/null, only masks its namesakes.
-        if _below_usr(examined.name(path)) not in read and (name in names or files.read_text(path))
+        if _below_usr(examined.layout.relative(path)) not in read and (name in names or files.read_text(path))
     ]
 
 
@@ -96,11 +96,11 @@ def _below_usr(path: str) -> str:
 
 def break_glass(examined: ExaminedHost) -> Iterator[Fault]:
     """Nobody has left the gate open."""
-    off = examined.layout.gate_off
-    if off.exists():
-        message = "as long as it is there every start is admitted unchecked"
-        yield Fault("gate-off", examined.name(off), message, f"rm {examined.name(off)}")
-    if "hostrouting.gate=off" in (files.read_text(examined.layout.of("/proc/cmdline")) or "").split():
+    layout = examined.layout
+    if layout.gate_off.exists():
+        off, message = layout.relative(layout.gate_off), "as long as it is there every start is admitted unchecked"
+        yield Fault("gate-off", off, message, f"rm {off}")
+    if "hostrouting.gate=off" in (files.read_text(layout.of("/proc/cmdline")) or "").split():
         message = (
             "the kernel was started with hostrouting.gate=off: every start is admitted unchecked until the next boot"
         )
@@ -220,7 +220,8 @@ def _where(examined: ExaminedHost, name: str, unit: str, keys: Iterable[str]) ->
     pattern = re.compile(rf"^\s*({'|'.join(keys)})\s*=.*(?<!\S)?{re.escape(unit)}", re.MULTILINE)
     found = [path for path in drop_ins(layout, name).values() if pattern.search(files.read_text(path) or "")]
     links = [layout.of(f"{folder}/{each}.requires/{unit}") for folder in UNIT_PATH for each in unit_names(name)]
-    return [examined.name(path) for path in (*found, *(link for link in links if link.is_symlink() or link.exists()))]
+    found += [link for link in links if link.is_symlink() or link.exists()]
+    return [layout.relative(path) for path in found]
 
 
 # As long as the gate holds before it fails, and the status by which it does.

@@ -94,9 +94,8 @@ def _networkd_remedy(examined: ExaminedHost, version: int, dev: str) -> str:
         text = as_networkd([route for route in _ours(examined) if dev in route.devs])
     except RouteError:  # there are no words for one of them
         return _WATCHED
-    sections = [line for line in text.splitlines() if line and not line.startswith("#")]
-    rows = "\n".join(f"  {line}" for line in sections)
-    return f"{_WATCHED}; or let networkd install them, by a drop-in of {dev}'s .network file:\n{rows}"
+    rows = [f"  {line}" for line in text.splitlines() if line and not line.startswith("#")]
+    return "\n".join([f"{_WATCHED}; or let networkd install them, by a drop-in of {dev}'s .network file:", *rows])
 
 
 def network_manager(examined: ExaminedHost) -> Iterator[Fault]:
@@ -126,7 +125,7 @@ def cloud_init(examined: ExaminedHost) -> Iterator[Fault]:
     remedy = f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config"
     for path in sorted(examined.layout.of("/etc/udev/rules.d").glob("*cloud-init-hook-hotplug.rules")):
         if _ours(examined) and not path.is_symlink():
-            yield Fault("cloud-init-hotplug", examined.name(path), message, remedy, Severity.RISK)
+            yield Fault("cloud-init-hotplug", examined.layout.relative(path), message, remedy, Severity.RISK)
 
 
 def _managed(examined: ExaminedHost, manager: str) -> dict[str, dict[str, str]]:

@@ -196,7 +196,7 @@ def flush_by_networkd(node: Node) -> None:
 
 
 def flush_by_an_old_networkd(node: Node) -> None:
-    node.units.manager["Version"] = "252.39-1~deb12u1"
+    node.units.properties[""]["Version"] = "252.39-1~deb12u1"
     node.write("/etc/systemd/networkd.conf", "[Network]\nManageForeignRoutes=no\n")
     flush_by_networkd(node)
 
