@@ -211,11 +211,12 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = scope.clock.monotonic() + seconds
+        if not _is_taken(descriptor, path):
+            scope.progress(f"waiting for another run to let go of {path}")
         while not _is_taken(descriptor, path):
             if scope.clock.monotonic() >= deadline:
                 held = f"another run has held it for {seconds} s; see who with: fuser -v {path}"
                 raise FileError(f"can't take the lock {path}: {held}")
-            scope.progress(f"waiting for another run to let go of {path}")
             scope.wait(_LOCK_POLL_SECONDS)
         yield
     finally:
