@@ -8,6 +8,7 @@ entry stays for good.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -32,22 +33,18 @@ class Item:
 
     Args:
         what: a rule as it was saved, or a neighbour.
+        address: the pod's that it is about.
         reason: in words.
     """
 
     what: str | Neighbour
+    address: IpAddress
     reason: str
 
     @property
     def kind(self) -> str:
         """``rule`` or ``neighbour``."""
         return "rule" if isinstance(self.what, str) else "neighbour"
-
-    @property
-    def address(self) -> IpAddress | None:
-        """Which address it is about; None if it is a rule of a shape of its own."""
-        about = parse_pod_rule(self.what) if isinstance(self.what, str) else self.what
-        return None if about is None else about.address
 
     def to_json(self) -> dict[str, Any]:
         """The item as JSON."""
@@ -142,13 +139,19 @@ class _Planner:
         self._live_macs = {mac: f"the bridge has seen this MAC on {one.name}" for one in pairs for mac in one.seen_macs}
         self._live_macs |= {one.far_mac: f"the pod behind {one.name} has this MAC" for one in pairs if one.far_mac}
         self._unreadable = [one.name for one in veths if one.far_mac is None]
-        self._alive_at = _by_address(endpoint for endpoint in endpoints if endpoint.interface in names)
-        # One without an interface may be anywhere.
-        self._dead_at = _by_address(one for one in endpoints if one.interface and one.interface not in names)
-        self._frames_to: dict[IpAddress, set[str]] = {}
+        # By address, as there may be thousands of pods and rules.
+        self._alive_at: defaultdict[IpAddress, list[Endpoint]] = defaultdict(list)
+        self._dead_macs: defaultdict[IpAddress, set[str | None]] = defaultdict(set)
+        for endpoint in sorted(endpoints, key=lambda one: one.interface):
+            for address in endpoint.addresses:
+                if endpoint.interface in names:
+                    self._alive_at[address].append(endpoint)
+                elif endpoint.interface:  # one without an interface may be anywhere
+                    self._dead_macs[address].add(endpoint.mac)
+        self._frames_to: defaultdict[IpAddress, set[str]] = defaultdict(set)
         for _, rule in self._rules:
             if rule.uplink is not None:
-                self._frames_to.setdefault(rule.address, set()).add(rule.mac)
+                self._frames_to[rule.address].add(rule.mac)
         # azure-vnet makes the pair first, then the rules, ARP's before that for frames, and writes its state last.
         begun = set().union(*self._frames_to.values())
         saved = {endpoint.interface for endpoint in endpoints}
@@ -167,10 +170,10 @@ class _Planner:
             staying = self._why_rule_stays(rule)
             if staying is None and not rule.is_tunnel:
                 self._stale.add((rule.address, rule.mac))
-            (remove if staying is None else keep).append(Item(line, staying or self._why_rule_goes(rule)))
+            (remove if staying is None else keep).append(Item(line, rule.address, staying or self._why_rule_goes(rule)))
         for neighbour in self._state.neighbours:
             staying, going = self._why_neighbour_stays_or_goes(neighbour)
-            (remove if staying is None else keep).append(Item(neighbour, staying or going))
+            (remove if staying is None else keep).append(Item(neighbour, neighbour.address, staying or going))
         return AzureVnetPlan(
             remove=tuple(sorted(remove, key=_place)),
             keep=tuple(sorted(keep, key=_place)),
@@ -192,12 +195,12 @@ class _Planner:
             # Whatever tells where frames for the address go may be of the pod that had it before.
             return f"no rule says where frames for the pod behind {self._half_done[-1]} go: this one may be its"
         # Every pod's has this MAC; where the frames of its address go to tells whose it is.
-        return self._owner(rule.address, self._frames_to.get(rule.address, set()))
+        return self._owner(rule.address, self._frames_to[rule.address])
 
     def _why_rule_goes(self, rule: PodRule) -> str:
         if rule.is_tunnel:
             return "no pod of azure-vnet has this address any more"
-        is_listed = rule.mac in self._dead_macs(rule.address)
+        is_listed = rule.mac in self._dead_macs[rule.address]
         listed = "; azure-vnet still lists it, behind an interface that is gone" if is_listed else ""
         return f"no pod here has this MAC any more{listed}"
 
@@ -211,7 +214,7 @@ class _Planner:
             return "it goes to the fabric, not to a pod", ""
         if reason := self._owner(address, {mac}):
             return reason, ""
-        if (address, mac) in self._stale or mac in self._dead_macs(address):
+        if (address, mac) in self._stale or mac in self._dead_macs[address]:
             return None, "the pod that had this address and MAC is gone"
         if self._is_flushed:
             return None, "azure-vnet's rules were flushed, and nobody on the bridge has this MAC"
@@ -231,29 +234,15 @@ class _Planner:
         for mac in sorted(macs):
             if reason := self._own_macs.get(mac) or self._live_macs.get(mac):
                 return reason
-        for endpoint in self._alive_at.get(address, ()):
+        for endpoint in self._alive_at[address]:
             if not macs or endpoint.mac is None or endpoint.mac in macs:
                 return f"azure-vnet serves it: {endpoint.interface} is there"
-        is_known_dead = bool(macs) and macs <= self._dead_macs(address)
+        is_known_dead = bool(macs) and macs <= self._dead_macs[address]
         if self._unreadable and not is_known_dead:
             return f"it can't be told what is behind {self._unreadable[-1]}: it may be its pod's"
         return None
 
-    def _dead_macs(self, address: IpAddress) -> set[str | None]:
-        return {endpoint.mac for endpoint in self._dead_at.get(address, ())}
 
-
-def _by_address(endpoints: Iterable[Endpoint]) -> dict[IpAddress, list[Endpoint]]:
-    """Who has which address, each list by interface: there may be thousands of both."""
-    found: dict[IpAddress, list[Endpoint]] = {}
-    for endpoint in sorted(endpoints, key=lambda one: one.interface):
-        for address in endpoint.addresses:
-            found.setdefault(address, []).append(endpoint)
-    return found
-
-
-def _place(item: Item) -> tuple[int, int, int, str]:
+def _place(item: Item) -> tuple[bool, int, int, str]:
     """Rules, then neighbours; each by address, and nothing else by the order in which it was given."""
-    address = item.address
-    family, number = (0, 0) if address is None else (address.version, int(address))
-    return (("rule", "neighbour").index(item.kind), family, number, str(item.what))
+    return item.kind == "neighbour", item.address.version, int(item.address), str(item.what)

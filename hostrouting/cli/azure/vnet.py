@@ -79,7 +79,7 @@ def _text(
     verb: str,
     about: AzureVnetPlan | AzureVnetReport,
 ) -> str:
-    width = max((len(str(item.address or "")) for item in (*going, *staying)), default=0)
+    width = max((len(str(item.address)) for item in (*going, *staying)), default=0)
     lines = [*_lines(goes, "-", bad, going, width), *_lines(stays, "=", dim, staying, width)]
     if about.other_rules:
         lines.append(dim(f"left alone: {about.other_rules} rule{'s' * (about.other_rules > 1)} of others"))
