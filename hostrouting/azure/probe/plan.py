@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.config import Ipv6Detection
 from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.port import Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
@@ -15,7 +14,6 @@ from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from ipaddress import IPv6Address
 
     from hostrouting.azure.probe.port import NodeAddress
     from hostrouting.model.links import Link
@@ -38,8 +36,6 @@ class Evidence:
 
 # The kernel takes 0 for 1024 (IP6_RT_PRIO_USER).
 _BEST_METRIC = 1
-
-ALWAYS = Evidence(has_ipv6=True, sentence=f"ipv6Detection is {Ipv6Detection.ALWAYS}")
 
 
 @attrs.frozen
@@ -76,9 +72,8 @@ class ProbePlan:
         evidence: why the node is taken to have IPv6, or not.
         skipped_because: why there is nothing to do; None: there is, or all is as wanted.
         missing: what has to come first, in words; then nothing else is planned.
-        ruleset: the text that nft is to carry out; empty where none is wanted.
         rules_before: what is in force; None: nothing.
-        rules_after: the same, once the text is loaded.
+        rules_after: what is wanted to be; None: nothing.
         pins: the routes.
         problem: why rules may be in force that nobody sees.
     """
@@ -87,7 +82,6 @@ class ProbePlan:
     evidence: str = ""
     skipped_because: str | None = None
     missing: str | None = None
-    ruleset: str = ""
     rules_before: str | None = None
     rules_after: str | None = None
     pins: PinPlan = attrs.field(factory=PinPlan)
@@ -220,13 +214,6 @@ def judge_addresses(device: str, addresses: Iterable[NodeAddress]) -> Evidence:
         sentence=f"no IPv6 address of scope global on {device}{tried}",
         missing=f"an IPv6 address of scope global on {device}",
     )
-
-
-def judge_assigned(addresses: Sequence[IPv6Address]) -> Evidence:
-    """Whether a node has IPv6, by what the cloud has assigned to it."""
-    if addresses:
-        return Evidence(has_ipv6=True, sentence=f"Azure's metadata service has assigned {addresses[0]}")
-    return Evidence(has_ipv6=False, sentence="Azure's metadata service has assigned no IPv6 address")
 
 
 # --- routes --------------------------------------------------------------------------------------------------------

@@ -17,13 +17,11 @@ from hostrouting.azure.nodes import given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.plan import (
-    ALWAYS,
     Evidence,
     ProbePlan,
     ProbeReport,
     choose_device,
     judge_addresses,
-    judge_assigned,
     plan_pins,
 )
 from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
@@ -99,9 +97,13 @@ def plan_next_boot(config: HostNetworking, host: Host, plan: ProbePlan) -> BootP
 
 def _told(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> Evidence | None:
     """What somebody else says of IPv6, if that counts: asked once, before anything is held or waited for."""
-    if probe.ipv6_detection is Ipv6Detection.METADATA:
-        return judge_assigned(node.assigned_addresses(scope))
-    return ALWAYS if probe.ipv6_detection is Ipv6Detection.ALWAYS else None
+    if probe.ipv6_detection is Ipv6Detection.KERNEL:
+        return None
+    if probe.ipv6_detection is Ipv6Detection.ALWAYS:
+        return Evidence(has_ipv6=True, sentence="ipv6Detection is ALWAYS")
+    assigned = node.assigned_addresses(scope)
+    what = assigned[0] if assigned else "no IPv6 address"
+    return Evidence(bool(assigned), f"Azure's metadata service has assigned {what}")
 
 
 def _plan_now(probe: LoadBalancerProbe, host: Host, node: ProbeNode, told: Evidence | None) -> ProbePlan:
@@ -117,9 +119,8 @@ def _plan_now(probe: LoadBalancerProbe, host: Host, node: ProbeNode, told: Evide
             may_come = probe.required and evidence.missing is not None
             return ProbePlan(device, sentence, None if may_come else sentence, evidence.missing)
         sentence += ", but it is installed already, and stays"
-    text = render_ruleset(device)
-    after = node.dry_run(text, TABLE)
-    return _read_again(ProbePlan(device, sentence, ruleset=text, rules_after=after), node)
+    after = node.dry_run(render_ruleset(device), TABLE)
+    return _read_again(ProbePlan(device, sentence, rules_after=after), node)
 
 
 def _device(probe: LoadBalancerProbe, host: Host, node: ProbeNode) -> tuple[str | None, str | None]:
@@ -208,7 +209,7 @@ class ConfigureLoadBalancerProbe:
 
         def look(told: Evidence | None) -> tuple[ProbeReport, str | None]:
             plan, is_new = _plan_now(probe, host, node, told), False
-            if plan.device is not None and plan.ruleset:
+            if plan.device is not None and plan.rules_after is not None:
                 with all_or_nothing(scope) as undo:
                     # Not under the lock: the gate of a starting machine waits for that.
                     is_new = self._install_part(host, plan.device, undo)
@@ -248,7 +249,7 @@ def _apply(plan: ProbePlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> 
     if plan.has_new_rules:
         scope.check()
         undo.push(partial(_put_back, node, plan.rules_before))
-        node.load(plan.ruleset)
+        node.load(REMOVAL if plan.device is None else render_ruleset(plan.device))
         if node.listing(TABLE) != plan.rules_after:
             raise LoadBalancerProbeError(
                 f"the nftables table ip6 {TABLE} isn't as it was loaded: somebody else changes it; look at: "
@@ -336,7 +337,7 @@ def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> 
         # Nobody sees whether rules that were loaded are in force still.
         problem = f"{error}; then again: hostrouting lb-probe remove, as rules in force stay until that or a boot"
     pins = plan_pins(None, node.pins())
-    return attrs.evolve(plan, ruleset=REMOVAL, rules_before=before, pins=pins, problem=problem)
+    return attrs.evolve(plan, rules_before=before, pins=pins, problem=problem)
 
 
 def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:

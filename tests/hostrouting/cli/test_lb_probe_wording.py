@@ -22,7 +22,6 @@ def test_a_plan_shows_devices_rules_routes_and_files() -> None:
     plan = ProbePlan(
         "eth0",
         "eth0 has fd00::4",
-        ruleset="x",
         rules_before="a\nb\n",
         rules_after="a\nc\n",
         pins=PinPlan(add=(OURS,), remove=(OLD,)),
