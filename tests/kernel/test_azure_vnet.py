@@ -38,7 +38,7 @@ from hostrouting.azure.config import HostNetworking, StaleAzureVnet
 from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.port import Neighbour
-from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, lock_file, plan_stale, state_file
+from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet, plan_stale
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeSystemd
 
@@ -175,7 +175,7 @@ def test_n4_what_is_left_at_an_address_that_the_host_has_now_goes_and_the_host_i
 
 def test_n5_a_live_pod_that_has_changed_its_mac_keeps_its_rules_without_a_state_file(world: AzureWorld) -> None:
     """As KubeVirt's bridge binding does it: the machine in the pod has the MAC, and the pod's end another one."""
-    state_file(world.layout).unlink()
+    world.layout.of(STATE_FILE).unlink()
     world.live.run(
         lambda: ip(
             f"address delete {LIVE}/24 dev eth0",
@@ -215,8 +215,8 @@ def test_n6_a_permanent_neighbour_whose_rules_were_flushed_goes_and_its_address_
 
 
 def test_n6_a_pipe_as_state_file_hangs_nothing(world: AzureWorld) -> None:
-    state_file(world.layout).unlink()
-    os.mkfifo(state_file(world.layout))
+    world.layout.of(STATE_FILE).unlink()
+    os.mkfifo(world.layout.of(STATE_FILE))
     with pytest.raises(AzureVnetError, match="isn't a file"):
         plan_stale(config_of(), host_of(world), node=LinuxBridgeNode())
 
@@ -258,7 +258,7 @@ def test_a_dry_run_tells_what_a_run_then_removes_and_changes_nothing(world: Azur
 def test_without_a_state_file_the_macs_decide(world: AzureWorld) -> None:
     rules, neighbours = world.rules(), world.neighbours()
     world.leave(*EACH)
-    state_file(world.layout).unlink()
+    world.layout.of(STATE_FILE).unlink()
     clean(world)
     assert (world.rules(), world.neighbours()) == (rules, neighbours)
 
@@ -435,7 +435,7 @@ def test_a_rule_that_changed_since_the_plan_is_an_error_none_goes_and_the_next_r
 @pytest.mark.parametrize("content", ["{", "[]", '{"Network": 7}'])
 def test_a_state_that_makes_no_sense_is_an_error_and_nothing_is_removed(world: AzureWorld, content: str) -> None:
     world.leave(*EACH)
-    state_file(world.layout).write_text(content)
+    world.layout.of(STATE_FILE).write_text(content)
     assert "azure-vnet.json" in refusal(world)
 
 
@@ -478,7 +478,7 @@ class Releasing:
 
 def test_a_held_lock_is_an_error_and_nothing_is_removed(world: AzureWorld) -> None:
     world.leave(*EACH)
-    with held_by_another_process(lock_file(world.layout)):
+    with held_by_another_process(world.layout.of(LOCK_FILE)):
         assert "azure-vnet.lock" in refusal(world, lock_wait_seconds=0)
         assert "azure-vnet.lock" in refusal(world, lock_wait_seconds=1)
 
@@ -486,7 +486,7 @@ def test_a_held_lock_is_an_error_and_nothing_is_removed(world: AzureWorld) -> No
 def test_a_lock_that_is_released_in_time_is_waited_for(world: AzureWorld) -> None:
     rules = world.rules()
     world.leave(*EACH)
-    with held_by_another_process(lock_file(world.layout)) as release:
+    with held_by_another_process(world.layout.of(LOCK_FILE)) as release:
         observer = Releasing(release)
         clean(world, observer=observer, lock_wait_seconds=60)
     assert "azure-vnet.lock" in observer.heard[0]
@@ -498,11 +498,11 @@ def test_azure_vnet_is_locked_out_while_rules_are_removed_and_not_afterwards(wor
     seen: list[bool] = []
 
     def look() -> None:
-        seen.append(is_free(lock_file(world.layout)))
+        seen.append(is_free(world.layout.of(LOCK_FILE)))
 
     clean(world, node=Watched(before=look, after=look))
     assert set(seen) == {False}
-    assert is_free(lock_file(world.layout))
+    assert is_free(world.layout.of(LOCK_FILE))
 
 
 def is_free(lock: Path) -> bool:

@@ -21,7 +21,7 @@ from datagrams import Echo, Place
 from programs import refuse_host, tool
 from stale import TUNNEL_MAC, arp_reply, dnat, state
 
-from hostrouting.azure.vnet.tasks import lock_file, state_file
+from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE
 from hostrouting.kernel._namespaces import Namespace, in_thread
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ class AzureWorld:
         self._build_node()
         self.fabric = Place("fabric", kernel.in_fabric)
         kernel.in_fabric(self._build_fabric)
-        lock_file(layout).parent.mkdir(parents=True)
-        lock_file(layout).touch()
+        layout.of(LOCK_FILE).parent.mkdir(parents=True)
+        layout.of(LOCK_FILE).touch()
         self.live = self.add_azure_pod(LIVE)
 
     def close(self) -> None:
@@ -242,8 +242,8 @@ class AzureWorld:
     def save_endpoint(self, address: str, mac: str, veth: str) -> None:
         """Write a pod into azure-vnet's state."""
         self._endpoints[veth] = (veth, mac, address)
-        state_file(self.layout).parent.mkdir(parents=True, exist_ok=True)
-        state_file(self.layout).write_text(state(*self._endpoints.values()))
+        self.layout.of(STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
+        self.layout.of(STATE_FILE).write_text(state(*self._endpoints.values()))
 
     # --- what one sees -----------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class AzureWorld:
 
     def everything(self) -> tuple[list[str], list[str], list[str], str]:
         """All that a clean-up could touch."""
-        return self.rules(), self.neighbours(), self.routes(), state_file(self.layout).read_text()
+        return self.rules(), self.neighbours(), self.routes(), self.layout.of(STATE_FILE).read_text()
 
     def forget(self, place: Place, dev: str = "eth0") -> None:
         """Empty a place's cache of neighbours: what it learned from a wrong answer stays for half a minute."""

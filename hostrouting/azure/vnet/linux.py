@@ -59,7 +59,8 @@ class LinuxBridgeNode:
         except AzureVnetError as error:
             problem = error
         try:
-            hops = [hop for route in NetlinkBackend().routes() for hop in route.hops]
+            hops = (hop for route in NetlinkBackend().routes() for hop in route.hops)
+            gateways = dict.fromkeys(hop.gateway for hop in hops if hop.gateway is not None)
             neighbours = self._neighbours(bridge)
             seen: dict[str, list[str]] = {}
             for entry in self._programs.ask_ip("list the bridge's MACs", "bridge", "-j", "fdb", "show", "br", bridge):
@@ -76,7 +77,6 @@ class LinuxBridgeNode:
             notes.append(f"rules weren't looked at: {problem}")
         if not has_bridge:
             notes.insert(0, f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`")
-        gateways = dict.fromkeys(hop.gateway for hop in hops if hop.gateway is not None)
         return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:

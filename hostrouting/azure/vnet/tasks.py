@@ -22,22 +22,15 @@ from hostrouting.boot.host import Host
 from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.vnet.port import BridgeNode
-    from hostrouting.boot.layout import Layout
     from phases import CancelScope
 
 
-def state_file(layout: Layout) -> Path:
-    """What azure-vnet thinks it serves."""
-    return layout.of("/var/run/azure-vnet.json")
-
-
-def lock_file(layout: Layout) -> Path:
-    """What azure-vnet holds with flock(2) from its start to its exit, since v1.4.15."""
-    return layout.of("/var/run/azure-vnet/azure-vnet.lock")
+# What azure-vnet thinks it serves.
+STATE_FILE = "/var/run/azure-vnet.json"
+# What it holds with flock(2) from its start to its exit, since v1.4.15.
+LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
 def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetPlan:
@@ -58,7 +51,7 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
         return AzureVnetPlan()
     _refuse_image(host)
     state = given_or_real(host, node, LinuxBridgeNode).look(config.stale_azure_vnet.bridge)
-    path = state_file(host.layout)
+    path = host.layout.of(STATE_FILE)
     try:
         # A pipe of that name would wait for whoever may write into it, for ever.
         if path.exists() and not path.is_file():
@@ -110,7 +103,7 @@ class RemoveStaleAzureVnet:
         host = self.host or Host()
         _refuse_image(host)
         node = given_or_real(host, self.node, LinuxBridgeNode)
-        theirs = lock_file(host.layout)
+        theirs = host.layout.of(LOCK_FILE)
         # Without its folder, no azure-vnet that knows that lock has run since the boot; nothing is made then. What an
         # older one is at, its pod's pair of interfaces tells.
         kept_out = locked(theirs, scope, seconds=stale.lock_wait_seconds) if theirs.parent.is_dir() else nullcontext()

@@ -30,7 +30,7 @@ from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport
 from hostrouting.azure.vnet.port import NodeState
-from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, lock_file, plan_stale, state_file
+from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet, plan_stale
 from hostrouting.boot.files import locked
 from hostrouting.cli.azure.vnet import report_text
 from hostrouting.model.errors import FileError
@@ -98,8 +98,8 @@ def clean(host: Host, node: BridgeNode, config: HostNetworking | None = None) ->
 
 
 def write_state(host: Host, text: str) -> None:
-    state_file(host.layout).parent.mkdir(parents=True, exist_ok=True)
-    state_file(host.layout).write_text(text)
+    host.layout.of(STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
+    host.layout.of(STATE_FILE).write_text(text)
 
 
 def test_what_is_stale_goes_all_else_stays_and_a_second_run_finds_nothing(host: Host, node: WatchedNode) -> None:
@@ -200,7 +200,7 @@ def test_a_refusal_is_raised_as_it_is(host: Host, node: WatchedNode) -> None:
 
 
 def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host, node: WatchedNode) -> None:
-    path, clock = lock_file(host.layout), FakeClock()
+    path, clock = host.layout.of(LOCK_FILE), FakeClock()
     path.parent.mkdir(parents=True)
     with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -213,13 +213,13 @@ def test_a_held_lock_of_azure_vnet_is_an_error_and_nothing_is_touched(host: Host
 
 def test_azure_vnets_files_are_where_its_versions_have_them() -> None:
     """Another path would read as no state, and as a lock that nobody holds."""
-    assert str(state_file(Layout())) == "/var/run/azure-vnet.json"
-    assert str(lock_file(Layout())) == "/var/run/azure-vnet/azure-vnet.lock"
+    assert STATE_FILE == "/var/run/azure-vnet.json"
+    assert LOCK_FILE == "/var/run/azure-vnet/azure-vnet.lock"
 
 
 def test_where_azure_vnet_has_no_folder_none_is_made(host: Host, node: WatchedNode) -> None:
     clean(host, node)
-    assert not lock_file(host.layout).parent.exists()
+    assert not host.layout.of(LOCK_FILE).parent.exists()
 
 
 def test_another_run_of_ours_is_waited_for(host: Host, node: WatchedNode) -> None:
@@ -232,22 +232,22 @@ def test_a_state_that_cant_be_understood_removes_nothing(host: Host, node: Watch
     write_state(host, '{"Network": {')
     with pytest.raises(AzureVnetError, match="can't be understood") as caught:
         clean(host, node)
-    assert str(state_file(host.layout)) in str(caught.value)
+    assert str(host.layout.of(STATE_FILE)) in str(caught.value)
     with pytest.raises(AzureVnetError, match="can't be understood"):
         plan_stale(networking(), host, node=node)
     assert set(node.calls) == {"look"}
 
 
 def test_a_state_that_cant_be_read_removes_nothing(host: Host, node: WatchedNode) -> None:
-    state_file(host.layout).mkdir(parents=True)
+    host.layout.of(STATE_FILE).mkdir(parents=True)
     with pytest.raises(AzureVnetError, match="can't tell which pods azure-vnet still serves: .* isn't a file"):
         clean(host, node)
     assert set(node.calls) == {"look"}
 
 
 def test_a_pipe_as_state_file_is_an_error_and_hangs_nothing(host: Host, node: WatchedNode) -> None:
-    state_file(host.layout).parent.mkdir(parents=True)
-    os.mkfifo(state_file(host.layout))
+    host.layout.of(STATE_FILE).parent.mkdir(parents=True)
+    os.mkfifo(host.layout.of(STATE_FILE))
     with pytest.raises(AzureVnetError, match="isn't a file"):
         plan_stale(networking(), host, node=node)
 
@@ -258,7 +258,7 @@ def test_an_empty_state_and_one_that_lists_dead_pods_are_fine_and_never_written(
 ) -> None:
     write_state(host, text)
     assert len(clean(host, node).removed) == 4
-    assert state_file(host.layout).read_text() == text
+    assert host.layout.of(STATE_FILE).read_text() == text
 
 
 # --- the report --------------------------------------------------------------------------------------------------
