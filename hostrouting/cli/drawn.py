@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from io import StringIO
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -69,17 +70,15 @@ def _printed(page: Page, width: int) -> Console:
     # Colours are the palette's, whatever terminal or variables there are.
     out = StringIO()
     console = Console(file=out, width=width, record=True, force_terminal=True, color_system="256", no_color=False)
-    table = Table.grid(padding=(0, 1))
-    for item in page:
-        if isinstance(item, Row):
-            table.add_row(Text.from_ansi(item.mark), Text(f"{item.label} "), Group(*map(_Paragraph, item.said)))
-            continue
+    for _, items in groupby(page, type):
+        table = Table.grid(padding=(0, 1))
+        for item in items:
+            if isinstance(item, Row):
+                table.add_row(Text.from_ansi(item.mark), Text(f"{item.label} "), Group(*map(_Paragraph, item.said)))
+            else:
+                console.print(_Paragraph(item))
         if table.row_count:
             console.print("", table, "", sep="\n")
-            table = Table.grid(padding=(0, 1))
-        console.print(_Paragraph(item))
-    if table.row_count:
-        console.print("", table, "", sep="\n")
     return console
 
 

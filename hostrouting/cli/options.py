@@ -10,6 +10,7 @@ from hostrouting.cli.output import complain
 from hostrouting.cli.page import bad
 from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import SECTION, Config, read_config
+from hostrouting.config.schema import each
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.text import clean
@@ -88,14 +89,8 @@ def read_with_cidrs(options: argparse.Namespace, host: Host) -> tuple[dict[str, 
     return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
 
 
-def _cidrs(texts: Sequence[str]) -> list[IPv4Network]:
-    cidrs: list[IPv4Network] = []
-    problems: list[str] = []
-    for text in texts:
-        try:
-            cidrs.append(parse_cidr(text))
-        except ValueError as error:
-            problems.append(f"hostrouting: --cidr {error}")
-    if problems:
-        raise UsageError("\n".join(problems))
-    return cidrs
+def _cidrs(texts: Sequence[str]) -> tuple[IPv4Network, ...]:
+    try:
+        return each(texts, parse_cidr)
+    except ConfigError as error:
+        raise UsageError("\n".join(f"hostrouting: --cidr {said}" for _, said in error.problems)) from None

@@ -13,20 +13,18 @@ if TYPE_CHECKING:
 
 @contextmanager
 def logged_to_stderr() -> Iterator[None]:
-    """Show each record of ours, with its data, until the end of the block."""
+    """Show each record of a task, with its data, until the end of the block."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_ExtraFormatter("%(levelname)s %(name)s: %(message)s"))
-    loggers = [logging.getLogger(name) for name in ("phases", "hostrouting")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG)
+    logger = logging.getLogger("phases")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.removeHandler(handler)
-            logger.setLevel(level)
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 # What `phases` tells of a task.
