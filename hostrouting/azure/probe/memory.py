@@ -32,8 +32,6 @@ class FakeProbeNode:
         tables: the listing of each table that is there.
         pins: the routes to the rewritten source.
         has_nft: whether nft is installed.
-
-    What is last in ``next_hops`` is where packets go instead of where the routes say: a policy rule may lead elsewhere.
     """
 
     default_device_names: list[str] = attrs.field(factory=list, alias="default_devices")
@@ -42,8 +40,6 @@ class FakeProbeNode:
     tables: dict[str, str] = attrs.field(factory=dict)
     pin_list: list[Pin] = attrs.field(factory=list, alias="pins")
     has_nft: bool = True
-    next_hops: list[NextHop | None] = attrs.field(factory=list, init=False)
-    loads: list[str] = attrs.field(factory=list, init=False)
 
     def default_devices(self) -> tuple[str, ...]:
         """The devices of IPv6's default routes."""
@@ -73,7 +69,6 @@ class FakeProbeNode:
     def load(self, text: str) -> None:
         """Put a table in the place of what is there of it, or remove it."""
         self._need_nft()
-        self.loads.append(text)
         table, listing = _read(text)
         self.tables.pop(table, None)
         if listing:
@@ -95,9 +90,7 @@ class FakeProbeNode:
         self.pin_list = [other for other in self.pin_list if other != pin]
 
     def next_hop(self) -> NextHop | None:
-        """Where a packet to the rewritten source goes: as a rule the route of the lowest metric says it."""
-        if self.next_hops:
-            return self.next_hops[-1]
+        """Where a packet to the rewritten source goes: by the route of the lowest metric."""
         return next((NextHop(pin.dev, pin.gateway) for pin in self.pins()), None)
 
     def _need_nft(self) -> None:
