@@ -200,14 +200,13 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     Removes our routes (protocol 217 in table main), files and markers. Needs no config. Nothing of anybody else's is
     touched.
     """
-    del options
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest
     from hostrouting.cli.changes import routes_text
     from hostrouting.tasks.configure import RemoveHostRouting
 
     requiring = requiring_units(host, *Manifest.load(host.layout).parts)
-    neighbours.remove(host)
+    neighbours.remove(options, host)
     say(routes_text(run_task(RemoveHostRouting(host=host))))
     for oneshot, units in requiring.items():
         say(f"{' '.join(units)} can't be started any more: still required is {oneshot}, which is gone")

@@ -107,7 +107,6 @@ def story(width: int | None) -> Iterator[str]:
 
 
 def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: int | None) -> Iterator[str]:
-    run = partial(phases.run, scope=phases.CancelScope())
     before = kernel.routes(Table.MAIN)
 
     yield _heading("A node comes up: eth0 has the default route, eight InfiniBand interfaces share 172.16.0.0/16")
@@ -118,21 +117,21 @@ def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: i
     yield _below(_answer(kernel, api_server))
 
     yield _heading("hostrouting check: the node must not start like this; the fix is part of the error")
-    sick = run(phases.task("check")(partial(check_overlap, CONFIG, kernel)))
+    sick = phases.run(phases.task("check")(partial(check_overlap, CONFIG, kernel)))
     yield _below(overlap_text(sick, width=width))
 
     yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
     config = attrs.evolve(CONFIG, static_routes={"enabled": True, "routes": sick.remedy.routes})
-    yield _below(routes_text(run(ConfigureStaticRoutes(config, host=host))))
+    yield _below(routes_text(phases.run(ConfigureStaticRoutes(config, host=host))))
     yield _below(_answer(kernel, api_server))
 
     yield _heading("hostrouting check, again")
-    after = run(phases.task("check")(partial(check_overlap, config, kernel)))
+    after = phases.run(phases.task("check")(partial(check_overlap, config, kernel)))
     yield _below(overlap_text(after, width=width))
 
     yield _heading("hostrouting apply, again; then remove: the table is as it was")
-    yield _below(routes_text(run(ConfigureStaticRoutes(config, host=host))))
-    yield _below(routes_text(run(RemoveHostRouting(host=host))))
+    yield _below(routes_text(phases.run(ConfigureStaticRoutes(config, host=host))))
+    yield _below(routes_text(phases.run(RemoveHostRouting(host=host))))
     if kernel.routes(Table.MAIN) != before:
         raise HostRoutingError("the table isn't what it was before; please report this")
     yield _below(f"{good('✓')} every route that was there before is untouched")

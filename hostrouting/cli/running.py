@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import phases
@@ -53,12 +53,10 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
         scope.cancel(signal.Signals(number).name)
 
     before: dict[signal.Signals, Any] = {}
-    try:
+    with suppress(ValueError):  # in another thread: whoever runs us there cancels the scope by other means
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, cancel)
-    except ValueError:  # in another thread: whoever runs us there cancels the scope by other means
-        before.clear()
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.cli.azure import load_networking
-from hostrouting.cli.output import complain, say
+from hostrouting.cli.output import complain
 
 if TYPE_CHECKING:
     import argparse
@@ -68,13 +68,11 @@ def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -
     return examinations(load_networking(options, host, quietly=True) if has_config else None)
 
 
-def remove(host: Host) -> None:
+def remove(options: argparse.Namespace, host: Host) -> None:
     """Take back what was installed for probes, if anything, and say so."""
     from hostrouting.azure.probe.ruleset import PROBE
-    from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
     from hostrouting.boot.installation import is_installed
-    from hostrouting.cli.azure.probe import report_text
-    from hostrouting.cli.running import run_task
+    from hostrouting.cli.azure import probe
 
     if is_installed(host, PROBE):
-        say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))
+        probe.remove(options, host)
