@@ -27,11 +27,9 @@ class Message(Protocol):
 
     def __getitem__(self, field: str, /) -> Any:
         """A field of the fixed header."""
-        ...
 
     def get_attr(self, attribute: str, /) -> Any:
         """The value of an attribute, or None."""
-        ...
 
 
 def _message_classes() -> dict[int, Any]:

@@ -18,13 +18,7 @@ import time
 from ipaddress import IPv4Interface
 from typing import TYPE_CHECKING, TypeVar
 
-from hostrouting.kernel._namespaces import (
-    Namespace,
-    is_made_here,
-    make_namespace,
-    refusal,
-    this_namespace,
-)
+from hostrouting.kernel._namespaces import Namespace, is_made_here, make_namespace, refusal, this_namespace
 from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
 from hostrouting.kernel.channel import channel
 from hostrouting.kernel.netlink import NetlinkBackend

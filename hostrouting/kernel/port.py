@@ -32,22 +32,18 @@ class RouteBackend(Protocol):
 
     def links(self) -> tuple[Link, ...]:
         """All network interfaces, by index."""
-        ...
 
     def addresses(self) -> tuple[Address, ...]:
         """All IPv4 addresses of this host."""
-        ...
 
     def rules(self) -> tuple[Rule, ...]:
         """The policy rules in the order in which the kernel asks them."""
-        ...
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """The entries of a table, in the kernel's order; of every table, if none is named.
 
         A table that doesn't exist is empty.
         """
-        ...
 
     def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """The entries of a table without a value for each: in the kernel's order, those that go the same way at once.
@@ -55,11 +51,9 @@ class RouteBackend(Protocol):
         Returns:
             An entry whose destination doesn't count, and the prefixes of some that differ from it in nothing else.
         """
-        ...
 
     def default_routes(self) -> tuple[Route, ...]:
         """The entries of table main for 0.0.0.0/0, in the kernel's order."""
-        ...
 
     def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces: what a check of a large table needs of it.
@@ -74,14 +68,12 @@ class RouteBackend(Protocol):
         Returns:
             The entries in the kernel's order.
         """
-        ...
 
     def noticing_changes(self) -> AbstractContextManager[Callable[[], bool]]:
         """While it is open, tell whether links, addresses, routes or rules may have changed since it was opened.
 
         Whoever asks again is told again.
         """
-        ...
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
@@ -101,15 +93,12 @@ class RouteBackend(Protocol):
             is_tcp: whether it is TCP's; else it is UDP's, for which the kernel takes one that doesn't say
                 (inet_rtm_getroute in net/ipv4/route.c).
         """
-        ...
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL)."""
-        ...
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes or put them in the place of the first with the same ``key`` (NLM_F_CREATE | NLM_F_REPLACE)."""
-        ...
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH.
@@ -121,7 +110,6 @@ class RouteBackend(Protocol):
         The kernel's own match is looser, so what is there may have to be read first, once for each call: many
         calls of a few routes each cost more than one of many.
         """
-        ...
 
     def wait_for_change(self, scope: CancelScope) -> None:
         """Return when links, addresses, routes or rules may have changed since this thread's last call.
@@ -138,7 +126,6 @@ class RouteBackend(Protocol):
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended first.
         """
-        ...
 
 
 class Kernel(RouteBackend, Protocol):
@@ -146,30 +133,23 @@ class Kernel(RouteBackend, Protocol):
 
     def add_link(self, name: str, *, up: bool = True) -> None:
         """Add an Ethernet-like interface with carrier."""
-        ...
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
         """Set an interface up or down, or plug its cable in or out."""
-        ...
 
     def del_link(self, name: str) -> None:
         """Delete an interface with its addresses and routes."""
-        ...
 
     def add_address(
         self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
     ) -> None:
         """Give an interface an address like ``10.1.0.4/24``; with ``peer`` the prefix length is the peer's."""
-        ...
 
     def del_address(self, dev: str, address: str) -> None:
         """Take an address away from an interface."""
-        ...
 
     def add_rule(self, rule: Rule) -> None:
         """Add a policy rule."""
-        ...
 
     def del_rule(self, rule: Rule) -> None:
         """Delete a policy rule."""
-        ...
