@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno as errnos
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -22,9 +21,6 @@ from hostrouting.kernel._memory.trie import Insert, fib_table_delete
 from hostrouting.kernel.rtnetlink.constants import RefusedError
 from hostrouting.model.links import Address, Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ANY = IPv4Address(0)
 _LOOPBACK_ADDRESS = IPv4Address("127.0.0.1")
@@ -180,21 +176,28 @@ def _promote(dev: Device, promoted: Address, primary: Address, scope: int, posit
 # --- the routes of addresses ---------------------------------------------------------------------------------------
 
 
-def _append(net: Net, cfg: Route) -> None:
-    fib_new_route(net, cfg, Insert.APPEND)
+def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
+    """The routes because of an address: the local one, and where they are due the connected and the broadcast one."""
+    primary = dev.by_network(ifa.network) if ifa.is_secondary else ifa
+    if primary is None:
+        return {}
+    routes = {"local": _own_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
+    first = ifa.network.network_address
+    # ipv4_is_zeronet: 0.0.0.0, no longer 0/8.
+    if ifa.is_secondary or first == _ANY or (first == ifa.local and ifa.prefix_length == 32):
+        return routes
+    if ifa.has_prefix_route:
+        kind = RouteType.LOCAL if dev.name == LOOPBACK else RouteType.UNICAST
+        routes["connected"] = _own_route(dev, primary, kind, ifa.network, ifa.metric)
+    if ifa.prefix_length < 31:
+        last = IPv4Network(ifa.network.broadcast_address)
+        routes["broadcast"] = _own_route(dev, primary, RouteType.BROADCAST, last)
+    return routes
 
 
-def _fib_magic(
-    net: Net,
-    command: Callable[[Net, Route], None],
-    kind: RouteType,
-    destination: IPv4Network,
-    dev: Device,
-    primary: Address,
-    metric: int = 0,
-) -> None:
-    """Add or delete a route of the kernel's own; refusals are nobody's business."""
-    cfg = Route(
+def _own_route(dev: Device, primary: Address, kind: RouteType, destination: IPv4Network, metric: int = 0) -> Route:
+    """A route of the kernel's own (fib_magic)."""
+    return Route(
         destination=destination,
         hops=(NextHop(dev.name),),
         type=kind,
@@ -204,32 +207,14 @@ def _fib_magic(
         metric=metric,
         source=primary.local,
     )
-    with contextlib.suppress(RefusedError):
-        command(net, cfg)
-
-
-def _connected_type(dev: Device) -> RouteType:
-    return RouteType.LOCAL if dev.name == LOOPBACK else RouteType.UNICAST
 
 
 def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
-    """Add the local, connected and broadcast routes of an address."""
-    primary = dev.by_network(ifa.network) if ifa.is_secondary else ifa
-    if primary is None:
-        return
-    _fib_magic(net, _append, RouteType.LOCAL, IPv4Network(ifa.local), dev, primary)
-    if not dev.is_up or ifa.is_secondary or not _has_subnet(ifa):
-        return
-    if ifa.has_prefix_route:
-        _fib_magic(net, _append, _connected_type(dev), ifa.network, dev, primary, ifa.metric)
-    if ifa.prefix_length < 31:
-        _fib_magic(net, _append, RouteType.BROADCAST, IPv4Network(ifa.network.broadcast_address), dev, primary)
-
-
-def _has_subnet(ifa: Address) -> bool:
-    first = ifa.network.network_address
-    # ipv4_is_zeronet: 0.0.0.0, no longer 0/8.
-    return first != _ANY and (first != ifa.local or ifa.prefix_length < 32)
+    """Add the routes of an address, of a device that is down the local one alone; refusals are nobody's business."""
+    for what, route in _routes_of(dev, ifa).items():
+        if dev.is_up or what == "local":
+            with contextlib.suppress(RefusedError):
+                fib_new_route(net, route, Insert.APPEND)
 
 
 def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | None = None) -> None:
@@ -241,45 +226,18 @@ def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | No
         ifa: the address.
         promoting: the primary that is about to go while ``ifa`` stays (iprim).
     """
-    primary = dev.by_network(ifa.network) if ifa.is_secondary else ifa
-    if primary is None:
+    others = [other for other in dev.addresses if other != ifa]
+    if promoting is not None:
+        others = [other for other in others if other.network != promoting.network]
+    needed = [item for other in others for item in _routes_of(dev, other).items()]
+    gone = dict(item for item in _routes_of(dev, ifa).items() if item not in needed)
+    for route in gone.values():
+        with contextlib.suppress(RefusedError):
+            fib_table_delete(net, attrs.evolve(route, metric=0))
+    if "local" not in gone or ifa in dev.addresses:
         return
-    has_subnet = not ifa.is_secondary and _has_subnet(ifa)
-    if has_subnet and ifa.has_prefix_route:
-        _fib_magic(net, fib_table_delete, _connected_type(dev), ifa.network, dev, primary)
-    sharing = _sharing_a_source(dev, ifa, primary, promoting)
-    if has_subnet and ifa.prefix_length < 31:
-        needed = {end for other in sharing if _has_broadcasts(other) for end in _ends(other)}
-        for address in _ends(ifa):
-            if address not in needed:
-                _fib_magic(net, fib_table_delete, RouteType.BROADCAST, IPv4Network(address), dev, primary)
-    if any(other.local == ifa.local for other in sharing):
-        return
-    _fib_magic(net, fib_table_delete, RouteType.LOCAL, IPv4Network(ifa.local), dev, primary)
-    is_gone = ifa not in dev.addresses
-    if is_gone and inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL and ifa.local != _ANY:
+    if inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL and ifa.local != _ANY:
         fib_sync_down_addr(net, ifa.local)
-
-
-def _sharing_a_source(dev: Device, ifa: Address, primary: Address, promoting: Address | None) -> list[Address]:
-    """The other addresses of a device whose routes have the same preferred source, so that they are shared."""
-    found = []
-    for other in dev.addresses:
-        if other == ifa or (promoting is not None and other.network == promoting.network):
-            continue
-        is_of_same = other.is_secondary and other.network == primary.network
-        others_primary = dev.by_network(other.network) if other.is_secondary else other
-        if is_of_same or (others_primary is not None and others_primary.local == primary.local):
-            found.append(other)
-    return found
-
-
-def _has_broadcasts(ifa: Address) -> bool:
-    return not ifa.is_secondary and ifa.prefix_length < 31 and ifa.network.network_address != _ANY
-
-
-def _ends(ifa: Address) -> tuple[IPv4Address, IPv4Address]:
-    return ifa.network.broadcast_address, ifa.network.network_address
 
 
 def _fib_addr_added(net: Net, dev: Device, ifa: Address) -> None:
