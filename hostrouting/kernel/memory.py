@@ -31,8 +31,8 @@ from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
-from hostrouting.kernel._memory.trie import Insert, fib_table_delete, fib_tables_dump
-from hostrouting.kernel.rtnetlink.constants import RefusedError, told
+from hostrouting.kernel._memory.trie import fib_table_delete, fib_tables_dump
+from hostrouting.kernel.rtnetlink.constants import ADD, REPLACE, RefusedError, told
 from hostrouting.kernel.rtnetlink.wire import Deletable, refuse_unwritable
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.links import Address, Hardware
@@ -114,14 +114,14 @@ class FakeKernel(WholeTables):
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST."""
-        return self._write(routes, partial(_new_route, how=Insert.EXCLUSIVE))
+        return self._write(routes, partial(_new_route, how=ADD))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes or put them in the place of the first with the same ``key``.
 
         The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
         """
-        return self._write(routes, partial(_new_route, how=Insert.REPLACE))
+        return self._write(routes, partial(_new_route, how=REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH."""
@@ -289,7 +289,7 @@ class FakeKernel(WholeTables):
             yield net
 
 
-def _new_route(net: Net, route: Route, *, how: Insert) -> None:
+def _new_route(net: Net, route: Route, *, how: int) -> None:
     _refuse_request(net, route, route.hops)
     if route.tos & _ECN:
         raise RefusedError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
@@ -299,8 +299,7 @@ def _new_route(net: Net, route: Route, *, how: Insert) -> None:
 def _delete_route(net: Net, route: Route) -> None:
     _refuse_request(net, route, route.hops[:1])
     # The kernel's own match is looser than the port's: a metric of 0 is any, no gateway is any.
-    networks = net.tables.get(route.table, {}).get(route.destination.prefixlen, {})
-    Deletable(networks.get(int(route.destination.network_address), ())).take(route)
+    Deletable(net.there(route)).take(route)
     fib_table_delete(net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None))
 
 

@@ -17,8 +17,8 @@ from hostrouting.kernel._memory.semantics import (
     fib_sync_up,
     inet_addr_type,
 )
-from hostrouting.kernel._memory.trie import Insert, fib_table_delete
-from hostrouting.kernel.rtnetlink.constants import RefusedError
+from hostrouting.kernel._memory.trie import fib_table_delete
+from hostrouting.kernel.rtnetlink.constants import APPEND, RefusedError
 from hostrouting.model.links import Address, Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 
@@ -214,7 +214,7 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
     for what, route in _routes_of(dev, ifa).items():
         if dev.is_up or what == "local":
             with contextlib.suppress(RefusedError):
-                fib_new_route(net, route, Insert.APPEND)
+                fib_new_route(net, route, APPEND)
 
 
 def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import attrs
@@ -82,19 +83,20 @@ class Net(Fib):
         """Of the devices by their index."""
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
 
+    def there(self, route: Route) -> list[Route]:
+        """The entries of a route's table for its destination, to be changed in place; none without that table."""
+        networks = self.tables.get(route.table, {}).setdefault(route.destination.prefixlen, {})
+        return networks.setdefault(int(route.destination.network_address), [])
+
     def entries(self) -> Iterator[Route]:
         """The entries of all tables."""
-        return (
-            route
-            for lengths in self.tables.values()
-            for networks in lengths.values()
-            for routes in networks.values()
-            for route in routes
-        )
+        return chain.from_iterable(self._lists())
 
     def change_entries(self, changed: Callable[[Route], Route | None]) -> None:
         """Give each entry another state, or none: then it is gone (fib_flush)."""
-        for lengths in self.tables.values():
-            for networks in lengths.values():
-                for first, routes in list(networks.items()):
-                    networks[first] = [now for route in routes if (now := changed(route)) is not None]
+        for routes in self._lists():
+            routes[:] = [now for route in routes if (now := changed(route)) is not None]
+
+    def _lists(self) -> Iterator[list[Route]]:
+        networks = chain.from_iterable(lengths.values() for lengths in self.tables.values())
+        return chain.from_iterable(each.values() for each in networks)

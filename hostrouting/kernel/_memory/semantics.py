@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel._memory.net import LOOPBACK, Device, Net
-from hostrouting.kernel._memory.trie import Insert, fib_table_insert, info_of
+from hostrouting.kernel._memory.trie import fib_table_insert, info_of
 from hostrouting.kernel.fib import BROADCAST, Flow
 from hostrouting.kernel.rtnetlink.constants import RefusedError
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
@@ -28,7 +28,7 @@ _ANY = IPv4Address(0)
 _INVALID_GATEWAY = "Nexthop has invalid gateway"
 
 
-def fib_new_route(net: Net, cfg: Route, how: Insert) -> None:
+def fib_new_route(net: Net, cfg: Route, how: int) -> None:
     """Add a route (inet_rtm_newroute).
 
     Raises:

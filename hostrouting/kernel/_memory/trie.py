@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import errno as errnos
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel.rtnetlink.constants import RefusedError
+from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.model.routes import Scope
 
 if TYPE_CHECKING:
     from hostrouting.kernel._memory.net import Net
     from hostrouting.model.routes import Route
-
-
-class Insert(Enum):
-    """What to do where the key is taken: the netlink flags of a request for a new route."""
-
-    EXCLUSIVE = auto()
-    REPLACE = auto()
-    APPEND = auto()
 
 
 def info_of(route: Route) -> tuple[object, ...]:
@@ -31,25 +22,29 @@ def info_of(route: Route) -> tuple[object, ...]:
     )
 
 
-def fib_table_insert(net: Net, route: Route, how: Insert) -> None:
+def fib_table_insert(net: Net, route: Route, how: int) -> None:
     """Put a route into its table: by falling tos, then by rising metric, behind those of the same.
+
+    Args:
+        net: the namespace.
+        route: as it will be shown.
+        how: ADD, REPLACE or APPEND: what to do where the key is taken.
 
     Raises:
         RefusedError: EEXIST.
     """
-    networks = net.tables[route.table].setdefault(route.destination.prefixlen, {})
-    there = networks.setdefault(int(route.destination.network_address), [])
+    there = net.there(route)
     first = sum((-each.tos, each.metric) < (-route.tos, route.metric) for each in there)
     same = [each for each in there if (each.tos, each.metric) == (route.tos, route.metric)]
     infos = [info_of(each) for each in same]
     position = infos.index(info_of(route)) if info_of(route) in infos else None
-    if same and how is Insert.REPLACE and not position:
+    if same and how == rtnl.REPLACE and not position:
         if position is None:
             there[first] = route
             net.changes += 1
         return
-    if position is not None or (same and how is not Insert.APPEND):
-        raise RefusedError(errnos.EEXIST)
+    if position is not None or (same and how != rtnl.APPEND):
+        raise rtnl.RefusedError(errnos.EEXIST)
     there.insert(first + len(same), route)
     net.changes += 1
 
@@ -60,8 +55,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
     Raises:
         RefusedError: ESRCH.
     """
-    networks = net.tables.get(cfg.table, {}).get(cfg.destination.prefixlen, {})
-    there = networks.get(int(cfg.destination.network_address), [])
+    there = net.there(cfg)
     for route in there:
         if (
             (route.tos, route.type, route.protocol) == (cfg.tos, cfg.type, cfg.protocol)
@@ -73,7 +67,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
             there.remove(route)
             net.changes += 1
             return
-    raise RefusedError(errnos.ESRCH)
+    raise rtnl.RefusedError(errnos.ESRCH)
 
 
 def _fib_nh_match(cfg: Route, route: Route) -> bool:
