@@ -25,7 +25,6 @@ from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.kernel.rtnetlink.entries import RouteReader
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, number
 from hostrouting.kernel.rtnetlink.sockets import Socket
 from hostrouting.model.errors import RouteError
@@ -157,14 +156,31 @@ def test_a_copied_network_is_like_one_that_was_checked() -> None:
         assert length < 25 or list(mine.hosts()) == list(theirs.hosts())
 
 
-def test_only_entries_of_the_ipv4_fib_count() -> None:
-    reader = RouteReader(rtnl.Names())
-    body = struct.Struct("=8BI")
-    for family, flags, expected in ((2, 0x10, 1), (2, rtnl.RTM_F_CLONED, 0), (10, 0, 0)):
-        for dst in (attribute(1, bytes(4)), b""):
-            content = body.pack(family, 0, 0, 0, 254, 0, 0, 1, flags) + number(15, 254) + dst
-            message = HEADER.pack(16 + len(content), 24, 2, 1, 9) + content
-            assert len(reader.read(Run(24, 2, 1, 9, len(message), message * 3))) == 3 * expected
+@pytest.mark.kernel
+def test_an_mtu_that_the_kernel_remembers_of_a_path_is_no_entry(node: NamespaceKernel) -> None:
+    node.in_fabric(lambda: node.add_address("eth0", f"{GATEWAY}/24"))
+    entries, answers = node.routes(), node.lookup([GATEWAY])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO
+        sender.bind(("10.1.0.4", 5555))
+        sender.connect((str(GATEWAY), 9999))
+        sender.settimeout(10)
+        node.in_fabric(lambda: ask_for_fragments("10.1.0.4", 5555, str(GATEWAY), 9999))
+        with pytest.raises(OSError, match="Message too long"):
+            sender.recv(1)
+        assert sender.getsockopt(socket.IPPROTO_IP, 14) == 1000  # IP_MTU
+    assert (node.routes(), node.lookup([GATEWAY])) == (entries, answers)
+
+
+def ask_for_fragments(source: str, source_port: int, destination: str, port: int) -> None:
+    """Tell the sender of a UDP packet that a router takes 1000 bytes at most (ICMP, fragmentation needed)."""
+    ends = (socket.inet_aton(source), socket.inet_aton(destination))
+    packet = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 1228, 1, 0x4000, 64, socket.IPPROTO_UDP, 0, *ends)
+    packet += struct.pack(">HHHH", source_port, port, 1208, 0)
+    words = sum(struct.unpack(">14H", packet)) + 0x0304 + 1000
+    checksum = ~((words & 0xFFFF) + (words >> 16)) & 0xFFFF
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as router:
+        router.sendto(struct.pack(">BBHHH", 3, 4, checksum, 0, 1000) + packet, (source, 0))
 
 
 # --- what isn't wanted is passed over --------------------------------------------------------------------------------

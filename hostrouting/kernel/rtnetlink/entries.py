@@ -8,7 +8,6 @@ otherwise is read by itself. All ways end in ``_decode``, so they give the same.
 from __future__ import annotations
 
 import functools
-import socket
 import struct
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
@@ -37,8 +36,7 @@ _SEQUENCE = slice(8, 12)  # of an answer, its own; of a dump, the same for all
 _OWN_COLUMNS = (*range(_SEQUENCE.start, _SEQUENCE.stop), _LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
 _HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
 
-_IPV4_BYTES = 4
-_ANY = bytes(_IPV4_BYTES)
+_ANY = bytes(4)
 
 _KEPT_MAX = 4096  # where each says something else
 
@@ -76,7 +74,7 @@ class RouteReader:
         self._is_wanted = is_wanted
         self._inside = inside
         self._nexthops = nexthops
-        self._ways: dict[bytes, Way | None] = {}
+        self._ways: dict[bytes, Way] = {}
 
     def read(self, run: Run) -> list[Route]:
         """The wanted entries of a part of a dump, in its order.
@@ -117,10 +115,10 @@ class RouteReader:
                 return self._alike(block, length, self._way(first[HEADER_BYTES:]))
         return [group for at in range(0, len(block), step) for group in self._single(block[at : at + length])]
 
-    def _alike(self, block: bytes, length: int, way: Way | None) -> list[Group]:
+    def _alike(self, block: bytes, length: int, way: Way) -> list[Group]:
         """The wanted ones of entries that differ in their destinations only."""
         layout = _prefixes(length)
-        if way is not None and not way.is_wanted:
+        if not way.is_wanted:
             # The walk of a table is in the order of addresses (leaf_walk_rcu), and it goes on by address.
             (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
             if self._inside is None or not self._inside.overlaps(first, last):
@@ -133,34 +131,26 @@ class RouteReader:
             way = self._way(message[HEADER_BYTES : _ADDRESS.start] + _ANY + message[_ADDRESS.stop :])
             return self._chosen(way, ((message[_LENGTH_AT], first),))
         way = self._way(message[HEADER_BYTES:])
-        if way is None:
-            return []
         destination = way.entry.destination
         return self._chosen(way, ((destination.prefixlen, int(destination.network_address)),))
 
-    def _chosen(self, way: Way | None, prefixes: Sequence[tuple[Any, ...]]) -> list[Group]:
-        if way is None:
-            return []
+    def _chosen(self, way: Way, prefixes: Sequence[tuple[Any, ...]]) -> list[Group]:
         if not way.is_wanted:
             inside = self._inside
             prefixes = [(length, first) for length, first in prefixes if inside and inside.covers((first, length))]
         return [(way, prefixes)] if prefixes else []
 
-    def _way(self, body: bytes) -> Way | None:
-        """What the body of an entry says, which may have a blank destination; None if it is no entry."""
+    def _way(self, body: bytes) -> Way:
+        """What the body of an entry says, which may have a blank destination."""
         try:
             return self._ways[body]
         except KeyError:
             pass
-        route = _decode(body, self._names)
-        way = None
-        if route is not None:
-            route = with_hops(route, self._nexthops)
-            is_wanted = self._is_wanted is None or self._is_wanted(route)
-            way = Way(route, attrs.astuple(route, recurse=False)[1:], is_wanted)
+        route = with_hops(_decode(body, self._names), self._nexthops)
+        is_wanted = self._is_wanted is None or self._is_wanted(route)
         if len(self._ways) >= _KEPT_MAX:
             self._ways.clear()
-        self._ways[body] = way
+        way = self._ways[body] = Way(route, attrs.astuple(route, recurse=False)[1:], is_wanted)
         return way
 
 
@@ -175,11 +165,12 @@ def _prefixes(length: int) -> struct.Struct:
     return struct.Struct(f">{_LENGTH_AT}xB{_ADDRESS.start - _LENGTH_AT - 1}xI{length - _ADDRESS.stop}x")
 
 
-def _decode(body: bytes, names: rtnl.Names) -> Route | None:
-    """One entry of the FIB, as dumped or as RTM_F_FIB_MATCH shows it; None: a cached exception to one."""
-    family, length, _, tos, table, protocol, scope, kind, flags = wire.BODY.unpack_from(body)
-    if family != socket.AF_INET or flags & rtnl.RTM_F_CLONED:
-        return None
+def _decode(body: bytes, names: rtnl.Names) -> Route:
+    """One entry of the FIB, as dumped or as RTM_F_FIB_MATCH shows it.
+
+    Cached exceptions to one come only if they are asked for (ip_valid_fib_dump_req in net/ipv4/fib_frontend.c).
+    """
+    _, length, _, tos, table, protocol, scope, kind, flags = wire.BODY.unpack_from(body)
     found = attributes(body, wire.BODY.size)
     metrics = attributes(found.get(wire.RTA_METRICS, b""))
     source = found.get(wire.RTA_PREFSRC)
@@ -234,11 +225,8 @@ def decode_hop(
 
 
 def _decode_gateway(found: dict[int, bytes]) -> IPv4Address | IPv6Address | None:
-    gateway = found.get(wire.RTA_GATEWAY)
-    if gateway is not None:
-        return IPv4Address(gateway) if len(gateway) == _IPV4_BYTES else IPv6Address(gateway)
+    # Of a gateway of the route's own family the kernel tells by the one, of another by the other (fib_nexthop_info).
+    if wire.RTA_GATEWAY in found:
+        return IPv4Address(found[wire.RTA_GATEWAY])
     via = found.get(wire.RTA_VIA)
-    if via is None:
-        return None
-    is_ipv6 = wire.VIA_FAMILY.unpack_from(via)[0] == socket.AF_INET6
-    return IPv6Address(via[wire.VIA_FAMILY.size :]) if is_ipv6 else IPv4Address(via[wire.VIA_FAMILY.size :])
+    return None if via is None else IPv6Address(via[wire.VIA_FAMILY.size :])
