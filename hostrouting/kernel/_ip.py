@@ -8,6 +8,7 @@ that don't depend on the host's /etc are known.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.config.schema import each
-from hostrouting.kernel._items import NEEDED, Key, is_set, read, write
+from hostrouting.kernel._items import NEEDED, Key, is_set, is_unset, read, write
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.links import Address, Family, Hardware, Link
 from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
@@ -117,14 +118,15 @@ _LINK = (
     Key("linkinfo", "kind", _inside("info_kind", _text), lambda name: {"info_kind": name}, None),
 )
 _ADDRESS = (
-    Key("family", "family", _text, str, "inet", True),
+    # Those of another family are left out before.
+    Key("family", "family", lambda _: Family.IPV4, lambda _: "inet", Family.IPV4, True),
     Key("local", "local", parse_address, str),
     Key("address", "peer", parse_address, str, None),
     Key("metric", "metric", _uint32, int, 0),
     Key("prefixlen", "prefix_length", _length, int),
     Key("scope", "scope", _scope, _digits, Scope.UNIVERSE, True),
     Key("secondary", "is_secondary", is_set, bool, False),
-    Key("noprefixroute", "lacks_prefix_route", is_set, bool, False),
+    Key("noprefixroute", "has_prefix_route", is_unset, operator.not_, True),
 )
 _ADDRESSES = (
     Key("ifname", "dev", _text, str),
@@ -155,22 +157,15 @@ def _read_address(value: object) -> dict[str, Any] | None:
     # Some versions of ip leave {} where -4 has filtered an address out.
     if isinstance(value, Mapping) and (not value or value.get("family", "inet") != "inet"):
         return None
-    fields = read(value, _ADDRESS)
-    del fields["family"]
-    return {"has_prefix_route": not fields.pop("lacks_prefix_route"), **fields}
+    return read(value, _ADDRESS)
 
 
 def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
     """Addresses as ``read_addresses`` reads them, an item for each run of the same interface."""
     return [
-        {"ifname": dev, "addr_info": [_write_address(address) for address in run]}
+        {"ifname": dev, "addr_info": [write(attrs.asdict(address, recurse=False), _ADDRESS) for address in run]}
         for dev, run in groupby(addresses, lambda address: address.dev)
     ]
-
-
-def _write_address(address: Address) -> dict[str, Any]:
-    fields = attrs.asdict(address, recurse=False)
-    return write({**fields, "family": "inet", "lacks_prefix_route": not address.has_prefix_route}, _ADDRESS)
 
 
 # --- routes and nexthop objects ----------------------------------------------------------------------------------

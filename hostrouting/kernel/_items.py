@@ -30,6 +30,11 @@ def is_set(value: object) -> bool:
     return value is not False
 
 
+def is_unset(value: object) -> bool:
+    """Parse a flag that says what a field is not."""
+    return value is False
+
+
 def read(value: object, keys: Iterable[Key]) -> dict[str, Any]:
     """The fields of an object; keys that aren't named are passed over.
 
@@ -43,8 +48,8 @@ def read(value: object, keys: Iterable[Key]) -> dict[str, Any]:
     for key, field, parse, _, default, _ in keys:
         fields[field] = default
         try:
-            if parse is is_set:
-                fields[field] = is_set(value.get(key, False))
+            if parse in (is_set, is_unset):
+                fields[field] = parse(value.get(key, False))
             elif (item := value.get(key)) is not None:
                 fields[field] = parse(item)
             elif default is NEEDED:

@@ -114,10 +114,7 @@ class Namespace:
 
 
 def _made_aside() -> tuple[int, int]:
-    try:
-        _unshare(_CLONE_NEWNET)
-    except OSError as error:
-        raise refusal(error.errno) from error
+    make_namespace()
     return os.open(_THIS_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC), this_namespace()
 
 
