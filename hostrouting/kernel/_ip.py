@@ -176,8 +176,6 @@ def _destination(value: object) -> IPv4Network:
     if text == "default":
         return DEFAULT_DESTINATION
     address, slash, length = text.partition("/")
-    if slash and not re.fullmatch(r"[0-9]{1,2}", length):
-        raise ValueError(f"{shown(text)} is not an IPv4 prefix")
     return IPv4Network((parse_address(address), _length(length) if slash else 32))
 
 

@@ -182,7 +182,7 @@ class FakeKernel(WholeTables):
         with self._attempting(f"add the link {name}") as net:
             if master is not None:
                 net.device(master)
-            dev = Device(net.next_index(), name, kind, hardware, master)
+            dev = Device(next(net.indexes), name, kind, hardware, master)
             devinet.add_device(net, dev)
             devinet.set_device_up(net, dev, is_up=up)
 

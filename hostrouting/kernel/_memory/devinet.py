@@ -31,7 +31,7 @@ _LOOPBACK_ADDRESS = IPv4Address("127.0.0.1")
 def new_net(*, promotes_secondaries: bool, ignores_linkdown: bool) -> Net:
     """A namespace as ``unshare -n`` makes it, with ``lo`` up."""
     net = Net(promotes_secondaries=promotes_secondaries, ignores_linkdown=ignores_linkdown)
-    add_device(net, Device(net.next_index(), LOOPBACK, hardware=Hardware.LOOPBACK))
+    add_device(net, Device(next(net.indexes), LOOPBACK, hardware=Hardware.LOOPBACK))
     set_device_up(net, net.devices[LOOPBACK], is_up=True)
     return net
 

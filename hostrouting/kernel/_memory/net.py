@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import attrs
@@ -62,12 +62,7 @@ class Net(Fib):
         self.ignores_linkdown = ignores_linkdown
         self.devices: dict[str, Device] = {}
         self.changes = 0
-        self._last_index = 0
-
-    def next_index(self) -> int:
-        """The number of the next device; none is given twice."""
-        self._last_index += 1
-        return self._last_index
+        self.indexes = count(1)  # of devices; none is given twice
 
     def device(self, name: str) -> Device:
         """A device by name.

@@ -175,8 +175,6 @@ def inet_addr_type(net: Net, address: IPv4Address, table: int) -> RouteType:
         return RouteType.BROADCAST
     if address.is_multicast:
         return RouteType.MULTICAST
-    if table not in net.tables:
-        return RouteType.BROADCAST
     found = net.find(table, Flow(address))
     return RouteType.UNICAST if found is None or found.type in _WITHOUT_HOPS else found.type
 
