@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel.nexthops import selected
-from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, matches
-from hostrouting.model.routes import Lookup, Protocol, Route, RouteType, Scope, Table
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, matches
+from hostrouting.model.routes import Lookup, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import NextHop
 
 BROADCAST = IPv4Address("255.255.255.255")
-KERNEL_RULES = tuple(
-    Rule(preference, table=table, protocol=Protocol.KERNEL)
-    for preference, table in ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
-)
 
 _ERRNO_OF_TYPE = {
     RouteType.BLACKHOLE: errnos.EINVAL,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hostrouting.model.rules import Rule
+from hostrouting.model.routes import Protocol, Table
+from hostrouting.model.rules import Rule
 
 # What the kernel compares as long as no source is chosen.
 NO_SOURCE = IPv4Address(0)
 
 TCP, UDP = 6, 17
+
+# fib_default_rules_init in net/ipv4/fib_rules.c.
+KERNEL_RULES = tuple(
+    Rule(preference, table=table, protocol=Protocol.KERNEL)
+    for preference, table in ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
+)
 
 
 def is_about_other_packets(rule: Rule) -> bool:

@@ -15,10 +15,9 @@ import attrs
 
 from hostrouting.kernel.default_route import default_route
 from hostrouting.kernel.nexthops import sources
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
-from hostrouting.model.routes import Protocol
-from hostrouting.model.rules import Rule
 from hostrouting.overlap.coverage import are_within, suspect_networks, tiling_of
 
 if TYPE_CHECKING:
@@ -30,15 +29,13 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.links import Address, Link
     from hostrouting.model.routes import Lookup, Route
+    from hostrouting.model.rules import Rule
     from hostrouting.overlap.coverage import Tiling
     from phases import CancelScope
 
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
 _ATTEMPTS = 16
-
-# For a first guess: as if no policy rule were there.
-_PLAIN_RULES = (Rule(32766, protocol=Protocol.KERNEL),)
 
 # What a reading is made of: default route, addresses, rules and entries.
 _Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
@@ -125,7 +122,7 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
     connected = [address.network for address in addresses if address.dev not in devs]
     single = [IPv4Network(end) for each in addresses for end in (each.local, each.network.broadcast_address)]
     foretold = suspect_networks(
-        cidrs, expected_devs=devs, rules=_PLAIN_RULES, routes=(), besides=(*besides, *connected, *single)
+        cidrs, expected_devs=devs, rules=KERNEL_RULES, routes=(), besides=(*besides, *connected, *single)
     )
     routes = backend.routes_except(devs, inside=foretold)
     told = suspect_networks(cidrs, expected_devs=devs, rules=rules, routes=routes, besides=besides)

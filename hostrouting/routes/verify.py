@@ -12,10 +12,10 @@ from ipaddress import IPv4Address
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import PrefixSet, numbers, own_addresses
-from hostrouting.model.routes import Protocol, RouteType, Table
-from hostrouting.model.rules import Rule
+from hostrouting.model.routes import RouteType, Table
 from hostrouting.model.text import shortened
 from hostrouting.model.uncollected import uncollected
 
@@ -26,16 +26,10 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import Lookup, Route
+    from hostrouting.model.rules import Rule
 
 
 _NAMED_MAX = 5
-
-# fib_default_rules_init in net/ipv4/fib_rules.c. Whatever a packet is like, they have local asked first, then main;
-# before the first rule of somebody's the two are one trie, and the longer prefix wins.
-_RULES_OF_THE_KERNEL = tuple(
-    Rule(preference, table=table, protocol=Protocol.KERNEL)
-    for preference, table in ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
-)
 
 # To 0.0.0.0 the host talks to itself, whatever the tables say (ip_route_output_key_hash_rcu in net/ipv4/route.c).
 _THIS_HOST = (0, 32)
@@ -131,7 +125,9 @@ def unproven(
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
     own = own_addresses(chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST,)))
-    winners = _winners(asked) if tuple(rules) == _RULES_OF_THE_KERNEL else {}
+    # Whatever a packet is like, these have local asked first, then main; before the first rule of somebody's the two
+    # are one trie, and the longer prefix wins.
+    winners = _winners(asked) if tuple(rules) == KERNEL_RULES else {}
     own_by_local = PrefixSet(locals_).overlaps
     known: dict[tuple[int, int], bool] = {}
     left: list[tuple[Route, IPv4Address | None]] = []

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel.fib import KERNEL_RULES, Fib
+from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rtnetlink.constants import RefusedError
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.links import Address, Hardware, Link
 
 if TYPE_CHECKING:
