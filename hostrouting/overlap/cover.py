@@ -78,7 +78,6 @@ class _Node:
         length: its length.
         start: the position of the first piece that meets it.
         stop: the position behind the last one.
-        is_whole: whether the pieces cover all of it.
         most: the least of theirs.
         is_usable: whether it may be one of those that are looked for.
         cost: of the prefixes in it, whatever is around it.
@@ -90,9 +89,8 @@ class _Node:
     length: int
     start: int
     stop: int
-    is_whole: bool
     most: int
-    is_usable: bool = False
+    is_usable: bool
     cost: int = 0
     needs: Mapping[int, int] = attrs.field(factory=dict)
     halves: tuple[_Node, ...] = ()
@@ -128,24 +126,22 @@ class _Trie:
         # Of what is shorter, the pieces don't cover a half.
         length = 32 - (begin ^ end).bit_length()
         first = begin >> (32 - length) << (32 - length)
-        is_whole = end - begin + 1 == _size(length) and self._gaps[start] == self._gaps[stop - 1]
+        is_covered = end - begin + 1 == _size(length) and self._gaps[start] == self._gaps[stop - 1]
         if stop - start == 1:
             most, above = self._mosts[start], self._aboves[start]
         else:
             most, above = min(self._mosts[start:stop]), max(self._aboves[start:stop])
-        node = _Node(first, length, start, stop, is_whole, most)
+        is_usable = is_covered and length <= most and (first, length) not in self._taken
+        node = _Node(first, length, start, stop, most, is_usable)
         if above == -2:
             return node
-        if above < length and self._may_be_used(node):
-            node.is_usable, node.needs = True, {above: 1}
+        if above < length and is_usable:
+            node.needs = {above: 1}
             return node
         if length == 32:
-            node.needs = {above: _TOO_MUCH}
+            node.is_usable, node.needs = False, {above: _TOO_MUCH}
             return node
         return self._with_halves(node)
-
-    def _may_be_used(self, node: _Node) -> bool:
-        return node.is_whole and node.length <= node.most and (node.first, node.length) not in self._taken
 
     def _with_halves(self, node: _Node) -> _Node:
         length = node.length + 1
@@ -164,7 +160,7 @@ class _Trie:
                     needs[above] = needs.get(above, 0) + more
                 else:  # neither this prefix nor one around it is long enough
                     node.cost += more
-        node.needs, node.is_usable = needs, self._may_be_used(node)
+        node.needs = needs
         return node
 
     def take(self, node: _Node, around: int) -> None:

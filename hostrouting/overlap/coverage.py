@@ -208,7 +208,8 @@ def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
                 tiles.append(Tile(position, last, question))
             position = last + 1
 
-    for cut in cuts:
+    # One behind all addresses ends what is left.
+    for cut in (*cuts, (1 << 32, 32)):
         first, last = ends(cut)
         while open_ and open_[-1][0] < first:
             lay(open_[-1][0])
@@ -218,9 +219,6 @@ def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
         position = first
         is_reserved = bool(open_ and open_[-1][2]) or cut in reserved
         open_.append((last, None, is_reserved))
-    while open_:
-        lay(open_[-1][0])
-        open_.pop()
     return tiles
 
 

@@ -14,6 +14,7 @@ import attrs
 
 from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets
 from hostrouting.model.links import is_like
+from hostrouting.model.prefixes import ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.text import shortened
 from hostrouting.overlap.cover import Piece, fewest_prefixes
@@ -170,24 +171,23 @@ class _Sorter:
 
         A discarded default is nobody's block.
         """
-        block = discard.destination
-        if block.prefixlen == 0:
+        block = numbers(discard.destination)
+        if discard.destination.prefixlen == 0:
             return False
         if discard.protocol in _CNI_PROTOCOLS:
             return True
-        pods = self._pod_networks.get(discard.table, [])
-        position = bisect_left(pods, (int(block.network_address), block.prefixlen))
-        return position < len(pods) and pods[position][0] <= int(block.broadcast_address)
+        position = bisect_left(self._pods, (discard.table, *block))
+        return position < len(self._pods) and self._pods[position] <= (discard.table, ends(block)[1], 32)
 
     @cached_property
-    def _pod_networks(self) -> dict[int, list[tuple[int, int]]]:
-        """For each table the networks of its routes to container interfaces, by their first address."""
-        networks: dict[int, list[tuple[int, int]]] = {}
-        for route in self._reading.routes:
-            if any(dev not in self._reading.default.devs and self._belongs_to_pods(dev) for dev in route.devs):
-                place = (int(route.destination.network_address), route.destination.prefixlen)
-                networks.setdefault(route.table, []).append(place)
-        return {table: sorted(found) for table, found in networks.items()}
+    def _pods(self) -> list[tuple[int, int, int]]:
+        """Table and destination of each route to a container's interface, sorted."""
+        default_devs = self._reading.default.devs
+        return sorted(
+            (route.table, *numbers(route.destination))
+            for route in self._reading.routes
+            if any(dev not in default_devs and self._belongs_to_pods(dev) for dev in route.devs)
+        )
 
 
 # --- how it is told ------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def _foreseen(
     for prefix in dict.fromkeys(foreseen):
         if not prefix.overlaps(cidr):
             continue
-        first, last = int(prefix.network_address), int(prefix.broadcast_address)
+        first, last = ends(numbers(prefix))
         tiles = [
             tile
             for tile in reading.tiling.of(cidr)
