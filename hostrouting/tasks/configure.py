@@ -139,7 +139,7 @@ class CheckRouteOverlap:
         Raises:
             RouteOverlapError: in STRICT mode, if something fails or nothing could be judged. The markers are written
                 first, and nothing is undone.
-            FileError: a marker can't be written.
+            FileError: a file can't be written, or the lock can't be taken.
         """
         has_cidrs = bool(self.config.route_overlap.expected_cidrs)
         with alone(self.host, scope, is_wanting=has_cidrs):
@@ -156,7 +156,9 @@ class CheckRouteOverlap:
         if host.is_image:
             return unjudged(config, Verdict.UNKNOWN, "an image has no kernel to ask; it is checked at its first boot")
         result = check_overlap(config, host.routes, scope)
-        write_markers(host.layout, result)
+        # As the script and the watcher do: two that write at once could leave both markers.
+        with locked(host.layout.lock, scope):
+            write_markers(host.layout, result)
         start_oneshot(host, CHECK)
         if result.mode is OverlapMode.STRICT and result.verdict is not Verdict.OK:
             remedy = None if result.verdict is Verdict.UNKNOWN else result.remedy

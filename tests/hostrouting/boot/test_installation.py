@@ -25,6 +25,7 @@ from hostrouting import (
     RouteOverlapError,
     UnitError,
 )
+from hostrouting.boot.files import locked
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import plan_boot
@@ -311,6 +312,18 @@ def test_no_script_waits_for_a_reload_or_a_read_back_and_no_second_run_comes_bet
     apply(host, config(watch={"enabled": True}))
     phases.run(RemoveHostRouting(host=host))
     assert seen == {(True, False)}
+
+
+def test_the_check_writes_its_marker_under_the_lock_of_the_script_and_the_watcher(host: Host, layout: Layout) -> None:
+    with locked(layout.lock, phases.CancelScope()):
+        with pytest.raises(FileError, match="another run has held it"):
+            phases.run(CheckRouteOverlap(config(), host=host), scope=phases.CancelScope(clock=FakeClock()))
+        assert not layout.marker_ok.exists()
+        assert not layout.marker_detected.exists()
+        assert not layout.report.exists()
+    with pytest.raises(RouteOverlapError):
+        phases.run(CheckRouteOverlap(config(), host=host))
+    assert layout.marker_detected.exists()
 
 
 def test_a_run_waits_for_another_and_its_config_is_the_last(host: Host, layout: Layout) -> None:
