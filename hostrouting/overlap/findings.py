@@ -168,15 +168,14 @@ class Unmendable:
         ranges: the addresses.
         devs: the interfaces that they leave by, sorted.
         reason: why, and what would mend it.
-        about: the same in a few prefixes: own and broadcast addresses among them, which are noted, count too.
+        about: the same in fewer prefixes, with the own and broadcast addresses among them, which are noted; none: as
+            they are.
     """
 
     ranges: tuple[IPv4Network, ...]
     devs: tuple[str, ...]
     reason: str
-    about: tuple[IPv4Network, ...] = attrs.field(
-        default=attrs.Factory(lambda self: self.ranges, takes_self=True), eq=False
-    )
+    about: tuple[IPv4Network, ...] = attrs.field(default=(), eq=False)
 
 
 @attrs.frozen

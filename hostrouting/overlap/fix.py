@@ -101,10 +101,22 @@ class Remedies:
         nameservers: Iterable[IPv4Address] = (),
     ) -> None:
         self._reading, self._nameservers = reading, tuple(nameservers)
-        self._outcomes, self._elsewhere = _of_first_look_ups(reading, outcomes)
-        self._fib, self._tiles = reading.fib, reading.tiling.tiles
+        tiling, devs = reading.tiling, reading.default.devs
+        first_outcomes = [
+            (tile.question, found[tile.question][0])
+            for expected, found in outcomes.items()
+            for tile in tiling.of(expected.cidr)
+        ]
+        # For each question what its first look-up means, of several CIDRs a failure; and who expects other interfaces.
+        self._outcomes = dict(sorted(first_outcomes, key=lambda pair: pair[1].is_failure))
+        self._elsewhere = {
+            tile.question: expected
+            for expected in outcomes
+            if not expected.is_default(devs)
+            for tile in tiling.of(expected.cidr)
+        }
+        self._fib, self._tiles = reading.fib, tiling.tiles
         self._firsts, self._lasts = [tile.first for tile in self._tiles], [tile.last for tile in self._tiles]
-        devs = reading.default.devs
         self._own_subnets = sorted(own_subnets(reading.addresses, devs).items(), reverse=True)
         # The gateways behind all other interfaces, each with a route by it.
         self._gateways = {
@@ -319,22 +331,6 @@ class Remedies:
             single = IPv4Network(server)
             if now is not None and any(self._mended_by(entry, single) for entry in entries):
                 yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
-
-
-def _of_first_look_ups(
-    reading: Reading, outcomes: Mapping[ExpectedCidr, Outcomes]
-) -> tuple[dict[IPv4Address, Outcome], dict[IPv4Address, ExpectedCidr]]:
-    """For each question what its first look-up means, of several CIDRs a failure; and who expects other interfaces."""
-    found: dict[IPv4Address, Outcome] = {}
-    elsewhere: dict[IPv4Address, ExpectedCidr] = {}
-    for expected, of_cidr in outcomes.items():
-        for tile in reading.tiling.of(expected.cidr):
-            outcome = of_cidr[tile.question][0]
-            if tile.question not in found or (outcome.is_failure and not found[tile.question].is_failure):
-                found[tile.question] = outcome
-            if not expected.is_default(reading.default.devs):
-                elsewhere[tile.question] = expected
-    return found, elsewhere
 
 
 def _is_nameable(dev: str) -> bool:

@@ -211,7 +211,12 @@ def judge(
     for expected, found in outcomes.items():
         tiles = reading.tiling.of(expected.cidr)
         own = [tile for tile in tiles if found[tile.question][0].is_own]
-        for group in _groups(tiles, found):
+        groups: dict[Hashable, _Group] = {}
+        for tile in tiles:
+            for outcome in found[tile.question]:
+                if outcome.kind is not None:
+                    groups.setdefault(outcome.group, []).append((tile, outcome))
+        for group in groups.values():
             _, outcome = group[0]
             if outcome.is_failure:
                 part = around((tile for tile, _ in group), own)
@@ -220,15 +225,6 @@ def judge(
                 notes.append(_note(expected.cidr, group))
         notes += _foreseen(expected.cidr, overlap.foreseen, reading, found)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
-
-
-def _groups(tiles: Iterable[Tile], outcomes: Outcomes) -> Iterable[_Group]:
-    groups: dict[Hashable, _Group] = {}
-    for tile in tiles:
-        for outcome in outcomes[tile.question]:
-            if outcome.kind is not None:
-                groups.setdefault(outcome.group, []).append((tile, outcome))
-    return groups.values()
 
 
 def around(failing: Iterable[Tile], noted: Iterable[Tile]) -> list[IPv4Network]:

@@ -60,7 +60,7 @@ def reasons(report: OverlapReport) -> list[str]:
     """What no route mends and why, a line a reason."""
     lines = []
     for left in report.remedy.unmendable:
-        parts = [str(part).removesuffix("/32") for part in left.about]
+        parts = [str(part).removesuffix("/32") for part in left.about or left.ranges]
         reason = left.reason.replace("CIDR", parts[0]) if len(parts) == 1 else left.reason
         lines.append(f"no route mends {shortened(parts, ' ', _SHOWN_RANGES)}: {reason}")
     return lines

@@ -211,11 +211,8 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
         RouteError: a route can't ever be installed like that, or the kernel can't be asked.
     """
     main = backend.routes(Table.MAIN)
-    wanted = config.static_routes.routes
     with uncollected():
-        if not wanted:
-            return plan_routes((), main), None
-        resolution = resolve(wanted, backend.links(), backend.addresses(), main)
+        resolution = resolve(config.static_routes.routes, backend.links(), backend.addresses(), main)
         if resolution.missing:
             return RoutePlan(), resolution.missing
         return plan_routes(resolution.routes, main), None

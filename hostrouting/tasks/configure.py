@@ -180,18 +180,8 @@ class Configure:
     config: Config = attrs.field(converter=to_config)
     host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
-    @property
-    def tasks(self) -> tuple[ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap]:
-        """The tasks that this one is made of, in order; the check is the last, as it may raise in STRICT mode."""
-        config, host = self.config, self.host
-        return (
-            ConfigureStaticRoutes(config, host=host),
-            ConfigureWatch(config, host=host),
-            CheckRouteOverlap(config, host=host),
-        )
-
     def do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
-        """Do all of them.
+        """Do all of them; the check is the last, as it may raise in STRICT mode.
 
         Returns:
             The reports of the routes and of the check.
@@ -199,9 +189,15 @@ class Configure:
         Raises:
             HostRoutingError: what any of them raises; the check doesn't run after a failed installation.
         """
-        is_wanting = bool(self.config.static_routes.routes or self.config.route_overlap.expected_cidrs)
-        with alone(self.host, scope, is_wanting=is_wanting):
-            routes, _, overlap = Serial(*self.tasks, name=self.name).do(scope)
+        config, host = self.config, self.host
+        tasks = Serial(
+            ConfigureStaticRoutes(config, host=host),
+            ConfigureWatch(config, host=host),
+            CheckRouteOverlap(config, host=host),
+            name=self.name,
+        )
+        with alone(host, scope, is_wanting=bool(config.static_routes.routes or config.route_overlap.expected_cidrs)):
+            routes, _, overlap = tasks.do(scope)
         return routes, overlap
 
 
