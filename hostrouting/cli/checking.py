@@ -175,10 +175,10 @@ def _resolved(entries: Sequence[StaticRoute], backend: RouteBackend) -> tuple[Ro
     """Static routes as the kernel would get them at this moment."""
     from hostrouting.routes.resolve import resolve
 
-    resolution = resolve(entries, backend.links(), backend.addresses(), backend.routes(Table.MAIN))
-    if resolution.missing:
-        raise RouteError(f"can't fill in the routes: still missing is {resolution.missing}")
-    return resolution.routes
+    routes, missing = resolve(entries, backend.links(), backend.addresses(), backend.routes(Table.MAIN))
+    if missing:
+        raise RouteError(f"can't fill in the routes: still missing is {missing}")
+    return routes
 
 
 def doctor(options: argparse.Namespace, host: Host) -> int:

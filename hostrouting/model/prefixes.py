@@ -45,11 +45,6 @@ class PrefixSet:
         return position >= 0 and first <= self._lasts[position]
 
 
-def halves(network: IPv4Network) -> tuple[IPv4Network, ...]:
-    """The two prefixes that are together the network and each longer than it; none for a /32."""
-    return tuple(network.subnets()) if network.prefixlen < 32 else ()
-
-
 def numbers(network: IPv4Network) -> Prefix:
     """A prefix as its first address and its length: what sorts and hashes in a tenth of the time."""
     return int(network.network_address), network.prefixlen

@@ -68,11 +68,6 @@ class Tiling:
         start, stop = self.by_cidr[cidr]
         return self.tiles[start:stop]
 
-    @property
-    def questions(self) -> tuple[IPv4Address, ...]:
-        """The addresses to ask the kernel about, each once."""
-        return tuple(dict.fromkeys(tile.question for tile in self.tiles))
-
 
 def tiling_of(
     cidrs: Sequence[IPv4Network],

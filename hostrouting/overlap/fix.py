@@ -134,12 +134,8 @@ class Remedies:
         """The entries that mend one failure, as far as routes can."""
         if finding.source is not None:
             return ()
-
-        def is_its(question: IPv4Address) -> bool:
-            outcome = self._outcomes[question]
-            return (outcome.kind, outcome.devs) == (finding.kind, finding.devs)
-
-        return self._entries(self._reading.tiling.of(finding.cidr), is_its)
+        its = (finding.kind, finding.devs)
+        return self._entries(self._reading.tiling.of(finding.cidr), lambda each: (each.kind, each.devs) == its)
 
     def of_all(self) -> tuple[Remedy, Fib]:
         """What mends all failures together, proven on the tables as they would be before it is told; and these."""
@@ -236,11 +232,9 @@ class Remedies:
             gateway, dev = hop.gateway, hop.dev
             if hop.is_dead or dev is None or not isinstance(gateway, IPv4Address):
                 continue
-            if hop.onlink:
-                if (claim := self._fib.claims_gateway(gateway)) is not None:
-                    return f"the kernel would refuse entries via {gateway}, as it is in {claim}: remove that"
-                continue
-            if self._fib.finds_gateway(gateway, dev):
+            if hop.onlink and (claim := self._fib.claims_gateway(gateway)) is not None:
+                return f"the kernel would refuse entries via {gateway}, as it is in {claim}: remove that"
+            if hop.onlink or self._fib.finds_gateway(gateway, dev):
                 continue
             reason = f"the kernel would refuse entries via {gateway}: by its rules it finds no route to it on {dev}"
             own = Route(IPv4Network(gateway), (NextHop(dev),))
@@ -257,11 +251,11 @@ class Remedies:
 
     # --- the entries -------------------------------------------------------------------------------------------
 
-    def _entries(self, tiles: Sequence[Tile], is_wanted: Callable[[IPv4Address], bool]) -> tuple[StaticRoute, ...]:
+    def _entries(self, tiles: Sequence[Tile], is_wanted: Callable[[Outcome], bool]) -> tuple[StaticRoute, ...]:
         pieces = []
         for tile in tiles:
             stake = self._stakes[tile.question]
-            if stake.above is not None and is_wanted(tile.question):
+            if stake.above is not None and is_wanted(self._outcomes[tile.question]):
                 pieces.append(Piece(tile.first, tile.last, is_target=True, above=stake.above))
             else:
                 pieces.append(Piece(tile.first, tile.last, is_target=False, most=stake.most_for(tile)))
@@ -278,13 +272,13 @@ class Remedies:
         reading = self._reading
         main = [route for route in reading.routes if route.table == Table.MAIN]
         try:
-            resolution = resolve(entries, reading.links, reading.addresses, main)
+            routes, missing = resolve(entries, reading.links, reading.addresses, main)
             # Ours that are there stay: the entries are meant to join them.
-            plan = plan_routes(resolution.routes, [route for route in main if not route.is_ours])
+            plan = plan_routes(routes, [route for route in main if not route.is_ours])
         except RouteError as error:
             return str(error)
-        if resolution.missing:
-            return resolution.missing
+        if missing:
+            return missing
         fib = self._fib.with_changes(add=plan.add)
         for address in mended:
             answer = fib.lookup(address).route

@@ -112,9 +112,8 @@ class _Sorter:
     def __init__(self, overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> None:
         self._reading, self._expected = reading, expected
         # Who names interfaces means these alone.
-        is_exempting = expected.devs is None
-        self._allowed_devs = overlap.allowed_devs if is_exempting else ()
-        container_devs = overlap.container_devs if is_exempting else ()
+        exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
+        container_devs, self._allowed_devs = exempted
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
 
     def sort(self, answers: Sequence[Answer]) -> Iterator[Outcome]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def marker_text(report: OverlapReport) -> str:
-    """What ``route-overlap.detected`` holds: a line a failure, ``no-default-route``, or ``check-failed: REASON``."""
+    """What the marker holds: nothing, a line a failure, ``no-default-route``, or ``check-failed: REASON``."""
     if report.verdict is not Verdict.UNKNOWN:
         return "".join(f"{finding.message}\n" for finding in report.findings)
     reason = " ".join((report.reason or "").split())
@@ -44,11 +44,10 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     Raises:
         FileError: one can't be written.
     """
-    is_ok = report.verdict is Verdict.OK
     marker, other = layout.marker_ok, layout.marker_detected
-    if not is_ok:
+    if report.verdict is not Verdict.OK:
         marker, other = other, marker
     write_if_changed(layout.report, to_json_text(report.to_json()))
     # The stale one goes first: a reader never sees both, and none is never taken for "ok".
     remove(other)
-    write_if_changed(marker, "" if is_ok else marker_text(report))
+    write_if_changed(marker, marker_text(report))

@@ -151,7 +151,8 @@ def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) ->
         besides=_besides(overlap, default),
         borders=own_subnets(addresses, default.devs),
     )
-    answers = ask(tiling.questions, rules, addresses, backend.lookup)
+    questions = tuple(dict.fromkeys(tile.question for tile in tiling.tiles))
+    answers = ask(questions, rules, addresses, backend.lookup)
     return Reading(default, backend.links(), addresses, rules, routes, tiling, answers)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.prefixes import halves, numbers
+from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Scope, Table
 from hostrouting.model.uncollected import uncollected
 from hostrouting.routes.resolve import resolve
@@ -182,7 +182,8 @@ def _is_same(there: Route, wanted: Route) -> bool:
 
 
 def _refuse_connected(route: Route, connected: Route) -> str:
-    advice = " and ".join(map(str, halves(route.destination)))
+    halves = route.destination.subnets() if route.destination.prefixlen < 32 else ()
+    advice = " and ".join(map(str, halves))
     return (
         f"can't install {route.destination}: it is the connected network of {','.join(connected.devs)} ({connected}); "
         "another route of that destination would cut the interface off or be ambiguous; "
@@ -212,7 +213,5 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
     """
     main = backend.routes(Table.MAIN)
     with uncollected():
-        resolution = resolve(config.static_routes.routes, backend.links(), backend.addresses(), main)
-        if resolution.missing:
-            return RoutePlan(), resolution.missing
-        return plan_routes(resolution.routes, main), None
+        routes, missing = resolve(config.static_routes.routes, backend.links(), backend.addresses(), main)
+        return (RoutePlan() if missing else plan_routes(routes, main)), missing

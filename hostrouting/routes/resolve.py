@@ -24,22 +24,9 @@ if TYPE_CHECKING:
 _NAMED_ROUTES_MAX = 3
 
 
-@attrs.frozen
-class Resolution:
-    """The wanted routes as the kernel can take them, or what must come first.
-
-    Args:
-        routes: complete only if nothing is missing.
-        missing: what to wait for, in one phrase, each with a route that needs it; empty: nothing.
-    """
-
-    routes: tuple[Route, ...]
-    missing: str = ""
-
-
 def resolve(
     wanted: Sequence[StaticRoute], links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route]
-) -> Resolution:
+) -> tuple[tuple[Route, ...], str | None]:
     """Fill in device, gateway, source and MTU of static routes.
 
     What is named is taken literally. What isn't is inherited from the default route (on the named device, if there
@@ -53,7 +40,8 @@ def resolve(
         main: the entries of table main.
 
     Returns:
-        The routes, those first that others may need to reach their gateway; or what is missing.
+        The routes, those first that others may need to reach their gateway, and all of them only if nothing is missing;
+        and what to wait for, in one phrase, each with a route that needs it; None: nothing.
 
     Raises:
         RouteError: waiting can't help: a device is a port of another, a gateway is this host itself, or the
@@ -83,7 +71,7 @@ def resolve(
     nearest = Scope.LINK
     routes.sort(key=lambda route: route.scope != nearest)
     words = [f"{what}, for {static}" for what, static in missing.items()]
-    return Resolution(tuple(routes), shortened(words, "; ", _NAMED_ROUTES_MAX))
+    return tuple(routes), shortened(words, "; ", _NAMED_ROUTES_MAX) or None
 
 
 class _NotThere(Exception):

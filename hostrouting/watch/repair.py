@@ -234,11 +234,11 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
     if not wanted:
         return RoutePlan(), []
     main = backend.routes(Table.MAIN)
-    resolution = resolve(wanted, backend.links(), backend.addresses(), main)
-    plan, refusals = plan_what_goes(resolution.routes, main)
+    routes, missing = resolve(wanted, backend.links(), backend.addresses(), main)
+    plan, refusals = plan_what_goes(routes, main)
     problems = ["\n".join(refusals)] if refusals else []
-    if resolution.missing:
-        problems.append(f"can't keep all static routes: still missing is {resolution.missing}")
+    if missing:
+        problems.append(f"can't keep all static routes: still missing is {missing}")
     if problems:
         # What would be removed stays, some of it only because what it needs is missing.
         plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())

@@ -58,9 +58,9 @@ def _ip() -> None:
 
 def resolved(kernel: NamespaceKernel) -> tuple[Route, ...]:
     wanted = CONFIG.static_routes.routes
-    resolution = resolve(wanted, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN))
-    assert not resolution.missing
-    return resolution.routes
+    routes, missing = resolve(wanted, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN))
+    assert missing is None
+    return routes
 
 
 def paste(text: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostrouting.model.parsing import reserved_block
-from hostrouting.model.prefixes import halves, numbers, own_addresses
+from hostrouting.model.prefixes import numbers, own_addresses
 
 SMALL = st.builds(
     lambda number, length: IPv4Network((0xAC100000 + (number & ~((1 << (32 - length)) - 1)), length)),
@@ -30,11 +30,6 @@ def test_own_addresses_are_the_first_that_no_longer_prefix_covers(prefixes: set[
 def test_own_addresses_of_the_whole_space_and_its_ends() -> None:
     whole, last = (0, 0), (0xFFFFFFFF, 32)
     assert own_addresses([whole, last]) == {whole: 0, last: 0xFFFFFFFF}
-
-
-def test_halves_cover_a_network_and_a_single_address_has_none() -> None:
-    assert list(map(str, halves(IPv4Network("172.16.0.0/16")))) == ["172.16.0.0/17", "172.16.128.0/17"]
-    assert halves(IPv4Network("10.0.0.1/32")) == ()
 
 
 @pytest.mark.parametrize(
