@@ -8,8 +8,7 @@ Every ``parse_*`` raises ``ValueError`` with a sentence that starts with the off
 from __future__ import annotations
 
 import re
-from functools import partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from socket import AF_INET, inet_pton
 from typing import TYPE_CHECKING, TypeVar
 
@@ -204,12 +203,10 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
         ValueError: it is anything else, with the reason in words.
     """
     if isinstance(value, str) and ":" in value:
-        network = _ipv6(
-            value, _IPV6_PREFIX, partial(IPv6Network, strict=False), "prefix; expected for example fd00:1::/64"
-        )
-        if network.network_address != IPv6Address(value.partition("/")[0]):
-            raise ValueError(f"{shown(value)} has host bits set; did you mean {network}?")
-        value = network
+        interface = _ipv6(value, _IPV6_PREFIX, IPv6Interface, "prefix; expected for example fd00:1::/64")
+        if interface.ip != interface.network.network_address:
+            raise ValueError(f"{shown(value)} has host bits set; did you mean {interface.network}?")
+        value = interface.network
     if str(value) in ("0.0.0.0/0", "::/0"):
         raise ValueError(f"'{value}' is every address")
     return value if isinstance(value, IPv6Network) else parse_prefix(value)

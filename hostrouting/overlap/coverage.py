@@ -145,12 +145,6 @@ def suspect_networks(
     return [IPv4Network(prefix) for prefix in sorted(found)]
 
 
-def are_within(networks: Iterable[IPv4Network], others: Iterable[IPv4Network]) -> bool:
-    """Whether each of some networks is one of others or lies in one."""
-    spans = PrefixSet(map(numbers, others))
-    return all(spans.covers(numbers(network)) for network in networks)
-
-
 def _beside_routes(rules: Sequence[Rule], besides: Iterable[IPv4Network]) -> set[Prefix]:
     """The prefixes that are to be looked into, whatever routes there are."""
     suspects = {*map(numbers, besides), *(numbers(rule.destination) for rule in rules if rule.destination is not None)}

@@ -18,7 +18,8 @@ from hostrouting.kernel.nexthops import sources
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
-from hostrouting.overlap.coverage import are_within, suspect_networks, tiling_of
+from hostrouting.model.prefixes import PrefixSet, numbers
+from hostrouting.overlap.coverage import suspect_networks, tiling_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -126,7 +127,8 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
     )
     routes = backend.routes_except(devs, inside=foretold)
     told = suspect_networks(cidrs, expected_devs=devs, rules=rules, routes=routes, besides=besides)
-    if not are_within(told, foretold):
+    was_told = PrefixSet(map(numbers, foretold))
+    if not all(was_told.covers(numbers(network)) for network in told):
         routes = backend.routes_except(devs, inside=told)
     return default, addresses, rules, tuple(dict.fromkeys((*defaults, *routes)))
 
