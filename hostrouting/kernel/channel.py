@@ -10,6 +10,7 @@ pyroute2 is imported when the first channel is opened: it takes 130 ms, and brin
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
@@ -32,6 +33,7 @@ class Message(Protocol):
         """The value of an attribute, or None."""
 
 
+@cache
 def _message_classes() -> dict[int, Any]:
     from pyroute2.netlink.rtnl.fibmsg import fibmsg
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
@@ -51,9 +53,6 @@ def _message_classes() -> dict[int, Any]:
     return {kind: message_class for message_class, kinds in families for kind in kinds}
 
 
-_classes: dict[int, Any] = {}
-
-
 class Channel:
     """An unbound rtnetlink socket, for one batch of requests in one thread; ``close`` it there."""
 
@@ -61,12 +60,10 @@ class Channel:
         from pyroute2 import IPRoute
         from pyroute2.netlink.exceptions import NetlinkError
 
-        if not _classes:
-            _classes.update(_message_classes())
         self._netlink_error: Any = NetlinkError
         # Without ext_ack the kernel keeps its sentences to itself; without strict_check it filters nothing.
         self._socket: Any = IPRoute(ext_ack=True, strict_check=True, groups=0)
-        self._socket.register_policy(_classes)
+        self._socket.register_policy(_message_classes())
         # Its nlm_request asks for a key that only NetlinkSocket's own constructor sets.
         self._socket.status["nlm_generator"] = False
 
@@ -92,7 +89,7 @@ class Channel:
             RefusedError: the kernel refused, or the socket failed.
             AgainError: a list changed while it was read.
         """
-        message = _classes[kind]()
+        message = _message_classes()[kind]()
         message.update({name: 0 for name, _ in message.fields})
         message.update(fields)
         message["attrs"] = list(attributes)

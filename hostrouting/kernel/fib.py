@@ -152,24 +152,17 @@ class Fib:
 
     # --- all rules ---------------------------------------------------------------------------------------------
 
-    def asked(
-        self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False, has_own: bool = False
-    ) -> Iterator[tuple[Rule, Route | None]]:
-        """The rules that a packet of this host to an address meets, up to the one that decides.
+    def asked(self, flow: Flow, *, has_own: bool = False) -> Iterator[tuple[Rule, Route | None]]:
+        """The rules that what is looked up meets, up to the one that decides.
 
         Args:
-            address: the packet's destination.
-            source: its source, if one is chosen.
-            is_tcp: whether it is TCP's, else UDP's.
+            flow: what is looked up.
             has_own: go on behind what table main discards, where a rule would pass over a unicast route in its
                 place, whatever its length: as if main had one to this address alone.
 
         Yields:
             A rule and the longest match in its table, if it names one that has any; the last pair decides.
         """
-        return self._asked(Flow(address, source, TCP if is_tcp else UDP), has_own=has_own)
-
-    def _asked(self, flow: Flow, *, has_own: bool = False) -> Iterator[tuple[Rule, Route | None]]:
         position = 0
         while position < len(self.rules):
             rule = self.rules[position]
@@ -199,7 +192,7 @@ class Fib:
     def decide_flow(self, flow: Flow) -> Decision:
         """The same for whatever is looked up."""
         rule, route = None, None
-        for rule, route in self._asked(flow):  # noqa: B007 the last one counts
+        for rule, route in self.asked(flow):  # noqa: B007 the last one counts
             pass
         if rule is None or (rule.action is RuleAction.TO_TABLE and (route is None or not _is_final(rule, route))):
             return Decision()

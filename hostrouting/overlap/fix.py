@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.config.routing import ONLINK, StaticRoute
-from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.fib import Fib, Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_device
@@ -213,7 +213,7 @@ class Remedies:
     def _beaten(self, address: IPv4Address) -> int | str:
         """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
         last: Rule | None = None
-        for rule, found in self._fib.asked(address, has_own=True):
+        for rule, found in self._fib.asked(Flow(address), has_own=True):
             last = rule
             # While local and main are one trie, local's turn is main's too.
             is_main = rule.table == Table.MAIN or (found is not None and found.table == Table.MAIN)
