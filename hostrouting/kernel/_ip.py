@@ -31,6 +31,7 @@ from hostrouting.model.routes import (
     RouteType,
     Scope,
     Table,
+    destination_words,
 )
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shown
@@ -179,12 +180,6 @@ def _destination(value: object) -> IPv4Network:
     return IPv4Network((parse_address(address), _length(length) if slash else 32))
 
 
-def _show_destination(network: IPv4Network) -> str:
-    if network == DEFAULT_DESTINATION:
-        return "default"
-    return str(network.network_address) if network.prefixlen == 32 else str(network)
-
-
 def _any_address(value: object) -> IPv4Address | IPv6Address:
     return IPv6Address(value) if isinstance(value, str) and ":" in value else parse_address(value)
 
@@ -207,7 +202,7 @@ _HOP = (
 _ROUTE = (
     *_HOP,
     Key("type", "type", _type, _digits, RouteType.UNICAST, True),
-    Key("dst", "destination", _destination, _show_destination),
+    Key("dst", "destination", _destination, destination_words),
     Key("tos", "tos", _byte, _byte_digits, 0),
     Key("nhid", "nexthop_id", _uint32, int, None),
     Key("table", "table", _table, _digits, Table.MAIN, True),

@@ -17,7 +17,7 @@ import attrs
 
 from hostrouting.kernel.nexthops import selected
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, matches
-from hostrouting.model.routes import Lookup, Route, RouteType, Scope, Table
+from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 BROADCAST = IPv4Address("255.255.255.255")
 
-_ERRNO_OF_TYPE = {
-    RouteType.BLACKHOLE: errnos.EINVAL,
-    RouteType.UNREACHABLE: errnos.EHOSTUNREACH,
-    RouteType.PROHIBIT: errnos.EACCES,
-}
 _ERRNO_OF_ACTION = {
     RuleAction.BLACKHOLE: errnos.EINVAL,
     RuleAction.UNREACHABLE: errnos.ENETUNREACH,
@@ -80,7 +75,7 @@ class Decision:
     def errno(self) -> int:
         """What the kernel says instead of the entry; 0: nothing."""
         if self.route is not None:
-            return _ERRNO_OF_TYPE.get(self.route.type, 0)
+            return ERRNO_OF_TYPE.get(self.route.type, 0)
         return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
 
 

@@ -219,7 +219,7 @@ class Route:
         tail = _tail(
             self.hops, self.nexthop_id, self.table, self.protocol, self.scope, self.source, self.metric, self.mtu
         )
-        return f"{kind}{_destination(self.destination)}{tos}{tail}"
+        return f"{kind}{destination_words(self.destination)}{tos}{tail}"
 
 
 @lru_cache(maxsize=1024)
@@ -251,7 +251,8 @@ def _tail(
     return "".join(f" {word}" for word in words if word)
 
 
-def _destination(network: IPv4Network) -> str:
+def destination_words(network: IPv4Network) -> str:
+    """A destination as ip-route(8) would write it."""
     length = network.prefixlen
     if length == 0:
         return "default"
@@ -261,11 +262,12 @@ def _destination(network: IPv4Network) -> str:
 
 
 # fib_props in net/ipv4/fib_semantics.c, and fib4_rule_action for the rules.
-_TYPE_OF_ERRNO = {
-    errnos.EINVAL: RouteType.BLACKHOLE,
-    errnos.EHOSTUNREACH: RouteType.UNREACHABLE,
-    errnos.EACCES: RouteType.PROHIBIT,
+ERRNO_OF_TYPE = {
+    RouteType.BLACKHOLE: errnos.EINVAL,
+    RouteType.UNREACHABLE: errnos.EHOSTUNREACH,
+    RouteType.PROHIBIT: errnos.EACCES,
 }
+_TYPE_OF_ERRNO = {errno: kind for kind, errno in ERRNO_OF_TYPE.items()}
 
 
 @attrs.frozen

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 def info_of(route: Route) -> tuple[object, ...]:
     """What routes to any destinations may share (struct fib_info, fib_find_info)."""
     paths = tuple(hop.path for hop in route.hops)
-    return (
-        *(route.type, route.table, route.protocol, route.scope),
-        *(route.metric, route.source, route.mtu, paths),
-    )
+    return (route.type, route.table, route.protocol, route.scope, route.metric, route.source, route.mtu, paths)
 
 
 def fib_table_insert(net: Net, route: Route, how: int) -> None:
