@@ -62,7 +62,7 @@ def make_namespace() -> None:
     """
     try:
         try:
-            _unshare(_CLONE_NEWNET)
+            _call("unshare", _CLONE_NEWNET)
         except PermissionError:
             _enter_user_namespace()
     except OSError as error:
@@ -72,18 +72,15 @@ def make_namespace() -> None:
 
 def _enter_user_namespace() -> None:
     uid, gid = os.geteuid(), os.getegid()
-    _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+    _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
     # user_namespaces(7): without CAP_SETGID a gid can be mapped only once setgroups is denied.
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
 
 
-def _unshare(flags: int) -> None:
-    _call("unshare", flags)  # os.unshare came with Python 3.12
-
-
 def _call(function: str, *arguments: int) -> None:
+    # os.unshare and os.setns came with Python 3.12.
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments):
         errno = ctypes.get_errno()
         raise OSError(errno, os.strerror(errno))
@@ -107,7 +104,7 @@ class Namespace:
         """Call a function in a thread inside the namespace, and return or raise what it does."""
 
         def inside() -> T:
-            _call("setns", self.fd, _CLONE_NEWNET)  # os.setns came with Python 3.12
+            _call("setns", self.fd, _CLONE_NEWNET)
             return function()
 
         return in_thread(inside)

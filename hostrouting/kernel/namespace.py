@@ -23,7 +23,7 @@ from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
 from hostrouting.kernel.channel import channel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.sockets import Listener
+from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.model.errors import RouteError
 from hostrouting.model.rules import RuleAction
 

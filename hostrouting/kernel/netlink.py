@@ -1,8 +1,8 @@
 """The routes port on the kernel itself, over netlink sockets of our own.
 
 Requests never share a socket with notifications (on a bound socket another process's message is taken for the
-answer): each call holds a conversation of its own in its own thread, and closes it (rtnetlink/conversation.py). Changes
-arrive on other sockets (rtnetlink/sockets.py).
+answer): each call holds a conversation of its own in its own thread, and closes it; changes arrive on other sockets
+(rtnetlink/conversation.py).
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import errno as errnos
 import threading
 from contextlib import closing, contextmanager
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
-from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm
 from hostrouting.kernel.rtnetlink.entries import RouteReader, routes_of
-from hostrouting.kernel.rtnetlink.sockets import Listener, calm
 from hostrouting.kernel.whole_tables import is_plain_by
 from hostrouting.model.prefixes import PrefixSet, numbers
 from hostrouting.model.routes import Lookup, RouteFailure, Table
@@ -124,15 +123,10 @@ class NetlinkBackend:
         """
 
         def read(talk: Conversation) -> tuple[Route, ...]:
-            reader = self._reader()
-            found: list[Route] = []
-            for run in _dumped_routes(talk, table):
-                entries = reader.read(run)
-                found += [entry for entry in entries if entry.destination.prefixlen == 0]
-                # The walk is in the order of addresses (leaf_walk_rcu). What is left of it ends with the socket.
-                if entries and int(entries[-1].destination.network_address):
-                    break
-            return tuple(found)
+            entries = chain.from_iterable(map(self._reader().read, _dumped_routes(talk, table)))
+            # The walk is in the order of addresses (leaf_walk_rcu). What is left of it ends with the socket.
+            head = takewhile(lambda entry: not int(entry.destination.network_address), entries)
+            return tuple(entry for entry in head if entry.destination.prefixlen == 0)
 
         return self._read("look for the default route", read)
 

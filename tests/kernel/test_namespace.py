@@ -64,7 +64,7 @@ def test_every_call_is_refused_in_a_thread_that_is_elsewhere(kernel: NamespaceKe
     ]
 
     def elsewhere() -> None:
-        _namespaces._unshare(_namespaces._CLONE_NEWNET)
+        _namespaces._call("unshare", _namespaces._CLONE_NEWNET)
         for call in calls:
             with pytest.raises(NamespaceError, match="refused"):
                 call()
@@ -80,7 +80,7 @@ def test_a_number_of_a_namespace_is_never_given_away_again(kernel: NamespaceKern
 
 
 def a_namespace_that_is_gone_at_once() -> int:
-    _namespaces._unshare(_namespaces._CLONE_NEWNET)
+    _namespaces._call("unshare", _namespaces._CLONE_NEWNET)
     return this_namespace()
 
 

@@ -24,7 +24,7 @@ from hostrouting import Config, Layout
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.boot.render import render_check, render_check_route_overlap_script, render_static_routes_script
-from hostrouting.kernel.rtnetlink.sockets import Listener
+from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 

@@ -35,7 +35,7 @@ CONFIG = {
 PROGRAM = """
 import os, signal, socket, sys
 from hostrouting import Host, Layout, NetlinkBackend, cli
-from hostrouting.kernel.rtnetlink.sockets import Listener
+from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.testing import FakeSystemd
 
 root, spoiled = sys.argv[1:]

@@ -24,9 +24,8 @@ from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import conversation
-from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.conversation import Conversation, Socket
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, number
-from hostrouting.kernel.rtnetlink.sockets import Socket
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import PrefixSet, network_of, numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
