@@ -16,14 +16,7 @@ from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.nodes import given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
-from hostrouting.azure.probe.plan import (
-    Evidence,
-    ProbePlan,
-    ProbeReport,
-    choose_device,
-    judge_addresses,
-    plan_pins,
-)
+from hostrouting.azure.probe.plan import Evidence, ProbePlan, ProbeReport, choose_device, judge_addresses, plan_pins
 from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.boot.files import alone, locked
 from hostrouting.boot.host import Host

@@ -63,28 +63,24 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 
 def plan_text(plan: AzureVnetPlan) -> str:
     """What would go and what would stay, by reason, and how much it is; one line if there is nothing."""
-    return _text("would go", plan.remove, "stays", plan.keep, "would remove", plan)
+    return _text(plan, plan.remove, plan.keep, ("would go", "stays", "would remove"))
 
 
 def report_text(report: AzureVnetReport) -> str:
     """What went and what stays, by reason, and how much it is; one line if there was nothing."""
-    return _text("removed", report.removed, "kept", report.kept, "removed", report)
+    return _text(report, report.removed, report.kept, ("removed", "kept", "removed"))
 
 
 def _text(
-    goes: str,
-    going: Sequence[Item],
-    stays: str,
-    staying: Sequence[Item],
-    verb: str,
-    about: AzureVnetPlan | AzureVnetReport,
+    about: AzureVnetPlan | AzureVnetReport, going: Sequence[Item], staying: Sequence[Item], words: tuple[str, str, str]
 ) -> str:
+    goes, stays, removes = words
     width = max((len(str(item.address)) for item in (*going, *staying)), default=0)
     lines = [*_lines(goes, "-", bad, going, width), *_lines(stays, "=", dim, staying, width)]
     if about.other_rules:
         lines.append(dim(f"left alone: {about.other_rules} rule{'s' * (about.other_rules > 1)} of others"))
     if going:
-        lines.append(f"{verb} {_counted(going)}")
+        lines.append(f"{removes} {_counted(going)}")
     elif about.notes:
         lines.append("nothing of what was looked at is to be removed")
     else:
