@@ -40,7 +40,7 @@ class LinuxProbeNode:
     def default_devices(self) -> tuple[str, ...]:
         """The devices of IPv6's default routes, each once, the best metric first."""
         routes = [route for route in self._ask_ip("route", "show", "default") if not {"type", "from"} & route.keys()]
-        hops = [hop for route in sorted(routes, key=lambda route: int(route["metric"])) for hop in _hops(route)]
+        hops = [hop for route in routes for hop in route.get("nexthops", [route])]
         return tuple(dict.fromkeys(hop["dev"] for hop in hops if "dev" in hop and "dead" not in hop["flags"]))
 
     def addresses(self) -> tuple[NodeAddress, ...]:
@@ -92,7 +92,7 @@ class LinuxProbeNode:
             Pin(_gateway(hop), hop.get("dev", "unknown"), int(route.get("protocol", Protocol.BOOT)), route["metric"])
             for route in self._ask_ip("route", "show", "table", "main", "to", str(REWRITTEN_SOURCE))
             if "from" not in route
-            for hop in _hops(route)
+            for hop in route.get("nexthops", [route])
         )
 
     def pin(self, pin: Pin) -> None:
@@ -118,12 +118,6 @@ class LinuxProbeNode:
         """What ip shows of IPv6; for a kernel without it, the kernel would answer with IPv4's."""
         attempt = f"read IPv6's {words[0]}es"
         return self._programs.ask_ip(attempt, "ip", "-6", "-j", "-N", *words) if _IPV6.exists() else []
-
-
-def _hops(route: dict[str, Any]) -> list[dict[str, Any]]:
-    """The ways of a route, each with its flags; a route with one way is that way itself."""
-    hops: list[dict[str, Any]] = route.get("nexthops", [route])
-    return hops
 
 
 def _gateway(hop: dict[str, Any]) -> IPv6Address | None:
