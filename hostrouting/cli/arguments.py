@@ -94,9 +94,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
     common = Parser(add_help=False, formatter_class=Help)
     common.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=_VERBOSE)
-    made: argparse._SubParsersAction[Parser] = parser.add_subparsers(
-        title="commands", metavar="COMMAND", required=True, prog=prog
-    )
+    made = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog=prog)
     for name, word in words.items():
         explained = inspect.getdoc(word.run) or ""
         clause = explained.partition(".\n")[0]
@@ -126,11 +124,9 @@ def _add_config(parser: Parser) -> None:
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
 
 
-def _add_output(parser: Parser, *more: str) -> None:
+def _add_output(parser: Parser) -> None:
     """Give a parser the option that says for whom the output is."""
-    choices = ("text", "json", *more)
-    help_ = "for people, for programs, as a monitoring plugin, or a picture" if more else "for people, or for programs"
-    parser.add_argument("--output", choices=choices, default="text", help=help_)
+    parser.add_argument("--output", choices=("text", "json"), default="text", help="for people, or for programs")
 
 
 def _add_snapshot(parser: Parser) -> None:
@@ -161,7 +157,8 @@ def _add_folder(parser: Parser) -> None:
 
 
 def _add_more_output(parser: Parser) -> None:
-    _add_output(parser, "nagios", "svg")
+    what = "for people, for programs, as a monitoring plugin, or a picture"
+    parser.add_argument("--output", choices=("text", "json", "nagios", "svg"), default="text", help=what)
     what = "what the boot check's verdict leaves out: judges by the installed config, and leaves route-overlap.json"
     parser.add_argument("--report", action="store_true", help=what)
 

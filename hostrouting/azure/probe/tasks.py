@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from hostrouting.azure.probe.port import Pin, ProbeNode
     from phases import CancelScope, Undo
 
-_NOT_ENABLED = "loadBalancerProbe isn't enabled in the config"
-_NOT_INSTALLED = "nothing of it is installed"
-
 
 # --- the plan ----------------------------------------------------------------------------------------------------
 
@@ -317,7 +314,8 @@ def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> 
         node: its IPv6 side; None: this kernel's.
         is_asked_for: not because a config doesn't enable it; else a node on which nothing was installed isn't asked.
     """
-    plan = ProbePlan(skipped_because=_NOT_INSTALLED if is_asked_for else _NOT_ENABLED)
+    reason = "nothing of it is installed" if is_asked_for else "loadBalancerProbe isn't enabled in the config"
+    plan = ProbePlan(skipped_because=reason)
     if host.is_image or not (is_asked_for or is_installed(host, PROBE)):
         return plan
     node = given_or_real(host, node, LinuxProbeNode)

@@ -125,8 +125,5 @@ def _fate(plan: ProbePlan) -> str:
 
 def _pin_lines(pins: PinPlan, add: str, remove: str, unchanged: str) -> list[str]:
     width = max(map(len, (add, remove, unchanged)))
-    return [
-        *(good(f"{add:{width}} {clean(str(pin))}") for pin in pins.add),
-        *(bad(f"{remove:{width}} {clean(str(pin))}") for pin in pins.remove),
-        *(dim(f"{unchanged:{width}} {clean(str(pin))}") for pin in pins.unchanged),
-    ]
+    fates = ((good, add, pins.add), (bad, remove, pins.remove), (dim, unchanged, pins.unchanged))
+    return [paint(f"{word:{width}} {clean(str(pin))}") for paint, word, some in fates for pin in some]
