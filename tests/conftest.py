@@ -9,6 +9,7 @@ namespaces of their own as that namespace's root).
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -42,7 +43,7 @@ REQUIRED = {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").s
 
 settings.register_profile(
     "default",
-    max_examples=20,
+    max_examples=12,
     derandomize=True,
     deadline=None,
     database=None,
@@ -76,6 +77,12 @@ def pytest_configure(config: pytest.Config) -> None:
         enter_namespace()
     except NamespaceError as error:
         _refused = str(error)
+
+
+def pytest_collection_finish() -> None:
+    # What was collected lives to the end: looked through in each collection of garbage, it cost as much as many tests.
+    gc.collect()
+    gc.freeze()
 
 
 def _has_room_for_programs(folder: str) -> bool:

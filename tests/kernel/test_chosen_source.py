@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-_SETTINGS = settings(max_examples=by_day(10, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=by_day(6, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
 
 # --- hosts, as ip(8) is told to make them ------------------------------------------------------------------------
 

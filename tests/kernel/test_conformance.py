@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from hostrouting.model.routes import RouteFailure
 
-_SETTINGS = settings(max_examples=by_day(12, by_night=5000), stateful_step_count=by_day(15, by_night=40))
-_FEWER = settings(_SETTINGS, max_examples=by_day(4, by_night=1000))
+_SETTINGS = settings(max_examples=by_day(6, by_night=5000), stateful_step_count=by_day(15, by_night=40))
+_FEWER = settings(_SETTINGS, max_examples=by_day(2, by_night=1000))
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
 

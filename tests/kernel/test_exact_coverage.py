@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel
 
 _SETTINGS = settings(
-    max_examples=by_day(6, by_night=5000),
+    max_examples=by_day(4, by_night=5000),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 _FEWER = settings(_SETTINGS, max_examples=_SETTINGS.max_examples // 2)

@@ -252,7 +252,7 @@ def _see_same_end(config: Config, script: Outcome, others: dict[str, Outcome]) -
 
 
 # Each example takes a script and a task, some 80 ms.
-_SOME = settings(max_examples=by_day(8, by_night=2500), suppress_health_check=list(HealthCheck))
+_SOME = settings(max_examples=by_day(5, by_night=2500), suppress_health_check=list(HealthCheck))
 
 
 @_SOME

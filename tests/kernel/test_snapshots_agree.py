@@ -77,7 +77,7 @@ def report(config: Config, backend: RouteBackend) -> dict[str, Any]:
     return document
 
 
-@settings(max_examples=by_day(10, by_night=2500), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=by_day(6, by_night=2500), suppress_health_check=[HealthCheck.too_slow])
 @given(world=worlds(), config=checks(), shell=st.sampled_from(("sh", "bash")))
 def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, config: Config, shell: str) -> None:
     enter_namespace()
@@ -90,7 +90,7 @@ def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, confi
     assert report(config, SnapshotBackend(by_hand)) == live
 
 
-@settings(max_examples=by_day(5, by_night=1250), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=by_day(3, by_night=1250), suppress_health_check=[HealthCheck.too_slow])
 @given(world=worlds())
 def test_a_hand_that_forgot_details_and_numbers_records_the_same(world: World) -> None:
     enter_namespace()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-_SETTINGS = settings(max_examples=by_day(10, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=by_day(6, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
 
 # --- what is drawn -----------------------------------------------------------------------------------------------
 

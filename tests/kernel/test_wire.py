@@ -78,7 +78,7 @@ def agree(backend: NetlinkBackend) -> None:
 
 
 @pytest.mark.kernel
-@settings(max_examples=by_day(4, by_night=200))
+@settings(max_examples=by_day(3, by_night=200))
 @given(st.lists(routes(), min_size=5, max_size=40), st.lists(policy_rules(), max_size=4))
 def test_a_random_world_reads_as_by_pyroute2(wanted: list[Route], rules: list[Any]) -> None:
     enter_namespace()

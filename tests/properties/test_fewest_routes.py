@@ -24,7 +24,7 @@ ADDRESSES = tuple(SPACE)
 PREFIXES = tuple(network for length in range(27, 33) for network in SPACE.subnets(new_prefix=length))
 
 _SETTINGS = settings(
-    max_examples=by_day(40, by_night=2000),
+    max_examples=by_day(20, by_night=2000),
     suppress_health_check=[HealthCheck.too_slow],
 )
 

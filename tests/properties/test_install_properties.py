@@ -171,7 +171,7 @@ asked_of_probe = st.builds(Probe, st.sampled_from([None, "eth0", "azure0"]), st.
 
 
 @given(st.lists(st.one_of(asked_of_routing, asked_of_probe), min_size=1, max_size=5))
-@settings(max_examples=by_day(10, by_night=2500))
+@settings(max_examples=by_day(6, by_night=2500))
 def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_nothing(
     story: list[Config | Probe],
 ) -> None:

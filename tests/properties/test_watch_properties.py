@@ -150,7 +150,7 @@ happenings = st.one_of(
 )
 
 
-@settings(max_examples=by_day(10, by_night=1500))
+@settings(max_examples=by_day(6, by_night=1500))
 @given(st.lists(st.tuples(st.floats(0, 30), happenings), max_size=12))
 def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_looks_no_more_than_it_must(
     story: list[tuple[float, tuple[Any, ...]]],

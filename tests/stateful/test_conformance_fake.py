@@ -114,4 +114,4 @@ def _check(answer: Lookup, entries: tuple[Route, ...]) -> None:
 
 
 TestFakeKernel = Machine.TestCase
-TestFakeKernel.settings = settings(max_examples=by_day(10, by_night=5000), deadline=None, stateful_step_count=25)
+TestFakeKernel.settings = settings(max_examples=by_day(6, by_night=5000), deadline=None, stateful_step_count=25)
