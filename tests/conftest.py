@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 from nightly import IS_NIGHTLY
+from scripts import end_what_is_left
 
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
@@ -73,6 +75,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
         # What is written is synced: to a disk that would be waited for thousands of times.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in a shell's background job; what a test starts and interrupts would ignore it too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         enter_namespace()
     except NamespaceError as error:
@@ -145,6 +150,12 @@ def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
             os.seteuid(before)
 
     return give_up
+
+
+@pytest.fixture(autouse=True)
+def _no_script_outlives_its_test() -> Iterator[None]:
+    yield
+    end_what_is_left()
 
 
 # --- the host stays as it is ------------------------------------------------------------------------------------

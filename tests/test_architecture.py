@@ -73,7 +73,7 @@ BY_STRING = {"import_module", "__import__"}
 
 def names_in(source: str) -> set[str]:
     """Every name and attribute that a module uses."""
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = nodes_of(source)
     imported = {name.rpartition(".")[2] for name in imports(source)}
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
     return imported | named | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
@@ -86,14 +86,20 @@ def room_of(module: str) -> str:
 
 
 @cache
+def nodes_of(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
+@cache
 def imports(source: str, *, for_types: bool = True) -> set[str]:
     """Every name that a module imports anywhere, as ``package.module`` and ``package.module.name``."""
     names: set[str] = set()
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
-    for node in ast.walk(tree):
+    nodes = nodes_of(source)
+    if not for_types:
+        guarded = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        unread = {inner for node in guarded for each in node.body for inner in ast.walk(each)}
+        nodes = [node for node in nodes if node not in unread]
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

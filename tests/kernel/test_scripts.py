@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -473,13 +474,13 @@ def test_two_at_once_come_one_after_the_other_with_the_same_end(node: NamespaceK
     assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
 
 
-def is_locked(sandbox: Sandbox) -> bool:
-    with (sandbox.root / "run/aks-flex-node/lock").open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+def see_it_give_the_lock_back(sandbox: Sandbox, process: subprocess.Popen[str]) -> None:
+    path = sandbox.root / "run/aks-flex-node/lock"
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.005)
+    with path.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def test_the_lock_is_not_held_during_a_wait_which_ends_as_soon_as_the_network_is_there(
@@ -490,8 +491,7 @@ def test_the_lock_is_not_held_during_a_wait_which_ends_as_soon_as_the_network_is
     process = sandbox.start(routes_script(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60))
     missing = "the default route, for 172.16.1.0/24"
     assert read_line(process) == f"waiting up to 60 s for {missing}"
-    while is_locked(sandbox):
-        pass
+    see_it_give_the_lock_back(sandbox, process)
     assert kernel.add([default_route()]) == ()
     out, error = process.communicate(timeout=30)
     assert (process.returncode, error, len(out.splitlines())) == (0, "", 49)
@@ -610,11 +610,7 @@ def test_at_the_gate_a_failing_installation_is_looked_at_again(kernel: Namespace
     blocking = Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.STATIC)
     assert kernel.add([blocking]) == ()
     process = sandbox.start(with_constant(routes_script(), "HOLD_SECONDS", 30), "gate", is_host=True)
-    # It takes the lock for its first look.
-    while not (sandbox.root / "run/aks-flex-node/lock").exists():
-        assert process.poll() is None
-    while is_locked(sandbox):
-        pass
+    see_it_give_the_lock_back(sandbox, process)
     assert kernel.delete([blocking]) == ()
     out, error = process.communicate(timeout=30)
     assert (process.returncode, out, error) == (0, f"{ADDED}\n", "")
@@ -853,10 +849,7 @@ def test_the_default_route_is_waited_for(kernel: NamespaceKernel, sandbox: Sandb
 def test_at_the_gate_a_failing_verdict_is_looked_at_again(node: NamespaceKernel, sandbox: Sandbox) -> None:
     text = with_constant(check_script("172.16.2.0/24"), "HOLD_SECONDS", 30)
     process = sandbox.start(text, "gate", is_host=True)
-    while not (sandbox.root / "run/aks-flex-node/lock").exists():
-        assert process.poll() is None
-    while is_locked(sandbox):
-        pass
+    see_it_give_the_lock_back(sandbox, process)
     assert node.add([Route(IPv4Network("172.16.2.0/24"), (NextHop("eth0", GATEWAY),))]) == ()
     out, error = process.communicate(timeout=30)
     assert (process.returncode, out, error) == (0, "every expected CIDR leaves by eth0\n", "")

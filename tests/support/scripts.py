@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -66,6 +67,19 @@ def awks_for(test: str) -> tuple[str, ...]:
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
+def end_what_is_left() -> None:
+    """End the scripts that a test has started and, as it failed, not seen to their end."""
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None and not process.stdout.closed:
+            process.communicate()
+
+
 def awk_or_skip(name: str) -> str:
     """The program of an awk; busybox is one if it is called awk."""
     found = shutil.which(name)
@@ -115,7 +129,7 @@ class Sandbox:
         """
         script = self.write(text)
         pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if is_host else []
-        return subprocess.Popen(
+        process = subprocess.Popen(
             ["unshare", "--mount", *pids, "--", "bash", "-c", _ENTER, "bash", *before, str(script), *arguments],
             env=os.environ
             | {"ROOT": str(self.root), "AWK": self.awk, "ETC": "1" if etc else "", "PREPARE": prepare or ":"},
@@ -124,6 +138,8 @@ class Sandbox:
             text=True,
             start_new_session=True,
         )
+        _started.append(process)
+        return process
 
     def run(self, text: str, *arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
         """Run a rendered script to its end; the arguments are those of ``start``."""
