@@ -163,6 +163,10 @@ def _add_more_output(parser: Parser) -> None:
     parser.add_argument("--report", action="store_true", help=what)
 
 
+def _add_address(parser: Parser) -> None:
+    parser.add_argument("address", metavar="ADDRESS", help="an IPv4 address")
+
+
 def _add_format(parser: Parser) -> None:
     what = "our own config, or the same routes for netplan, systemd-networkd or as ip commands"
     parser.add_argument("--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what)
@@ -211,6 +215,7 @@ _WORDS = {
     "plan": Word(commands.plan, (_add_config, _add_snapshot, _add_output)),
     "render": Word(commands.render, (_add_config, _add_folder)),
     "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
+    "explain": Word(checking.explain, (_add_address, _add_config, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
     "fix": Word(checking.fix, (_add_config, _add_cidr, _add_format, _add_snapshot), EXIT_CHECK_UNKNOWN),
     "snapshot": Word(commands.snapshot),
     "doctor": Word(checking.doctor, (_add_config, _add_output, _add_strict)),

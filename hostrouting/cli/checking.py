@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import phases
 from hostrouting.cli.azure import neighbours
-from hostrouting.cli.options import asked_host, load, read_with_cidrs
-from hostrouting.cli.output import columns, complain, say
+from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
+from hostrouting.cli.output import columns, complain, page_text, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_task, say_as_asked, say_json
-from hostrouting.config.routing import SECTION
+from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import RouteError
+from hostrouting.model.parsing import parse_address, reserved_block
 from hostrouting.model.routes import Table
 from hostrouting.model.text import to_json_text
 
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config, StaticRoute
+    from hostrouting.config.routing import StaticRoute
     from hostrouting.doctor.examine import DoctorReport
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.routes import Route
+    from hostrouting.overlap.explanation import Explanation
     from hostrouting.overlap.findings import OverlapReport
 
 
@@ -115,6 +118,43 @@ def _explain_verdict(host: Host) -> int:
     return 0
 
 
+def explain(options: argparse.Namespace, host: Host) -> int:
+    """Why does ADDRESS go where it goes.
+
+    Follows each look-up that a socket makes for it: the policy rules in their order and why each is passed, the entry
+    that wins in a table, the interface, and the source that a connection gets, with which whatever connects is looked
+    up again. What is expected of it is what CONFIG expects of the CIDRs around it; of an address in none of them, and
+    without a CONFIG, that it leaves by the default route's interface. Exits with 0 if it does, with 1 if not, with 2 if
+    there is nothing to compare with.
+
+      hostrouting explain 172.16.3.4
+      hostrouting explain 172.16.3.4 config.json --snapshot node.json     on a host that was recorded
+    """
+    from hostrouting.cli.explaining import explanation_page
+    from hostrouting.overlap.explanation import explain as follow
+
+    address = _unicast(options.address)
+    overlap = (load(options, host) if has_config(options, host) else Config()).route_overlap
+    on, _ = asked_host(options, host)
+    task = phases.task("explain")(lambda scope: follow(address, overlap, on.routes, scope))
+    found: Explanation | None = run_task(task)
+    if found is None:
+        complain("hostrouting: table main has no default route, so there is no interface to compare with")
+        return EXIT_CHECK_UNKNOWN
+    say_as_asked(options, found.to_json(), page_text(explanation_page(found), columns(sys.stdout)))
+    return 0 if found.is_as_expected else EXIT_FAILURE
+
+
+def _unicast(text: str) -> IPv4Address:
+    try:
+        address = parse_address(text)
+    except ValueError as error:
+        raise UsageError(f"hostrouting: {error}") from None
+    if words := reserved_block(IPv4Network(address)):
+        raise UsageError(f"hostrouting: {address} lies in {words}: nothing is expected of it")
+    return address
+
+
 def fix(options: argparse.Namespace, host: Host) -> int:
     """Print the config that mends what a check finds.
 
@@ -194,14 +234,13 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     """
     import shlex
 
-    from hostrouting.boot.files import read_text
     from hostrouting.cli.doctor_text import doctor_text
     from hostrouting.doctor.examine import examine
 
-    has_config = options.config is not None or read_text(host.layout.config) is not None
-    name = "" if options.config is None and has_config else shlex.quote(options.config or "CONFIG")
-    config = load(options, host) if has_config else None
-    more = neighbours.examinations(options, host, has_config=has_config)
+    is_there = has_config(options, host)
+    name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
+    config = load(options, host) if is_there else None
+    more = neighbours.examinations(options, host, has_config=is_there)
     report: DoctorReport = run_task(
         phases.task("doctor")(lambda scope: examine(host, config, more=more, config_name=name, scope=scope))
     )

@@ -76,6 +76,13 @@ def read_section(
         raise
 
 
+def has_config(options: argparse.Namespace, host: Host) -> bool:
+    """Whether a CONFIG is named, or the default one is there."""
+    from hostrouting.boot.files import read_text
+
+    return options.config is not None or read_text(host.layout.config) is not None
+
+
 def load(options: argparse.Namespace, host: Host) -> Config:
     """The config that CONFIG holds."""
     return read(options, host)[1]

@@ -158,12 +158,24 @@ class Fib:
         Yields:
             A rule and the longest match in its table, if it names one that has any; the last pair decides.
         """
+        for rule, is_met, found in self.come_by(flow, has_own=has_own):
+            if is_met and rule.action not in (RuleAction.NOP, RuleAction.GOTO):
+                yield rule, found
+
+    def come_by(self, flow: Flow, *, has_own: bool = False) -> Iterator[tuple[Rule, bool, Route | None]]:
+        """The same with the rules that it doesn't meet, and those that lead to no table.
+
+        Yields:
+            A rule, whether it is met, and the longest match in its table.
+        """
         position = 0
         while position < len(self.rules):
             rule = self.rules[position]
             position += 1
-            is_match = matches(rule, flow.address, flow.source, protocol=flow.protocol, oif=flow.oif)
-            if rule.action is RuleAction.NOP or not is_match:
+            is_met = matches(rule, flow.address, flow.source, protocol=flow.protocol, oif=flow.oif)
+            found = self.find(rule.table, flow) if is_met and rule.action is RuleAction.TO_TABLE else None
+            yield rule, is_met, found
+            if not is_met or rule.action is RuleAction.NOP:
                 continue
             if rule.action is RuleAction.GOTO:
                 # The target may be gone; then the rule does nothing. The kernel refuses one that lies behind
@@ -171,11 +183,9 @@ class Fib:
                 target = (at for at, each in enumerate(self.rules) if each.preference == rule.goto)
                 position = max(position, next(target, 0))
                 continue
-            found = self.find(rule.table, flow) if rule.action is RuleAction.TO_TABLE else None
-            yield rule, found
             if rule.action is not RuleAction.TO_TABLE:
                 return
-            if found is None or not _is_final(rule, found):
+            if found is None or not is_final(rule, found):
                 continue
             if not (has_own and found.table == Table.MAIN and _passes_over_all(rule)):
                 return
@@ -189,7 +199,7 @@ class Fib:
         rule, route = None, None
         for rule, route in self.asked(flow):  # noqa: B007 the last one counts
             pass
-        if rule is None or (rule.action is RuleAction.TO_TABLE and (route is None or not _is_final(rule, route))):
+        if rule is None or (rule.action is RuleAction.TO_TABLE and (route is None or not is_final(rule, route))):
             return Decision()
         return Decision(rule, route)
 
@@ -299,7 +309,8 @@ def _passes_over_all(rule: Rule) -> bool:
     return rule.suppress_group == 0 or (rule.suppress_prefix_length or 0) >= 32
 
 
-def _is_final(rule: Rule, route: Route) -> bool:
+def is_final(rule: Rule, route: Route) -> bool:
+    """Whether a rule takes the entry that its table gives."""
     if route.type is RouteType.THROW:
         return False
     # What discards is never suppressed (fib_rules_lookup asks only where there is a result).

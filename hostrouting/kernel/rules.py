@@ -75,3 +75,34 @@ def matches(
         and not rule.is_l3mdev
     )
     return is_match != rule.is_inverted
+
+
+def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: bool) -> str:
+    """Why a packet that doesn't meet a rule doesn't, in words for a person: the first selector that is another's."""
+    if rule.has_unknown:
+        return "it selects by something that isn't known here"
+    if rule.is_inverted:
+        return "it is about all but such packets"
+    ends = [str(end).removesuffix("/32") for end in (rule.destination, rule.source)]
+    is_about = (
+        (rule.is_l3mdev, "packets of VRFs"),
+        (
+            rule.destination is not None and address not in rule.destination,
+            f"packets to {ends[0]}",
+        ),
+        (rule.source is not None and source not in rule.source, f"packets from {ends[1]}"),
+        (rule.mark is not None and rule.mark & rule.mark_mask != 0, "packets with a mark"),
+        (rule.oif is not None, f"sockets bound to {rule.oif}"),
+        (rule.iif not in (None, "lo"), f"packets that come in by {rule.iif}"),
+        (rule.uid_range is not None and rule.uid_range[0] > 0, "other users' packets"),
+        (rule.tos != 0, "packets with a tos"),
+        (rule.ip_protocol not in (0, TCP if is_tcp else UDP), f"{_protocol_words(rule.ip_protocol)} alone"),
+        (rule.has_ports, "certain ports, which aren't known here"),
+    )
+    what = next(words for is_so, words in is_about if is_so)
+    chosen = " and no source is chosen yet" if what.startswith("packets from") and source == NO_SOURCE else ""
+    return f"it is about {what}{chosen}"
+
+
+def _protocol_words(number: int) -> str:
+    return {TCP: "TCP", UDP: "UDP"}.get(number, f"protocol {number}")

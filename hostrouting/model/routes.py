@@ -79,7 +79,8 @@ class Protocol(IntEnum):
 _UNICAST, _MAIN, _OURS = RouteType.UNICAST, Table.MAIN, Protocol.HOSTROUTING
 
 
-def _word(number: int, known: type[IntEnum]) -> str:
+def word_of(number: int, known: type[IntEnum]) -> str:
+    """What ip calls a table, a protocol, a scope; its number if it has no name here."""
     try:
         return known(number).name.lower()
     except ValueError:
@@ -238,9 +239,9 @@ def _tail(
     words = [
         "" if nexthop_id is None else f"nhid {nexthop_id}",
         single.words() if single else "",
-        "" if table == Table.MAIN else f"table {_word(table, Table)}",
-        f"proto {_word(protocol, Protocol)}",
-        "" if scope == Scope.UNIVERSE else f"scope {_word(scope, Scope)}",
+        "" if table == Table.MAIN else f"table {word_of(table, Table)}",
+        f"proto {word_of(protocol, Protocol)}",
+        "" if scope == Scope.UNIVERSE else f"scope {word_of(scope, Scope)}",
         "" if source is None else f"src {source}",
         f"metric {metric}" if metric else "",
         single.flag_words() if single else "",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.model.links import Family
-from hostrouting.model.routes import Protocol, Table
+from hostrouting.model.routes import Protocol, Table, word_of
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
@@ -78,3 +78,35 @@ class Rule:
     has_unknown: bool = False
     protocol: int = Protocol.BOOT
     family: Family = Family.IPV4
+
+    def __str__(self) -> str:
+        """In the words of ip-rule(8), behind the preference."""
+        ends = (("from", _end(self.source) or "all"), ("to", _end(self.destination)))
+        selectors = (
+            ("tos", f"{self.tos:#04x}" if self.tos else None),
+            ("fwmark", _marked(self.mark, self.mark_mask)),
+            ("iif", self.iif),
+            ("oif", self.oif),
+            ("uidrange", self.uid_range and f"{self.uid_range[0]}-{self.uid_range[1]}"),
+            ("ipproto", self.ip_protocol or None),
+            ("and", "ports" if self.has_ports else None),
+            ("and", "more" if self.has_unknown else None),
+        )
+        action = f"goto {self.goto}" if self.action is RuleAction.GOTO else self.action.name.lower()
+        if self.action is RuleAction.TO_TABLE:
+            action = "lookup [l3mdev-table]" if self.is_l3mdev else f"lookup {word_of(self.table, Table)}"
+        results = (
+            ("", action),
+            ("suppress_prefixlength", self.suppress_prefix_length),
+            ("suppress_ifgroup", self.suppress_group),
+        )
+        said = (f"{name} {value}".strip() for name, value in (*ends, *selectors, *results) if value is not None)
+        return f"{'not ' if self.is_inverted else ''}{' '.join(said)}"
+
+
+def _end(network: IPv4Network | None) -> str | None:
+    return None if network is None else str(network).removesuffix("/32")
+
+
+def _marked(mark: int | None, mask: int) -> str | None:
+    return None if mark is None else f"{mark:#x}" if mask == 0xFFFFFFFF else f"{mark:#x}/{mask:#x}"

@@ -1,0 +1,65 @@
+"""The way of an address as a page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostrouting.cli.page import Row, bad, dim, good, head
+from hostrouting.model.text import clean
+from hostrouting.overlap.findings import FindingKind, NoteKind
+
+if TYPE_CHECKING:
+    from hostrouting.cli.page import Page
+    from hostrouting.overlap.explanation import Explanation, LookupWay, Step
+
+
+def explanation_page(found: Explanation) -> Page:
+    """Each look-up with its rules, a row each, and where it ends."""
+    expected = " and ".join(map(str, found.expected))
+    by = clean(",".join(found.default_devs))
+    whose = f"of {expected}" if expected else "in no expected CIDR"
+    page: Page = [
+        head(f"{found.address}, {whose}; the default route leaves by {by}"),
+        dim("the kernel asks the rules from the top (↓: and goes on); the entry that decides is at the arrow"),
+    ]
+    for number, way in enumerate(found.lookups, 1):
+        page += [head(f"{number}. {_asked(way, found)}"), *map(_row, way.steps), _end(way)]
+        if not way.is_modelled:
+            page.append(bad("the kernel says so; its tables, as they are known here, don't"))
+    return page
+
+
+def _asked(way: LookupWay, found: Explanation) -> str:
+    protocol = "TCP" if way.answer.is_tcp else "UDP"
+    if way.answer.source is not None:
+        return f"whatever connects has the source {way.answer.source} by now, and is looked up again ({protocol})"
+    # Where a source is chosen and nothing is asked from it, no rule has a use for it.
+    is_only = way.sources and all(each.answer.source is None for each in found.lookups)
+    why = "; no rule asks for one, so nothing is looked up again" if is_only else ""
+    return f"no source is chosen yet ({protocol}{why})"
+
+
+def _row(step: Step) -> Row:
+    label = f"{step.rule.preference}:"
+    if step.passed is not None:
+        return Row(dim("↓"), label, [dim(f"{clean(str(step.rule))}: {clean(step.passed)}")])
+    entry = str(step.route) if step.route is not None else f"{step.rule.action.name.lower()}: it is discarded"
+    return Row("→", label, [clean(str(step.rule)), clean(entry)])
+
+
+def _end(way: LookupWay) -> Row:
+    mark, paint = (bad("✗"), bad) if way.is_failure else (good("✓"), good)
+    chosen = f", from {' or '.join(map(str, way.sources))}" if way.sources else ""
+    devs = ",".join(way.devs)
+    said = {
+        None: f"leaves by {devs}{chosen}: as expected",
+        FindingKind.OVERLAP: f"leaves by {devs or 'no interface'}{chosen}: not as expected",
+        FindingKind.NO_ROUTE: "no rule leads to a route: not as expected",
+        FindingKind.BLACKHOLE: "is discarded: not as expected",
+        NoteKind.LOCAL: f"stays on this host: an address of {devs}",
+        NoteKind.BROADCAST: f"a broadcast address of {devs}",
+        NoteKind.CONTAINER: f"leaves by {devs}{chosen}, an interface of containers",
+        NoteKind.ALLOWED: f"leaves by {devs}{chosen}, which is allowed",
+        NoteKind.CNI_DISCARD: "is discarded by a CNI, whose block it is",
+    }
+    return Row(mark, "", [paint(clean(said[way.kind]))])

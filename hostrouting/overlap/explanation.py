@@ -1,0 +1,204 @@
+"""The way of one address: each look-up that a socket makes for it, rule by rule and table by table.
+
+The kernel tells where it ends; the model of its tables tells the way there. Where the two differ the kernel is right,
+and that is said.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.kernel.fib import Fib, Flow, is_final
+from hostrouting.kernel.nexthops import sources
+from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, why_unmet
+from hostrouting.model.routes import RouteType, Table, word_of
+from hostrouting.model.rules import RuleAction
+from hostrouting.overlap.findings import FindingKind
+from hostrouting.overlap.judge import sort_answers
+from hostrouting.overlap.reading import ask, read_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from ipaddress import IPv4Address
+
+    from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.model.routes import Route
+    from hostrouting.model.rules import Rule
+    from hostrouting.overlap.findings import NoteKind
+    from hostrouting.overlap.reading import Answer
+    from phases import CancelScope
+
+
+@attrs.frozen
+class Step:
+    """A rule that a look-up comes by.
+
+    Args:
+        rule: the rule.
+        passed: why the next one is asked, in words; None: this one decides.
+        route: the longest match in its table; None if there is none, or none is asked for.
+    """
+
+    rule: Rule
+    passed: str | None
+    route: Route | None
+
+
+@attrs.frozen
+class LookupWay:
+    """A look-up, from the first rule to its end.
+
+    Args:
+        answer: the kernel's.
+        steps: the rules up to the one that decides, as the tables have it.
+        sources: which sources it chooses, if none was given.
+        kind: of the failure or note that its end is; None: as expected.
+        devs: the interfaces that it leaves by, sorted.
+        route: the entry that wins or discards; None if there is none.
+        is_modelled: whether the tables say what the kernel says.
+    """
+
+    answer: Answer
+    steps: tuple[Step, ...]
+    sources: tuple[IPv4Address, ...]
+    kind: FindingKind | NoteKind | None
+    devs: tuple[str, ...]
+    route: Route | None
+    is_modelled: bool
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether packets go wrong by it."""
+        return isinstance(self.kind, FindingKind)
+
+    def to_json(self) -> dict[str, Any]:
+        """The look-up as JSON."""
+        return {
+            "protocol": "tcp" if self.answer.is_tcp else "udp",
+            "source": None if self.answer.source is None else str(self.answer.source),
+            "kind": None if self.kind is None else str(self.kind),
+            "devs": list(self.devs),
+            "sources": [str(source) for source in self.sources],
+            "route": None if self.route is None else str(self.route),
+            "isModelled": self.is_modelled,
+            "steps": [
+                {
+                    "preference": step.rule.preference,
+                    "rule": str(step.rule),
+                    "route": None if step.route is None else str(step.route),
+                    "passed": step.passed,
+                }
+                for step in self.steps
+            ],
+        }
+
+
+@attrs.frozen
+class Explanation:
+    """The way of an address.
+
+    Args:
+        address: the destination.
+        expected: the expected CIDRs around it; none: it is judged as if it were one itself.
+        default_devs: the default route's interfaces, sorted.
+        lookups: what a socket asks, in this order.
+    """
+
+    address: IPv4Address
+    expected: tuple[ExpectedCidr, ...]
+    default_devs: tuple[str, ...]
+    lookups: tuple[LookupWay, ...]
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether no look-up goes wrong."""
+        return not any(way.is_failure for way in self.lookups)
+
+    def to_json(self) -> dict[str, Any]:
+        """The explanation as JSON."""
+        return {
+            "schema": 1,
+            "address": str(self.address),
+            "isAsExpected": self.is_as_expected,
+            "expected": [str(expected) for expected in self.expected],
+            "defaultDevs": list(self.default_devs),
+            "lookups": [way.to_json() for way in self.lookups],
+        }
+
+
+def explain(
+    address: IPv4Address, overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope
+) -> Explanation | None:
+    """Follow an address through rules and tables.
+
+    Args:
+        address: the destination; a unicast address.
+        overlap: what is expected of it.
+        backend: the kernel to ask.
+        scope: ends the reading.
+
+    Returns:
+        Its way; None without a default route, which everything is compared with.
+
+    Raises:
+        RouteError: the kernel can't be asked.
+    """
+    around = tuple(expected for expected in overlap.expected_cidrs if address in expected.cidr)
+    network = IPv4Network(address)
+    asked = tuple(dict.fromkeys(attrs.evolve(expected, cidr=network) for expected in around))
+    alone = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
+    reading = read_host(alone, backend, scope)
+    if reading is None:
+        return None
+    fib = Fib(reading.rules, backend.routes(), reading.addresses)
+
+    def way(answer: Answer) -> LookupWay:
+        sorted_ = sort_answers(alone, attrs.evolve(reading, answers={address: (answer,)}))
+        outcomes = [found[address][0] for found in sorted_.values()]
+        outcome = next((each for each in outcomes if each.is_failure), outcomes[0])
+        told, source = answer.lookup, answer.source
+        return LookupWay(
+            answer,
+            steps=tuple(_steps(fib, address, source or NO_SOURCE, is_tcp=answer.is_tcp)),
+            sources=sources(told.route, reading.addresses) if told.route is not None and source is None else (),
+            kind=outcome.kind,
+            devs=outcome.devs,
+            route=outcome.route,
+            is_modelled=fib.lookup(address, source, is_tcp=answer.is_tcp) == told,
+        )
+
+    answers = ask([address], reading.rules, reading.addresses, backend.lookup)[address]
+    return Explanation(address, around, reading.default.devs, tuple(map(way, answers)))
+
+
+def _steps(fib: Fib, address: IPv4Address, source: IPv4Address, *, is_tcp: bool) -> Iterator[Step]:
+    for rule, is_met, route in fib.come_by(Flow(address, source, TCP if is_tcp else UDP)):
+        if is_met and fib.is_merged and route is not None and route.table != rule.table:
+            # To the kernel it decided; what ip shows of the tables is another thing.
+            yield Step(rule, _passed(rule, None), None)
+            (rule,) = (each for each in fib.rules if each.table == route.table)
+        passed = _passed(rule, route) if is_met else why_unmet(rule, address, source, is_tcp=is_tcp)
+        yield Step(rule, passed, route)
+
+
+def _passed(rule: Rule, route: Route | None) -> str | None:
+    """Why a rule that is met doesn't decide; None: it does."""
+    if rule.action is RuleAction.NOP:
+        return "it does nothing"
+    if rule.action is RuleAction.GOTO:
+        return f"it leads to preference {rule.goto}"
+    if rule.action is not RuleAction.TO_TABLE:
+        return None
+    if route is None:
+        return f"table {word_of(rule.table, Table)} has no entry for it"
+    if is_final(rule, route):
+        return None
+    if route.type is RouteType.THROW:
+        return f"{route} has the next rule asked"
+    if rule.suppress_group is not None:
+        return f"{route} is passed over: its interface is of group {rule.suppress_group}"
+    return f"{route} is passed over: its prefix isn't longer than {rule.suppress_prefix_length}"

@@ -1,0 +1,144 @@
+"""``hostrouting explain``: the way of an address, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hostrouting import Host, Layout, NextHop, Route, Rule
+from hostrouting.cli import main
+from hostrouting.kernel.recording import take_snapshot
+from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, matches, why_unmet
+from hostrouting.model.routes import DEFAULT_DESTINATION, RouteType
+from hostrouting.model.rules import RuleAction
+from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.testing.strategies import policy_rules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ADDRESS = "172.16.3.4"
+_ADDRESSES = st.integers(0, 2**32 - 1).map(IPv4Address)
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    """A node that answers by a second interface what has the address of its first one."""
+    made = FakeKernel()
+    for dev, address, gateway, table in (("eth0", "10.1.0.4", "10.1.0.1", 254), ("eth1", "10.2.0.4", "10.2.0.1", 100)):
+        made.add_link(dev)
+        made.add_address(dev, f"{address}/24")
+        assert not made.add([Route(DEFAULT_DESTINATION, (NextHop(dev, IPv4Address(gateway)),), table=table)])
+    made.add_rule(Rule(100, table=100, source=IPv4Network("10.1.0.4/32")))
+    return made
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, tmp_path: Path) -> Host:
+    return Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+
+
+def told(host: Host, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    capsys.readouterr()
+    code = main(["explain", *words, "--output", "json"], host=host)
+    document = json.loads(capsys.readouterr().out)
+    assert code == (0 if document["isAsExpected"] else 1)
+    return document
+
+
+def test_a_connection_is_told_of_with_the_source_that_it_gets(
+    host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    live = told(host, capsys, ADDRESS)
+    first, second = live["lookups"]
+    assert (first["source"], first["devs"], first["sources"], first["kind"]) == (None, ["eth0"], ["10.1.0.4"], None)
+    assert (second["source"], second["devs"], second["kind"]) == ("10.1.0.4", ["eth1"], "OVERLAP")
+    assert [step["preference"] for step in first["steps"]] == [0, 100, 32766]
+    assert [step["preference"] for step in second["steps"]] == [0, 100]
+    recording = tmp_path / "node.json"
+    recording.write_text(take_snapshot(kernel).to_text())
+    assert told(host, capsys, ADDRESS, "--snapshot", str(recording)) == live
+
+
+def test_the_page(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", ADDRESS], host=host) == 1
+    assert (
+        capsys.readouterr().out
+        == """\
+172.16.3.4, in no expected CIDR; the default route leaves by eth0
+the kernel asks the rules from the top (↓: and goes on); the entry that decides is at the arrow
+1. no source is chosen yet (UDP)
+↓ 0:      from all lookup local: table local has no entry for it
+↓ 100:    from 10.1.0.4 lookup 100: it is about packets from 10.1.0.4 and no source is chosen yet
+→ 32766:  from all lookup main
+          default via 10.1.0.1 dev eth0
+✓         leaves by eth0, from 10.1.0.4: as expected
+2. whatever connects has the source 10.1.0.4 by now, and is looked up again (UDP)
+↓ 0:      from all lookup local: table local has no entry for it
+→ 100:    from 10.1.0.4 lookup 100
+          default via 10.2.0.1 dev eth1 table 100
+✗         leaves by eth1: not as expected
+""".replace("dev eth0\n", "dev eth0 proto hostrouting\n").replace("table 100\n✗", "table 100 proto hostrouting\n✗")
+    )
+
+
+def test_what_a_config_expects_of_an_address_is_what_counts(
+    host: Host, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    cidrs = ["172.16.0.0/16", {"cidr": "172.16.3.0/24", "devs": ["eth[01]"]}, "10.96.0.0/12"]
+    overlap: dict[str, Any] = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"]}
+    config.write_text(json.dumps({"hostRouting": {"routeOverlap": overlap}}))
+    found = told(host, capsys, ADDRESS, str(config))
+    assert found["expected"] == ["172.16.0.0/16", "172.16.3.0/24 by eth[01]"]
+    assert [way["kind"] for way in found["lookups"]] == [None, "ALLOWED"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "passed"),
+    [
+        (Rule(7, RuleAction.NOP), "it does nothing"),
+        (Rule(7, RuleAction.GOTO, goto=100), "it leads to preference 100"),
+        (Rule(7, table=9), "table 9 has no entry for it"),
+        (Rule(7, table=8), "throw 172.16.0.0/16 table 8 proto hostrouting has the next rule asked"),
+        (Rule(7, suppress_prefix_length=0), None),
+        (Rule(7, mark=1), "it is about packets with a mark"),
+        (Rule(7, is_inverted=True), "it is about all but such packets"),
+        (Rule(7, RuleAction.PROHIBIT), None),
+    ],
+)
+def test_why_a_rule_is_passed(
+    host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], rule: Rule, passed: str | None
+) -> None:
+    kernel.add([Route(IPv4Network("172.16.0.0/16"), type=RouteType.THROW, table=8)])
+    kernel.add_rule(rule)
+    (step,) = (step for step in told(host, capsys, ADDRESS)["lookups"][0]["steps"] if step["preference"] == 7)
+    if rule.suppress_prefix_length is None:
+        assert step["passed"] == passed
+    else:
+        assert step["route"] == "default via 10.1.0.1 dev eth0 proto hostrouting"
+        assert step["passed"].startswith(step["route"])
+
+
+@given(policy_rules(), _ADDRESSES, st.one_of(st.just(NO_SOURCE), _ADDRESSES), st.booleans())
+def test_a_rule_that_is_not_met_has_a_reason(
+    rule: Rule, address: IPv4Address, source: IPv4Address, is_tcp: bool
+) -> None:
+    if not matches(rule, address, source, protocol=TCP if is_tcp else UDP):
+        assert why_unmet(rule, address, source, is_tcp=is_tcp)
+    assert str(rule)
+
+
+@pytest.mark.parametrize("word", ["172.16.3", "172.16.3.4/32", "::1", "127.0.0.1", "224.0.0.1", "0.0.0.0", ""])
+def test_what_is_no_address_to_expect_anything_of_is_refused(word: str, host: Host) -> None:
+    assert main(["explain", word], host=host) == 64
+
+
+def test_without_a_default_route_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    bare = Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path))
+    assert main(["explain", ADDRESS], host=bare) == 2
