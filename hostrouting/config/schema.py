@@ -361,10 +361,13 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
 
 
 class _Doubled(dict[str, Any]):
-    """A JSON object in which some keys were given twice."""
+    """A JSON object in which some keys were given twice: it holds the last values, and ``first`` the others."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
+        self.first: dict[str, Any] = {}
+        for name, value in pairs:
+            self.first.setdefault(name, value)
         self.duplicates = tuple(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
 
 

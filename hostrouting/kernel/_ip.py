@@ -92,6 +92,7 @@ def _inside(key: str, parse: Callable[[Any], Any], default: object = None) -> Ca
 _uint32 = _number()
 _byte = _number(_BYTE)
 _length = _number(32)
+_group = _number(names={"default": 0})
 _table = _number(names=_names(Table))
 _protocol = _number(_BYTE, _names(Protocol))
 _type = _number(_BYTE, _names(RouteType, nat=10, xresolve=11))
@@ -116,6 +117,7 @@ _LINK = (
     Key("ifname", "name", _text, str),
     Key("link_type", "hardware", _hardware, "[{}]".format),
     Key("master", "master", _text, str, None),
+    Key("group", "group", _group, _digits, 0),
     Key("linkinfo", "kind", _inside("info_kind", _text), lambda name: {"info_kind": name}, None),
 )
 _ADDRESS = (
@@ -223,13 +225,26 @@ _NEXTHOP = (
 
 def read_route(value: object) -> Route:
     """One item of ``ip -j -N -4 route show table all``."""
-    fields = read(value, _ROUTE)
+    fields = read(_without_tunnel(value), _ROUTE)
     fields["type"] = RouteType(fields["type"])
     hop = _take_hop(fields)
     if fields["hops"] is None:
         # A blackhole of a nexthop object shows lo, which no packet sees.
         fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == NextHop() else (hop,)
     return Route(**fields)
+
+
+def _without_tunnel(value: object) -> object:
+    """A route without the destination and the tos of its tunnel, which ip writes under the same keys.
+
+    The route's destination is the first, its tos the last; a tunnel over IPv4 always has one.
+    """
+    if not isinstance(value, Mapping) or "encap" not in value:
+        return value
+    own = {**value, "dst": getattr(value, "first", value).get("dst")}
+    if value["encap"] == "ip" and "tos" not in getattr(value, "duplicates", ()):
+        own.pop("tos", None)
+    return own
 
 
 def write_route(route: Route) -> dict[str, Any]:
@@ -296,7 +311,7 @@ _RULE = (
     Key("l3mdev", "is_l3mdev", is_set, _null, False),
     Key("table", "table", _table, _digits, None),
     Key("suppress_prefixlen", "suppress_prefix_length", _uint32, int, None),
-    Key("suppress_ifgroup", "suppress_group", _number(names={"default": 0}), _digits, None),
+    Key("suppress_ifgroup", "suppress_group", _group, _digits, None),
     Key("goto", "goto", _goto, int, None),
     Key("nop", "is_nop", is_set, _null, False),
     Key("action", "action", _action, _digits, RuleAction.TO_TABLE),

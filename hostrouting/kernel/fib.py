@@ -11,6 +11,7 @@ import errno as errnos
 from functools import cached_property
 from ipaddress import IPv4Address
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,7 +22,7 @@ from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, Route, RouteType, Sc
 from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.model.links import Address
     from hostrouting.model.routes import NextHop
@@ -86,17 +87,28 @@ class Fib:
         rules: in the order in which the kernel asks them.
         routes: of every table, in the kernel's order.
         addresses: of the host, in the kernel's order.
+        groups: of interfaces, by name; 0 of all others.
+        is_merged: whether tables local and main are one trie, as they are until the first custom rule (fib_unmerge);
+            None: that is taken from the rules.
     """
 
     # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown; a recording shows such hops as dead.
     ignores_linkdown = False
 
-    def __init__(self, rules: Iterable[Rule], routes: Iterable[Route], addresses: Sequence[Address] = ()) -> None:
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        routes: Iterable[Route],
+        addresses: Sequence[Address] = (),
+        *,
+        groups: Mapping[str, int] = MappingProxyType({}),
+        is_merged: bool | None = None,
+    ) -> None:
         self.rules = list(rules)
         self.routes = tuple(routes)
         self._addresses = addresses
-        # Tables local and main are one trie until the first custom rule (fib_unmerge).
-        self.is_merged = tuple(self.rules) == KERNEL_RULES
+        self._groups = groups
+        self.is_merged = tuple(self.rules) == KERNEL_RULES if is_merged is None else is_merged
 
     @cached_property
     def tables(self) -> dict[int, dict[int, dict[int, list[Route]]]]:
@@ -147,22 +159,22 @@ class Fib:
 
     # --- all rules ---------------------------------------------------------------------------------------------
 
-    def asked(self, flow: Flow, *, has_own: bool = False) -> Iterator[tuple[Rule, Route | None]]:
+    def asked(self, flow: Flow, *, own: str | None = None) -> Iterator[tuple[Rule, Route | None]]:
         """The rules that what is looked up meets, up to the one that decides.
 
         Args:
             flow: what is looked up.
-            has_own: go on behind what table main discards, where a rule would pass over a unicast route in its
-                place, whatever its length: as if main had one to this address alone.
+            own: go on behind what table main discards, where a rule would pass over a unicast route by this interface
+                in its place, whatever its length: as if main had one to this address alone.
 
         Yields:
             A rule and the longest match in its table, if it names one that has any; the last pair decides.
         """
-        for rule, is_met, found in self.come_by(flow, has_own=has_own):
+        for rule, is_met, found in self.come_by(flow, own=own):
             if is_met and rule.action not in (RuleAction.NOP, RuleAction.GOTO):
                 yield rule, found
 
-    def come_by(self, flow: Flow, *, has_own: bool = False) -> Iterator[tuple[Rule, bool, Route | None]]:
+    def come_by(self, flow: Flow, *, own: str | None = None) -> Iterator[tuple[Rule, bool, Route | None]]:
         """The same with the rules that it doesn't meet, and those that lead to no table.
 
         Yields:
@@ -185,9 +197,9 @@ class Fib:
                 continue
             if rule.action is not RuleAction.TO_TABLE:
                 return
-            if found is None or not is_final(rule, found):
+            if found is None or not self.is_final(rule, found):
                 continue
-            if not (has_own and found.table == Table.MAIN and _passes_over_all(rule)):
+            if not (own and found.table == Table.MAIN and self.suppresses(rule, 32, own)):
                 return
 
     def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
@@ -199,7 +211,7 @@ class Fib:
         rule, route = None, None
         for rule, route in self.asked(flow):  # noqa: B007 the last one counts
             pass
-        if rule is None or (rule.action is RuleAction.TO_TABLE and (route is None or not is_final(rule, route))):
+        if rule is None or (rule.action is RuleAction.TO_TABLE and (route is None or not self.is_final(rule, route))):
             return Decision()
         return Decision(rule, route)
 
@@ -300,21 +312,21 @@ class Fib:
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
         """As it would be with some routes more, each before what has its key, and some less."""
         gone = set(remove)
-        return Fib(self.rules, (*add, *(route for route in self.routes if route not in gone)), self._addresses)
+        routes = (*add, *(route for route in self.routes if route not in gone))
+        return Fib(self.rules, routes, self._addresses, groups=self._groups, is_merged=self.is_merged)
 
+    def is_final(self, rule: Rule, route: Route) -> bool:
+        """Whether a rule takes the entry that its table gives (fib4_rule_suppress)."""
+        if route.type is RouteType.THROW:
+            return False
+        # What discards is never suppressed (fib_rules_lookup asks only where there is a result).
+        if route.type.is_discard:
+            return True
+        dev = route.hops[0].dev if route.hops else None
+        return not self.suppresses(rule, route.destination.prefixlen, dev)
 
-def _passes_over_all(rule: Rule) -> bool:
-    """Whether no unicast route is long enough for a rule."""
-    # Every device is in group 0 unless somebody has moved it.
-    return rule.suppress_group == 0 or (rule.suppress_prefix_length or 0) >= 32
-
-
-def is_final(rule: Rule, route: Route) -> bool:
-    """Whether a rule takes the entry that its table gives."""
-    if route.type is RouteType.THROW:
-        return False
-    # What discards is never suppressed (fib_rules_lookup asks only where there is a result).
-    if route.type.is_discard:
-        return True
-    shortest = rule.suppress_prefix_length
-    return rule.suppress_group != 0 and (shortest is None or route.destination.prefixlen > shortest)
+    def suppresses(self, rule: Rule, prefix_length: int, dev: str | None) -> bool:
+        """Whether a rule passes over unicast routes of a length by an interface."""
+        longest = rule.suppress_prefix_length
+        is_short = longest is not None and prefix_length <= longest
+        return is_short or (dev is not None and rule.suppress_group == self._groups.get(dev, 0))

@@ -8,22 +8,27 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import cached_property
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
+import attrs
+
 from hostrouting.config.schema import parse_document, read_document
-from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.default_route import default_route
+from hostrouting.kernel.fib import KERNEL_RULES, Fib
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import ConfigError, FileError, RouteError
+from hostrouting.model.prefixes import numbers, own_addresses
+from hostrouting.model.routes import Lookup, Route, RouteType, Table
 from hostrouting.model.text import rfc_3339
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from ipaddress import IPv4Address
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.links import Address, Link
-    from hostrouting.model.routes import Lookup, Route, RouteFailure
+    from hostrouting.model.routes import RouteFailure
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 
@@ -50,15 +55,54 @@ def take_snapshot(
         RouteError: the kernel can't be asked.
     """
     kernel = os.uname()
+    addresses, routes = backend.addresses(), backend.routes()
     return Snapshot(
         links=backend.links(),
-        addresses=backend.addresses(),
+        addresses=addresses,
         rules=backend.rules(),
-        routes=backend.routes(),
+        routes=routes,
+        is_merged=_are_merged(addresses, backend),
+        default=_chosen_default(routes, backend),
         nameservers=tuple(nameservers),
         time=rfc_3339(now()),
         kernel=f"{kernel.sysname} {kernel.release}",
     )
+
+
+def _are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
+    """Whether the kernel finds an own address in table main: then that and table local are one trie."""
+    for found in backend.lookup([address.local for address in addresses[:1]]):
+        if found.route is not None and found.route.type is RouteType.LOCAL:
+            return found.route.table == Table.MAIN
+    return None
+
+
+def _chosen_default(routes: Sequence[Route], backend: RouteBackend) -> Route | None:
+    """Which of several default routes of table main the kernel takes."""
+    first = default_route(routes)
+    tied = _tied_with(first, routes) if first is not None else ()
+    free = own_addresses(numbers(route.destination) for route in routes)[0, 0] if tied else None
+    if free is None:
+        return None
+    (found,) = backend.lookup([IPv4Address(max(free, 1))])
+    return found.route if found.route in tied else None
+
+
+def _tied_with(route: Route, routes: Iterable[Route]) -> tuple[Route, ...]:
+    """The default routes among which the kernel chooses by the state of their gateways (fib_select_default).
+
+    Returns:
+        None if there is no choice.
+    """
+    if route.destination.prefixlen or not _has_one_gateway(route):
+        return ()
+    place = (route.key, route.scope)
+    tied = tuple(each for each in routes if (each.key, each.scope) == place and _has_one_gateway(each))
+    return tied if len({(each.hops, each.source) for each in tied}) > 1 else ()
+
+
+def _has_one_gateway(route: Route) -> bool:
+    return route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is not None
 
 
 def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
@@ -83,6 +127,14 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     except OSError as error:
         raise FileError.of("read a snapshot from standard input", error) from error
     return Snapshot.from_document(document)
+
+
+_UNTOLD, _RECORD = "the recording doesn't tell", "record the host with hostrouting snapshot"
+
+
+def _entry(found: Lookup) -> object:
+    """What an answer says apart from the table: while local and main are one the kernel names main for both."""
+    return None if found.route is None else attrs.evolve(found.route, table=Table.MAIN)
 
 
 class SnapshotBackend(WholeTables):
@@ -123,11 +175,36 @@ class SnapshotBackend(WholeTables):
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
         """For each address the entry that wins for a packet of the host (mark 0, tos 0, uid 0, nothing bound)."""
-        return tuple(self._fib.lookup(address, source, is_tcp=is_tcp) for address in addresses)
+        return tuple(self._lookup(address, source, is_tcp=is_tcp) for address in addresses)
+
+    def _lookup(self, address: IPv4Address, source: IPv4Address | None, *, is_tcp: bool) -> Lookup:
+        fib, *other = self._fibs
+        found = fib.lookup(address, source, is_tcp=is_tcp)
+        if other and _entry(found) != _entry(other[0].lookup(address, source, is_tcp=is_tcp)):
+            # A rule may have been added and deleted again.
+            raise RouteError(
+                f"{_UNTOLD} whether tables local and main are one, which decides about {address}; {_RECORD}"
+            )
+        route = found.route
+        if route is None or not (tied := _tied_with(route, self._defaults)):
+            return found
+        if self.snapshot.default not in tied:
+            what = f"which of {len(tied)} default routes of metric {route.metric} is taken"
+            raise RouteError(f"{_UNTOLD} {what}, which decides about {address}; {_RECORD}")
+        return attrs.evolve(found, route=self.snapshot.default)
 
     @cached_property
-    def _fib(self) -> Fib:
-        return Fib(self.snapshot.rules, self.snapshot.routes, self.snapshot.addresses)
+    def _fibs(self) -> list[Fib]:
+        """The tables; both ways that they may be, where that isn't known."""
+        known = self.snapshot
+        groups = {link.name: link.group for link in known.links}
+        are_plain = known.rules == KERNEL_RULES
+        merged = [False] if not are_plain else [True, False] if known.is_merged is None else [known.is_merged]
+        return [Fib(known.rules, known.routes, known.addresses, groups=groups, is_merged=each) for each in merged]
+
+    @cached_property
+    def _defaults(self) -> list[Route]:
+        return [route for route in self.snapshot.routes if route.destination.prefixlen == 0]
 
     # --- writing -----------------------------------------------------------------------------------------------
 

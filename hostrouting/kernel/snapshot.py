@@ -8,9 +8,12 @@
      "rules":          `ip -j -N -d -4 rule show`,
      "routes":         `ip -j -N -d -4 route show table all`,
      "nexthops":       `ip -j -N -d nexthop show`,
-     "nameservers": ["10.0.0.10"]}
+     "nameservers": ["10.0.0.10"],
+     "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
+     "default": {...}}                of several default routes of one metric that which the kernel takes
 
-Only links, addresses, rules and routes must be there. We write the keys that our values come from, and nothing else.
+Only links, addresses, rules and routes must be there. The last two are the kernel's to tell, and ip doesn't. We write
+the keys that our values come from, and nothing else.
 """
 
 from __future__ import annotations
@@ -63,6 +66,8 @@ class Snapshot:
         nameservers: that the host asks, IPv4.
         time: RFC 3339, UTC, in seconds; None: not known.
         kernel: name and release; None: not known.
+        is_merged: whether tables local and main are one trie; None: not known.
+        default: which of several default routes of one metric packets take; None: not known, or there is one at most.
     """
 
     links: tuple[Link, ...]
@@ -72,6 +77,8 @@ class Snapshot:
     nameservers: tuple[IPv4Address, ...] = ()
     time: str | None = None
     kernel: str | None = None
+    is_merged: bool | None = None
+    default: Route | None = None
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:
@@ -93,6 +100,8 @@ class Snapshot:
         del fields["schema"]
         nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
         fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
+        if fields["default"] is not None:
+            fields["default"] = with_hops(fields["default"], lambda: nexthops)
         fields["addresses"] = tuple(chain.from_iterable(fields["addresses"]))
         return cls(**fields)
 
@@ -126,6 +135,12 @@ def _text(value: object) -> str:
     return value
 
 
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected a boolean, not {kind(value)}")
+    return value
+
+
 def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], default: Any = NEEDED) -> Key:
     def parse_list(value: object) -> tuple[Any, ...]:
         # Some versions of ip leave {} where an interface has nothing to show.
@@ -139,6 +154,8 @@ _KEYS = (
     Key("schema", "schema", _schema, int, SNAPSHOT_SCHEMA, True),
     Key("time", "time", _text, str, None),
     Key("kernel", "kernel", _text, str, None),
+    Key("isMerged", "is_merged", _boolean, bool, None),
+    Key("default", "default", read_route, write_route, None),
     _list("links", read_link, write_link),
     _list("addresses", read_addresses, str)._replace(show=write_addresses),
     _list("rules", read_rule, write_rule),

@@ -48,6 +48,7 @@ class Link:
         kind: ``veth``, ``bridge``, ``bond``…; None for hardware.
         hardware: the ARPHRD number (see ``Hardware``).
         master: the bridge, bond or other interface that it is a port of.
+        group: its number, by which policy rules may pass over results; 0 is everybody's.
     """
 
     index: int
@@ -57,6 +58,7 @@ class Link:
     kind: str | None = None
     hardware: int = Hardware.ETHER
     master: str | None = None
+    group: int = 0
 
 
 @attrs.frozen

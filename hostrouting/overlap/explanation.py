@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.kernel.fib import Fib, Flow, is_final
+from hostrouting.kernel.fib import Flow
 from hostrouting.kernel.nexthops import sources
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, why_unmet
 from hostrouting.model.routes import RouteType, Table, word_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
+    from hostrouting.kernel.fib import Fib
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.routes import Route
     from hostrouting.model.rules import Rule
@@ -154,7 +155,7 @@ def explain(
     reading = read_host(alone, backend, scope)
     if reading is None:
         return None
-    fib = Fib(reading.rules, backend.routes(), reading.addresses)
+    fib = attrs.evolve(reading, routes=backend.routes()).fib
 
     def way(answer: Answer) -> LookupWay:
         sorted_ = sort_answers(alone, attrs.evolve(reading, answers={address: (answer,)}))
@@ -179,13 +180,13 @@ def _steps(fib: Fib, address: IPv4Address, source: IPv4Address, *, is_tcp: bool)
     for rule, is_met, route in fib.come_by(Flow(address, source, TCP if is_tcp else UDP)):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
             # To the kernel it decided; what ip shows of the tables is another thing.
-            yield Step(rule, _passed(rule, None), None)
+            yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
-        passed = _passed(rule, route) if is_met else why_unmet(rule, address, source, is_tcp=is_tcp)
+        passed = _passed(fib, rule, route) if is_met else why_unmet(rule, address, source, is_tcp=is_tcp)
         yield Step(rule, passed, route)
 
 
-def _passed(rule: Rule, route: Route | None) -> str | None:
+def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:
     """Why a rule that is met doesn't decide; None: it does."""
     if rule.action is RuleAction.NOP:
         return "it does nothing"
@@ -195,10 +196,11 @@ def _passed(rule: Rule, route: Route | None) -> str | None:
         return None
     if route is None:
         return f"table {word_of(rule.table, Table)} has no entry for it"
-    if is_final(rule, route):
+    if fib.is_final(rule, route):
         return None
     if route.type is RouteType.THROW:
         return f"{route} has the next rule asked"
-    if rule.suppress_group is not None:
-        return f"{route} is passed over: its interface is of group {rule.suppress_group}"
-    return f"{route} is passed over: its prefix isn't longer than {rule.suppress_prefix_length}"
+    longest = rule.suppress_prefix_length
+    is_short = longest is not None and route.destination.prefixlen <= longest
+    why = f"its prefix isn't longer than {longest}" if is_short else f"its interface is of group {rule.suppress_group}"
+    return f"{route} is passed over: {why}"

@@ -213,12 +213,13 @@ class Remedies:
     def _beaten(self, address: IPv4Address) -> int | str:
         """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
         last: Rule | None = None
-        for rule, found in self._fib.asked(Flow(address), has_own=True):
+        dev = self._reading.default.devs[0]
+        for rule, found in self._fib.asked(Flow(address), own=dev):
             last = rule
             # While local and main are one trie, local's turn is main's too.
             is_main = rule.table == Table.MAIN or (found is not None and found.table == Table.MAIN)
             shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
-            if rule.action is RuleAction.TO_TABLE and is_main and rule.suppress_group is None and shortest < 32:
+            if rule.action is RuleAction.TO_TABLE and is_main and not self._fib.suppresses(rule, 32, dev):
                 return max(-1 if found is None else found.destination.prefixlen, shortest)
         if last is None or self._fib.decide(address).rule is None:
             return "no policy rule has table main asked: add one, as: ip rule add preference 32766 lookup main"

@@ -84,7 +84,8 @@ class Reading:
         """What its tables and rules say."""
         from hostrouting.kernel.fib import Fib
 
-        return Fib(self.rules, self.routes)
+        groups = {link.name: link.group for link in self.links}
+        return Fib(self.rules, self.routes, self.addresses, groups=groups)
 
 
 def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Reading | None:

@@ -60,6 +60,9 @@ def recorded_by(commands: str, shell: str = "sh") -> Snapshot:
         return load_snapshot(Path(folder) / "node.json")
 
 
+UNTOLD: dict[str, Any] = {"time": None, "kernel": None, "nameservers": (), "is_merged": None, "default": None}
+
+
 def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
     """What ip leaves out: a suppressor of a rule without a table, and what isn't a list of its own."""
 
@@ -68,7 +71,7 @@ def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
             rule = attrs.evolve(rule, suppress_prefix_length=None, suppress_group=None)
         return rule if protocols else attrs.evolve(rule, protocol=0)
 
-    return attrs.evolve(snapshot, rules=tuple(map(told, snapshot.rules)), time=None, kernel=None, nameservers=())
+    return attrs.evolve(snapshot, rules=tuple(map(told, snapshot.rules)), **UNTOLD)
 
 
 def report(config: Config, backend: RouteBackend) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from scripts import AWKS, Sandbox, awk_or_skip, told_by
+from test_snapshots_agree import BY_HAND, recorded_by
 
 import phases
 from hostrouting import Config
@@ -51,15 +52,24 @@ class Case:
         told: of each failure the kind, the interfaces, the first address and the source.
         cidr: what is expected.
         overlap: more keys of ``routeOverlap``.
+        is_told_by_ip: whether a recording by ip has what decides.
     """
 
     does: str
     told: tuple[tuple[str, str, str, str], ...] = ()
     cidr: Any = CIDR
     overlap: dict[str, Any] = attrs.field(factory=dict)
+    is_told_by_ip: bool = True
 
 
 AWAY = "route add default via 10.2.0.1 dev e1 table 100"
+GROUP = "link set e1 group 5\nroute add 172.16.0.0/24 dev e1\nroute add 172.16.0.0/16 via 10.1.0.1 table 100"
+BEHIND = "rule add pref 100 lookup main suppress_ifgroup {group}\nrule add pref 200 lookup 100"
+LOCAL_AROUND = """
+    route add local 172.16.0.0/16 dev lo table local
+    route add 172.16.1.0/24 via 10.1.0.1
+    route add 172.16.2.0/24 dev e1
+"""
 CASES = {
     "a rule for the source that connections get": Case(
         f"{AWAY}\nrule add from 10.1.0.4 lookup 100", (("OVERLAP", "e1", "172.16.0.0", "10.1.0.4"),)
@@ -128,6 +138,40 @@ CASES = {
         "route add 172.16.3.0/24 dev e1",
         (("OVERLAP", "e1", "172.16.3.0", ""),),
     ),
+    "a route into a tunnel": Case(
+        "route add 172.16.0.0/24 encap ip id 1 dst 192.0.2.1 dev e1", (("OVERLAP", "e1", "172.16.0.0", ""),)
+    ),
+    "a route into a tunnel with a tos": Case(
+        "route add 172.16.0.0/24 encap ip id 1 dst 192.0.2.1 tos 0x10 dev e1", (("OVERLAP", "e1", "172.16.0.0", ""),)
+    ),
+    "a route for a tos, into a tunnel": Case("route add 172.16.0.0/24 tos 0x10 encap ip id 1 dst 192.0.2.1 dev e1"),
+    "a route into a tunnel over IPv6": Case(
+        "route add 172.16.0.0/24 encap ip6 id 1 dst 2001:db8::1 dev e1", (("OVERLAP", "e1", "172.16.0.0", ""),)
+    ),
+    "hops into tunnels": Case(
+        "route add 172.16.0.0/24 nexthop encap ip id 1 dst 192.0.2.1 dev e0 nexthop encap ip id 2 dst 192.0.2.2 dev e1",
+        (("OVERLAP", "e0,e1", "172.16.0.0", ""),),
+    ),
+    "results over a group of interfaces are passed over": Case(f"{GROUP}\n{BEHIND.format(group=5)}"),
+    "results over another group are passed over": Case(
+        f"{GROUP}\n{BEHIND.format(group=0)}", (("OVERLAP", "e1", "172.16.0.0", ""),), cidr="172.16.0.0/24"
+    ),
+    "a rule came and went": Case(
+        f"rule add pref 5 lookup 77\nrule del pref 5\n{LOCAL_AROUND}", cidr="172.16.0.0/22", is_told_by_ip=False
+    ),
+    "no rule ever came": Case(
+        LOCAL_AROUND, (("OVERLAP", "e1", "172.16.2.0", ""),), cidr="172.16.0.0/22", is_told_by_ip=False
+    ),
+    "two default routes of one metric": Case(
+        "route append default via 10.2.0.1 dev e1 proto dhcp", is_told_by_ip=False
+    ),
+    "of two default routes of one metric the first's gateway is dead": Case(
+        "route append default via 10.2.0.1 dev e1 proto dhcp\n"
+        "neigh add 10.1.0.1 dev e0 lladdr 00:00:00:00:00:01 nud failed\n"
+        "neigh add 10.2.0.1 dev e1 lladdr 00:00:00:00:00:02 nud permanent",
+        (("OVERLAP", "e1", "172.16.0.0", ""),),
+        is_told_by_ip=False,
+    ),
     "an interface that took a node's CIDR": Case(
         "link add cali1 type veth peer name q1\nlink set cali1 up\nroute add 172.16.7.0/24 dev cali1",
         (("OVERLAP", "cali1", "172.16.7.0", ""),),
@@ -153,7 +197,11 @@ def test_library_recording_and_script_say_what_is_so(case: Case, kernel: Namespa
     commands = "\n".join(line.strip() for line in (NODE + case.does).splitlines() if line.strip())
     subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
     recording = Snapshot.from_document(json.loads(take_snapshot(NetlinkBackend()).to_text()))
-    for backend in (NetlinkBackend(), SnapshotBackend(recording)):
+    by_ip = recorded_by(BY_HAND)
+    if not case.is_told_by_ip:
+        assert check(SnapshotBackend(by_ip), case).verdict == "unknown"
+        by_ip = recording
+    for backend in (NetlinkBackend(), SnapshotBackend(recording), SnapshotBackend(by_ip)):
         report = check(backend, case)
         told = tuple((str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings)
         assert told == case.told

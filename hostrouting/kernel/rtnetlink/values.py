@@ -46,7 +46,7 @@ _LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
 _RULE, _NEXTHOP = struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
 
 # linux/if_link.h, linux/if_addr.h
-_IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_EXT_MASK = 3, 10, 18, 29
+_IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP, _IFLA_EXT_MASK = 3, 10, 18, 27, 29
 _IFLA_INFO_KIND = 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 8, 9
 
@@ -96,6 +96,7 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
         kind=None if kind is None else decode_name(kind),
         hardware=hardware,
         master=names[to_number(found[_IFLA_MASTER])] if _IFLA_MASTER in found else None,
+        group=to_number(found.get(_IFLA_GROUP, b"")),
     )
 
 

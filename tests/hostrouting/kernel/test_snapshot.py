@@ -309,5 +309,5 @@ def test_a_recording_names_its_time_its_kernel_and_its_nameservers(tmp_path: Pat
     assert len(snapshot.time) == len("2026-11-20T09:00:00Z")
     document = json.loads(snapshot.to_text())
     assert list(document) == [
-        *("schema", "time", "kernel", "links", "addresses", "rules", "routes", "nexthops", "nameservers")
+        *("schema", "time", "kernel", "isMerged", "links", "addresses", "rules", "routes", "nexthops", "nameservers")
     ]
