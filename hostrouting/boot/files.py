@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hostrouting.model.errors import FileError
+from hostrouting.model.files import only_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +41,12 @@ def read_text(path: Path) -> str | None:
     Raises:
         FileError: it is there and can't be read.
     """
-    with _told(f"read {path}"), contextlib.suppress(FileNotFoundError):
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    with (
+        _told(f"read {path}"),
+        contextlib.suppress(FileNotFoundError),
+        open(path, encoding="utf-8", errors="surrogateescape", opener=only_regular) as file,
+    ):
+        return file.read()
     return None
 
 
@@ -51,8 +56,12 @@ def read_state(path: Path) -> tuple[bytes, int] | None:
     Raises:
         FileError: it is there and can't be read.
     """
-    with _told(f"read {path}"), contextlib.suppress(FileNotFoundError):
-        return path.read_bytes(), path.stat().st_mode & 0o7777
+    with (
+        _told(f"read {path}"),
+        contextlib.suppress(FileNotFoundError),
+        open(path, "rb", opener=only_regular) as file,
+    ):
+        return file.read(), os.fstat(file.fileno()).st_mode & 0o7777
     return None
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 import attrs
 
 from hostrouting.model.errors import ConfigError, FileError
+from hostrouting.model.files import only_regular
 from hostrouting.model.text import shown
 from hostrouting.model.uncollected import uncollected
 
@@ -130,7 +131,7 @@ def each(value: object, parse: Callable[[Any], T]) -> tuple[T, ...]:
 
 def _key(key: object) -> str:
     """A key as part of a path: quoted if it would garble a line."""
-    return key if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]+", key) else shown(str(key))
+    return key if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key) else shown(str(key))
 
 
 @cache
@@ -313,7 +314,7 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
     """
     name = str(path)
     try:
-        with open(name, "rb") as file:
+        with open(name, "rb", opener=only_regular) as file:
             return parse_document(file, name, what, bytes_max=bytes_max)
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError([(name, "there is no such file")]) from None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from ipaddress import collapse_addresses
+from shlex import quote
 from typing import TYPE_CHECKING
+
+import attrs
 
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import RuleAction
@@ -76,7 +79,8 @@ def ways_past(rule: Rule, default: Route) -> str:
     """What mends what a policy rule does to a CIDR: commands in which CIDR stands for it."""
     ways = []
     if rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL):
-        hops = [hop.words() + (" onlink" if hop.onlink else "") for hop in default.hops]
+        named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in default.hops]
+        hops = [hop.words() + (" onlink" if hop.onlink else "") for hop in named]
         way = hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
         ways.append(f"ip route add CIDR table {rule.table} {way}")
     if rule.preference > 0:

@@ -9,6 +9,7 @@ import gc
 import itertools
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -25,8 +26,10 @@ from scenario import play, route, rule, skip_without_other_users
 from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink.constants import Names
+from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, attributes, number
-from hostrouting.kernel.rtnetlink.values import ADDRESSES
+from hostrouting.kernel.rtnetlink.values import ADDRESSES, NEXTHOPS
 from hostrouting.kernel.rtnetlink.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
 
     from hostrouting.kernel.namespace import NamespaceKernel
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.kernel.rtnetlink.conversation import Conversation
 
     T = TypeVar("T")
 
@@ -766,6 +768,35 @@ def test_too_many_open_files_are_an_error_that_says_so_and_leaves_none_behind() 
         f"{errno.EMFILE} can't list the routes: no netlink socket: Too many open files"
     }
     assert len(done.stdout.splitlines()) == 2  # a conversation, and a monitor of what changes meanwhile
+
+
+def test_a_name_that_can_not_be_asked_for_is_no_change_of_the_routes(
+    kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+
+    def refuse(_index: int) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "if_indextoname", refuse)
+    with pytest.raises(RouteError) as caught:
+        kernel.routes()
+    assert caught.value.errno == errno.EMFILE
+
+
+def test_an_answer_that_is_cut_short_is_told(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Conversation.messages
+    monkeypatch.setattr(Conversation, "messages", lambda *args: (message[:20] for message in whole(*args)))
+    for listed in (kernel.links, kernel.rules):
+        with pytest.raises(RouteError, match="cut short"):
+            listed()
+
+
+def test_a_weight_of_sixteen_bits_is_what_routes_show_of_it() -> None:
+    members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
+    body = bytes(16 + 8) + struct.pack("=HHIHH", 8, 1, 10, 4 + len(members), 2) + members
+    assert NEXTHOPS.decode(body, Names()).members == ((1, 44), (2, 3))
 
 
 QUIET = """

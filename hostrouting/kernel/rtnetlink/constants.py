@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno as errnos
 import os
 import socket
+import struct
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -92,6 +93,8 @@ class Names(dict[int, str]):
         try:
             name = self[index] = socket.if_indextoname(index)
         except OSError as error:
+            if error.errno != errnos.ENXIO:  # it couldn't be asked, as if_indextoname opens a socket
+                raise
             raise AgainError from error
         return name
 
@@ -136,6 +139,8 @@ def told(attempt: str) -> Iterator[None]:
         raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
     except OSError as error:
         raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error
+    except struct.error as error:
+        raise RouteError(f"can't {attempt}: the kernel's answer is cut short ({error})") from error
 
 
 def until_sure(attempt: str, ask: Callable[[], T]) -> T:

@@ -67,8 +67,9 @@ _RANGE = struct.Struct("=II")
 
 # linux/nexthop.h
 _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
-# struct nexthop_grp: id, weight - 1 as low and (since 6.12) high byte, two reserved
-_MEMBER = struct.Struct("=IBBH")
+# struct nexthop_grp: id, weight - 1. Since 6.12 the next byte is its high one; routes know the low one alone, and that
+# is what the kernel shows of them (fib_add_nexthop), and what a boot script reads.
+_MEMBER = struct.Struct("=IBxH")
 
 T = TypeVar("T")
 
@@ -174,7 +175,7 @@ def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
     id_ = to_number(found[_NHA_ID])
     if _NHA_GROUP in found:
         group = _MEMBER.iter_unpack(found[_NHA_GROUP])
-        return NexthopObject(id_, members=tuple((member, low + (high << 8) + 1) for member, low, high, _ in group))
+        return NexthopObject(id_, members=tuple((member, weight + 1) for member, weight, _ in group))
     oif, gateway = to_number(found.get(_NHA_OIF, b"")), found.get(_NHA_GATEWAY)
     if not oif and gateway is None:
         return NexthopObject(id_)

@@ -546,14 +546,27 @@ def test_a_missing_file_and_a_directory_are_config_errors_that_name_the_path(tmp
         Config.load("a\0b")
 
 
-def test_what_a_shell_hands_over_is_read_and_what_never_ends_is_refused() -> None:
+def test_what_could_be_waited_for_for_ever_is_refused_at_once(tmp_path: Path) -> None:
+    fifo = tmp_path / "config.json"
+    os.mkfifo(fifo)
     reader, writer = os.pipe()
-    with open(reader), open(writer, "w") as file:
-        file.write("{}")
-        file.close()
-        assert Config.load(f"/dev/fd/{reader}") == Config()
+    with open(reader), open(writer, "w"):
+        for path in (str(fifo), f"/dev/fd/{reader}", "/dev/zero"):
+            with pytest.raises(FileError, match="not a regular file"):
+                Config.load(path)
+
+
+def test_a_key_is_told_no_longer_than_a_person_reads() -> None:
+    ((path, _),) = problems_of({"hostRouting": {"x" * 10_000: 1}})
+    assert len(path) < 100
+
+
+def test_an_endless_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
     with pytest.raises(ConfigError, match="larger than 64 MiB"):
-        Config.load("/dev/zero")
+        Config.load(path)
 
 
 def test_an_unreadable_file_is_a_file_error_that_names_the_reason(tmp_path: Path) -> None:

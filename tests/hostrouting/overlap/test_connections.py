@@ -228,3 +228,16 @@ def test_a_recorded_host_with_three_rules_of_protocol_kernel_is_judged_by_what_t
     )
     kernel.del_rule(Rule(32767, table=Table.DEFAULT, protocol=Protocol.KERNEL))
     assert told(check(recorded(kernel))) == told(check(kernel)) == [("OVERLAP", ("e1",), None)]
+
+
+def test_a_command_to_paste_quotes_the_name_of_an_interface() -> None:
+    kernel = FakeKernel()
+    for dev, address in ((";reboot", "10.1.0.4/24"), ("e1", "10.2.0.4/24")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    home = Route(DEFAULT_DESTINATION, (NextHop(";reboot", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
+    assert kernel.add([home, WRONG]) == ()
+    kernel.add_rule(Rule(100, table=100))
+    (left,) = check(kernel).remedy.unmendable
+    assert "dev ';reboot'" in left.reason
+    assert "dev ;reboot" not in left.reason
