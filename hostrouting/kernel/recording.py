@@ -15,7 +15,8 @@ import attrs
 
 from hostrouting.config.schema import parse_document, read_document
 from hostrouting.kernel.default_route import default_route
-from hostrouting.kernel.fib import KERNEL_RULES, Fib
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import ConfigError, FileError, RouteError
