@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.config.schema import json_key
 from hostrouting.kernel.fib import Flow
 from hostrouting.kernel.nexthops import sources
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, why_unmet
 from hostrouting.model.routes import RouteType, Table, word_of
 from hostrouting.model.rules import RuleAction
-from hostrouting.overlap.findings import FindingKind
+from hostrouting.overlap.findings import FindingKind, in_json
 from hostrouting.overlap.judge import sort_answers
 from hostrouting.overlap.reading import ask, read_host
 
@@ -48,6 +49,11 @@ class Step:
     passed: str | None
     route: Route | None
 
+    def to_json(self) -> dict[str, Any]:
+        """The step as JSON."""
+        fields = attrs.asdict(self, recurse=False)
+        return {"preference": self.rule.preference} | {name: in_json(value) for name, value in fields.items()}
+
 
 @attrs.frozen
 class LookupWay:
@@ -78,24 +84,9 @@ class LookupWay:
 
     def to_json(self) -> dict[str, Any]:
         """The look-up as JSON."""
-        return {
-            "protocol": "tcp" if self.answer.is_tcp else "udp",
-            "source": None if self.answer.source is None else str(self.answer.source),
-            "kind": None if self.kind is None else str(self.kind),
-            "devs": list(self.devs),
-            "sources": [str(source) for source in self.sources],
-            "route": None if self.route is None else str(self.route),
-            "isModelled": self.is_modelled,
-            "steps": [
-                {
-                    "preference": step.rule.preference,
-                    "rule": str(step.rule),
-                    "route": None if step.route is None else str(step.route),
-                    "passed": step.passed,
-                }
-                for step in self.steps
-            ],
-        }
+        names = ("kind", "devs", "sources", "route", "is_modelled", "steps")
+        ends = {"protocol": "tcp" if self.answer.is_tcp else "udp", "source": in_json(self.answer.source)}
+        return ends | {json_key(name): in_json(getattr(self, name)) for name in names}
 
 
 @attrs.frozen
@@ -121,14 +112,9 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON."""
-        return {
-            "schema": 1,
-            "address": str(self.address),
-            "isAsExpected": self.is_as_expected,
-            "expected": [str(expected) for expected in self.expected],
-            "defaultDevs": list(self.default_devs),
-            "lookups": [way.to_json() for way in self.lookups],
-        }
+        names = ("address", "is_as_expected", "default_devs", "lookups")
+        found = {json_key(name): in_json(getattr(self, name)) for name in names}
+        return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 
 def explain(

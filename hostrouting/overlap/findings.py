@@ -82,7 +82,7 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON."""
         names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
-        return {json_key(name): _in_json(getattr(self, name)) for name in names}
+        return {json_key(name): in_json(getattr(self, name)) for name in names}
 
 
 @attrs.frozen
@@ -105,17 +105,18 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """The note as JSON."""
-        return {field.name: _in_json(getattr(self, field.name)) for field in attrs.fields(Note)}
+        return {field.name: in_json(getattr(self, field.name)) for field in attrs.fields(Note)}
 
 
-def _in_json(value: object) -> Any:
+def in_json(value: Any) -> Any:
+    """What stands for a value in JSON: lists, objects of what has its own, numbers, and else its words."""
     if isinstance(value, tuple):
-        return [_in_json(item) for item in value]
-    if isinstance(value, Finding | Note):
-        return value.to_json()
+        return [in_json(item) for item in value]
     if isinstance(value, Section):
         return value.to_mapping()
-    return None if value is None else str(value)
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    return value if value is None or isinstance(value, int) else str(value)
 
 
 @attrs.frozen
@@ -224,7 +225,7 @@ class OverlapReport:
     def to_json(self) -> dict[str, Any]:
         """The report in the one form that every output has."""
         names = ("verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
-        return {"schema": 1} | {json_key(name): _in_json(getattr(self, name)) for name in names}
+        return {"schema": 1} | {json_key(name): in_json(getattr(self, name)) for name in names}
 
 
 class RouteOverlapError(HostRoutingError):
