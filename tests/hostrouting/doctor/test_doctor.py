@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import stat
 import sys
 from ipaddress import IPv4Address
@@ -95,11 +96,11 @@ class Node:
             self.write(f"{folder}/{link.index}", text)
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """A healthy host with everything installed."""
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    """A host with everything installed, of which each test gets a copy."""
     kernel = shadowed_kernel()
-    layout = Layout(tmp_path)
+    layout = Layout(tmp_path_factory.mktemp("healthy"))
     layout.units.mkdir(parents=True)
     node = Node(kernel, FakeSystemd(layout, running=[MACHINE]), layout)
     node.write("/bin/bash", "#!/bin/bash\necho 5.2\n", 0o755)
@@ -109,6 +110,16 @@ def node(tmp_path: Path) -> Node:
     node.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", "[Service]\nRestart=on-failure\n")
     phases.run(Configure(config(), host=node.host))
     return node
+
+
+@pytest.fixture
+def node(healthy: Node, tmp_path: Path) -> Node:
+    kernel = shadowed_kernel()
+    assert not kernel.add([route for route in healthy.kernel.routes() if route.is_ours])
+    shutil.copytree(healthy.layout.root, tmp_path, symlinks=True, dirs_exist_ok=True)
+    units = FakeSystemd(Layout(tmp_path), running=[MACHINE])
+    units.enabled, units.active = set(healthy.units.enabled), set(healthy.units.active)
+    return Node(kernel, units, Layout(tmp_path))
 
 
 def kinds(report: DoctorReport) -> list[str]:
