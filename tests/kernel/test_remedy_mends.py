@@ -245,7 +245,7 @@ def test_an_entry_never_covers_what_a_rule_decides_before_main(tmp_path: Path) -
         rule add 10 to 10.9.0.0/28 lookup 100
         """,
     )
-    mend(Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path), few=False)
+    mend(Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path), few=not IS_NIGHTLY)
 
 
 def test_an_entry_never_covers_an_own_address_that_main_is_asked_for_first(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_an_entry_never_covers_an_own_address_that_main_is_asked_for_first(tmp_p
     kernel.del_rule(Rule(0, table=Table.LOCAL, protocol=Protocol.KERNEL))
     patient = Patient(kernel, Question(World((), ()), (cidr,)), tmp_path)
     assert [entry.destination for entry in patient.check().remedy.routes] == [shadow.destination]
-    mend(patient, few=False)
+    mend(patient, few=not IS_NIGHTLY)
 
 
 def test_no_entry_is_proposed_whose_interface_no_config_takes(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_what_main_discards_is_mended_where_a_rule_would_pass_over_a_route_and_m
     patient = Patient(kernel, PASSED_DISCARD, tmp_path)
     networks = [str(entry.destination) for entry in patient.check().remedy.routes]
     assert networks == ["10.0.0.0/26", "10.0.0.64/26", "10.0.1.64/26"]
-    mend(patient, few=False)
+    mend(patient, few=not IS_NIGHTLY)
 
 
 def kernels() -> Iterator[Kernel]:
@@ -332,7 +332,7 @@ def test_entries_by_an_onlink_gateway_that_table_local_claims_are_not_proposed(t
     claim = next(route for route in kernel.routes(Table.LOCAL) if route.destination.prefixlen == 30)
     assert str(claim) in part.reason
     assert kernel.delete([claim]) == ()
-    mend(Patient(kernel, CLAIMED_GATEWAY, tmp_path), few=False)
+    mend(Patient(kernel, CLAIMED_GATEWAY, tmp_path), few=not IS_NIGHTLY)
 
 
 def test_entries_by_a_gateway_that_a_rule_discards_need_another_rule(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_entries_by_a_gateway_that_a_rule_discards_need_another_rule(tmp_path: P
     patient = Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path)
     (part,) = patient.check().remedy.unmendable
     assert "via 10.1.0.1: by its rules " in part.reason
-    mend(patient, few=False)
+    mend(patient, few=not IS_NIGHTLY)
 
 
 def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path) -> None:
@@ -358,4 +358,4 @@ def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path)
     patient = Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path)
     (part,) = patient.check().remedy.unmendable
     assert part.reason.startswith("throw 10.9.0.7 proto static ")
-    mend(patient, few=False)
+    mend(patient, few=not IS_NIGHTLY)

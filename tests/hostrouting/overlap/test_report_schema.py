@@ -38,8 +38,7 @@ EVERYTHING = [
 ]
 
 
-@pytest.fixture
-def kernel() -> FakeKernel:
+def host_with_everything() -> FakeKernel:
     """A host with something of every kind, but for a network namespace that isn't the host's."""
     kernel = FakeKernel()
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
@@ -61,8 +60,13 @@ def kernel() -> FakeKernel:
 
 
 @pytest.fixture
-def report(kernel: FakeKernel, tmp_path: Path) -> OverlapReport:
-    return checked(kernel, tmp_path, EVERYTHING)
+def kernel() -> FakeKernel:
+    return host_with_everything()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> OverlapReport:
+    return checked(host_with_everything(), tmp_path_factory.mktemp("host"), EVERYTHING)
 
 
 def checked(kernel: FakeKernel, root: Path, cidrs: list[str], **more: Any) -> OverlapReport:
