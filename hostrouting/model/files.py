@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 
-
 # What systemd.unit(5) has a masked file linked to.
 _NULL = os.makedev(1, 3)
 
