@@ -48,7 +48,7 @@ _POLL_SECONDS = 0.02
 _CHECKOUT = Path(__file__).parents[2]
 _PYTHON = "/opt/python"
 _COMPILED = "/var/cache/python"
-_PACKAGES = ("attr", "attrs", "pyroute2")
+_PACKAGES = ("attr", "attrs", "pyroute2", "rich")
 _INSIDE = {
     **ENVIRONMENT,
     "PYTHONPATH": _PYTHON,

@@ -24,19 +24,20 @@ from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
 from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import METRIC_MAX
-from hostrouting.model.parsing import RESERVED, reserved_block
+from hostrouting.model.parsing import RESERVED
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
-networks = st.builds(
-    lambda number, length: IPv4Network((number, length), strict=False), st.integers(0, 2**32 - 1), st.integers(0, 32)
-).filter(lambda network: reserved_block(network) is None)
-destinations = networks.filter(lambda network: network.prefixlen > 0)
-gateways = st.one_of(
-    st.none(),
-    st.just("onlink"),
-    st.builds(IPv4Address, st.integers(2**24, 2**32 - 1)).filter(lambda a: reserved_block(IPv4Network(a)) is None),
-)
+unicast = st.one_of(st.integers(1 << 24, (127 << 24) - 1), st.integers(128 << 24, (224 << 24) - 1))
+
+
+def networks_of(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[IPv4Network]:
+    """Each has a unicast address, so none lies in a reserved block."""
+    return st.builds(lambda number, length: IPv4Network((number, length), strict=False), unicast, lengths)
+
+
+networks, destinations = networks_of(st.integers(0, 32)), networks_of(st.integers(1, 32))
+gateways = st.one_of(st.none(), st.just("onlink"), unicast.map(IPv4Address))
 names = st.from_regex(r"[A-Za-z0-9_.-]{1,15}", fullmatch=True).filter(lambda name: name not in (".", ".."))
 patterns = st.from_regex(r"[][A-Za-z0-9_.*?-]+", fullmatch=True)
 seconds = st.integers(0, 600)
