@@ -5,6 +5,7 @@ Tiles of a CIDR whose outcomes are alike are told of together.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from functools import cache, cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
+    from hostrouting.model.links import Address
     from hostrouting.overlap.coverage import Tile, Tiling
     from hostrouting.overlap.reading import Answer, Reading
 
@@ -221,7 +223,7 @@ def judge(
                 part = around((tile for tile, _ in group), own)
                 findings.append(_finding(expected, group, reading.default.devs, part))
             else:
-                notes.append(_note(expected.cidr, group))
+                notes.append(_note(expected, group, reading))
         notes += _foreseen(expected.cidr, overlap.foreseen, reading, found)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
 
@@ -267,24 +269,50 @@ def _finding(
     )
 
 
-def _note(cidr: IPv4Network, group: _Group) -> Note:
+def _note(expected: ExpectedCidr, group: _Group, reading: Reading) -> Note:
     _, outcome = group[0]
-    kind = NoteKind(str(outcome.kind))
+    kind, cidr = NoteKind(str(outcome.kind)), expected.cidr
     ranges = networks_of(tile for tile, _ in group)
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     by = shortened(devs, ",", _SHOWN_DEVS)
     part = _part(cidr, ranges)
+    own = _own_on_default(expected, reading)
     if kind in _OWN:
         is_one = sum(network.num_addresses for network in ranges) == 1
+        which = "this address" if is_one else "one of them"
         message = f"{part} {_OWN[kind][not is_one]}{f' on {by}' if by else ''}; no route can change that"
         if outcome.is_lost:
-            which = "this address" if is_one else "one of them"
             message += f", so nothing in the cluster that has {which} can be reached"
+        elif kind is NoteKind.LOCAL and any(address.network != cidr for address in own):
+            message += (
+                f", which is fine if the CIDR is the nodes'; a pod or Service that has {which} can't be reached:"
+                " move their CIDR"
+            )
     elif kind is NoteKind.CNI_DISCARD:
         message = f"{part} is discarded by {outcome.route}, a CNI's own block"
     else:
         message = f"{part} routes via {by}, {_OTHERS[kind][len(devs) != 1]}"
+        # A route to one address is that of a pod here, and hides nobody.
+        hides_others = any(each.route and each.route.destination.prefixlen < 32 for _, each in group)
+        if kind is NoteKind.CONTAINER and own and hides_others:
+            alone = json.dumps({"cidr": str(cidr), "devs": reading.default.devs})
+            message += (
+                f"; this host's own {own[0].local} on {own[0].dev} is in the same CIDR: if that is the nodes', nodes in"
+                f" this part can't be reached; {alone} in expectedCidrs makes that a failure"
+            )
     return Note(kind, message, cidr, devs, ranges)
+
+
+def _own_on_default(expected: ExpectedCidr, reading: Reading) -> list[Address]:
+    """This host's addresses on the default route's interfaces, in a CIDR that may be the nodes', pods' or Services'.
+
+    The config doesn't tell which, nor does a subnet inside the CIDR: nodes have theirs in the nodes' CIDR, and by
+    mistake in the pods'. Two facts tell that it is the nodes': it is the subnet of the address (``Address.network``),
+    or the config names the interfaces that may carry it, which no interface of a container then may.
+    """
+    if expected.devs is not None:
+        return []
+    return [each for each in reading.addresses if each.dev in reading.default.devs and each.local in expected.cidr]
 
 
 def _part(cidr: IPv4Network, ranges: tuple[IPv4Network, ...]) -> str:

@@ -128,9 +128,39 @@ def test_own_and_broadcast_addresses_are_notes_since_no_route_can_change_them(ki
     assert ("nothing in the cluster" in found.message) == (dev == "ib0")
 
 
+@pytest.mark.parametrize(("length", "is_named"), [(12, True), (16, False), (24, True), (32, True)])
+def test_an_own_address_where_pods_or_services_may_be_is_named_as_a_conflict(length: int, is_named: bool) -> None:
+    """Not where the CIDR is the node's own subnet, nor where the config names the interfaces, as for nodes."""
+    answer = Route(IPv4Network(PROBE), (NextHop("eth0"),), RouteType.LOCAL, table=Table.LOCAL, scope=Scope.HOST)
+    for overlap, is_said in ((None, is_named), (RouteOverlap([{"cidr": CIDR, "devs": ["eth0"]}]), False)):
+        own = Address("eth0", PROBE, length)
+        found = note(answer, overlap, routes=(DEFAULT, answer), addresses=(own,))
+        assert (found.kind, found.devs) == (NoteKind.LOCAL, ("eth0",))
+        assert ("a pod or Service that has" in found.message) == is_said
+
+
 @pytest.mark.parametrize("dev", ["veth1a2b", "cali0", "cilium_host", "azv123", "unbounded0", "kube-ipvs0"])
 def test_a_container_interface_is_a_note(dev: str) -> None:
     assert note(attrs.evolve(SHADOW, hops=(NextHop(dev),))).kind is NoteKind.CONTAINER
+
+
+@pytest.mark.parametrize(
+    ("own", "taken", "is_named"),
+    [
+        ("eth0 172.16.0.4", "172.16.7.0/24", True),
+        ("eth0 172.16.0.4", "172.16.7.9/32", False),  # a pod here
+        ("eth0 10.1.0.4", "172.16.7.0/24", False),
+        ("cbr0 172.16.7.1", "172.16.7.0/24", False),
+    ],
+)
+def test_a_bridge_of_containers_that_takes_a_part_of_the_nodes_is_named_as_a_conflict(
+    own: str, taken: str, is_named: bool
+) -> None:
+    dev, address = own.split()
+    bridge = Route(IPv4Network(taken), (NextHop("cbr0"),), protocol=Protocol.KERNEL, scope=Scope.LINK)
+    found = note(bridge, addresses=(Address(dev, IPv4Address(address), 24),))
+    assert (found.kind, found.devs) == (NoteKind.CONTAINER, ("cbr0",))
+    assert ('{"cidr": "172.16.0.0/16", "devs": ["eth0"]} in expectedCidrs' in found.message) == is_named
 
 
 @pytest.mark.parametrize("dev", ["docker0", "br-1a2b", "podman1", "virbr0", "tailscale0", "ib0", "wg0", "eth1"])
