@@ -303,6 +303,15 @@ WRITES = {
         has 172.16.0.0/16 via 192.0.2.1 dev eth0 proto hostrouting onlink
         route add 172.17.0.0/16 via 192.0.2.1 onlink -> ENODEV
     """,
+    "IPv6 gateways that are none": """
+        route add 172.16.0.0/16 via inet6 ::1 dev eth0 -> EINVAL
+        route add 172.16.0.0/16 via inet6 ::1 dev eth0 onlink -> EINVAL
+        route add 172.16.0.0/16 via inet6 ::1 -> EINVAL
+        route add 172.16.0.0/16 via inet6 ::1 onlink -> ENODEV
+        route add 172.16.0.0/16 via inet6 :: dev eth0 -> EINVAL
+        route add 172.16.0.0/16 via inet6 :: dev eth0 onlink -> EINVAL
+        route add 172.16.0.0/16 via inet6 fe80::1 dev eth0
+    """,
     "a link that is down": """
         link down ib0
         route add 172.16.0.0/16 dev ib0 -> ENETDOWN
@@ -354,6 +363,28 @@ LIFE = {
         has 10.11.0.1 dev eth0 proto kernel scope link src 10.10.0.4
         addr add 10.5.0.4/24 dev eth0 -> EEXIST
         addr del 10.5.0.9/24 dev eth0 -> EADDRNOTAVAIL
+    """,
+    "the address 0.0.0.0 is dropped in silence": """
+        addr add 0.0.0.0/24 dev eth0
+        addr add 0.0.0.0/24 dev eth0
+        lacks 0.0.0.0/32
+        lacks 0.0.0.0/24
+        addr del 0.0.0.0/24 dev eth0 -> EADDRNOTAVAIL
+        addr add 0.0.0.0/24 dev eth0 peer 10.5.0.1
+        lacks 10.5.0.0/24
+        addr add 0.0.0.5/24 dev eth0
+        has local 0.0.0.5 dev eth0 table local proto kernel scope host src 0.0.0.5
+        addr del 0.0.0.5/24 dev eth0
+    """,
+    "a far end of 0.0.0.0 brings no route, and the subnet isn't the address's own": """
+        addr add 10.5.0.4/24 dev eth0 peer 0.0.0.0
+        has local 10.5.0.4 dev eth0 table local proto kernel scope host src 10.5.0.4
+        lacks 10.5.0.0/24
+        lacks 0.0.0.0/24
+        addr add 10.5.0.4/24 dev eth0
+        has 10.5.0.0/24 dev eth0 proto kernel scope link src 10.5.0.4
+        addr del 10.5.0.4/24 dev eth0
+        has 10.5.0.0/24 dev eth0 proto kernel scope link src 10.5.0.4
     """,
     "one subnet on two links: the first wins": """
         addr add 10.1.0.5/24 dev ib0

@@ -101,11 +101,13 @@ def delete_device(net: Net, dev: Device) -> None:
 
 
 def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
-    """Give a device an address: a secondary one if it has another of the same subnet.
+    """Give a device an address: a secondary one if it has another of the same subnet; 0.0.0.0 is dropped in silence.
 
     Raises:
         RefusedError: EEXIST, EINVAL.
     """
+    if ifa.local == _ANY:
+        return
     position = 0
     for behind, other in enumerate(dev.addresses, start=1):
         if not other.is_secondary and ifa.scope <= other.scope:
@@ -236,7 +238,7 @@ def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | No
             fib_table_delete(net, attrs.evolve(route, metric=0))
     if "local" not in gone or ifa in dev.addresses:
         return
-    if inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL and ifa.local != _ANY:
+    if inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL:
         fib_sync_down_addr(net, ifa.local)
 
 

@@ -137,7 +137,7 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
     """fib6_nh_init and ip6_validate_gw of net/ipv6/route.c, where the only IPv6 addresses are link-local ones."""
     if hop.onlink:
         dev = _onlink_device(dev)
-    if gateway.is_multicast:
+    if gateway.is_multicast or gateway.is_loopback or gateway.is_unspecified:
         raise RefusedError(errnos.EINVAL, "Invalid gateway address")
     if not gateway.is_link_local and not hop.onlink:
         # There is no IPv6 route that could lead to it.

@@ -106,7 +106,8 @@ def _decode_address(message: bytes, names: rtnl.Names) -> Address:
     _, length, short_flags, scope, index = _ADDRESS.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _ADDRESS.size)
     local = IPv4Address(found[_IFA_LOCAL])
-    far_end = IPv4Address(found.get(_IFA_ADDRESS, found[_IFA_LOCAL]))
+    # The kernel tells of no far end that is 0.0.0.0, and compares with it all the same.
+    far_end = IPv4Address(found.get(_IFA_ADDRESS, 0))
     # The header's eight bits lack IFA_F_NOPREFIXROUTE.
     flags = to_number(found.get(_IFA_FLAGS, b"")) or short_flags
     return Address(
