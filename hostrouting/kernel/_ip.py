@@ -291,6 +291,10 @@ def _goto(value: object) -> int | None:
     return None if value == "none" else _uint32(value)
 
 
+def _suppressed_length(value: object) -> int | None:
+    return None if isinstance(value, int) and value < 0 else _uint32(value)
+
+
 _RULE = (
     Key("priority", "preference", _uint32, int, 0, True),
     Key("not", "is_inverted", is_set, _null, False),
@@ -310,7 +314,7 @@ _RULE = (
     Key("ports", "has_ports", is_set, _null, False),
     Key("l3mdev", "is_l3mdev", is_set, _null, False),
     Key("table", "table", _table, _digits, None),
-    Key("suppress_prefixlen", "suppress_prefix_length", _uint32, int, None),
+    Key("suppress_prefixlen", "suppress_prefix_length", _suppressed_length, int, None),
     Key("suppress_ifgroup", "suppress_group", _group, _digits, None),
     Key("goto", "goto", _goto, int, None),
     Key("nop", "is_nop", is_set, _null, False),

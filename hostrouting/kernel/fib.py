@@ -11,20 +11,20 @@ import errno as errnos
 from functools import cached_property
 from ipaddress import IPv4Address
 from operator import attrgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.kernel.nexthops import selected
-from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, matches
+from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP, matches
+from hostrouting.model.links import Hardware
 from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from hostrouting.model.links import Address
+    from hostrouting.model.links import Address, Link
     from hostrouting.model.routes import NextHop
 
 BROADCAST = IPv4Address("255.255.255.255")
@@ -87,7 +87,7 @@ class Fib:
         rules: in the order in which the kernel asks them.
         routes: of every table, in the kernel's order.
         addresses: of the host, in the kernel's order.
-        groups: of interfaces, by name; 0 of all others.
+        links: of the host; an interface that isn't among them is of group 0, and the loopback is ``lo`` if none is.
         is_merged: whether tables local and main are one trie, as they are until the first custom rule (fib_unmerge);
             None: that is taken from the rules.
     """
@@ -101,13 +101,16 @@ class Fib:
         routes: Iterable[Route],
         addresses: Sequence[Address] = (),
         *,
-        groups: Mapping[str, int] = MappingProxyType({}),
+        links: Sequence[Link] = (),
         is_merged: bool | None = None,
     ) -> None:
         self.rules = list(rules)
         self.routes = tuple(routes)
         self._addresses = addresses
-        self._groups = groups
+        self._links = links
+        self._groups = {link.name: link.group for link in links}
+        # What this host sends comes in by its loopback, which may be renamed as any interface.
+        self.loopback = next((link.name for link in links if link.hardware == Hardware.LOOPBACK), LOOPBACK)
         self.is_merged = tuple(self.rules) == KERNEL_RULES if is_merged is None else is_merged
 
     @cached_property
@@ -184,7 +187,9 @@ class Fib:
         while position < len(self.rules):
             rule = self.rules[position]
             position += 1
-            is_met = matches(rule, flow.address, flow.source, protocol=flow.protocol, oif=flow.oif)
+            is_met = matches(
+                rule, flow.address, flow.source, protocol=flow.protocol, oif=flow.oif, loopback=self.loopback
+            )
             found = self.find(rule.table, flow) if is_met and rule.action is RuleAction.TO_TABLE else None
             yield rule, is_met, found
             if not is_met or rule.action is RuleAction.NOP:
@@ -270,7 +275,7 @@ class Fib:
 
     def _leaves_with_loopback_source(self, route: Route, flow: Flow) -> bool:
         hop = self.hop(route, flow)
-        if hop is None or hop.dev == "lo":
+        if hop is None or hop.dev == self.loopback:
             return False
         chosen = flow.source if flow.source != NO_SOURCE else route.source
         source = chosen or selected(hop, route.scope, self.addresses())
@@ -313,7 +318,7 @@ class Fib:
         """As it would be with some routes more, each before what has its key, and some less."""
         gone = set(remove)
         routes = (*add, *(route for route in self.routes if route not in gone))
-        return Fib(self.rules, routes, self._addresses, groups=self._groups, is_merged=self.is_merged)
+        return Fib(self.rules, routes, self._addresses, links=self._links, is_merged=self.is_merged)
 
     def is_final(self, rule: Rule, route: Route) -> bool:
         """Whether a rule takes the entry that its table gives (fib4_rule_suppress)."""

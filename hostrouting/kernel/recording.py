@@ -198,10 +198,9 @@ class SnapshotBackend(WholeTables):
     def _fibs(self) -> list[Fib]:
         """The tables; both ways that they may be, where that isn't known."""
         known = self.snapshot
-        groups = {link.name: link.group for link in known.links}
         are_plain = known.rules == KERNEL_RULES
         merged = [False] if not are_plain else [True, False] if known.is_merged is None else [known.is_merged]
-        return [Fib(known.rules, known.routes, known.addresses, groups=groups, is_merged=each) for each in merged]
+        return [Fib(known.rules, known.routes, known.addresses, links=known.links, is_merged=each) for each in merged]
 
     @cached_property
     def _defaults(self) -> list[Route]:

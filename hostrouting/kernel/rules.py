@@ -12,6 +12,8 @@ NO_SOURCE = IPv4Address(0)
 
 TCP, UDP = 6, 17
 
+LOOPBACK = "lo"
+
 # fib_default_rules_init in net/ipv4/fib_rules.c.
 KERNEL_RULES = tuple(
     Rule(preference, table=table, protocol=Protocol.KERNEL)
@@ -19,7 +21,7 @@ KERNEL_RULES = tuple(
 )
 
 
-def is_about_other_packets(rule: Rule) -> bool:
+def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
     """Whether a rule doesn't decide about the packets asked about, but may about others to the same address.
 
     Those asked about have mark 0, tos 0, uid 0, no device chosen, and are UDP's and TCP's, of which no ports are known.
@@ -27,7 +29,7 @@ def is_about_other_packets(rule: Rule) -> bool:
     selects = (
         rule.mark is not None
         or rule.oif is not None
-        or rule.iif not in (None, "lo")
+        or rule.iif not in (None, loopback)
         or rule.uid_range is not None
         or rule.tos != 0
         or rule.ip_protocol not in (0, TCP, UDP)
@@ -36,7 +38,9 @@ def is_about_other_packets(rule: Rule) -> bool:
         return True
     anywhere = rule.destination.network_address if rule.destination is not None else IPv4Address(0)
     source = rule.source.network_address if rule.source is not None else NO_SOURCE
-    return selects and not any(matches(rule, anywhere, source, protocol=protocol) for protocol in (UDP, TCP))
+    return selects and not any(
+        matches(rule, anywhere, source, protocol=protocol, loopback=loopback) for protocol in (UDP, TCP)
+    )
 
 
 def matches(
@@ -46,6 +50,7 @@ def matches(
     *,
     protocol: int = UDP,
     oif: str | None = None,
+    loopback: str = LOOPBACK,
 ) -> bool:
     """Whether a packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
 
@@ -55,6 +60,7 @@ def matches(
         source: its source, if one is chosen.
         protocol: UDP, TCP; 0 where it is no packet, but the kernel's own look-up of a gateway (fib_check_nh_v4_gw).
         oif: the interface that it is bound to.
+        loopback: the name of the interface by which what this host sends comes in.
 
     Returns:
         Whether the rule's action is taken. No rule of a VRF, and none that selects by something unknown, is thought to
@@ -67,7 +73,7 @@ def matches(
         and (rule.mark is None or rule.mark & rule.mark_mask == 0)
         and (rule.source is None or source in rule.source)
         and rule.oif in (None, oif)
-        and rule.iif in (None, "lo")
+        and rule.iif in (None, loopback)
         and (rule.uid_range is None or rule.uid_range[0] == 0)
         and rule.tos == 0
         and rule.ip_protocol in (0, protocol)
@@ -77,7 +83,7 @@ def matches(
     return is_match != rule.is_inverted
 
 
-def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: bool) -> str:
+def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: bool, loopback: str = LOOPBACK) -> str:
     """Why a packet that doesn't meet a rule doesn't, in words for a person: the first selector that is another's."""
     if rule.has_unknown:
         return "it selects by something that isn't known here"
@@ -93,7 +99,7 @@ def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: 
         (rule.source is not None and source not in rule.source, f"packets from {ends[1]}"),
         (rule.mark is not None and rule.mark & rule.mark_mask != 0, "packets with a mark"),
         (rule.oif is not None, f"sockets bound to {rule.oif}"),
-        (rule.iif not in (None, "lo"), f"packets that come in by {rule.iif}"),
+        (rule.iif not in (None, loopback), f"packets that come in by {rule.iif}"),
         (rule.uid_range is not None and rule.uid_range[0] > 0, "other users' packets"),
         (rule.tos != 0, "packets with a tos"),
         (rule.ip_protocol not in (0, TCP if is_tcp else UDP), f"{_protocol_words(rule.ip_protocol)} alone"),

@@ -26,12 +26,12 @@ def shortened(words: Sequence[str], separator: str, most: int) -> str:
 
 
 def clean(text: str) -> str:
-    """Text from outside, such as an interface's name, without characters that could steer a terminal."""
+    """Text from outside, such as an interface's name, without characters and bytes that could steer a terminal."""
     if text.isascii() and text.isprintable():
         return text
     import unicodedata
 
-    return "".join("?" if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t" else c for c in text)
+    return "".join("?" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" else c for c in text)
 
 
 def rfc_3339(seconds: float) -> str:

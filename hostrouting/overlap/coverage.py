@@ -160,11 +160,12 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
     """Whether whatever is sent to an address that only plain routes reach is sure to get to the default route.
 
     Rules for a destination are left out: their prefixes are looked into anyway. What a rule does that asks for more
-    (a source, a protocol...) may be done to some packets: nothing stands on it, and what isn't a look-up may be wrong.
+    (a source, a protocol, an interface...) may be done to some packets: nothing stands on it, and what isn't a look-up
+    may be wrong.
     """
     nowhere = IPv4Address(0)
     for rule in rules:
-        is_picky = rule.source is not None or rule.ip_protocol or rule.has_ports or rule.has_unknown
+        is_picky = rule.source is not None or rule.iif or rule.ip_protocol or rule.has_ports or rule.has_unknown
         if rule.destination is not None:
             if rule.is_inverted:
                 return False

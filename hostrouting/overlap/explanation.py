@@ -168,7 +168,11 @@ def _steps(fib: Fib, address: IPv4Address, source: IPv4Address, *, is_tcp: bool)
             # To the kernel it decided; what ip shows of the tables is another thing.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
-        passed = _passed(fib, rule, route) if is_met else why_unmet(rule, address, source, is_tcp=is_tcp)
+        passed = (
+            _passed(fib, rule, route)
+            if is_met
+            else why_unmet(rule, address, source, is_tcp=is_tcp, loopback=fib.loopback)
+        )
         yield Step(rule, passed, route)
 
 

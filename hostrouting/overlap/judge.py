@@ -372,7 +372,7 @@ def _notes_on_host(reading: Reading) -> Iterable[Note]:
             f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
         )
         yield Note(NoteKind.PENDING, text, devs=(dev,))
-    others = [str(rule.preference) for rule in reading.rules if is_about_other_packets(rule)]
+    others = [str(rule.preference) for rule in reading.rules if is_about_other_packets(rule, reading.fib.loopback)]
     if others:
         text = f"policy rules on marks, users, interfaces, ports or more weren't judged: preference {', '.join(others)}"
         yield Note(NoteKind.RULE, text)

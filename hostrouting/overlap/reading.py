@@ -84,8 +84,7 @@ class Reading:
         """What its tables and rules say."""
         from hostrouting.kernel.fib import Fib
 
-        groups = {link.name: link.group for link in self.links}
-        return Fib(self.rules, self.routes, self.addresses, groups=groups)
+        return Fib(self.rules, self.routes, self.addresses, links=self.links)
 
 
 def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Reading | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import threading
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
@@ -120,6 +122,23 @@ def test_a_default_route_whose_hops_the_kernel_hides(node: NamespaceKernel, tmp_
     assert (route.hops, route.nexthop_id) == ((NextHop("eth0", GATEWAY),), None)
     with listening(node, "eth0") as servers:
         assert hears(servers)
+
+
+@pytest.mark.parametrize("compat_mode", ["0", "1"])
+def test_a_default_route_of_more_weight_than_routes_have(
+    node: NamespaceKernel, tmp_path: Path, compat_mode: str
+) -> None:
+    """A member of a nexthop group has sixteen bits, which not every ip can give it; a route shows eight of them."""
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # of this namespace
+    ip("nexthop", "add", "id", "1", "via", str(GATEWAY), "dev", "eth0")
+    ip("nexthop", "add", "id", "2", "via", str(SECOND_GATEWAY), "dev", "eth1")
+    members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
+    body = struct.pack("=BBBBI", 0, 0, socket.AF_INET, 0, 0) + struct.pack("=HHIHH", 8, 1, 10, 4 + len(members), 2)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
+        kernel.send(struct.pack("=IHHII", 16 + len(body + members), 104, 0x405, 1, 0) + body + members)
+        assert struct.unpack_from("=i", kernel.recv(4096), 16) == (0,)
+    ip("route", "add", "default", "nhid", "10")
+    assert {hop.dev: hop.weight for hop in install(node, tmp_path).hops} == {"eth0": 44, "eth1": 3}
 
 
 def test_10_8_an_onlink_default_route(kernel: NamespaceKernel, tmp_path: Path) -> None:

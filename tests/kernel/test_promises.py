@@ -386,6 +386,19 @@ def test_a_route_that_a_lower_metric_beats_is_an_error_that_names_the_winner(nod
         configure(node, layout, config({"destination": str(DESTINATION), "metric": 5}))
 
 
+def test_a_route_that_a_shorter_one_of_table_local_beats_is_an_error_once_there_was_a_rule(
+    node: Kernel, layout: Layout
+) -> None:
+    winner = Route(IPv4Network("172.16.0.0/16"), (NextHop("lo"),), RouteType.LOCAL, table=Table.LOCAL)
+    assert node.add([winner]) == ()
+    node.add_rule(Rule(5270, table=52))
+    node.del_rule(Rule(5270, table=52))
+    before = table(node)
+    with pytest.raises(RouteError, match=r"doesn't win.*local 172\.16\.0\.0/16 dev lo table local"):
+        configure(node, layout)
+    assert table(node) == before
+
+
 def test_a_route_to_an_own_address_is_an_error_since_table_local_is_asked_first(node: Kernel, layout: Layout) -> None:
     with pytest.raises(RouteError, match=r"doesn't win.*local 172\.16\.0\.10"):
         configure(node, layout, config({"destination": "172.16.0.10/32"}))

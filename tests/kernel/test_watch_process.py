@@ -58,6 +58,8 @@ host = Host(NetlinkBackend(), FakeSystemd(), Layout(root))
 sys.exit(cli.main(["watch", f"{root}/config.json"], host=host))
 """
 OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
+METRICS = re.compile(r"(# (HELP|TYPE) .*\n|hostrouting_\S+ \S+\n)*hostrouting_routes_repaired_total\S+ \d+\n")
+HOSTILE_NAMES = (b'a"b\\c', b"\x1b[31mR", b"\xff\xfe", b"$(id)", b'{x="y"}')
 PATIENCE_SECONDS = 30.0
 
 
@@ -170,6 +172,29 @@ def test_a_flood_is_a_handful_of_checks_bounded_memory_and_no_missed_end(
     assert watcher.end()[0] == 0
 
 
+def test_hostile_names_and_a_config_that_is_no_file_any_more(watch: Callable[..., Watcher]) -> None:
+    for number, name in enumerate(HOSTILE_NAMES):
+        device = os.fsdecode(name)
+        ip("link", "add", "name", device, "type", "veth", "peer", "name", f"far{number}")
+        ip("link", "set", "dev", device, "up")
+        ip("route", "add", f"192.168.{number}.0/24", "dev", device)
+    watcher = watch()
+    watcher.hear("READY=1")
+    assert watcher.metric('hostrouting_failures{kind="OVERLAP"}') == len(HOSTILE_NAMES)
+    assert METRICS.fullmatch(watcher.textfile.read_text())
+    config = watcher.root / "config.json"
+    config.unlink()
+    os.mkfifo(config)
+    ip("route", "add", "10.77.0.0/16", "dev", "eth0")
+    watcher.wait_until(lambda: any("not a regular file" in line for line in watcher.heard), "the trouble")
+    code, said = watcher.end()
+    assert code == 0
+    lines = said.splitlines()
+    assert sum(line.startswith("OVERLAP: ") for line in lines) == len(HOSTILE_NAMES)
+    assert all(line.isprintable() for line in lines), lines
+    assert lines[-1].startswith("stopped by SIGTERM")
+
+
 def test_the_watchdog_hears_of_it_while_nothing_happens(watch: Callable[..., Watcher]) -> None:
     watcher = watch()
     watcher.hear("READY=1")
@@ -215,7 +240,6 @@ def test_another_default_route_is_followed(watch: Callable[..., Watcher]) -> Non
 def test_killed_in_the_middle_of_any_write_it_leaves_no_torn_file_and_the_next_clears_up(
     watch: Callable[..., Watcher],
 ) -> None:
-    whole = re.compile(r"(# (HELP|TYPE) .*\n|hostrouting_\S+ \S+\n)*hostrouting_routes_repaired_total\S+ \d+\n")
     writes = 0
     while True:
         writes += 1
@@ -227,7 +251,7 @@ def test_killed_in_the_middle_of_any_write_it_leaves_no_torn_file_and_the_next_c
         run = watcher.root / "run/aks-flex-node"
         if (report := run / "route-overlap.json").exists():
             assert json.loads(report.read_text())["schema"] == 1
-        assert not watcher.textfile.exists() or whole.fullmatch(watcher.textfile.read_text())
+        assert not watcher.textfile.exists() or METRICS.fullmatch(watcher.textfile.read_text())
         assert len(list(run.glob("route-overlap.[od]*"))) <= 1
     assert writes > 3
     assert list(watcher.root.rglob(".*hostrouting-*")) == []

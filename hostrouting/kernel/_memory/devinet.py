@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import attrs
 
-from hostrouting.kernel._memory.net import LOOPBACK, Device, Net
+from hostrouting.kernel._memory.net import Device, Net
 from hostrouting.kernel._memory.semantics import (
     fib_forget_dev,
     fib_new_route,
@@ -19,6 +19,7 @@ from hostrouting.kernel._memory.semantics import (
 )
 from hostrouting.kernel._memory.trie import fib_table_delete
 from hostrouting.kernel.rtnetlink.constants import APPEND, RefusedError
+from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.links import Address, Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 

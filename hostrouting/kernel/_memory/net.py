@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from hostrouting.model.routes import Route
 
-LOOPBACK = "lo"
-
 
 @attrs.define(eq=False)
 class Device:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel._memory.net import LOOPBACK, Device, Net
 from hostrouting.kernel._memory.trie import fib_table_insert, info_of
 from hostrouting.kernel.fib import BROADCAST, Flow
 from hostrouting.kernel.rtnetlink.constants import RefusedError
+from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hostrouting.kernel._memory.net import Device, Net
 
 # fib_props: the nearest scope that a type may have.
 _LEAST_SCOPE = {RouteType.LOCAL: Scope.HOST, RouteType.BROADCAST: Scope.LINK, RouteType.ANYCAST: Scope.LINK}

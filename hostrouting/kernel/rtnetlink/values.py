@@ -62,7 +62,7 @@ _KNOWN = {
     *(_DPORT_MASK, _DSCP, _DSCP_MASK, _FLOW, _PAD),
 }
 _WHOLE_DSCP = b"\x3f"
-_UNSET = 0xFFFFFFFF
+_UNSET, _LARGEST_SIGNED = 0xFFFFFFFF, 0x7FFFFFFF
 _RANGE = struct.Struct("=II")
 
 # linux/nexthop.h
@@ -151,8 +151,9 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         uid_range=(first_uid, last_uid) if _UID_RANGE in found else None,
         ip_protocol=value(_IP_PROTO),
         has_ports=_SPORT_RANGE in found or _DPORT_RANGE in found,
-        suppress_prefix_length=_unless_unset(found.get(_SUPPRESS_PREFIXLEN)),
-        suppress_group=_unless_unset(found.get(_SUPPRESS_IFGROUP)),
+        # The kernel compares lengths with a signed one: none is as short as a negative one.
+        suppress_prefix_length=_up_to(_LARGEST_SIGNED, found.get(_SUPPRESS_PREFIXLEN)),
+        suppress_group=_up_to(_UNSET - 1, found.get(_SUPPRESS_IFGROUP)),
         is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
         is_l3mdev=is_l3mdev,
         has_unknown=not found.keys() <= _KNOWN or found.get(_DSCP_MASK, _WHOLE_DSCP) != _WHOLE_DSCP,
@@ -165,8 +166,8 @@ def _selector(address: bytes | None, length: int) -> IPv4Network | None:
     return None if address is None else IPv4Network((address, length), strict=False)
 
 
-def _unless_unset(value: bytes | None) -> int | None:
-    return None if value is None or to_number(value) == _UNSET else to_number(value)
+def _up_to(most: int, value: bytes | None) -> int | None:
+    return None if value is None or to_number(value) > most else to_number(value)
 
 
 def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
