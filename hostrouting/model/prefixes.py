@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 # The first address, and the length: sorted, a prefix comes right before those inside it.
@@ -43,6 +43,32 @@ class PrefixSet:
         """Whether one of them has an address from the first to the last."""
         position = bisect_right(self._firsts, last) - 1
         return position >= 0 and first <= self._lasts[position]
+
+
+class PrefixIndex:
+    """Prefixes, to be found by what lies in them, and by what they lie in.
+
+    Args:
+        prefixes: in any order; duplicates count once.
+    """
+
+    def __init__(self, prefixes: Iterable[Prefix]) -> None:
+        self._sorted = sorted(set(prefixes))
+        self._prefixes = frozenset(self._sorted)
+        self._lengths = sorted({length for _, length in self._sorted}, reverse=True)
+
+    def around(self, prefix: Prefix) -> Iterator[Prefix]:
+        """Those that a prefix is or lies in, the innermost first."""
+        first, longest = prefix
+        for length in self._lengths:
+            outer = (first >> (32 - length) << (32 - length), length)
+            if length <= longest and outer in self._prefixes:
+                yield outer
+
+    def meeting(self, prefix: Prefix) -> list[Prefix]:
+        """Those that a prefix is or lies in, and those in it."""
+        start, stop = bisect_right(self._sorted, prefix), bisect_right(self._sorted, (ends(prefix)[1], 32))
+        return [*self.around(prefix), *self._sorted[start:stop]]
 
 
 def numbers(network: IPv4Network) -> Prefix:

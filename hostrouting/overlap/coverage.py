@@ -17,6 +17,7 @@ and cut nothing.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from typing import TYPE_CHECKING
 
@@ -57,16 +58,27 @@ class Tiling:
 
     Args:
         tiles: in the order of their addresses; parts that aren't judged are left out.
-        by_cidr: for each CIDR the position of its first tile, and of the first behind it.
     """
 
     tiles: Sequence[Tile]
-    by_cidr: dict[IPv4Network, tuple[int, int]]
 
-    def of(self, cidr: IPv4Network) -> Sequence[Tile]:
-        """The tiles of one of the CIDRs."""
-        start, stop = self.by_cidr[cidr]
-        return self.tiles[start:stop]
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return [tile.first for tile in self.tiles]
+
+    @cached_property
+    def _lasts(self) -> list[int]:
+        return [tile.last for tile in self.tiles]
+
+    def positions(self, prefix: Prefix) -> range:
+        """Where the tiles are that have an address in a prefix."""
+        first, last = ends(prefix)
+        return range(bisect_left(self._lasts, first), bisect_right(self._firsts, last))
+
+    def of(self, network: IPv4Network) -> Sequence[Tile]:
+        """The tiles of one of the CIDRs, or of another network whose borders are cut at."""
+        positions = self.positions(numbers(network))
+        return self.tiles[positions.start : positions.stop]
 
 
 def tiling_of(
@@ -104,13 +116,7 @@ def tiling_of(
             inner |= {(int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address)}
     shadows = PrefixSet(suspects)
     cuts = {*map(numbers, (*cidrs, *RESERVED)), *suspects, *(prefix for prefix in inner if shadows.covers(prefix))}
-    tiles = _lay(sorted(cut for cut in cuts if spans.covers(cut)))
-    firsts = [tile.first for tile in tiles]
-    by_cidr: dict[IPv4Network, tuple[int, int]] = {}
-    for cidr in cidrs:
-        first, last = ends(numbers(cidr))
-        by_cidr[cidr] = (bisect_left(firsts, first), bisect_right(firsts, last))
-    return Tiling(tiles, by_cidr)
+    return Tiling(_lay(sorted(cut for cut in cuts if spans.covers(cut))))
 
 
 def suspect_networks(

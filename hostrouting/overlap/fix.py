@@ -12,9 +12,9 @@ shorter than its entry in main, which then change nothing there::
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import attrs
@@ -24,23 +24,24 @@ from hostrouting.kernel.fib import Fib, Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_device
-from hostrouting.model.prefixes import ends, numbers
+from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.model.rules import RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.cover import Piece, fewest_prefixes
 from hostrouting.overlap.coverage import networks_of
 from hostrouting.overlap.findings import Remedy, Unmendable
-from hostrouting.overlap.judge import around
+from hostrouting.overlap.judge import Neighbours
 from hostrouting.overlap.reading import own_subnets
 from hostrouting.overlap.wording import decided_by, ways_past
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.config.overlap import ExpectedCidr
+    from hostrouting.model.prefixes import Prefix
     from hostrouting.model.rules import Rule
     from hostrouting.overlap.coverage import Tile
     from hostrouting.overlap.findings import Finding
@@ -116,8 +117,8 @@ class Remedies:
             for tile in tiling.of(expected.cidr)
         }
         self._fib, self._tiles = reading.fib, tiling.tiles
-        self._firsts, self._lasts = [tile.first for tile in self._tiles], [tile.last for tile in self._tiles]
-        self._own_subnets = sorted(own_subnets(reading.addresses, devs).items(), reverse=True)
+        self._own_subnets = {numbers(network): dev for network, dev in own_subnets(reading.addresses, devs).items()}
+        self._nested_subnets = PrefixIndex(self._own_subnets)
         # The gateways behind all other interfaces, each with a route by it.
         self._gateways = {
             (hop.gateway, hop.dev): route for route in reading.routes for hop in route.hops if hop.dev not in devs
@@ -129,29 +130,38 @@ class Remedies:
             if route.table == Table.MAIN and (route.is_connected or (route.tos == 0 and route.metric == 0))
         }
         self._stakes = {question: self._stake(question, outcome) for question, outcome in self._outcomes.items()}
+        # Of each CIDR what routes mend, by how it fails: each tile with the length that they must be longer than.
+        self._targets: dict[Hashable, dict[Tile, int]] = {}
+        for expected in outcomes:
+            for tile in tiling.of(expected.cidr):
+                outcome, above = self._outcomes[tile.question], self._stakes[tile.question].above
+                if above is not None:
+                    self._targets.setdefault((expected.cidr, outcome.kind, outcome.devs), {})[tile] = above
 
     def fix_of(self, finding: Finding) -> tuple[StaticRoute, ...]:
         """The entries that mend one failure, as far as routes can."""
         if finding.source is not None:
             return ()
-        its = (finding.kind, finding.devs)
-        return self._entries(self._reading.tiling.of(finding.cidr), lambda each: (each.kind, each.devs) == its)
+        targets = self._targets.get((finding.cidr, finding.kind, finding.devs), {})
+        return self._entries(targets, finding.cidr.prefixlen)
 
     def of_all(self) -> tuple[Remedy, Fib]:
         """What mends all failures together, proven on the tables as they would be before it is told; and these."""
-        entries = self._entries(self._tiles, lambda _: True)
-        mended = dict.fromkeys(first for entry in entries for first in self._mended_by(entry))
+        targets = {tile: above for group in self._targets.values() for tile, above in group.items()}
+        entries = self._entries(targets)
+        mended = dict.fromkeys(
+            first for entry in entries for first in self._mended_in(numbers(entry.destination), entry)
+        )
         stakes = [(tile, self._stakes[tile.question]) for tile in self._tiles]
-        targets = [tile for tile, stake in stakes if stake.above is not None]
         taken = "a route that isn't used has this very destination and metric: remove it"
         reasons = [(tile, stake.reason) for tile, stake in stakes if stake.reason]
-        reasons += [(tile, taken) for tile in targets if tile.first not in mended]
+        reasons += [(tile, taken) for tile, stake in stakes if stake.above is not None and tile.first not in mended]
         left: dict[tuple[tuple[str, ...], str], list[Tile]] = {}
         for tile, reason in reasons:
             left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
-        own = [tile for tile in self._tiles if self._outcomes[tile.question].is_own]
+        own = Neighbours(tile for tile in self._tiles if self._outcomes[tile.question].is_own)
         unmendable = [
-            Unmendable(networks_of(group), devs, reason, tuple(around(group, own)))
+            Unmendable(networks_of(group), devs, reason, tuple(own.around(group)))
             for (devs, reason), group in left.items()
         ]
         tables = self._tables_with(entries, map(IPv4Address, mended))
@@ -248,19 +258,36 @@ class Remedies:
 
     def _subnet_of(self, network: IPv4Network) -> tuple[IPv4Network | None, str]:
         """The innermost subnet of the default interfaces that a network lies in, and whose it is."""
-        return next((pair for pair in self._own_subnets if network.subnet_of(pair[0])), (None, ""))
+        for prefix in self._nested_subnets.around(numbers(network)):
+            return IPv4Network(prefix), self._own_subnets[prefix]
+        return None, ""
 
     # --- the entries -------------------------------------------------------------------------------------------
 
-    def _entries(self, tiles: Sequence[Tile], is_wanted: Callable[[Outcome], bool]) -> tuple[StaticRoute, ...]:
+    def _entries(self, targets: Mapping[Tile, int], shortest: int = 0) -> tuple[StaticRoute, ...]:
+        """The entries that mend some tiles, none of them of a shorter prefix."""
         pieces = []
-        for tile in tiles:
-            stake = self._stakes[tile.question]
-            if stake.above is not None and is_wanted(self._outcomes[tile.question]):
-                pieces.append(Piece(tile.first, tile.last, is_target=True, above=stake.above))
+        for tile in self._near(targets, shortest):
+            if tile in targets:
+                pieces.append(Piece(tile.first, tile.last, is_target=True, above=targets[tile]))
             else:
-                pieces.append(Piece(tile.first, tile.last, is_target=False, most=stake.most_for(tile)))
+                most = self._stakes[tile.question].most_for(tile)
+                pieces.append(Piece(tile.first, tile.last, is_target=False, most=most))
         return tuple(map(self._entry, fewest_prefixes(pieces, self._taken)))
+
+    def _near(self, targets: Mapping[Tile, int], shortest: int) -> Iterator[Tile]:
+        """The tiles that what mends some of them may cover, and they themselves."""
+        widest = {
+            (end >> (32 - length) << (32 - length), length)
+            for tile, above in targets.items()
+            for length in [max(above + 1, shortest)]
+            for end in (tile.first, tile.last)
+        }
+        behind = 0
+        for prefix in sorted(widest):
+            found = self._reading.tiling.positions(prefix)
+            yield from self._tiles[max(behind, found.start) : found.stop]
+            behind = max(behind, found.stop)
 
     def _entry(self, network: IPv4Network) -> StaticRoute:
         subnet, dev = self._subnet_of(network)
@@ -287,22 +314,15 @@ class Remedies:
                 return f"{address} would still not leave by {','.join(reading.default.devs)}"
         return fib
 
-    def _mended_by(self, entry: StaticRoute, within: IPv4Network | None = None) -> list[int]:
-        """The first address of each piece that a tile has in an entry that mends it.
-
-        Args:
-            entry: that is proposed.
-            within: count only what is in this network too.
-        """
-        first, last = ends(numbers(entry.destination))
-        if within is not None:
-            bounds = ends(numbers(within))
-            first, last = max(first, bounds[0]), min(last, bounds[1])
+    def _mended_in(self, prefix: Prefix, entry: StaticRoute) -> list[int]:
+        """The first address of each piece of a tile that an entry mends, of those in a prefix in or around it."""
+        first, _ = inner = max(prefix, numbers(entry.destination), key=itemgetter(1))
         mended = []
-        for position in range(bisect_left(self._lasts, first), bisect_right(self._firsts, last)):
-            above = self._stakes[self._tiles[position].question].above
+        for position in self._reading.tiling.positions(inner):
+            tile = self._tiles[position]
+            above = self._stakes[tile.question].above
             if above is not None and above < entry.destination.prefixlen:
-                mended.append(max(first, self._firsts[position]))
+                mended.append(max(first, tile.first))
         return mended
 
     def _consequences(self, entries: Sequence[StaticRoute]) -> Iterable[str]:
@@ -313,9 +333,15 @@ class Remedies:
         for address in reading.addresses:
             if address.dev not in reading.default.devs and address.network.prefixlen < 32:
                 neighbours.setdefault(address.network, []).append(address.dev)
+        servers = {server: (int(server), 32) for server in self._nameservers}
+        places = PrefixIndex([*map(numbers, neighbours), *servers.values()])
+        taken: dict[Prefix, list[str]] = {}
+        for entry in entries:
+            for place in places.meeting(numbers(entry.destination)):
+                if self._mended_in(place, entry):
+                    taken.setdefault(place, []).append(str(entry.destination))
         for subnet, devs in neighbours.items():
-            parts = [str(entry.destination) for entry in entries if self._mended_by(entry, subnet)]
-            if parts:
+            if parts := taken.get(numbers(subnet)):
                 yield (
                     f"neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} are then reached by {by} "
                     f"({shortened(parts, ' ', 8)}); where an interface must still answer them itself, give it a table: "
@@ -323,8 +349,7 @@ class Remedies:
                 )
         for server in self._nameservers:
             now = self._fib.lookup(server).route
-            single = IPv4Network(server)
-            if now is not None and any(self._mended_by(entry, single) for entry in entries):
+            if now is not None and servers[server] in taken:
                 yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
 
 

@@ -15,7 +15,7 @@ import attrs
 
 from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets
 from hostrouting.model.links import is_like
-from hostrouting.model.prefixes import ends, numbers
+from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.text import shortened
 from hostrouting.overlap.cover import Piece, fewest_prefixes
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
     from hostrouting.model.links import Address
+    from hostrouting.model.prefixes import Prefix
     from hostrouting.overlap.coverage import Tile, Tiling
     from hostrouting.overlap.reading import Answer, Reading
 
@@ -103,14 +104,12 @@ def sort_answers(overlap: RouteOverlap, reading: Reading) -> dict[ExpectedCidr, 
         one doesn't tell of. What holds for a CIDR holds for all that expect the same interfaces.
     """
     sorters = {expected.devs: _Sorter(overlap, reading, expected) for expected in overlap.expected_cidrs}
-    by_devs = {
-        devs: {question: tuple(sorter.sort(found)) for question, found in reading.answers.items()}
-        for devs, sorter in sorters.items()
-    }
-    return {expected: by_devs[expected.devs] for expected in overlap.expected_cidrs}
+    return {expected: sorters[expected.devs] for expected in overlap.expected_cidrs}
 
 
-class _Sorter:
+class _Sorter(dict[IPv4Address, "tuple[Outcome, ...]"]):
+    """The outcomes of the questions that somebody asks for: each CIDR may expect interfaces of its own."""
+
     def __init__(self, overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> None:
         self._reading, self._expected = reading, expected
         # Who names interfaces means these alone.
@@ -118,7 +117,11 @@ class _Sorter:
         container_devs, self._allowed_devs = exempted
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
 
-    def sort(self, answers: Sequence[Answer]) -> Iterator[Outcome]:
+    def __missing__(self, question: IPv4Address) -> tuple[Outcome, ...]:
+        self[question] = outcomes = tuple(self._outcomes(self._reading.answers[question]))
+        return outcomes
+
+    def _outcomes(self, answers: Sequence[Answer]) -> Iterator[Outcome]:
         first = self._sort(answers[0])
         yield first
         connects = any(answer.is_tcp and answer.source is not None for answer in answers)
@@ -207,11 +210,16 @@ def judge(
     Returns:
         The failures in the order of the config, of one CIDR in that of their first addresses; and the notes.
     """
+    cidrs = PrefixIndex(numbers(expected.cidr) for expected in outcomes)
+    foreseen: dict[Prefix, list[IPv4Network]] = {}
+    for prefix in dict.fromkeys(overlap.foreseen):
+        for cidr in cidrs.meeting(numbers(prefix)):
+            foreseen.setdefault(cidr, []).append(prefix)
     findings: list[Finding] = []
     notes: list[Note] = []
     for expected, found in outcomes.items():
         tiles = reading.tiling.of(expected.cidr)
-        own = [tile for tile in tiles if found[tile.question][0].is_own]
+        own = Neighbours(tile for tile in tiles if found[tile.question][0].is_own)
         groups: dict[Hashable, _Group] = {}
         for tile in tiles:
             for outcome in found[tile.question]:
@@ -220,19 +228,43 @@ def judge(
         for group in groups.values():
             _, outcome = group[0]
             if outcome.is_failure:
-                part = around((tile for tile, _ in group), own)
+                part = own.around(tile for tile, _ in group)
                 findings.append(_finding(expected, group, reading.default.devs, part))
             else:
                 notes.append(_note(expected, group, reading))
-        notes += _foreseen(expected.cidr, overlap.foreseen, reading, found)
+        notes += _foreseen(expected.cidr, foreseen.get(numbers(expected.cidr), ()), reading, found)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
 
 
-def around(failing: Iterable[Tile], noted: Iterable[Tile]) -> list[IPv4Network]:
-    """Where a failure is, in a few prefixes: own and broadcast addresses, which are noted, count as part of it."""
-    pieces = {tile.first: Piece(tile.first, tile.last, is_target=False) for tile in noted}
-    pieces |= {tile.first: Piece(tile.first, tile.last, is_target=True) for tile in failing}
-    return fewest_prefixes([pieces[first] for first in sorted(pieces)])
+class Neighbours:
+    """Own and broadcast addresses, which are noted: they count as part of the failures beside them.
+
+    Args:
+        tiles: theirs.
+    """
+
+    def __init__(self, tiles: Iterable[Tile]) -> None:
+        self._by_first = {tile.first: tile for tile in tiles}
+        self._by_last = {tile.last: tile for tile in self._by_first.values()}
+
+    def around(self, failing: Iterable[Tile]) -> list[IPv4Network]:
+        """Where a failure is, in a few prefixes."""
+        pieces: dict[int, Piece] = {}
+        for tile in failing:
+            pieces[tile.first] = Piece(tile.first, tile.last, is_target=True)
+            for each in self._beside(tile):
+                pieces.setdefault(each.first, Piece(each.first, each.last, is_target=False))
+        return fewest_prefixes([pieces[first] for first in sorted(pieces)])
+
+    def _beside(self, tile: Tile) -> Iterator[Tile]:
+        """Those that lead up to some addresses without a gap, and those that lead on."""
+        first, last = tile.first, tile.last
+        while before := self._by_last.get(first - 1):
+            yield before
+            first = before.first
+        while behind := self._by_first.get(last + 1):
+            yield behind
+            last = behind.last
 
 
 def _finding(
@@ -344,15 +376,9 @@ def _foreseen(
     cidr: IPv4Network, foreseen: Sequence[IPv4Network], reading: Reading, outcomes: Outcomes
 ) -> Iterable[Note]:
     """What connected routes to the foreseen prefixes would shadow: all that no longer route of main protects."""
-    for prefix in dict.fromkeys(foreseen):
-        if not prefix.overlaps(cidr):
-            continue
-        first, last = ends(numbers(prefix))
-        tiles = [
-            tile
-            for tile in reading.tiling.of(cidr)
-            if first <= tile.first and tile.last <= last and _would_lose(outcomes[tile.question][0], prefix)
-        ]
+    for prefix in foreseen:
+        part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
+        tiles = [tile for tile in reading.tiling.of(part) if _would_lose(outcomes[tile.question][0], prefix)]
         if tiles:
             ranges = networks_of(tiles)
             message = f"{_part(cidr, ranges)} would be shadowed by a route to {prefix}, which is foreseen"

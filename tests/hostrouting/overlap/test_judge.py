@@ -38,7 +38,7 @@ def reading(answer: Route | int, **changes: Any) -> Reading:
         addresses=(),
         rules=RULES,
         routes=(DEFAULT,),
-        tiling=Tiling([Tile(int(CIDR[0]), int(CIDR[-1]), PROBE)], {CIDR: (0, 1)}),
+        tiling=Tiling([Tile(int(CIDR[0]), int(CIDR[-1]), PROBE)]),
         answers={PROBE: (Answer(lookup),)},
     )
     return attrs.evolve(base, **changes)
