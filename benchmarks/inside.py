@@ -17,8 +17,7 @@ from benchmarks.options import parse
 from benchmarks.page import as_table, write_docs
 from benchmarks.rows import ROWS
 from benchmarks.worlds import SCRATCH, Effort
-from hostrouting.cli.output import complain, say
-from hostrouting.cli.page import dim
+from hostrouting.cli.output import complain, dim, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from benchmarks.charts import growth_svg
-from hostrouting.cli.page import bad, dim, good, head
+from hostrouting.cli.output import bad, dim, good, head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -92,8 +92,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
-    common = Parser(add_help=False, formatter_class=Help)
-    common.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=_VERBOSE)
     made = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog=prog)
     for name, word in words.items():
         explained = inspect.getdoc(word.run) or ""
@@ -102,10 +100,10 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
             name,
             help=f"{clause[:1].lower()}{clause[1:]}",
             description=explained,
-            parents=[common],
             allow_abbrev=False,
             formatter_class=Help,
         )
+        below.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=_VERBOSE)
         for add in word.takes:
             add(below)
         if word.is_followed:

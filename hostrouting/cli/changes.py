@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.cli.page import bad, dim, good
+from hostrouting.cli.output import bad, dim, good
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import phases
 from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
-from hostrouting.cli.output import columns, complain, page_text, say
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_task, say_as_asked, say_json
+from hostrouting.cli.output import columns, complain, say
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, page_text, run_task, say_as_asked, say_json
 from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import RouteError
 from hostrouting.model.parsing import parse_address, reserved_block

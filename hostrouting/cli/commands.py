@@ -31,9 +31,9 @@ def demo(options: argparse.Namespace, host: Host) -> int:
     Where namespaces are refused, the same on a kernel in memory.
     """
     del host  # the demo makes its own
-    from hostrouting.cli import demo
+    import subprocess
 
-    return demo.run_apart(options.output)
+    return subprocess.run([sys.executable, "-m", "hostrouting.cli.demo", options.output], check=False).returncode
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:

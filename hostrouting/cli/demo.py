@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -24,8 +23,7 @@ from hostrouting.boot.fake_systemd import FakeSystemd
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.cli.changes import routes_text
-from hostrouting.cli.output import columns, complain, say
-from hostrouting.cli.page import bad, dim, good, head
+from hostrouting.cli.output import bad, columns, complain, dim, good, head, say
 from hostrouting.cli.report import overlap_text
 from hostrouting.config.overlap import RouteOverlap
 from hostrouting.config.routing import Config
@@ -48,11 +46,6 @@ _LOST_AFTER_SECONDS = 0.3
 _INDENT = "   "
 
 CONFIG = Config(route_overlap=RouteOverlap(["172.16.0.0/12", "10.96.0.0/12"], "STRICT"))
-
-
-def run_apart(output: str) -> int:
-    """Tell the story in a child process, and return its exit code."""
-    return subprocess.run([sys.executable, "-m", "hostrouting.cli.demo", output], check=False).returncode
 
 
 def main(output: str = "text") -> int:

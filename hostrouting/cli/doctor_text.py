@@ -6,12 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hostrouting.boot.examination import Severity
-from hostrouting.cli.output import page_text
-from hostrouting.cli.page import Row, bad, dim, good
+from hostrouting.cli.output import Row, bad, dim, good
+from hostrouting.cli.running import page_text
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-    from hostrouting.cli.page import Page
+    from hostrouting.cli.output import Page
     from hostrouting.doctor.examine import DoctorReport
 
 _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNOWN: bad("?")}

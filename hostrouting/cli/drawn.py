@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from hostrouting.cli.page import Row
+from hostrouting.cli.output import Row
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
     from rich.progress import Progress
 
-    from hostrouting.cli.page import Page
+    from hostrouting.cli.output import Page
 
 PICTURE_COLUMNS = 100
 _LEAST_COLUMNS = 40

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import phases
 from hostrouting.cli.arguments import parse
 from hostrouting.cli.options import UsageError
-from hostrouting.cli.output import complain, say
-from hostrouting.cli.page import bad
+from hostrouting.cli.output import bad, complain, say
 from hostrouting.cli.running import EXIT_FAILURE
 from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
+    import logging
+    from collections.abc import Iterator, Sequence
 
     from hostrouting.boot.host import Host
 
@@ -41,8 +40,12 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     try:
         options = parse(words)
         failed = options.failed
-        with _told_all() if options.verbose else nullcontext():
-            code: int = options.run(options, _this_host() if host is None else host)
+        if host is None:
+            from hostrouting.boot.host import Host
+
+            host = Host()
+        with _logged_to_stderr() if options.verbose else nullcontext():
+            code: int = options.run(options, host)
             return code
     except (UsageError, HostRoutingError, phases.Cancelled) as error:
         # A monitoring daemon expects an answer of its own kind, whatever is wrong.
@@ -57,16 +60,33 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
         return end.code if isinstance(end.code, int) else _EXIT_USAGE
 
 
-def _this_host() -> Host:
-    from hostrouting.boot.host import Host
-
-    return Host()
+# What `phases` tells of a task.
+_DATA = ("task", "path", "status", "duration", "error")
 
 
-def _told_all() -> AbstractContextManager[None]:
-    from hostrouting.cli.verbose import logged_to_stderr
+@contextmanager
+def _logged_to_stderr() -> Iterator[None]:
+    """``--verbose``: show each record of a task, with its data, until the end of the block."""
+    import logging
 
-    return logged_to_stderr()
+    class ExtraFormatter(logging.Formatter):
+        """Appends the data of a wide record, ``path=…``."""
+
+        def format(self, record: logging.LogRecord) -> str:
+            data = {key: value for key in _DATA if (value := getattr(record, key, None)) is not None}
+            return " ".join([super().format(record), *(f"{key}={value}" for key, value in data.items())])
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(ExtraFormatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("phases")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def _fail_for_nagios(error: BaseException) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostrouting.cli.page import Row, bad, dim, good, head
+from hostrouting.cli.output import Row, bad, dim, good, head
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 if TYPE_CHECKING:
-    from hostrouting.cli.page import Page
+    from hostrouting.cli.output import Page
     from hostrouting.overlap.explanation import Explanation, LookupWay, Step
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from hostrouting.cli.output import complain
-from hostrouting.cli.page import bad
+from hostrouting.cli.output import bad, complain
 from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import SECTION, Config, read_config
 from hostrouting.config.schema import each

@@ -1,41 +1,48 @@
-"""Where output goes, and what of it: only a terminal gets to see colours."""
+"""What pages for people are made of; and where output goes: only a terminal gets to see colours."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, TextIO
-
-from hostrouting.cli.page import Row
-
-if TYPE_CHECKING:
-    from hostrouting.cli.page import Page
+from typing import NamedTuple, TextIO
 
 
-def page_text(page: Page, width: int | None) -> str:
-    """A page as lines with colours.
+class Row(NamedTuple):
+    """A row of a table; rows of one page are aligned.
 
     Args:
-        page: lines and rows.
-        width: how many columns a terminal has; None: it is for a pipe, where no paragraph is broken.
-
-    Returns:
-        The lines; rows are aligned.
+        mark: one character.
+        label: what it is about.
+        said: paragraphs.
     """
-    if width is not None:
-        from hostrouting.cli.drawn import draw
 
-        return draw(page, width)
-    label = max((len(item.label) for item in page if isinstance(item, Row)), default=0)
-    lines: list[str] = []
-    for item in page:
-        if isinstance(item, Row):
-            lines.append(f"{item.mark} {item.label:{label}}  {item.said[0]}")
-            lines += [f"  {'':{label}}  {said}" for said in item.said[1:]]
-        else:
-            lines.append(item)
-    return "\n".join(lines)
+    mark: str
+    label: str
+    said: list[str]
+
+
+Page = list[str | Row]
+
+
+def good(text: str) -> str:
+    """As it should be."""
+    return f"\x1b[32m{text}\x1b[0m"
+
+
+def bad(text: str) -> str:
+    """Wrong."""
+    return f"\x1b[31m{text}\x1b[0m"
+
+
+def dim(text: str) -> str:
+    """By the way."""
+    return f"\x1b[2m{text}\x1b[0m"
+
+
+def head(text: str) -> str:
+    """A heading."""
+    return f"\x1b[1m{text}\x1b[0m"
 
 
 def columns(stream: TextIO | None) -> int | None:

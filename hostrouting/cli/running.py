@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import phases
-from hostrouting.cli.output import complain, say
+from hostrouting.cli.output import Row, complain, say
 from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.progress import Progress
+
+    from hostrouting.cli.output import Page
 
 EXIT_FAILURE = 1
 EXIT_CHECK_UNKNOWN = 2
@@ -40,6 +42,31 @@ def say_as_asked(options: argparse.Namespace, document: object, text: str) -> No
         say_json(document)
     else:
         say(text)
+
+
+def page_text(page: Page, width: int | None) -> str:
+    """A page as lines with colours.
+
+    Args:
+        page: lines and rows.
+        width: how many columns a terminal has; None: it is for a pipe, where no paragraph is broken.
+
+    Returns:
+        The lines; rows are aligned.
+    """
+    if width is not None:
+        from hostrouting.cli.drawn import draw
+
+        return draw(page, width)
+    label = max((len(item.label) for item in page if isinstance(item, Row)), default=0)
+    lines: list[str] = []
+    for item in page:
+        if isinstance(item, Row):
+            lines.append(f"{item.mark} {item.label:{label}}  {item.said[0]}")
+            lines += [f"  {'':{label}}  {said}" for said in item.said[1:]]
+        else:
+            lines.append(item)
+    return "\n".join(lines)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
 from hostrouting import Finding, Note, OverlapMode
-from hostrouting.cli.strips import answer_of
+from hostrouting.cli.report import answer_of
 from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, OverlapReport, Segment, Verdict
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.parts import FileChange
 from hostrouting.cli.azure import load_networking
 from hostrouting.cli.changes import boot_lines, diff_lines
-from hostrouting.cli.output import say
-from hostrouting.cli.page import bad, dim, good
+from hostrouting.cli.output import bad, dim, good, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.text import clean
 

@@ -9,7 +9,7 @@ from hostrouting.azure.vnet.parse import parse_pod_rule
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.cli.azure import load_networking
-from hostrouting.cli.page import bad, dim, good
+from hostrouting.cli.output import bad, dim, good
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean

@@ -18,8 +18,7 @@ from drawn import of_terminal, report, segment, strip
 import phases
 from hostrouting import Config, Host, Layout, Note, RouteOverlap
 from hostrouting.cli.output import columns, say
-from hostrouting.cli.report import overlap_text
-from hostrouting.cli.strips import Answer, Paint, answer_of, cells, legend
+from hostrouting.cli.report import Answer, Paint, answer_of, cells, legend, overlap_text
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, Segment

@@ -12,8 +12,7 @@ from drawn import of_terminal, report
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.cli.report import overlap_picture, overlap_text
-from hostrouting.cli.strips import Answer, answer_of, cells, legend
+from hostrouting.cli.report import Answer, answer_of, cells, legend, overlap_picture, overlap_text
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, Segment
 
