@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.model.prefixes import Prefix
+    from hostrouting.overlap.coverage import Tile
 
 
 # What it costs to leave out addresses that could be covered: more than any number of prefixes.
@@ -186,3 +187,34 @@ class _Trie:
 
 def _size(length: int) -> int:
     return 1 << (32 - length)
+
+
+class Neighbours:
+    """Own and broadcast addresses, which are noted: they count as part of the failures beside them.
+
+    Args:
+        tiles: theirs.
+    """
+
+    def __init__(self, tiles: Iterable[Tile]) -> None:
+        self._by_first = {tile.first: tile for tile in tiles}
+        self._by_last = {tile.last: tile for tile in self._by_first.values()}
+
+    def around(self, failing: Iterable[Tile]) -> list[IPv4Network]:
+        """Where a failure is, in a few prefixes."""
+        pieces: dict[int, Piece] = {}
+        for tile in failing:
+            pieces[tile.first] = Piece(tile.first, tile.last, is_target=True)
+            for each in self._beside(tile):
+                pieces.setdefault(each.first, Piece(each.first, each.last, is_target=False))
+        return fewest_prefixes([pieces[first] for first in sorted(pieces)])
+
+    def _beside(self, tile: Tile) -> Iterator[Tile]:
+        """Those that lead up to some addresses without a gap, and those that lead on."""
+        first, last = tile.first, tile.last
+        while before := self._by_last.get(first - 1):
+            yield before
+            first = before.first
+        while behind := self._by_first.get(last + 1):
+            yield behind
+            last = behind.last

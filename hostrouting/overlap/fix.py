@@ -28,10 +28,9 @@ from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.model.rules import RuleAction
 from hostrouting.model.text import shortened
-from hostrouting.overlap.cover import Piece, fewest_prefixes
+from hostrouting.overlap.cover import Neighbours, Piece, fewest_prefixes
 from hostrouting.overlap.coverage import networks_of
 from hostrouting.overlap.findings import Remedy, Unmendable
-from hostrouting.overlap.judge import Neighbours
 from hostrouting.overlap.reading import own_subnets
 from hostrouting.overlap.wording import decided_by, ways_past
 from hostrouting.routes.plan import plan_routes

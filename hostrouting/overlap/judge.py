@@ -18,7 +18,7 @@ from hostrouting.model.links import is_like
 from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.text import shortened
-from hostrouting.overlap.cover import Piece, fewest_prefixes
+from hostrouting.overlap.cover import Neighbours
 from hostrouting.overlap.coverage import networks_of
 from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, Note, NoteKind, Segment
 from hostrouting.overlap.reading import pending_devs
@@ -234,37 +234,6 @@ def judge(
                 notes.append(_note(expected, group, reading))
         notes += _foreseen(expected.cidr, foreseen.get(numbers(expected.cidr), ()), reading, found)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
-
-
-class Neighbours:
-    """Own and broadcast addresses, which are noted: they count as part of the failures beside them.
-
-    Args:
-        tiles: theirs.
-    """
-
-    def __init__(self, tiles: Iterable[Tile]) -> None:
-        self._by_first = {tile.first: tile for tile in tiles}
-        self._by_last = {tile.last: tile for tile in self._by_first.values()}
-
-    def around(self, failing: Iterable[Tile]) -> list[IPv4Network]:
-        """Where a failure is, in a few prefixes."""
-        pieces: dict[int, Piece] = {}
-        for tile in failing:
-            pieces[tile.first] = Piece(tile.first, tile.last, is_target=True)
-            for each in self._beside(tile):
-                pieces.setdefault(each.first, Piece(each.first, each.last, is_target=False))
-        return fewest_prefixes([pieces[first] for first in sorted(pieces)])
-
-    def _beside(self, tile: Tile) -> Iterator[Tile]:
-        """Those that lead up to some addresses without a gap, and those that lead on."""
-        first, last = tile.first, tile.last
-        while before := self._by_last.get(first - 1):
-            yield before
-            first = before.first
-        while behind := self._by_first.get(last + 1):
-            yield behind
-            last = behind.last
 
 
 def _finding(
