@@ -55,7 +55,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     is_waiting = recorded is None and options.output != "nagios"
     result = _judge(config if is_waiting else config.without_waits(), on.routes)
     if options.output == "nagios":
-        from hostrouting.cli.nagios import nagios
+        from hostrouting.cli.report import nagios
 
         code, line = nagios(result)
         say(line)

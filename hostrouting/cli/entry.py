@@ -90,7 +90,7 @@ def _logged_to_stderr() -> Iterator[None]:
 
 
 def _fail_for_nagios(error: BaseException) -> int:
-    from hostrouting.cli.nagios import nagios_unknown
+    from hostrouting.cli.report import nagios_unknown
 
     said = f"stopped: {error.reason}" if isinstance(error, phases.Cancelled) else str(error)
     code, line = nagios_unknown(said.splitlines()[-1] if isinstance(error, UsageError) else said)

@@ -1,4 +1,4 @@
-"""Checks as pages for people, each CIDR a strip of coloured cells; the words of a check are ``overlap.wording``'s."""
+"""Checks told: as pages for people, each CIDR a strip of coloured cells, and as a monitoring plugin's line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting.cli.output import Row, bad, dim, good, head
 from hostrouting.cli.running import page_text
+from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
@@ -292,3 +293,52 @@ def _words(devs: Sequence[str], meaning: str) -> str:
     rest = len(devs) - _NAMES
     names = ",".join(devs[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")
     return f"{names} {meaning}".lstrip()
+
+
+# --- for a monitoring daemon -----------------------------------------------------------------------------------------
+
+_OK, _WARNING, _CRITICAL, _UNKNOWN = range(4)
+_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+
+# Daemons in between (NRPE, NSCA) cut what is longer, and the performance data stands at the end.
+_TEXT_CHARACTERS = 400
+
+
+def nagios(report: OverlapReport) -> tuple[int, str]:
+    """A check for a monitoring daemon: one line with performance data, and an exit code.
+
+    Source: the Monitoring Plugins' development guidelines (https://www.monitoring-plugins.org/doc/guidelines.html).
+
+    Args:
+        report: what was found.
+
+    Returns:
+        The exit code (0 ok, 1 failures in WARN, 2 failures in STRICT, 3 nothing could be judged), and a line: status,
+        what fails, and behind ``|`` how many CIDRs fail of how many.
+    """
+    if not report.cidrs:
+        return nagios_unknown("no CIDRs are expected: there is nothing to check")
+    if report.verdict is Verdict.UNKNOWN:
+        return nagios_unknown(f"nothing could be judged: {report.reason}")
+    is_strict = report.mode is OverlapMode.STRICT
+    cidrs, failing = set(report.cidrs), {finding.cidr for finding in report.findings}
+    status, said = _OK, f"{len(cidrs)} expected CIDRs leave by {','.join(report.default_devs)}"
+    if failing:
+        status = _CRITICAL if is_strict else _WARNING
+        rest = len(report.findings) - 1
+        said = f"{len(failing)} of {len(cidrs)} expected CIDRs fail: {report.findings[0].message}"
+        said += f"; and {rest} more" if rest else ""
+    # A range of 0: anything else alerts. Only the threshold that can be reached is named.
+    thresholds = ";0" if is_strict else "0;"
+    return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{len(cidrs)}"
+
+
+def nagios_unknown(reason: str) -> tuple[int, str]:
+    """The same of a check that couldn't be made."""
+    return _UNKNOWN, _text(_UNKNOWN, reason)
+
+
+def _text(status: int, said: str) -> str:
+    line = " ".join(clean(said).split()).replace("|", "/")
+    cut = line if len(line) <= _TEXT_CHARACTERS else f"{line[: _TEXT_CHARACTERS - 1]}…"
+    return f"HOSTROUTING {_WORDS[status]} - {cut}"
