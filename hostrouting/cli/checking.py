@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import StaticRoute
-    from hostrouting.doctor.examine import DoctorReport
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.routes import Route
-    from hostrouting.overlap.explanation import Explanation
     from hostrouting.overlap.findings import OverlapReport
 
 
@@ -78,9 +76,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
 def _judge(config: Config, backend: RouteBackend, nameservers: Sequence[IPv4Address] = ()) -> OverlapReport:
     from hostrouting.overlap.check import check_overlap
 
-    task = phases.task("check")(lambda scope: check_overlap(config, backend, scope, nameservers=nameservers))
-    result: OverlapReport = run_task(task)
-    return result
+    return run_task(phases.task("check")(lambda scope: check_overlap(config, backend, scope, nameservers=nameservers)))
 
 
 def _has_more_to_install(config: Config, on: Host) -> bool:
@@ -136,8 +132,7 @@ def explain(options: argparse.Namespace, host: Host) -> int:
     address = _unicast(options.address)
     overlap = (load(options, host) if has_config(options, host) else Config()).route_overlap
     on, _ = asked_host(options, host)
-    task = phases.task("explain")(lambda scope: follow(address, overlap, on.routes, scope))
-    found: Explanation | None = run_task(task)
+    found = run_task(phases.task("explain")(lambda scope: follow(address, overlap, on.routes, scope)))
     if found is None:
         complain("hostrouting: table main has no default route, so there is no interface to compare with")
         return EXIT_CHECK_UNKNOWN
@@ -241,7 +236,7 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
     config = load(options, host) if is_there else None
     more = neighbours.examinations(options, host, has_config=is_there)
-    report: DoctorReport = run_task(
+    report = run_task(
         phases.task("doctor")(lambda scope: examine(host, config, more=more, config_name=name, scope=scope))
     )
     say_as_asked(options, report.to_json(), doctor_text(report, width=columns(sys.stdout)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import phases
 from hostrouting.cli.output import Row, complain, say
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
     from hostrouting.cli.output import Page
 
+T = TypeVar("T")
+
 EXIT_FAILURE = 1
 EXIT_CHECK_UNKNOWN = 2
 EXIT_PLAN_CHANGES = 2
 
 
-def run_task(task: phases.Task[Any]) -> Any:
+def run_task(task: phases.Task[T]) -> T:
     """Run a task that signals end, telling what it waits for, and return its result."""
     scope = phases.CancelScope()
     with cancelled_by_signals(scope):
