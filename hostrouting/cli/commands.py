@@ -12,7 +12,7 @@ import phases
 from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import asked_host, load, read
 from hostrouting.cli.output import columns, complain, say
-from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_json
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked, say_json
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import UnitError
 
@@ -107,11 +107,9 @@ def plan(options: argparse.Namespace, host: Host) -> int:
         boot = plan_boot(config, on)
         _warn_without_consumer(config, on)
         next_start = neighbours.as_probes_allow(next_start, on)
-    if options.output == "json":
-        document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
-        say_json(document | {"nextStart": next_start.to_json()})
-    else:
-        say(plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds))
+    document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
+    text = plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds)
+    say_as_asked(options, document | {"nextStart": next_start.to_json()}, text)
     is_done = plan.is_empty and missing is None and (boot is None or boot.is_empty)
     return 0 if is_done else EXIT_PLAN_CHANGES
 
