@@ -10,14 +10,16 @@ from __future__ import annotations
 import errno as errnos
 from functools import cached_property
 from ipaddress import IPv4Address
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel.nexthops import selected
+from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP, matches
 from hostrouting.model.links import Hardware
+from hostrouting.model.prefixes import PrefixIndex, numbers
 from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from hostrouting.model.links import Address, Link
+    from hostrouting.model.prefixes import Prefix
     from hostrouting.model.routes import NextHop
 
 BROADCAST = IPv4Address("255.255.255.255")
@@ -107,6 +110,7 @@ class Fib:
         self.rules = list(rules)
         self.routes = tuple(routes)
         self._addresses = addresses
+        self._sources = Sources(addresses)
         self._links = links
         self._groups = {link.name: link.group for link in links}
         # What this host sends comes in by its loopback, which may be renamed as any interface.
@@ -125,6 +129,10 @@ class Fib:
     def addresses(self) -> Sequence[Address]:
         """Of the host, in the kernel's order."""
         return self._addresses
+
+    def sources(self) -> Sources:
+        """What packets get where nobody chooses one."""
+        return self._sources
 
     # --- one table ---------------------------------------------------------------------------------------------
 
@@ -173,20 +181,46 @@ class Fib:
         Yields:
             A rule and the longest match in its table, if it names one that has any; the last pair decides.
         """
-        for rule, is_met, found in self.come_by(flow, own=own):
+        for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address), own=own):
             if is_met and rule.action not in (RuleAction.NOP, RuleAction.GOTO):
                 yield rule, found
 
-    def come_by(self, flow: Flow, *, own: str | None = None) -> Iterator[tuple[Rule, bool, Route | None]]:
+    def _rules_around(self, address: IPv4Address) -> Sequence[int]:
+        """The positions of the rules that aren't for other destinations alone."""
+        prefixes = self._destinations.around((int(address), 32))
+        return sorted(chain(self._by_destination[None], *(self._by_destination[prefix] for prefix in prefixes)))
+
+    @cached_property
+    def _destinations(self) -> PrefixIndex:
+        return PrefixIndex(prefix for prefix in self._by_destination if prefix is not None)
+
+    @cached_property
+    def _by_destination(self) -> dict[Prefix | None, list[int]]:
+        """The positions of rules for a prefix; None: of all others."""
+        positions: dict[Prefix | None, list[int]] = {None: []}
+        for position, rule in enumerate(self.rules):
+            prefix = None if rule.destination is None or rule.is_inverted else numbers(rule.destination)
+            positions.setdefault(prefix, []).append(position)
+        return positions
+
+    def come_by(
+        self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
+    ) -> Iterator[tuple[Rule, bool, Route | None]]:
         """The same with the rules that it doesn't meet, and those that lead to no table.
+
+        Args:
+            flow: what is looked up.
+            positions: of the rules to try; None: of all.
+            own: as for ``asked``.
 
         Yields:
             A rule, whether it is met, and the longest match in its table.
         """
-        position = 0
-        while position < len(self.rules):
+        next_ = 0
+        for position in range(len(self.rules)) if positions is None else positions:
+            if position < next_:
+                continue
             rule = self.rules[position]
-            position += 1
             is_met = matches(
                 rule, flow.address, flow.source, protocol=flow.protocol, oif=flow.oif, loopback=self.loopback
             )
@@ -198,7 +232,7 @@ class Fib:
                 # The target may be gone; then the rule does nothing. The kernel refuses one that lies behind
                 # (fib_nl2rule); a recording may have one all the same, and must not lead in circles.
                 target = (at for at, each in enumerate(self.rules) if each.preference == rule.goto)
-                position = max(position, next(target, 0))
+                next_ = next(target, 0)
                 continue
             if rule.action is not RuleAction.TO_TABLE:
                 return
@@ -268,17 +302,17 @@ class Fib:
 
     def _is_own(self, source: IPv4Address) -> bool:
         """Whether an address is this host's: one of a device, or else one that table local calls so (ip_dev_find)."""
-        if any(address.local == source for address in self.addresses()):
-            return True
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
-        return found is not None and found.type is RouteType.LOCAL
+        if found is not None and found.type is RouteType.LOCAL:
+            return True
+        return any(address.local == source for address in self.addresses())
 
     def _leaves_with_loopback_source(self, route: Route, flow: Flow) -> bool:
         hop = self.hop(route, flow)
         if hop is None or hop.dev == self.loopback:
             return False
         chosen = flow.source if flow.source != NO_SOURCE else route.source
-        source = chosen or selected(hop, route.scope, self.addresses())
+        source = chosen or self.sources().by_hop(hop, route.scope)
         return source is not None and source.is_loopback
 
     # --- what the kernel would do ------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ net.ipv4.nexthop_compat_mode is 0. A route whose object discards is shown as one
 
 from __future__ import annotations
 
+from functools import cache
 from ipaddress import IPv4Address
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import attrs
@@ -14,7 +16,7 @@ import attrs
 from hostrouting.model.routes import RouteType, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from hostrouting.model.links import Address
     from hostrouting.model.routes import NextHop, NexthopObject, Route
@@ -51,39 +53,50 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
 
 
-def sources(route: Route, addresses: Sequence[Address]) -> tuple[IPv4Address, ...]:
-    """The sources that packets by an entry get: of several hops each has its own (fib_result_prefsrc).
-
-    A look-up would tell of one of them only: that of the hop which it happens to choose.
+class Sources:
+    """The sources that a host's packets get where nobody chooses one.
 
     Args:
-        route: the entry that wins.
-        addresses: of the host, in the kernel's order.
-
-    Returns:
-        Each once; none if it isn't a unicast entry, or there is no address to choose.
+        addresses: of the host, in the kernel's order, which is that of the interfaces.
     """
-    if route.type is not RouteType.UNICAST:
-        return ()
-    if route.source is not None:
-        return (route.source,)
-    found = (selected(hop, route.scope, addresses) for hop in route.hops if not hop.is_dead)
-    return tuple(dict.fromkeys(source for source in found if source is not None))
 
+    def __init__(self, addresses: Iterable[Address]) -> None:
+        self._primary: dict[str, list[Address]] = {}
+        for address in addresses:
+            if not address.is_secondary:
+                self._primary.setdefault(address.dev, []).append(address)
+        self.by_hop = cache(self._by_hop)
 
-def selected(hop: NextHop, scope: int, addresses: Sequence[Address]) -> IPv4Address | None:
-    """The source by a hop (inet_select_addr): of its interface, the gateway's subnet first; else of any other.
+    def of(self, route: Route) -> tuple[IPv4Address, ...]:
+        """The sources that packets by an entry get: of several hops each has its own (fib_result_prefsrc).
 
-    Args:
-        hop: of an entry that names no source itself.
-        scope: the entry's.
-        addresses: of the host, in the kernel's order.
-    """
-    primary = [address for address in addresses if not address.is_secondary]
-    own = [address for address in primary if address.dev == hop.dev and address.scope <= scope]
-    if isinstance(hop.gateway, IPv4Address):
-        for address in own:
-            if hop.gateway in address.network:
-                return address.local
-    others = (each for each in primary if each.scope != Scope.LINK and each.scope <= scope)
-    return next((each.local for each in (*own, *others)), None)
+        A look-up would tell of one of them only: that of the hop which it happens to choose.
+
+        Args:
+            route: the entry that wins.
+
+        Returns:
+            Each once; none if it isn't a unicast entry, or there is no address to choose.
+        """
+        if route.type is not RouteType.UNICAST:
+            return ()
+        if route.source is not None:
+            return (route.source,)
+        found = (self.by_hop(hop, route.scope) for hop in route.hops if not hop.is_dead)
+        return tuple(dict.fromkeys(source for source in found if source is not None))
+
+    def _by_hop(self, hop: NextHop, scope: int) -> IPv4Address | None:
+        """The source by a hop (inet_select_addr): of its interface, the gateway's subnet first; else of any other.
+
+        Args:
+            hop: of an entry that names no source itself.
+            scope: the entry's.
+        """
+        own = [address for address in self._primary.get(hop.dev or "", ()) if address.scope <= scope]
+        if isinstance(hop.gateway, IPv4Address):
+            for address in own:
+                if hop.gateway in address.network:
+                    return address.local
+        primary = chain.from_iterable(self._primary.values())
+        others = (each for each in primary if each.scope != Scope.LINK and each.scope <= scope)
+        return next((each.local for each in chain(own, others)), None)

@@ -187,7 +187,7 @@ class SnapshotBackend(WholeTables):
                 f"{_UNTOLD} whether tables local and main are one, which decides about {address}; {_RECORD}"
             )
         route = found.route
-        if route is None or not (tied := _tied_with(route, self._defaults)):
+        if route is None or not (tied := _tied_with(route, self._defaults.get(route.table, ()))):
             return found
         if self.snapshot.default not in tied:
             what = f"which of {len(tied)} default routes of metric {route.metric} is taken"
@@ -203,8 +203,12 @@ class SnapshotBackend(WholeTables):
         return [Fib(known.rules, known.routes, known.addresses, links=known.links, is_merged=each) for each in merged]
 
     @cached_property
-    def _defaults(self) -> list[Route]:
-        return [route for route in self.snapshot.routes if route.destination.prefixlen == 0]
+    def _defaults(self) -> dict[int, list[Route]]:
+        found: dict[int, list[Route]] = {}
+        for route in self.snapshot.routes:
+            if route.destination.prefixlen == 0:
+                found.setdefault(route.table, []).append(route)
+        return found
 
     # --- writing -----------------------------------------------------------------------------------------------
 

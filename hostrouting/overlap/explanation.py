@@ -13,7 +13,7 @@ import attrs
 
 from hostrouting.config.schema import json_key
 from hostrouting.kernel.fib import Flow
-from hostrouting.kernel.nexthops import sources
+from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, why_unmet
 from hostrouting.model.routes import RouteType, Table, word_of
 from hostrouting.model.rules import RuleAction
@@ -151,7 +151,7 @@ def explain(
         return LookupWay(
             answer,
             steps=tuple(_steps(fib, address, source or NO_SOURCE, is_tcp=answer.is_tcp)),
-            sources=sources(told.route, reading.addresses) if told.route is not None and source is None else (),
+            sources=Sources(reading.addresses).of(told.route) if told.route is not None and source is None else (),
             kind=outcome.kind,
             devs=outcome.devs,
             route=outcome.route,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel.default_route import default_route
-from hostrouting.kernel.nexthops import sources
+from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
@@ -180,13 +180,14 @@ def ask(
     """
     has_source = any(rule.source is not None for rule in rules)
     has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
+    sources = Sources(own)
     found: dict[IPv4Address, list[Answer]] = {address: [] for address in addresses}
     for is_tcp in (False, True) if has_protocol else (False,):
         by_source: dict[IPv4Address, list[IPv4Address]] = {}
         for lookup in look_up(addresses, is_tcp=is_tcp):
             found[lookup.address].append(Answer(lookup, None, is_tcp))
             if has_source and lookup.route is not None:
-                for source in sources(lookup.route, own):
+                for source in sources.of(lookup.route):
                     by_source.setdefault(source, []).append(lookup.address)
         for source, asked in by_source.items():
             for lookup in look_up(asked, source=source, is_tcp=is_tcp):

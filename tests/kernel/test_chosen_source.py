@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nightly import by_day
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.kernel.nexthops import sources
+from hostrouting.kernel.nexthops import Sources
 from hostrouting.model.routes import RouteType
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_the_computed_source_is_the_one_that_the_kernel_chooses(commands: list[s
     for answer in kernel.lookup(ASKED):
         if answer.route is None or answer.route.type is not RouteType.UNICAST:
             continue
-        computed, source = sources(answer.route, addresses), chosen[answer.address]
+        computed, source = Sources(addresses).of(answer.route), chosen[answer.address]
         if sum(not hop.is_dead for hop in answer.route.hops) == 1:
             assert computed == (() if source is None else (source,)), str(answer.route)
         else:  # a plain look-up tells of one of the hops

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rtnetlink.constants import RefusedError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.links import Address, Hardware, Link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from ipaddress import IPv4Network
+    from collections.abc import Callable, Iterator, Sequence
+    from ipaddress import IPv4Address, IPv4Network
 
     from hostrouting.model.routes import Route
 
@@ -76,6 +77,14 @@ class Net(Fib):
     def addresses(self) -> tuple[Address, ...]:
         """Of the devices by their index."""
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
+
+    def sources(self) -> Sources:
+        """Those of now: addresses come and go."""
+        return Sources(self.addresses())
+
+    def _rules_around(self, _: IPv4Address) -> Sequence[int]:
+        """All: rules come and go."""
+        return range(len(self.rules))
 
     def there(self, route: Route) -> list[Route]:
         """The entries of a route's table for its destination, to be changed in place; none without that table."""
