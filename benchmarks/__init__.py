@@ -7,8 +7,8 @@ verified each time. So ratios can be relied upon, and compared between machines;
 
     __main__   asks for a place where scripts can run without harm, and goes there
     inside     what is measured there, in which order
-    rows       boot.py, backend.py, checking.py, starting.py: section by section what is compared with what
-    growth     how the cost grows with the number of routes, of CIDRs, and with the FIB
+    rows       boot.py, backend.py, checking.py, growth.py, starting.py: section by section what is compared with what
+    growth     how the cost grows with the number of routes, of CIDRs, with the FIB, and with a host
     figures    what was measured, as values and as JSON
     page       as a table for a terminal, and as docs/performance.md
     charts     as pictures

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import backend, boot, checking, starting
+from benchmarks import backend, boot, checking, growth, starting
 
 __all__ = ["ROWS"]
 
-ROWS = tuple(sorted((*boot.ROWS, *backend.ROWS, *checking.ROWS, *starting.ROWS), key=lambda row: row.most is None))
+_ALL = (*boot.ROWS, *backend.ROWS, *checking.ROWS, *growth.ROWS, *starting.ROWS)
+ROWS = tuple(sorted(_ALL, key=lambda row: row.most is None))

@@ -1,0 +1,31 @@
+"""Twice the host costs a check twice the calls: nothing is walked through for each of many. No time is judged."""
+
+from __future__ import annotations
+
+import cProfile
+
+import pytest
+
+import phases
+from benchmarks.growth import HOSTS
+from hostrouting import Config
+from hostrouting.config.overlap import RouteOverlap
+from hostrouting.kernel.recording import SnapshotBackend
+from hostrouting.overlap.check import check_overlap
+
+
+def calls_of_a_check(name: str, size: int) -> int:
+    _, make = HOSTS[name]
+    host = make(size)
+    backend = SnapshotBackend(host.record())
+    config = Config(route_overlap=RouteOverlap(host.cidrs, foreseen=host.foreseen))
+    profile = cProfile.Profile()
+    report = profile.runcall(check_overlap, config, backend, phases.CancelScope())
+    assert len(report.notes) + len(report.remedy.routes) + len(report.remedy.unmendable) >= size
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_check_of_a_host_of_twice_the_size_makes_twice_the_calls(name: str) -> None:
+    calls_of_a_check(name, 1)  # what is made once, however large the host
+    assert calls_of_a_check(name, 160) < 2.15 * calls_of_a_check(name, 80)
