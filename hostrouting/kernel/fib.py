@@ -187,21 +187,16 @@ class Fib:
 
     def _rules_around(self, address: IPv4Address) -> Sequence[int]:
         """The positions of the rules that aren't for other destinations alone."""
-        prefixes = self._destinations.around((int(address), 32))
-        return sorted(chain(self._by_destination[None], *(self._by_destination[prefix] for prefix in prefixes)))
+        index, positions = self._by_destination
+        return sorted(chain.from_iterable(positions[prefix] for prefix in index.around((int(address), 32))))
 
     @cached_property
-    def _destinations(self) -> PrefixIndex:
-        return PrefixIndex(prefix for prefix in self._by_destination if prefix is not None)
-
-    @cached_property
-    def _by_destination(self) -> dict[Prefix | None, list[int]]:
-        """The positions of rules for a prefix; None: of all others."""
-        positions: dict[Prefix | None, list[int]] = {None: []}
+    def _by_destination(self) -> tuple[PrefixIndex, dict[Prefix, list[int]]]:
+        positions: dict[Prefix, list[int]] = {}
         for position, rule in enumerate(self.rules):
-            prefix = None if rule.destination is None or rule.is_inverted else numbers(rule.destination)
+            prefix = (0, 0) if rule.destination is None or rule.is_inverted else numbers(rule.destination)
             positions.setdefault(prefix, []).append(position)
-        return positions
+        return PrefixIndex(positions), positions
 
     def come_by(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None

@@ -187,7 +187,8 @@ class SnapshotBackend(WholeTables):
                 f"{_UNTOLD} whether tables local and main are one, which decides about {address}; {_RECORD}"
             )
         route = found.route
-        if route is None or not (tied := _tied_with(route, self._defaults.get(route.table, ()))):
+        defaults = fib.tables.get(route.table, {}).get(0, {}).get(0, ()) if route is not None else ()
+        if route is None or not (tied := _tied_with(route, defaults)):
             return found
         if self.snapshot.default not in tied:
             what = f"which of {len(tied)} default routes of metric {route.metric} is taken"
@@ -201,14 +202,6 @@ class SnapshotBackend(WholeTables):
         are_plain = known.rules == KERNEL_RULES
         merged = [False] if not are_plain else [True, False] if known.is_merged is None else [known.is_merged]
         return [Fib(known.rules, known.routes, known.addresses, links=known.links, is_merged=each) for each in merged]
-
-    @cached_property
-    def _defaults(self) -> dict[int, list[Route]]:
-        found: dict[int, list[Route]] = {}
-        for route in self.snapshot.routes:
-            if route.destination.prefixlen == 0:
-                found.setdefault(route.table, []).append(route)
-        return found
 
     # --- writing -----------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ and cut nothing.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import attrs
@@ -62,23 +62,15 @@ class Tiling:
 
     tiles: Sequence[Tile]
 
-    @cached_property
-    def _firsts(self) -> list[int]:
-        return [tile.first for tile in self.tiles]
-
-    @cached_property
-    def _lasts(self) -> list[int]:
-        return [tile.last for tile in self.tiles]
-
-    def positions(self, prefix: Prefix) -> range:
-        """Where the tiles are that have an address in a prefix."""
+    def meeting(self, prefix: Prefix) -> Sequence[Tile]:
+        """The tiles that have an address in a prefix."""
         first, last = ends(prefix)
-        return range(bisect_left(self._lasts, first), bisect_right(self._firsts, last))
+        start = bisect_left(self.tiles, first, key=attrgetter("last"))
+        return self.tiles[start : bisect_right(self.tiles, last, key=attrgetter("first"))]
 
-    def of(self, network: IPv4Network) -> Sequence[Tile]:
-        """The tiles of one of the CIDRs, or of another network whose borders are cut at."""
-        positions = self.positions(numbers(network))
-        return self.tiles[positions.start : positions.stop]
+    def of(self, cidr: IPv4Network) -> Sequence[Tile]:
+        """The tiles of one of the CIDRs, or of a network that was looked into besides."""
+        return self.meeting(numbers(cidr))
 
 
 def tiling_of(

@@ -146,15 +146,15 @@ class Remedies:
 
     def of_all(self) -> tuple[Remedy, Fib]:
         """What mends all failures together, proven on the tables as they would be before it is told; and these."""
-        targets = {tile: above for group in self._targets.values() for tile, above in group.items()}
+        stakes = [(tile, self._stakes[tile.question]) for tile in self._tiles]
+        targets = {tile: stake.above for tile, stake in stakes if stake.above is not None}
         entries = self._entries(targets)
         mended = dict.fromkeys(
             first for entry in entries for first in self._mended_in(numbers(entry.destination), entry)
         )
-        stakes = [(tile, self._stakes[tile.question]) for tile in self._tiles]
         taken = "a route that isn't used has this very destination and metric: remove it"
         reasons = [(tile, stake.reason) for tile, stake in stakes if stake.reason]
-        reasons += [(tile, taken) for tile, stake in stakes if stake.above is not None and tile.first not in mended]
+        reasons += [(tile, taken) for tile in targets if tile.first not in mended]
         left: dict[tuple[tuple[str, ...], str], list[Tile]] = {}
         for tile, reason in reasons:
             left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
@@ -282,11 +282,12 @@ class Remedies:
             for length in [max(above + 1, shortest)]
             for end in (tile.first, tile.last)
         }
-        behind = 0
+        last = -1
         for prefix in sorted(widest):
-            found = self._reading.tiling.positions(prefix)
-            yield from self._tiles[max(behind, found.start) : found.stop]
-            behind = max(behind, found.stop)
+            for tile in self._reading.tiling.meeting(prefix):
+                if tile.first > last:
+                    yield tile
+                    last = tile.last
 
     def _entry(self, network: IPv4Network) -> StaticRoute:
         subnet, dev = self._subnet_of(network)
@@ -317,8 +318,7 @@ class Remedies:
         """The first address of each piece of a tile that an entry mends, of those in a prefix in or around it."""
         first, _ = inner = max(prefix, numbers(entry.destination), key=itemgetter(1))
         mended = []
-        for position in self._reading.tiling.positions(inner):
-            tile = self._tiles[position]
+        for tile in self._reading.tiling.meeting(inner):
             above = self._stakes[tile.question].above
             if above is not None and above < entry.destination.prefixlen:
                 mended.append(max(first, tile.first))
@@ -332,8 +332,7 @@ class Remedies:
         for address in reading.addresses:
             if address.dev not in reading.default.devs and address.network.prefixlen < 32:
                 neighbours.setdefault(address.network, []).append(address.dev)
-        servers = {server: (int(server), 32) for server in self._nameservers}
-        places = PrefixIndex([*map(numbers, neighbours), *servers.values()])
+        places = PrefixIndex([*map(numbers, neighbours), *((int(server), 32) for server in self._nameservers)])
         taken: dict[Prefix, list[str]] = {}
         for entry in entries:
             for place in places.meeting(numbers(entry.destination)):
@@ -348,7 +347,7 @@ class Remedies:
                 )
         for server in self._nameservers:
             now = self._fib.lookup(server).route
-            if now is not None and servers[server] in taken:
+            if now is not None and (int(server), 32) in taken:
                 yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
 
 
