@@ -188,7 +188,8 @@ class Fib:
     def _rules_around(self, address: IPv4Address) -> Sequence[int]:
         """The positions of the rules that aren't for other destinations alone."""
         index, positions = self._by_destination
-        return sorted(chain.from_iterable(positions[prefix] for prefix in index.around((int(address), 32))))
+        found = [positions[prefix] for prefix in index.around((int(address), 32))]
+        return found[0] if len(found) == 1 else sorted(chain.from_iterable(found))
 
     @cached_property
     def _by_destination(self) -> tuple[PrefixIndex, dict[Prefix, list[int]]]:

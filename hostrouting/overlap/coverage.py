@@ -44,12 +44,12 @@ class Tile:
     Args:
         first: the first address, as a number.
         last: the last one.
-        question: the address to ask the kernel about; tiles that share it share its answer.
+        question: the address to ask the kernel about; tiles that share it share its answer. It doesn't count in a hash.
     """
 
     first: int
     last: int
-    question: IPv4Address
+    question: IPv4Address = attrs.field(eq=False)
 
 
 @attrs.frozen
