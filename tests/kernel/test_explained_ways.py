@@ -7,10 +7,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from connecting import A_SOURCE_A_HOP, TCP_ONLY_CHOOSES, built, questions
 from hypothesis import HealthCheck, example, given, settings
 from leaving import Leaving
 from nightly import by_day
-from test_sockets_agree import A_SOURCE_A_HOP, TCP_ONLY_CHOOSES, built, questions
 
 import phases
 from hostrouting import RouteOverlap
@@ -19,7 +19,7 @@ from hostrouting.model.routes import RouteType
 from hostrouting.overlap.explanation import explain
 
 if TYPE_CHECKING:
-    from test_sockets_agree import Question
+    from connecting import Question
 
     from hostrouting.overlap.explanation import Explanation, LookupWay
 

@@ -12,6 +12,7 @@ import attrs
 import pytest
 from brute_force import Judge, Sort, default_route, fewest_prefixes, judged, live, sort_all
 from hypothesis import HealthCheck, given, settings
+from mending import changed, covered, failing, found, install
 from nightly import IS_NIGHTLY, by_day
 from node import build_node
 from scenario import play
@@ -29,18 +30,15 @@ from worlds import (
     questions,
 )
 
-import phases
-from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting import RouteError, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.findings import Remedy
-from hostrouting.tasks.install_routes import InstallRoutes
-from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from ipaddress import IPv4Address
 
     from hostrouting import OverlapReport
@@ -84,9 +82,7 @@ class Patient:
         return sort_all(self.kernel, judge, sorted(addresses))
 
     def apply(self, entries: Sequence[StaticRoute]) -> None:
-        config = Config(static_routes=StaticRoutes(enabled=bool(entries), routes=entries), wait_seconds=0)
-        host = Host(routes=self.kernel, units=FakeSystemd(), layout=Layout(self.root))
-        InstallRoutes(config, host=host).do(phases.CancelScope())
+        install(self.kernel, entries, self.root)
 
     def fewest_entries(self, targets: set[IPv4Address], before: dict[IPv4Address, Sort]) -> int | None:
         """How many prefixes cover addresses, each longer than what wins there; None where that isn't so simple."""
@@ -132,19 +128,6 @@ class Patient:
         return tuple(str(route) for route in self.kernel.routes() if route.is_connected)
 
 
-def failing(sorts: dict[IPv4Address, Sort]) -> set[IPv4Address]:
-    return {address for address, sort in sorts.items() if sort.is_failure or sort.more}
-
-
-def found(report: OverlapReport) -> set[IPv4Address]:
-    """What a check says fails; it is held to brute force elsewhere."""
-    return {address for finding in report.findings for part in finding.ranges for address in part}
-
-
-def covered(entries: Iterable[StaticRoute]) -> set[IPv4Address]:
-    return {address for entry in entries for address in entry.destination}
-
-
 def mend(patient: Patient, *, few: bool) -> None:
     """Apply the remedy, all of it and parts, and hold what becomes of every address to what was promised.
 
@@ -177,10 +160,7 @@ def mend(patient: Patient, *, few: bool) -> None:
     again, after = patient.check(), patient.sorts()
     assert failing(after) == hopeless, f"it still fails: {again.findings}"
     assert found(again) == hopeless
-    touched = covered(remedy.routes)
-    assert {a: s for a, s in after.items() if a not in touched} == {a: s for a, s in before.items() if a not in touched}
-    fine = {address: sort for address, sort in before.items() if not sort.is_failure}
-    assert {address: after[address] for address in fine} == fine
+    assert changed(remedy, before, after) == set()
     assert patient.connected() == connected
 
     for entry in remedy.routes[:1] if few else remedy.routes[:8]:

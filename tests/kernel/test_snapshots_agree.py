@@ -6,12 +6,11 @@ import json
 import re
 import subprocess
 from ipaddress import IPv4Address
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from asking import BY_HAND, recorded, recorded_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
@@ -21,7 +20,7 @@ import phases
 from hostrouting import Config, Host, Layout
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.kernel.recording import SnapshotBackend, load_snapshot, take_snapshot
+from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.links import Hardware
 from hostrouting.model.rules import Rule, RuleAction
@@ -29,12 +28,12 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hostrouting.kernel.port import RouteBackend
 
 pytestmark = pytest.mark.kernel
 
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
-(BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 # As a hand that forgot the details, and one that forgot the numbers too.
 WITHOUT_DETAILS = re.sub(r" -d(?= -4| nexthop)", "", BY_HAND)
 IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
@@ -42,22 +41,6 @@ IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
 
 def on(backend: RouteBackend, root: Path) -> Host:
     return Host(routes=backend, units=FakeSystemd(), layout=Layout(root))
-
-
-def recorded(kernel: NamespaceKernel) -> Snapshot:
-    with TemporaryDirectory() as root:
-        snapshot = take_snapshot(kernel)
-        path = Path(root) / "node.json"
-        path.write_text(snapshot.to_text())
-        assert load_snapshot(path) == snapshot
-    return snapshot
-
-
-def recorded_by(commands: str, shell: str = "sh") -> Snapshot:
-    with TemporaryDirectory() as folder:
-        done = subprocess.run([shell, "-euc", commands], cwd=folder, capture_output=True, text=True, check=True)
-        assert done.stderr == ""
-        return load_snapshot(Path(folder) / "node.json")
 
 
 UNTOLD: dict[str, Any] = {"time": None, "kernel": None, "nameservers": (), "is_merged": None, "default": None}
@@ -88,6 +71,7 @@ def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, confi
     world.build(kernel)
     live = report(config, kernel)
     ours, by_hand = recorded(kernel), recorded_by(BY_HAND, shell)
+    assert attrs.evolve(ours, time=None) == attrs.evolve(take_snapshot(kernel), time=None)
     assert by_hand == as_ip_tells(ours)
     assert report(config, SnapshotBackend(ours)) == live
     assert report(config, SnapshotBackend(by_hand)) == live

@@ -1,0 +1,57 @@
+"""What a check says of a host, live or recorded."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import phases
+from hostrouting import Config, ExpectedCidr
+from hostrouting.kernel.recording import load_snapshot, take_snapshot
+from hostrouting.overlap.check import check_overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ipaddress import IPv4Network
+
+    from hostrouting import OverlapReport, RouteBackend
+    from hostrouting.kernel.snapshot import Snapshot
+
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+(BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+"""The commands that record a host with ip alone."""
+
+
+def checked(
+    backend: RouteBackend,
+    expected: Sequence[ExpectedCidr | IPv4Network],
+    allowed: Sequence[str] = (),
+    foreseen: Sequence[IPv4Network] = (),
+) -> tuple[Config, OverlapReport]:
+    """The config that asks for this, and what its check says."""
+    overlap = {
+        "expectedCidrs": [each.to_mapping() if isinstance(each, ExpectedCidr) else str(each) for each in expected],
+        "allowedDevs": list(allowed),
+        "foreseen": [str(prefix) for prefix in foreseen],
+    }
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
+    return config, check_overlap(config, backend, phases.CancelScope())
+
+
+def recorded(kernel: RouteBackend) -> Snapshot:
+    """What ``hostrouting snapshot`` records, written and read."""
+    with TemporaryDirectory() as root:
+        path = Path(root) / "node.json"
+        path.write_text(take_snapshot(kernel).to_text())
+        return load_snapshot(path)
+
+
+def recorded_by(commands: str, shell: str = "sh") -> Snapshot:
+    """What commands of a shell record of the host that they run on."""
+    with TemporaryDirectory() as folder:
+        done = subprocess.run([shell, "-euc", commands], cwd=folder, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return load_snapshot(Path(folder) / "node.json")
