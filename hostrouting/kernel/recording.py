@@ -22,6 +22,7 @@ from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.prefixes import numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.model.text import rfc_3339
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.links import Address, Link
     from hostrouting.model.routes import RouteFailure
-    from hostrouting.model.rules import Rule
     from phases import CancelScope
 
 STDIN = "-"
@@ -138,6 +138,20 @@ def _entry(found: Lookup) -> object:
     return None if found.route is None else attrs.evolve(found.route, table=Table.MAIN)
 
 
+def _matching(rule: Rule) -> Rule:
+    """A rule that matches all but something unknown, as one that matches everything."""
+    if not (rule.has_unknown and rule.is_inverted):
+        return rule
+    return Rule(
+        rule.preference,
+        rule.action,
+        rule.table,
+        rule.goto,
+        suppress_prefix_length=rule.suppress_prefix_length,
+        suppress_group=rule.suppress_group,
+    )
+
+
 class SnapshotBackend(WholeTables):
     """A ``RouteBackend`` that answers as the kernel of a recorded host would have; threads may share it.
 
@@ -186,6 +200,11 @@ class SnapshotBackend(WholeTables):
             raise RouteError(
                 f"{_UNTOLD} whether tables local and main are one, which decides about {address}; {_RECORD}"
             )
+        if self._otherwise and _entry(found) != _entry(self._otherwise.lookup(address, source, is_tcp=is_tcp)):
+            raise RouteError(
+                f"{_UNTOLD} whether a rule that selects by something unknown is met, which decides about {address}; "
+                "check on the host itself"
+            )
         route = found.route
         defaults = fib.tables.get(route.table, {}).get(0, {}).get(0, ()) if route is not None else ()
         if route is None or not (tied := _tied_with(route, defaults)):
@@ -201,7 +220,19 @@ class SnapshotBackend(WholeTables):
         known = self.snapshot
         are_plain = known.rules == KERNEL_RULES
         merged = [False] if not are_plain else [True, False] if known.is_merged is None else [known.is_merged]
-        return [Fib(known.rules, known.routes, known.addresses, links=known.links, is_merged=each) for each in merged]
+        return [self._fib(known.rules, each) for each in merged]
+
+    @cached_property
+    def _otherwise(self) -> Fib | None:
+        """The tables, if rules that match all but something unknown do match; None: there are no such rules."""
+        rules = self.snapshot.rules
+        if not any(rule.has_unknown and rule.is_inverted for rule in rules):
+            return None
+        return self._fib(map(_matching, rules), is_merged=False)
+
+    def _fib(self, rules: Iterable[Rule], is_merged: bool) -> Fib:
+        known = self.snapshot
+        return Fib(rules, known.routes, known.addresses, links=known.links, is_merged=is_merged)
 
     # --- writing -----------------------------------------------------------------------------------------------
 

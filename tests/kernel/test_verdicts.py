@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from asking import BY_HAND, recorded_by
 from scripts import AWKS, Sandbox, awk_or_skip, told_by
-from test_snapshots_agree import BY_HAND, recorded_by
 
 import phases
 from hostrouting import Config
@@ -316,3 +316,15 @@ def all_say(case: Case, tmp_path: Path) -> None:
         assert done.returncode == (1 if case.told else 0), done.stderr
         marker = sandbox.root / "run/aks-flex-node" / f"route-overlap.{'detected' if case.told else 'ok'}"
         assert told_by(marker.read_text().splitlines()) == case.told
+
+
+def test_a_recording_does_not_tell_whether_a_rule_for_all_but_something_unknown_is_met(kernel: NamespaceKernel) -> None:
+    case = Case(f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100")
+    commands = "\n".join(line.strip() for line in (NODE + case.does).splitlines() if line.strip())
+    subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
+    (finding,) = check(kernel, case).findings
+    assert finding.devs == ("e1",)
+    for recording in (take_snapshot(kernel), recorded_by(BY_HAND)):
+        report = check(SnapshotBackend(recording), case)
+        assert (report.verdict, report.findings) == ("unknown", ())
+        assert "something unknown" in str(report.reason)
