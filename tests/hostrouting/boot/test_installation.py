@@ -525,6 +525,9 @@ def test_plan_says_what_apply_does_and_nothing_afterwards(host: Host, layout: La
     assert plan.enable == ("static-routes.service", "check-route-overlap.service")
     apply(host)
     assert plan_boot(config(), host).is_empty
+    host.units.disable("static-routes.service")
+    assert plan_boot(config(), host).enable == ("static-routes.service",)
+    host.units.enable("static-routes.service")
     taken_back = plan_boot(NOTHING, host)
     assert all(change.after is None for change in taken_back.files)
     assert len(taken_back.files) == 8

@@ -78,6 +78,23 @@ def test_the_order_of_starts_is_said_from_either_side_and_what_is_not_there_is_l
     assert Systemctl("/image").orderings() == {}
 
 
+def test_the_order_is_asked_of_what_is_enabled_too_but_of_no_template(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "multi-user.target.wants/a.service",
+        "b.service.requires/c.mount",
+        "getty.target.wants/getty@.service",
+    ):
+        (tmp_path / "units" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "units" / name).touch()
+    monkeypatch.setattr(systemctl, "UNIT_PATH", [str(tmp_path / "units")])
+    be(program, f'printf "%s\\n" "$@" >{program}.log')
+    Systemctl().orderings("x.service")
+    asked = program.with_name("systemctl.log").read_text().splitlines()
+    assert asked[asked.index("--") :] == ["--", "*", "a.service", "c.mount", "x.service"]
+
+
 @pytest.mark.parametrize(
     ("word", "code", "is_active"),
     [

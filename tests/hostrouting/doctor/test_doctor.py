@@ -391,6 +391,21 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "aks-flex-node-agent.service",
         "leave hostRouting out",
     ),
+    "the reference's other link": (
+        lambda n: n.link(
+            f"{UNITS}/{TEMPLATE}.wants/static-routes.service",
+            "/etc/systemd/system/static-routes.service",
+        ),
+        "reference-link",
+        f"{TEMPLATE}.wants/static-routes.service",
+        "rm /etc/systemd/system",
+    ),
+    "routes that wait": (
+        lambda n: n.kernel.delete([route for route in n.kernel.routes() if route.destination.prefixlen == 0]),
+        "route-waits",
+        "static routes",
+        "bring it up",
+    ),
     "route gone": (lambda n: n.delete_ours(), "route-missing", "172.16.1.0/24", "hostrouting apply"),
     "route beaten": (
         lambda n: n.add_routes("172.16.1.0/25", "172.16.1.128/25", protocol=4),
@@ -450,6 +465,16 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
 }
 
+# Of the others, by kind or by fault; what isn't here is broken now.
+SEVERITIES = dict.fromkeys(
+    (
+        *("another-agent", "cloud-init-hotplug", "masked", "network-manager-flushes", "networkd-flushes", "no-restart"),
+        *("not-enabled", "not-ordered", "ordering-cycle", "overridden", "stale-gate", "tied"),
+        "the reference's other link",
+    ),
+    Severity.RISK,
+) | dict.fromkeys(("not-examined", "not-reloaded"), Severity.UNKNOWN)
+
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node: Node, fault: str) -> None:
@@ -460,6 +485,7 @@ def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node
     found = [each for each in report.faults if each.kind == kind and subject in each.subject]
     assert found, report.faults
     assert remedy in found[0].remedy
+    assert found[0].severity is SEVERITIES.get(fault, SEVERITIES.get(kind, Severity.BROKEN))
     assert everything(node) == before
     assert found[0].subject in doctor_text(report)
     json.dumps(report.to_json())
