@@ -304,7 +304,7 @@ def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
         return False
     if rule.iif not in (None, "lo") or rule.oif is not None:
         return False
-    return rule.tos == 0 and rule.ip_protocol in (0, protocol) and not rule.has_ports
+    return rule.tos == 0 and rule.ip_protocol in (0, protocol) and not rule.has_ports and not rule.has_unknown
 
 
 def _is_same(answer: Lookup, decision: Route | int) -> bool:

@@ -1,0 +1,108 @@
+"""What was counted, and what was wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import attrs
+
+WAYS = {
+    "live": "the live verdict",
+    "snapshot": "recordings by hostrouting snapshot",
+    "ip": "recordings by ip -j",
+}
+"""How a check knows the host."""
+
+# Of what is wrong that much is shown.
+SHOWN = 5
+
+
+@attrs.define
+class Share:
+    """What was found on one kind of hosts.
+
+    Args:
+        worlds: hosts that were made.
+        without_default: of them, those that have no default route to compare with: there each verdict must be unknown.
+        look_ups: addresses whose verdict was held to the kernel.
+        answers: of the kernel, for datagrams, TCP and each source of a connection.
+        wrong: by ``WAYS``, addresses that are told otherwise than the kernel does.
+        blamed: hosts on which a way is wrong, by way and what the host has that a recording may not hold.
+        unknown: by way and reason, the hosts on which nothing was judged although there is a default route.
+        fixes: proposals that were applied.
+        entries: routes of these.
+        left: addresses that they left failing without saying so.
+        changed: addresses that they changed and shouldn't have.
+        sockets: connections and datagrams that were sent.
+        unseen: addresses at which the check and they disagree.
+        features: hosts that have it, by feature.
+    """
+
+    worlds: int = 0
+    without_default: int = 0
+    look_ups: int = 0
+    answers: int = 0
+    wrong: Counter[str] = attrs.field(factory=Counter)
+    blamed: Counter[str] = attrs.field(factory=Counter)
+    unknown: Counter[str] = attrs.field(factory=Counter)
+    fixes: int = 0
+    entries: int = 0
+    left: int = 0
+    changed: int = 0
+    sockets: int = 0
+    unseen: int = 0
+    features: Counter[str] = attrs.field(factory=Counter)
+
+    def add(self, other: Share) -> None:
+        for name in attrs.fields_dict(Share):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def mistakes(self) -> int:
+        return sum(self.wrong.values()) + self.left + self.changed + self.unseen
+
+
+@attrs.define
+class Figures:
+    """What an audit found.
+
+    Args:
+        plain: on hosts whose recordings hold everything.
+        odd: on hosts with what a recording may not hold.
+        mistakes: the first of them in words, each with its host.
+        seconds: that it took.
+        made: when, on which kernel, by which programs, and how to do it again.
+    """
+
+    plain: Share = attrs.field(factory=Share)
+    odd: Share = attrs.field(factory=Share)
+    mistakes: list[str] = attrs.field(factory=list)
+    seconds: float = 0.0
+    made: dict[str, str] = attrs.field(factory=dict)
+
+    def add(self, other: Figures) -> None:
+        self.plain.add(other.plain)
+        self.odd.add(other.odd)
+        self.mistakes = list(dict.fromkeys((*self.mistakes, *other.mistakes)))[:SHOWN]
+
+    @property
+    def look_ups(self) -> int:
+        return self.plain.look_ups + self.odd.look_ups
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was wrong, and nothing unknown where a recording holds everything."""
+        return not (self.plain.mistakes or self.odd.mistakes or self.plain.unknown)
+
+    def to_json(self) -> dict[str, Any]:
+        return attrs.asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Figures:
+        counters = ("wrong", "blamed", "unknown", "features")
+        shares = {
+            name: Share(**document[name] | {key: Counter(document[name][key]) for key in counters})
+            for name in ("plain", "odd")
+        }
+        return cls(**document | shares)

@@ -1,0 +1,125 @@
+"""Blocks of hosts, each examined by a process of its own, until so many look-ups are done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from itertools import count
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from audit.examine import Examination
+from audit.figures import SHOWN, Figures
+from audit.hosts import Audited, hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Of five hosts four are plain, and one is odd.
+_PLAIN_EACH = 4
+# Odd ones in a block, if there are many blocks, and if there are few.
+_MANY, _FEW = 10, 2
+# As a block of few has, or more.
+_LOOK_UPS = 5_000
+# Most take a tenth of one.
+_HOST_SECONDS = 120
+
+
+def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Figures:
+    """Examine hosts until so many look-ups were held to the kernel.
+
+    Args:
+        look_ups: at least.
+        number: what decides about all chance.
+        progress: is told the figures after each block.
+    """
+    figures, start = Figures(), time.monotonic()
+
+    def add(block: Figures) -> None:
+        figures.add(block)
+        figures.seconds = time.monotonic() - start
+        progress(figures)
+
+    if look_ups <= _LOOK_UPS:
+        for block in count():
+            add(examine_block(number, block, _FEW))
+            if figures.look_ups >= look_ups:
+                return figures
+    workers = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        running = deque(pool.submit(examine_block, number, block) for block in range(workers + 1))
+        for block in count(workers + 1):
+            # In their order, so that the same ones count each time.
+            add(running.popleft().result())
+            if figures.look_ups >= look_ups:
+                break
+            running.append(pool.submit(examine_block, number, block))
+        pool.shutdown(cancel_futures=True)
+    return figures
+
+
+def examine_block(number: int, block: int, odd: int = _MANY) -> Figures:
+    """Draw a block of hosts and examine them.
+
+    Args:
+        number: of the audit.
+        block: of the block.
+        odd: hosts with what a recording may not hold.
+    """
+    figures = Figures()
+    hosts_drawn = drawn(f"{number} plain {block}", odd * _PLAIN_EACH, is_odd=False)
+    for host in (*hosts_drawn, *drawn(f"{number} odd {block}", odd, is_odd=True)):
+        _examine(host, figures)
+    return figures
+
+
+class _TooLongError(Exception):
+    """A host takes minutes."""
+
+
+def _examine(host: Audited, figures: Figures) -> None:
+    examination = Examination(host)
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(_HOST_SECONDS)
+    try:
+        examination.run()
+    except _TooLongError:
+        examination.share.wrong["live"] += 1
+        examination.mistakes.append(f"it takes longer than {_HOST_SECONDS} s")
+    finally:
+        signal.alarm(0)
+    (figures.odd if host.is_odd else figures.plain).add(examination.share)
+    if examination.mistakes and len(figures.mistakes) < SHOWN:
+        config = examination.config.to_mapping()
+        figures.mistakes.append(
+            "\n".join((*examination.mistakes, *(f"  {step}" for step in host.steps), f"  {config}"))
+        )
+
+
+def _give_up(*_: object) -> None:
+    raise _TooLongError
+
+
+def drawn(name: str, most: int, *, is_odd: bool) -> list[Audited]:
+    """As many random hosts, always the same ones of one name."""
+    found: list[Audited] = []
+
+    @seed(name)
+    @settings(
+        max_examples=most,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(hosts(is_odd=is_odd))
+    def draw(host: Audited) -> None:
+        found.append(host)
+
+    draw()
+    return found

@@ -1,0 +1,103 @@
+"""The audit counts what it does and finds what is wrong, and its page says what was found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asking
+import attrs
+import connecting
+import pytest
+from audit import __main__ as program
+from audit import examine
+from audit.figures import WAYS, Figures
+from audit.hosts import FEATURES
+from audit.page import as_table, rows, write_docs
+from audit.run import audit, drawn
+
+from hostrouting import Verdict
+
+if TYPE_CHECKING:
+    from hostrouting import OverlapReport
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    return audit(600, 1, lambda _: None)
+
+
+@pytest.mark.kernel
+def test_a_few_hundred_look_ups_are_right_and_counted(figures: Figures) -> None:
+    plain = figures.plain
+    assert figures.look_ups >= 600
+    assert plain.answers >= 2 * plain.look_ups > 0
+    assert plain.worlds > figures.odd.worlds > 0
+    assert plain.mistakes == 0
+    assert plain.unknown.total() == 0
+    assert plain.features.total() > plain.worlds
+    assert figures.is_right
+    assert Figures.from_json(json.loads(json.dumps(figures.to_json()))) == figures
+
+
+def test_the_same_name_draws_the_same_hosts() -> None:
+    assert drawn("one", 3, is_odd=True) == drawn("one", 3, is_odd=True) != drawn("two", 3, is_odd=True)
+
+
+# As it really is.
+_checked, _seen_leaving = asking.checked, connecting.seen_leaving
+
+
+def _without_findings(*arguments: Any) -> tuple[Any, OverlapReport]:
+    config, report = _checked(*arguments)
+    return config, attrs.evolve(report, findings=()) if report.verdict != "unknown" else report
+
+
+def _unknown(*arguments: Any) -> tuple[Any, OverlapReport]:
+    config, report = _checked(*arguments)
+    return config, attrs.evolve(report, verdict=Verdict.UNKNOWN, reason="check-failed: planted")
+
+
+@pytest.mark.kernel
+def test_wrong_verdicts_fixes_and_sockets_are_found_and_end_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(examine, "checked", _without_findings)
+    monkeypatch.setattr(examine, "install", lambda *_: None)
+    monkeypatch.setattr(
+        examine, "seen_leaving", lambda question: dict.fromkeys(_seen_leaving(question), frozenset({"ib9"}))
+    )
+    assert program.main(["1", "--docs", str(tmp_path)]) == 1
+    plain = Figures.from_json(json.loads((tmp_path / "audit.json").read_text())).plain
+    assert all(plain.wrong[way] > 0 for way in WAYS)
+    assert plain.left > 0
+    assert plain.unseen > 0
+    assert "ip link add eth0" in capsys.readouterr().out
+
+
+@pytest.mark.kernel
+def test_an_unknown_verdict_is_wrong_where_a_recording_holds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examine, "checked", _unknown)
+    figures = audit(1, 1, lambda _: None)
+    assert set(figures.plain.unknown) == {f"{way}: check-failed: planted" for way in WAYS}
+    assert not figures.is_right
+
+
+@pytest.mark.kernel
+def test_the_table_has_a_line_for_each_figure(figures: Figures) -> None:
+    figures.made = {"made": "today"}
+    lines = as_table(figures).splitlines()
+    for words, plain, odd in rows(figures):
+        assert any(line.startswith(words) and line.endswith(f"{odd:,}") and f" {plain:,} " in line for line in lines)
+
+
+def test_the_page_in_docs_is_what_its_figures_say_and_knows_every_feature(tmp_path: Path) -> None:
+    figures = Figures.from_json(json.loads((DOCS / "audit.json").read_text()))
+    write_docs(figures, tmp_path)
+    for name in ("audit.md", "audit.json"):
+        assert (tmp_path / name).read_text() == (DOCS / name).read_text(), "written by hand? ./run audit --docs docs"
+    assert figures.look_ups >= program.MILLION
+    assert {name for name in FEATURES if not figures.plain.features[name] + figures.odd.features[name]} == set()
