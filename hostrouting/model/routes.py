@@ -208,6 +208,11 @@ class Route:
         """The interfaces of the hops that the kernel uses, sorted, each once."""
         return tuple(sorted({hop.dev for hop in self.hops if hop.dev is not None and not hop.is_dead}))
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has hops, and none that the kernel uses: then it is passed over (fib_table_lookup)."""
+        return bool(self.hops) and all(hop.is_dead for hop in self.hops)
+
     def has_same_next_hops(self, other: Route) -> bool:
         """Whether both send packets the same way, whatever else differs between them."""
         is_equal = self.hops == other.hops or Counter(h.path for h in self.hops) == Counter(h.path for h in other.hops)

@@ -122,15 +122,16 @@ class _Sorter(dict[IPv4Address, "tuple[Outcome, ...]"]):
         return outcomes
 
     def _outcomes(self, answers: Sequence[Answer]) -> Iterator[Outcome]:
-        first = self._sort(answers[0])
-        yield first
         connects = any(answer.is_tcp and answer.source is not None for answer in answers)
+        # TCP's first look-up only chooses the source where a second follows: it sends nothing unconnected.
+        judged = (answer for answer in answers if not (answer.is_tcp and answer.source is None and connects))
+        first, *others = map(self._sort, judged)
+        unconnected = {each.group for each in (first, *others) if each.answer.source is None}
+        yield first
         more: dict[Hashable, Outcome] = {first.group: first}
-        for answer in answers[1:]:
-            if answer.is_tcp and answer.source is None and connects:
-                continue  # it only chooses the source: TCP sends nothing unconnected
-            outcome = self._sort(answer)
-            if outcome.is_failure and (outcome.kind, outcome.devs, None) not in more:
+        for outcome in others:
+            is_told = outcome.answer.source is not None and (outcome.kind, outcome.devs, None) in unconnected
+            if outcome.is_failure and not is_told:
                 more.setdefault(outcome.group, outcome)
         yield from sorted([*more.values()][1:], key=lambda outcome: int(outcome.answer.source or 0))
 

@@ -118,6 +118,9 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
     if default is None:
         return None
     addresses, rules = backend.addresses(), backend.rules()
+    if any(rule.source is not None or rule.ip_protocol for rule in rules):
+        # Where connections would go once all is mended only whole tables tell.
+        return default, addresses, rules, tuple(dict.fromkeys((*defaults, *backend.routes())))
     cidrs, devs, besides = _cidrs(overlap), default.devs, _besides(overlap, default)
     # Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
     connected = [address.network for address in addresses if address.dev not in devs]

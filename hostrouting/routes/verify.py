@@ -88,14 +88,16 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
     """Routes whose every address belongs to longer prefixes; fine as long as ours and own addresses would do."""
     places = [numbers(route.destination) for route in routes]
     locals_ = [numbers(route.destination) for route in local]
-    ours = [numbers(route.destination) for route in main if route.is_ours]
+    ours = [numbers(route.destination) for route in main if route.is_ours and not route.is_dead]
     beside_locals, beside_ours = own_addresses((*places, *locals_)), own_addresses((*places, *locals_, *ours))
     losers: list[str] = []
     for route, place in zip(routes, places, strict=True):
         if beside_ours[place] is None and beside_locals[place] is not None:
             continue
         inside = (r for r in (*main, *local) if r.destination.subnet_of(route.destination))
-        longer = (r for r in inside if r.destination != route.destination and not r.is_ours and r.tos == 0)
+        longer = (
+            r for r in inside if r.destination != route.destination and not r.is_ours and r.tos == 0 and not r.is_dead
+        )
         example = next((f", for example {other}" for other in longer), "")
         losers.append(f"{route} is in the table but never wins: longer prefixes cover all of it{example}")
     return losers
@@ -120,8 +122,8 @@ def unproven(
         Those to ask the kernel about, in their order: all of them where there are rules of somebody's. Each with
         an address that no longer prefix covers; None if longer ones cover all of it.
     """
-    # To a packet without a tos the entries for one are not there.
-    asked = [(entry, prefixes) for entry, prefixes in main if entry.tos == 0]
+    # To a packet without a tos the entries for one are not there, nor to any those whose hops are all dead.
+    asked = [(entry, prefixes) for entry, prefixes in main if entry.tos == 0 and not entry.is_dead]
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
     own = own_addresses(chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST,)))

@@ -101,6 +101,10 @@ CASES = {
     "one that connections don't meet, and datagrams do": Case(
         f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", (("OVERLAP", "e1", "172.16.0.0", ""),)
     ),
+    "what TCP's first look-up fails as is told once": Case(
+        f"rule add pref 5 ipproto tcp to {CIDR} blackhole\nrule add pref 6 from 10.1.0.4 to {CIDR} blackhole",
+        (("BLACKHOLE", "", "172.16.0.0", ""),),
+    ),
     "a rule to a prefix with host bits": Case(
         f"{AWAY}\naddr add 172.16.1.255/32 dev e0\nrule add to 172.16.1.255/24 lookup 100",
         (("OVERLAP", "e1", "172.16.1.0", ""),),

@@ -241,3 +241,17 @@ def test_a_command_to_paste_quotes_the_name_of_an_interface() -> None:
     (left,) = check(kernel).remedy.unmendable
     assert "dev ';reboot'" in left.reason
     assert "dev ;reboot" not in left.reason
+
+
+def test_what_tcp_does_behind_a_rule_for_datagrams_is_told_though_its_table_leads_by_a_default_interface() -> None:
+    kernel = FakeKernel()
+    for dev, address in (("e0", "10.1.0.4/24"), ("e1", "10.2.0.4/24"), ("ib0", "172.16.0.10/22")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    both = Route(DEFAULT_DESTINATION, (*BY_E0, *BY_E1), protocol=Protocol.DHCP)
+    assert kernel.add([both, Route(IPv4Network("128.0.0.0/1"), BY_E1, table=101)]) == ()
+    kernel.add_rule(Rule(100, table=101, destination=IPv4Network("172.16.2.0/23"), ip_protocol=17))
+    report = check(kernel, "172.16.0.0/22")
+    (left,) = [left for left in report.remedy.unmendable if IPv4Network("172.16.2.0/24") in left.ranges]
+    assert left.devs == ("ib0",)
+    assert "TCP" in left.reason
