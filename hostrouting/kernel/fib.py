@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel.nexthops import Sources
-from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP, matches
-from hostrouting.model.links import Hardware
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, loopback_of, matches
 from hostrouting.model.prefixes import PrefixIndex, numbers
 from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
@@ -114,7 +113,7 @@ class Fib:
         self._links = links
         self._groups = {link.name: link.group for link in links}
         # What this host sends comes in by its loopback, which may be renamed as any interface.
-        self.loopback = next((link.name for link in links if link.hardware == Hardware.LOOPBACK), LOOPBACK)
+        self.loopback = loopback_of(links)
         self.is_merged = tuple(self.rules) == KERNEL_RULES if is_merged is None else is_merged
 
     @cached_property

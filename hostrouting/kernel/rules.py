@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
 
+from hostrouting.model.links import Hardware
 from hostrouting.model.routes import Protocol, Table
 from hostrouting.model.rules import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hostrouting.model.links import Link
 
 # What the kernel compares as long as no source is chosen.
 NO_SOURCE = IPv4Address(0)
@@ -19,6 +26,11 @@ KERNEL_RULES = tuple(
     Rule(preference, table=table, protocol=Protocol.KERNEL)
     for preference, table in ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
 )
+
+
+def loopback_of(links: Iterable[Link]) -> str:
+    """The name of the interface by which what this host sends comes in; ``lo`` if it isn't among these."""
+    return next((link.name for link in links if link.hardware == Hardware.LOOPBACK), LOOPBACK)
 
 
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:

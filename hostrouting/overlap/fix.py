@@ -12,6 +12,7 @@ shorter than its entry in main, which then change nothing there::
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from operator import itemgetter
@@ -58,6 +59,10 @@ _OWNERS = (
         "a VPN: have it take fewer routes, or name it in routeOverlap.allowedDevs if it may carry this traffic",
     ),
 )
+
+
+# Where a rule passes over short routes, a wide CIDR would take more than anybody wants to install.
+_ROUTES_MAX = 4096
 
 
 @attrs.frozen
@@ -128,7 +133,13 @@ class Remedies:
             for route in reading.routes
             if route.table == Table.MAIN and (route.is_connected or (route.tos == 0 and route.metric == 0))
         }
-        self._stakes = {question: self._stake(question, outcome) for question, outcome in self._outcomes.items()}
+        sizes: Counter[IPv4Address] = Counter()
+        for tile in self._tiles:
+            sizes[tile.question] += tile.last - tile.first + 1
+        self._stakes = {
+            question: self._affordable(self._stake(question, outcome), sizes[question])
+            for question, outcome in self._outcomes.items()
+        }
         # Of each CIDR what routes mend, by how it fails: each tile with the length that they must be longer than.
         self._targets: dict[Hashable, dict[Tile, int]] = {}
         for expected in outcomes:
@@ -186,6 +197,14 @@ class Remedies:
         above = self._owner(outcome.devs) or self._above(address, outcome.devs)
         return _Stake(above, holder=holder) if isinstance(above, int) else _Stake(reason=above, holder=holder)
 
+    def _affordable(self, stake: _Stake, addresses: int) -> _Stake:
+        """The stake, unless it is the length that a rule asks for that makes routes so many that nobody wants them."""
+        needed = 0 if stake.above is None else addresses >> (31 - stake.above)
+        if needed <= _ROUTES_MAX:
+            return stake
+        reason = f"that takes {needed} routes longer than /{stake.above}: change the rule that passes over shorter ones"
+        return attrs.evolve(stake, above=None, reason=reason)
+
     def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
         if (expected := self._elsewhere.get(address)) is not None:
             return f"{expected} is expected, and the default route leaves by {','.join(self._reading.default.devs)}"
@@ -222,6 +241,7 @@ class Remedies:
     def _beaten(self, address: IPv4Address) -> int | str:
         """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
         last: Rule | None = None
+        bounds: list[int] = []
         dev = self._reading.default.devs[0]
         for rule, found in self._fib.asked(Flow(address), own=dev):
             last = rule
@@ -229,7 +249,10 @@ class Remedies:
             is_main = rule.table == Table.MAIN or (found is not None and found.table == Table.MAIN)
             shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
             if rule.action is RuleAction.TO_TABLE and is_main and not self._fib.suppresses(rule, 32, dev):
-                return max(-1 if found is None else found.destination.prefixlen, shortest)
+                # What is too short for this rule may be long enough for the next that asks main.
+                bounds.append(max(-1 if found is None else found.destination.prefixlen, shortest))
+        if bounds:
+            return min(bounds)
         if last is None or self._fib.decide(address).rule is None:
             return "no policy rule has table main asked: add one, as: ip rule add preference 32766 lookup main"
         return f"{decided_by(last)} before table main is asked: {ways_past(last, self._reading.default)}"

@@ -5,7 +5,6 @@ Tiles of a CIDR whose outcomes are alike are told of together.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from functools import cache, cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets
+from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets, loopback_of
 from hostrouting.model.links import is_like
 from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
@@ -297,6 +296,8 @@ def _note(expected: ExpectedCidr, group: _Group, reading: Reading) -> Note:
         # A route to one address is that of a pod here, and hides nobody.
         hides_others = any(each.route and each.route.destination.prefixlen < 32 for _, each in group)
         if kind is NoteKind.CONTAINER and own and hides_others:
+            import json
+
             alone = json.dumps({"cidr": str(cidr), "devs": reading.default.devs})
             message += (
                 f"; this host's own {own[0].local} on {own[0].dev} is in the same CIDR: if that is the nodes', nodes in"
@@ -368,7 +369,8 @@ def _notes_on_host(reading: Reading) -> Iterable[Note]:
             f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
         )
         yield Note(NoteKind.PENDING, text, devs=(dev,))
-    others = [str(rule.preference) for rule in reading.rules if is_about_other_packets(rule, reading.fib.loopback)]
+    loopback = loopback_of(reading.links)
+    others = [str(rule.preference) for rule in reading.rules if is_about_other_packets(rule, loopback)]
     if others:
         text = f"policy rules on marks, users, interfaces, ports or more weren't judged: preference {', '.join(others)}"
         yield Note(NoteKind.RULE, text)

@@ -255,3 +255,30 @@ def test_what_tcp_does_behind_a_rule_for_datagrams_is_told_though_its_table_lead
     (left,) = [left for left in report.remedy.unmendable if IPv4Network("172.16.2.0/24") in left.ranges]
     assert left.devs == ("ib0",)
     assert "TCP" in left.reason
+
+
+@pytest.mark.parametrize(("preferences", "entries"), [((32766,), 2), ((), 0)])
+def test_a_rule_that_passes_over_short_routes_makes_no_more_entries_than_anybody_wants(
+    preferences: tuple[int, ...], entries: int
+) -> None:
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "192.168.1.4/24"), ("ib0", "192.168.9.4/24")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    wide = IPv4Network("8.0.0.0/6")
+    assert not kernel.add(
+        [
+            Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("192.168.1.1")),), protocol=Protocol.DHCP),
+            Route(wide, (NextHop("ib0"),), protocol=Protocol.STATIC),
+            Route(wide, (NextHop("ib0"),), protocol=Protocol.STATIC, table=100),
+        ]
+    )
+    kernel.add_rule(Rule(100, suppress_prefix_length=22))
+    kernel.add_rule(Rule(32767, table=100))
+    for rule in kernel.rules():
+        if rule.preference >= 32766 and rule.table != 100 and rule.preference not in preferences:
+            kernel.del_rule(rule)
+    report = check(kernel, str(wide))
+    assert [finding.kind for finding in report.findings] == ["OVERLAP"]
+    assert len(report.remedy.routes) == entries
+    assert bool(report.remedy.unmendable) is not bool(entries)
