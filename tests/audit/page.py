@@ -26,7 +26,7 @@ def made(look_ups: int, number: int) -> dict[str, str]:
     return {
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "by": f"./run audit {look_ups} --seed {number}",
-        "kernel": f"{platform.system()} {platform.release()}, {os.cpu_count()} cores",
+        "kernel": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {os.cpu_count()} cores",
         "programs": f"Python {platform.python_version()}, {ip}",
     }
 
