@@ -16,13 +16,12 @@ import attrs
 from hostrouting.config.schema import parse_document, read_document
 from hostrouting.kernel.default_route import default_route
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.rules import KERNEL_RULES, taken_as_met
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.prefixes import numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteType, Table
-from hostrouting.model.rules import Rule
 from hostrouting.model.text import rfc_3339
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.links import Address, Link
     from hostrouting.model.routes import RouteFailure
+    from hostrouting.model.rules import Rule
     from phases import CancelScope
 
 STDIN = "-"
@@ -138,20 +138,6 @@ def _entry(found: Lookup) -> object:
     return None if found.route is None else attrs.evolve(found.route, table=Table.MAIN)
 
 
-def _matching(rule: Rule) -> Rule:
-    """A rule that matches all but something unknown, as one that matches everything."""
-    if not (rule.has_unknown and rule.is_inverted):
-        return rule
-    return Rule(
-        rule.preference,
-        rule.action,
-        rule.table,
-        rule.goto,
-        suppress_prefix_length=rule.suppress_prefix_length,
-        suppress_group=rule.suppress_group,
-    )
-
-
 class SnapshotBackend(WholeTables):
     """A ``RouteBackend`` that answers as the kernel of a recorded host would have; threads may share it.
 
@@ -228,7 +214,7 @@ class SnapshotBackend(WholeTables):
         rules = self.snapshot.rules
         if not any(rule.has_unknown and rule.is_inverted for rule in rules):
             return None
-        return self._fib(map(_matching, rules), is_merged=False)
+        return self._fib(map(taken_as_met, rules), is_merged=False)
 
     def _fib(self, rules: Iterable[Rule], is_merged: bool) -> Fib:
         known = self.snapshot

@@ -124,3 +124,17 @@ def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: 
 
 def _protocol_words(number: int) -> str:
     return {TCP: "TCP", UDP: "UDP"}.get(number, f"protocol {number}")
+
+
+def taken_as_met(rule: Rule) -> Rule:
+    """A rule that matches all but something unknown, as one that matches everything."""
+    if not (rule.has_unknown and rule.is_inverted):
+        return rule
+    return Rule(
+        rule.preference,
+        rule.action,
+        rule.table,
+        rule.goto,
+        suppress_prefix_length=rule.suppress_prefix_length,
+        suppress_group=rule.suppress_group,
+    )
