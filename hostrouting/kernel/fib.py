@@ -92,6 +92,7 @@ class Fib:
         links: of the host; an interface that isn't among them is of group 0, and the loopback is ``lo`` if none is.
         is_merged: whether tables local and main are one trie, as they are until the first custom rule (fib_unmerge);
             None: that is taken from the rules.
+        lacks_unknown: as for ``matches``.
     """
 
     # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown; a recording shows such hops as dead.
@@ -105,12 +106,14 @@ class Fib:
         *,
         links: Sequence[Link] = (),
         is_merged: bool | None = None,
+        lacks_unknown: bool = False,
     ) -> None:
         self.rules = list(rules)
         self.routes = tuple(routes)
         self._addresses = addresses
         self._sources = Sources(addresses)
         self._links = links
+        self._lacks_unknown = lacks_unknown
         self._groups = {link.name: link.group for link in links}
         # What this host sends comes in by its loopback, which may be renamed as any interface.
         self.loopback = loopback_of(links)
@@ -217,7 +220,13 @@ class Fib:
                 continue
             rule = self.rules[position]
             is_met = matches(
-                rule, flow.address, flow.source, protocol=flow.protocol, oif=flow.oif, loopback=self.loopback
+                rule,
+                flow.address,
+                flow.source,
+                protocol=flow.protocol,
+                oif=flow.oif,
+                loopback=self.loopback,
+                lacks_unknown=self._lacks_unknown,
             )
             found = self.find(rule.table, flow) if is_met and rule.action is RuleAction.TO_TABLE else None
             yield rule, is_met, found
@@ -347,7 +356,14 @@ class Fib:
         """As it would be with some routes more, each before what has its key, and some less."""
         gone = set(remove)
         routes = (*add, *(route for route in self.routes if route not in gone))
-        return Fib(self.rules, routes, self._addresses, links=self._links, is_merged=self.is_merged)
+        return Fib(
+            self.rules,
+            routes,
+            self._addresses,
+            links=self._links,
+            is_merged=self.is_merged,
+            lacks_unknown=self._lacks_unknown,
+        )
 
     def is_final(self, rule: Rule, route: Route) -> bool:
         """Whether a rule takes the entry that its table gives (fib4_rule_suppress)."""

@@ -16,7 +16,7 @@ import attrs
 from hostrouting.config.schema import parse_document, read_document
 from hostrouting.kernel.default_route import default_route
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.rules import KERNEL_RULES, taken_as_met
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import ConfigError, FileError, RouteError
@@ -93,7 +93,7 @@ def _tied_with(route: Route, routes: Iterable[Route]) -> tuple[Route, ...]:
     """The default routes among which the kernel chooses by the state of their gateways (fib_select_default).
 
     Returns:
-        None if there is no choice.
+        An empty tuple if there is no choice.
     """
     if route.destination.prefixlen or not _has_one_gateway(route):
         return ()
@@ -135,7 +135,7 @@ _UNTOLD, _RECORD = "the recording doesn't tell", "record the host with hostrouti
 
 def _entry(found: Lookup) -> object:
     """What an answer says apart from the table: while local and main are one the kernel names main for both."""
-    return None if found.route is None else attrs.evolve(found.route, table=Table.MAIN)
+    return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)
 
 
 class SnapshotBackend(WholeTables):
@@ -206,19 +206,24 @@ class SnapshotBackend(WholeTables):
         known = self.snapshot
         are_plain = known.rules == KERNEL_RULES
         merged = [False] if not are_plain else [True, False] if known.is_merged is None else [known.is_merged]
-        return [self._fib(known.rules, each) for each in merged]
+        return [self._fib(each) for each in merged]
 
     @cached_property
     def _otherwise(self) -> Fib | None:
-        """The tables, if rules that match all but something unknown do match; None: there are no such rules."""
-        rules = self.snapshot.rules
-        if not any(rule.has_unknown and rule.is_inverted for rule in rules):
-            return None
-        return self._fib(map(taken_as_met, rules), is_merged=False)
+        """The tables, if rules for all but something unknown are met; None: there are no such rules."""
+        has_some = any(rule.has_unknown and rule.is_inverted for rule in self.snapshot.rules)
+        return self._fib(is_merged=False, lacks_unknown=True) if has_some else None
 
-    def _fib(self, rules: Iterable[Rule], is_merged: bool) -> Fib:
+    def _fib(self, is_merged: bool, *, lacks_unknown: bool = False) -> Fib:
         known = self.snapshot
-        return Fib(rules, known.routes, known.addresses, links=known.links, is_merged=is_merged)
+        return Fib(
+            known.rules,
+            known.routes,
+            known.addresses,
+            links=known.links,
+            is_merged=is_merged,
+            lacks_unknown=lacks_unknown,
+        )
 
     # --- writing -----------------------------------------------------------------------------------------------
 

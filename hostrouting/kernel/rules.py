@@ -63,6 +63,7 @@ def matches(
     protocol: int = UDP,
     oif: str | None = None,
     loopback: str = LOOPBACK,
+    lacks_unknown: bool = False,
 ) -> bool:
     """Whether a packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
 
@@ -73,13 +74,15 @@ def matches(
         protocol: UDP, TCP; 0 where it is no packet, but the kernel's own look-up of a gateway (fib_check_nh_v4_gw).
         oif: the interface that it is bound to.
         loopback: the name of the interface by which what this host sends comes in.
+        lacks_unknown: whether the packet has nothing of what rules select by and isn't known here: then it meets a
+            rule for all but that.
 
     Returns:
-        Whether the rule's action is taken. No rule of a VRF, and none that selects by something unknown, is thought to
-        match.
+        Whether the rule's action is taken. No rule of a VRF, and no other that selects by something unknown, is thought
+        to match.
     """
     if rule.has_unknown:
-        return False
+        return lacks_unknown and rule.is_inverted
     is_match = (
         (rule.destination is None or address in rule.destination)
         and (rule.mark is None or rule.mark & rule.mark_mask == 0)
@@ -102,13 +105,11 @@ def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: 
     if rule.is_inverted:
         return "it is about all but such packets"
     ends = [str(end).removesuffix("/32") for end in (rule.destination, rule.source)]
+    unchosen = " and no source is chosen yet" if source == NO_SOURCE else ""
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
-        (
-            rule.destination is not None and address not in rule.destination,
-            f"packets to {ends[0]}",
-        ),
-        (rule.source is not None and source not in rule.source, f"packets from {ends[1]}"),
+        (rule.destination is not None and address not in rule.destination, f"packets to {ends[0]}"),
+        (rule.source is not None and source not in rule.source, f"packets from {ends[1]}{unchosen}"),
         (rule.mark is not None and rule.mark & rule.mark_mask != 0, "packets with a mark"),
         (rule.oif is not None, f"sockets bound to {rule.oif}"),
         (rule.iif not in (None, loopback), f"packets that come in by {rule.iif}"),
@@ -117,24 +118,8 @@ def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: 
         (rule.ip_protocol not in (0, TCP if is_tcp else UDP), f"{_protocol_words(rule.ip_protocol)} alone"),
         (rule.has_ports, "certain ports, which aren't known here"),
     )
-    what = next(words for is_so, words in is_about if is_so)
-    chosen = " and no source is chosen yet" if what.startswith("packets from") and source == NO_SOURCE else ""
-    return f"it is about {what}{chosen}"
+    return f"it is about {next(words for is_so, words in is_about if is_so)}"
 
 
 def _protocol_words(number: int) -> str:
     return {TCP: "TCP", UDP: "UDP"}.get(number, f"protocol {number}")
-
-
-def taken_as_met(rule: Rule) -> Rule:
-    """A rule that matches all but something unknown, as one that matches everything."""
-    if not (rule.has_unknown and rule.is_inverted):
-        return rule
-    return Rule(
-        rule.preference,
-        rule.action,
-        rule.table,
-        rule.goto,
-        suppress_prefix_length=rule.suppress_prefix_length,
-        suppress_group=rule.suppress_group,
-    )

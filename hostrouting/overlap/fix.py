@@ -198,7 +198,7 @@ class Remedies:
         return _Stake(above, holder=holder) if isinstance(above, int) else _Stake(reason=above, holder=holder)
 
     def _affordable(self, stake: _Stake, addresses: int) -> _Stake:
-        """The stake, unless it is the length that a rule asks for that makes routes so many that nobody wants them."""
+        """The stake; no routes mend it if a rule passes over short ones, and there would be too many long ones."""
         needed = 0 if stake.above is None else addresses >> (31 - stake.above)
         if needed <= _ROUTES_MAX:
             return stake

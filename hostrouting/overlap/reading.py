@@ -15,7 +15,7 @@ import attrs
 
 from hostrouting.kernel.default_route import default_route
 from hostrouting.kernel.nexthops import Sources
-from hostrouting.kernel.rules import KERNEL_RULES, taken_as_met
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
 from hostrouting.model.prefixes import PrefixSet, numbers
@@ -81,10 +81,10 @@ class Reading:
 
     @cached_property
     def fib(self) -> Fib:
-        """What its tables and rules say; the kernel's answers say it of rules for all but something unknown."""
+        """What its tables and rules say to a packet with nothing that isn't known here."""
         from hostrouting.kernel.fib import Fib
 
-        return Fib(map(taken_as_met, self.rules), self.routes, self.addresses, links=self.links)
+        return Fib(self.rules, self.routes, self.addresses, links=self.links, lacks_unknown=True)
 
 
 def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Reading | None:

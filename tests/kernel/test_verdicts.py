@@ -233,6 +233,11 @@ CASES = {
     "no rule ever came": Case(
         LOCAL_AROUND, (("OVERLAP", "e1", "172.16.2.0", ""),), cidr="172.16.0.0/22", is_told_by_ip=False
     ),
+    "only one trie or two tell what discards": Case(
+        "route add unreachable 172.16.0.0/16 table local\nroute add blackhole 172.16.1.0/24",
+        (("BLACKHOLE", "", "172.16.0.0", ""),),
+        is_told_by_ip=False,
+    ),
     "two default routes of one metric": Case(
         "route append default via 10.2.0.1 dev e1 proto dhcp", is_told_by_ip=False
     ),

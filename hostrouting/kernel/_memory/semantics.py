@@ -210,7 +210,7 @@ def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: boo
         if route.scope == Scope.HOST and not force:
             return route
         route = _with_hops_of(dev, route, lost)
-        return None if route.hops and all(hop.is_dead for hop in route.hops) else route
+        return None if route.is_dead else route
 
     net.change_entries(changed)
 
