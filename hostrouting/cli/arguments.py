@@ -54,6 +54,18 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.format_usage()}{self.prog}: {message}; try {self.prog} --help")
 
 
+class Once(argparse.Action):
+    """Keeps the value of an option that is given once at most."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, word: Any = ""
+    ) -> None:
+        """Keep it."""
+        if getattr(options, self.dest) is not None:
+            parser.error(f"{word} is given twice, and one recording is looked at at a time")
+        setattr(options, self.dest, value)
+
+
 class Word(NamedTuple):
     """A word of the command line, explained by the docstring of what it runs.
 
@@ -129,7 +141,7 @@ def _add_output(parser: Parser) -> None:
 
 def _add_snapshot(parser: Parser) -> None:
     what = "a host that was recorded, instead of this one; - is standard input"
-    parser.add_argument("--snapshot", metavar="FILE", help=what)
+    parser.add_argument("--snapshot", action=Once, metavar="FILE", help=what)
 
 
 def _add_cidr(parser: Parser) -> None:

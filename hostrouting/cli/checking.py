@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import StaticRoute
     from hostrouting.kernel.port import RouteBackend
+    from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import OverlapReport
 
@@ -51,7 +53,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     _, config = read_with_cidrs(options, host)
     on, recorded = asked_host(options, host)
     is_waiting = recorded is None and options.output != "nagios"
-    result = _judge(config if is_waiting else config.without_waits(), on.routes)
+    result = _judge(config if is_waiting else config.without_waits(), on.routes, recorded=recorded)
     if options.output == "nagios":
         from hostrouting.cli.report import nagios
 
@@ -73,10 +75,18 @@ def check(options: argparse.Namespace, host: Host) -> int:
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
 
-def _judge(config: Config, backend: RouteBackend, nameservers: Sequence[IPv4Address] = ()) -> OverlapReport:
+def _judge(
+    config: Config,
+    backend: RouteBackend,
+    nameservers: Sequence[IPv4Address] = (),
+    recorded: Snapshot | None = None,
+) -> OverlapReport:
     from hostrouting.overlap.check import check_overlap
 
-    return run_task(phases.task("check")(lambda scope: check_overlap(config, backend, scope, nameservers=nameservers)))
+    name = None if recorded is None else recorded.host
+    return run_task(
+        phases.task("check")(lambda scope: check_overlap(config, backend, scope, nameservers=nameservers, host=name))
+    )
 
 
 def _has_more_to_install(config: Config, on: Host) -> bool:
@@ -131,12 +141,13 @@ def explain(options: argparse.Namespace, host: Host) -> int:
 
     address = _unicast(options.address)
     overlap = (load(options, host) if has_config(options, host) else Config()).route_overlap
-    on, _ = asked_host(options, host)
+    on, recorded = asked_host(options, host)
     found = run_task(phases.task("explain")(lambda scope: follow(address, overlap, on.routes, scope)))
     if found is None:
         complain("hostrouting: table main has no default route, so there is no interface to compare with")
         return EXIT_CHECK_UNKNOWN
-    say_as_asked(options, found.to_json(), page_text(explanation_page(found), columns(sys.stdout)))
+    document = {"host": os.uname().nodename if recorded is None else recorded.host} | found.to_json()
+    say_as_asked(options, document, page_text(explanation_page(found), columns(sys.stdout)))
     return 0 if found.is_as_expected else EXIT_FAILURE
 
 
@@ -176,7 +187,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     if recorded is None:
         result = _judge(config, backend, nameservers(on.layout))
     else:
-        result = _judge(config.without_waits(), backend, recorded.nameservers)
+        result = _judge(config.without_waits(), backend, recorded.nameservers, recorded)
     for line in remedy_lines(result):
         complain(line)
     if result.verdict is Verdict.UNKNOWN:

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -65,6 +66,7 @@ def take_snapshot(
         is_merged=_are_merged(addresses, backend),
         default=_chosen_default(routes, backend),
         nameservers=tuple(nameservers),
+        host=kernel.nodename,
         time=rfc_3339(now()),
         kernel=f"{kernel.sysname} {kernel.release}",
     )
@@ -113,21 +115,26 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         path: of a document that ``Snapshot.to_document`` or ip has made; ``-`` is standard input.
 
     Returns:
-        The snapshot.
+        The snapshot; a host that the document doesn't name goes by the file's name without ``.json``.
 
     Raises:
         ConfigError: there is no such file, or it isn't a snapshot.
         FileError: it can't be read.
     """
     if path != STDIN:
-        return Snapshot.from_document(read_document(path, "snapshot", bytes_max=_SNAPSHOT_BYTES_MAX))
+        document = read_document(path, "snapshot", bytes_max=_SNAPSHOT_BYTES_MAX)
+        return _named(Snapshot.from_document(document), Path(path).name.removesuffix(".json"))
     if sys.stdin is None:
         raise ConfigError([("standard input", "is closed; expected a snapshot")])
     try:
         document = parse_document(sys.stdin.buffer, "standard input", "snapshot", bytes_max=_SNAPSHOT_BYTES_MAX)
     except OSError as error:
         raise FileError.of("read a snapshot from standard input", error) from error
-    return Snapshot.from_document(document)
+    return _named(Snapshot.from_document(document), "standard input")
+
+
+def _named(snapshot: Snapshot, name: str) -> Snapshot:
+    return snapshot if snapshot.host else attrs.evolve(snapshot, host=name)
 
 
 _UNTOLD, _RECORD = "the recording doesn't tell", "record the host with hostrouting snapshot"

@@ -2,7 +2,7 @@
 
 ::
 
-    {"schema": 1, "time": "2026-11-20T09:00:00Z", "kernel": "Linux 6.18.44",
+    {"schema": 1, "host": "node-7", "time": "2026-11-20T09:00:00Z", "kernel": "Linux 6.18.44",
      "links":     what `ip -j -N -d link show` prints,
      "addresses":      `ip -j -N -d -4 address show`,
      "rules":          `ip -j -N -d -4 rule show`,
@@ -64,6 +64,7 @@ class Snapshot:
         rules: in the order in which the kernel asks them.
         routes: the entries of every table, in the kernel's order, with the hops of nexthop objects.
         nameservers: that the host asks, IPv4.
+        host: its name; None: not known.
         time: RFC 3339, UTC, in seconds; None: not known.
         kernel: name and release; None: not known.
         is_merged: whether tables local and main are one trie; None: not known.
@@ -75,6 +76,7 @@ class Snapshot:
     rules: tuple[Rule, ...]
     routes: tuple[Route, ...]
     nameservers: tuple[IPv4Address, ...] = ()
+    host: str | None = None
     time: str | None = None
     kernel: str | None = None
     is_merged: bool | None = None
@@ -152,6 +154,7 @@ def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], def
 
 _KEYS = (
     Key("schema", "schema", _schema, int, SNAPSHOT_SCHEMA, True),
+    Key("host", "host", _text, str, None),
     Key("time", "time", _text, str, None),
     Key("kernel", "kernel", _text, str, None),
     Key("isMerged", "is_merged", _boolean, bool, None),

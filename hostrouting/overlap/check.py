@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -35,26 +36,33 @@ if TYPE_CHECKING:
     from phases import CancelScope
 
 
-def unjudged(config: Config, verdict: Verdict, reason: str | None = None) -> OverlapReport:
+def unjudged(config: Config, verdict: Verdict, reason: str | None = None, *, host: str | None = None) -> OverlapReport:
     """A report without findings.
 
     Args:
         config: what was to be checked.
         verdict: the result in a word.
         reason: why the verdict is ``unknown``.
+        host: the name of the host that was judged; None: this one's.
     """
     overlap = config.route_overlap
     return OverlapReport(
         verdict,
         overlap.mode,
         rfc_3339(time.time()),
+        os.uname().nodename if host is None else host,
         reason=reason,
         cidrs=tuple(dict.fromkeys(expected.cidr for expected in overlap.expected_cidrs)),
     )
 
 
 def check_overlap(
-    config: Config, backend: RouteBackend, scope: CancelScope, *, nameservers: Sequence[IPv4Address] = ()
+    config: Config,
+    backend: RouteBackend,
+    scope: CancelScope,
+    *,
+    nameservers: Sequence[IPv4Address] = (),
+    host: str | None = None,
 ) -> OverlapReport:
     """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
 
@@ -63,6 +71,7 @@ def check_overlap(
         backend: the kernel to ask.
         scope: ends the wait for a default route.
         nameservers: that the host asks; the remedy tells of those that change sides.
+        host: the name of a host that was recorded; None: it is this one.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with or the
@@ -82,23 +91,29 @@ def check_overlap(
         return None, None
 
     if not overlap.expected_cidrs:
-        return unjudged(config, Verdict.OK)
+        return unjudged(config, Verdict.OK, host=host)
     try:
         look_until(backend, scope, max(config.wait_seconds, overlap.settle_seconds), look)
         reading = read_host(overlap, backend, scope)
         if reading is None:
-            return unjudged(config, Verdict.UNKNOWN, _no_default_route(backend.routes()))
+            return unjudged(config, Verdict.UNKNOWN, _no_default_route(backend.routes()), host=host)
     except RouteError as error:
-        return unjudged(config, Verdict.UNKNOWN, f"check-failed: {error}")
-    return _judge(config, reading, nameservers, scope)
+        return unjudged(config, Verdict.UNKNOWN, f"check-failed: {error}", host=host)
+    return _judge(unjudged(config, Verdict.OK, host=host), config.route_overlap, reading, nameservers, scope)
 
 
-def _judge(config: Config, reading: Reading, nameservers: Sequence[IPv4Address], scope: CancelScope) -> OverlapReport:
-    overlap = config.route_overlap
+def _judge(
+    report: OverlapReport,
+    overlap: RouteOverlap,
+    reading: Reading,
+    nameservers: Sequence[IPv4Address],
+    scope: CancelScope,
+) -> OverlapReport:
     outcomes = sort_answers(overlap, reading)
     findings, notes = judge(overlap, reading, outcomes)
     report = attrs.evolve(
-        unjudged(config, Verdict.OVERLAP if findings else Verdict.OK),
+        report,
+        verdict=Verdict.OVERLAP if findings else Verdict.OK,
         default_devs=reading.default.devs,
         findings=findings,
         notes=notes,

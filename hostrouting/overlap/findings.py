@@ -201,11 +201,12 @@ class OverlapReport:
     Args:
         verdict: the result in a word.
         mode: what a failure means to the node.
+        time: RFC 3339, UTC, in seconds.
+        host: the name of the host that was judged.
         default_devs: the default route's interfaces, sorted.
         findings: the failures.
         notes: the rest.
         reason: why the verdict is ``unknown``.
-        time: RFC 3339, UTC, in seconds.
         cidrs: what was checked.
         remedy: what mends all failures together; not part of the JSON, which has each failure's own.
         judged: the CIDRs, cut where the answer changes. Not part of the JSON.
@@ -214,6 +215,7 @@ class OverlapReport:
     verdict: Verdict
     mode: OverlapMode
     time: str
+    host: str
     default_devs: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -224,7 +226,7 @@ class OverlapReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report in the one form that every output has."""
-        names = ("verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
+        names = ("host", "verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
         return {"schema": 1} | {json_key(name): in_json(getattr(self, name)) for name in names}
 
 

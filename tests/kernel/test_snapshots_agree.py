@@ -43,7 +43,11 @@ def on(backend: RouteBackend, root: Path) -> Host:
     return Host(routes=backend, units=FakeSystemd(), layout=Layout(root))
 
 
-UNTOLD: dict[str, Any] = {"time": None, "kernel": None, "nameservers": (), "is_merged": None, "default": None}
+UNTOLD: dict[str, Any] = {
+    **dict.fromkeys(("time", "kernel", "is_merged", "default")),
+    "host": "node",  # the file's name
+    "nameservers": (),
+}
 
 
 def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:

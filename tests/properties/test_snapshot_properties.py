@@ -117,6 +117,7 @@ snapshots = st.builds(
     rules=tuples(rules()),
     routes=tuples(routes()),
     nameservers=tuples(ipv4),
+    host=st.none() | st.text(),
     time=st.none() | st.text(),
     kernel=st.none() | st.text(),
 )

@@ -43,13 +43,16 @@ judged = st.lists(findings, max_size=3, unique_by=lambda item: (item.kind, item.
         Verdict.OVERLAP if items else Verdict.OK,
         OverlapMode.WARN,
         "2026-01-01T00:00:00Z",
+        "node-7",
         ("eth0",),
         tuple(items),
         cidrs=CIDRS,
     )
 )
 unknown = st.sampled_from(["no-default-route", "check-failed: no memory"]).map(
-    lambda reason: OverlapReport(Verdict.UNKNOWN, OverlapMode.WARN, "2026-01-01T00:00:00Z", reason=reason, cidrs=CIDRS)
+    lambda reason: OverlapReport(
+        Verdict.UNKNOWN, OverlapMode.WARN, "2026-01-01T00:00:00Z", "node-7", reason=reason, cidrs=CIDRS
+    )
 )
 reports = st.one_of(judged, judged, unknown)
 

@@ -48,6 +48,7 @@ def report(*strips: JudgedCidr, notes: Iterable[Note] = ()) -> OverlapReport:
         Verdict.OVERLAP if findings else Verdict.OK,
         OverlapMode.STRICT,
         "2026-11-20T08:00:00Z",
+        "node-7",
         ("eth0",),
         tuple(findings),
         tuple(notes),

@@ -423,7 +423,7 @@ def test_check_without_cidrs_says_that_there_is_nothing_to_check(run: Any, confi
 def test_the_json_of_a_check_has_the_documented_shape(run: Any, config: Path) -> None:
     document = json.loads(run("check", config, "--output", "json")[1])
     assert list(document) == [
-        "schema", "verdict", "mode", "defaultDevs", "findings", "notes", "reason", "time",
+        "schema", "host", "verdict", "mode", "defaultDevs", "findings", "notes", "reason", "time",
     ]  # fmt: skip
     assert (document["schema"], document["verdict"], document["mode"]) == (1, "overlap", "STRICT")
     assert document["defaultDevs"] == ["eth0"]
@@ -479,6 +479,21 @@ def test_a_recorded_host_is_judged_elsewhere_with_the_same_words_and_exit_code(
     )
     assert (here.pop("time"), there.pop("time")) != (None, None)
     assert here == there
+
+
+@pytest.mark.parametrize("command", [("check", "--cidr", "10.96.0.0/12"), ("explain", "10.96.0.1")])
+def test_a_report_names_the_host_that_was_judged(elsewhere: Any, run: Any, recorded: Path, command: list[str]) -> None:
+    words = (*command, "--output", "json")
+    assert json.loads(run(*words)[1])["host"] == os.uname().nodename
+    recorded.write_text(json.dumps(json.loads(recorded.read_text()) | {"host": "gpu-17"}))
+    assert json.loads(elsewhere(*words, "--snapshot", recorded)[1])["host"] == "gpu-17"
+
+
+@pytest.mark.parametrize("command", [("check",), ("explain", "10.96.0.1"), ("fix",), ("plan",)])
+def test_of_two_snapshots_none_wins(elsewhere: Any, recorded: Path, command: list[str]) -> None:
+    code, out, err = elsewhere(*command, "--snapshot", recorded, f"--snapshot={recorded}")
+    assert (code, out) == (64, "")
+    assert "--snapshot is given twice" in err
 
 
 def test_the_config_of_the_layout_is_read_for_a_recorded_host_too(elsewhere: Any, recorded: Path) -> None:

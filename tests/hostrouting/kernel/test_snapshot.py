@@ -242,6 +242,18 @@ def test_a_name_that_is_not_utf_8_is_read_as_python_has_it(tmp_path: Path) -> No
     assert load_snapshot(path).links[0].name == os.fsdecode(b"\xffeth")
 
 
+@pytest.mark.parametrize(
+    ("told", "file", "host"),
+    [({}, "node-7.json", "node-7"), ({}, "10.1.0.4", "10.1.0.4"), ({"host": "node-8"}, "node-7.json", "node-8")],
+)
+def test_a_host_that_its_recording_does_not_name_goes_by_the_file(
+    tmp_path: Path, told: dict[str, str], file: str, host: str
+) -> None:
+    path = tmp_path / file
+    path.write_text(json.dumps(EMPTY | told))
+    assert load_snapshot(path).host == host
+
+
 # --- the backend ---------------------------------------------------------------------------------------------------
 
 
@@ -298,16 +310,29 @@ def test_nameservers_that_can_not_be_read_are_an_error(tmp_path: Path) -> None:
         nameservers(Layout(tmp_path))
 
 
-def test_a_recording_names_its_time_its_kernel_and_its_nameservers(tmp_path: Path) -> None:
+def test_a_recording_names_its_host_its_time_its_kernel_and_its_nameservers(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     layout.resolv_conf.parent.mkdir()
     layout.resolv_conf.write_text("nameserver 10.0.0.10\n")
     snapshot = take_snapshot(FakeKernel(), nameservers=nameservers(layout))
     assert snapshot.nameservers == (IPv4Address("10.0.0.10"),)
+    assert snapshot.host == os.uname().nodename
     assert snapshot.kernel == f"Linux {os.uname().release}"
     assert snapshot.time is not None
     assert len(snapshot.time) == len("2026-11-20T09:00:00Z")
     document = json.loads(snapshot.to_text())
     assert list(document) == [
-        *("schema", "time", "kernel", "isMerged", "links", "addresses", "rules", "routes", "nexthops", "nameservers")
+        *(
+            "schema",
+            "host",
+            "time",
+            "kernel",
+            "isMerged",
+            "links",
+            "addresses",
+            "rules",
+            "routes",
+            "nexthops",
+            "nameservers",
+        )
     ]
