@@ -168,7 +168,7 @@ class _Planner:
         keep: list[Item] = []
         for line, rule in self._rules:
             staying = self._why_rule_stays(rule)
-            if staying is None and not rule.is_tunnel:
+            if staying is None:
                 self._stale.add((rule.address, rule.mac))
             (remove if staying is None else keep).append(Item(line, rule.address, staying or self._why_rule_goes(rule)))
         for neighbour in self._state.neighbours:

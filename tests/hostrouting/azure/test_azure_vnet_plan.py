@@ -214,7 +214,8 @@ def test_a_permanent_neighbour_goes_with_a_stale_rule_or_a_dead_endpoint_of_its_
     with_rule = plan(only(rules=(SNAT, dnat(GONE)), neighbours=(entry,)))
     assert why(with_rule.remove, entry) == "the pod that had this address and MAC is gone"
     assert [item.what for item in plan(only(rules=(SNAT,), neighbours=(entry,)), DEAD).remove] == [entry]
-    for others in (dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), arp_reply(GONE, TUNNEL_MAC)):
+    another_uplinks = dnat(GONE, uplink="eth1")
+    for others in (dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), arp_reply(GONE, TUNNEL_MAC), another_uplinks):
         found = plan(only(rules=(SNAT, others), neighbours=(entry,)))
         assert why(found.keep, entry) == "nothing tells that azure-vnet has made it"
 
