@@ -199,7 +199,8 @@ def _as_warning(document: dict[str, Any]) -> dict[str, Any]:
 
 def _check(variant: Variant, host: Host) -> tuple[str, str]:
     config = Config.from_mapping(variant.config)
-    result = attrs.evolve(check_overlap(config, host.routes, phases.CancelScope()), time=rfc_3339(TIME))
+    result = check_overlap(config, host.routes, phases.CancelScope(), host="node-7")
+    result = attrs.evolve(result, time=rfc_3339(TIME))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         say(overlap_text(result, width=COLUMNS))

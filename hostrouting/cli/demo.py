@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from hostrouting.kernel.port import Kernel
 
+_NODE = "node-7"
 _GATEWAY = "10.1.0.1"
 _API_SERVER = IPv4Address("172.16.1.1")
 _API_PORT = 6443
@@ -110,7 +111,7 @@ def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: i
     yield _below(_answer(kernel, api_server))
 
     yield _heading("hostrouting check: the node must not start like this; the fix is part of the error")
-    sick = phases.run(phases.task("check")(partial(check_overlap, CONFIG, kernel)))
+    sick = phases.run(phases.task("check")(partial(check_overlap, CONFIG, kernel, host=_NODE)))
     yield _below(overlap_text(sick, width=width))
 
     yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
@@ -119,7 +120,7 @@ def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: i
     yield _below(_answer(kernel, api_server))
 
     yield _heading("hostrouting check, again")
-    after = phases.run(phases.task("check")(partial(check_overlap, config, kernel)))
+    after = phases.run(phases.task("check")(partial(check_overlap, config, kernel, host=_NODE)))
     yield _below(overlap_text(after, width=width))
 
     yield _heading("hostrouting apply, again; then remove: the table is as it was")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,12 +19,11 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
     from hostrouting.cli.output import Page
-    from hostrouting.overlap.findings import Finding, JudgedCidr, Note, OverlapReport, Segment
+    from hostrouting.overlap.findings import Finding, JudgedCidr, OverlapReport, Segment
 
-# A thousand CIDRs as they should be are no news.
-_FINE_ROWS = 8
-# Nobody reads more than these; programs have the JSON.
-_FAILING_ROWS = 32
+# Nobody reads more than these, and a thousand CIDRs as they should be are no news; programs have the JSON.
+_FAILING_ROWS, _NOTED_ROWS, _FINE_ROWS, _NOTES = 32, 16, 8, 32
+_FAILS, _NOTED, _FINE = bad("✗"), dim("•"), good("✓")
 _STRIP_CELLS = 64
 _PICTURE_LINES = 4
 _PAGE_COLUMNS = 100
@@ -39,7 +39,7 @@ def remedy_lines(report: OverlapReport) -> list[str]:
 
 
 def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
-    """A check for people: for each CIDR what is wrong, with a strip that shows where; then what mends it, and notes.
+    """A check for people: the verdict in a line, strips that show where, what fails, what mends it, and last the notes.
 
     Args:
         report: what was found.
@@ -55,31 +55,45 @@ def overlap_picture(report: OverlapReport) -> str:
     """The same as a picture, for a report or a README: an SVG document, where strips of several lines show more."""
     from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
 
-    title = f"hostrouting check: {report.verdict} · {report.mode} · {report.time}"
+    title = f"hostrouting check: {report.verdict} · {clean(report.host)} · {report.mode} · {report.time}"
     return picture(_page(report, PICTURE_COLUMNS, _PICTURE_LINES), title)
 
 
+def verdict_line(report: OverlapReport) -> str:
+    """The result in a line: the verdict, the host, how many of the expected CIDRs fail, and the mode."""
+    total, failing = len(set(report.cidrs)), len({finding.cidr for finding in report.findings})
+    if not total:
+        said = "no CIDRs are expected"
+    elif report.verdict is Verdict.UNKNOWN:
+        said = f"none of {total} expected CIDRs could be judged"
+    else:
+        said = f"{failing} of {total} expected CIDRs {'fails' if failing == 1 else 'fail'}"
+    return f"{report.verdict} on {clean(report.host)}: {said}; mode {report.mode}"
+
+
 def _page(report: OverlapReport, width: int | None, strip_lines: int) -> Page:
+    page: Page = [(good if report.verdict is Verdict.OK else bad)(verdict_line(report))]
     if report.verdict is Verdict.UNKNOWN:
-        return [f"{bad('unknown')}  {clean(summary(report))}"]
+        return [*page, clean(summary(report))]
     if not report.cidrs:
-        return ["no CIDRs are expected: nothing to check; name some with --cidr or as routeOverlap.expectedCidrs"]
+        return [*page, "there is nothing to check: name CIDRs with --cidr or as routeOverlap.expectedCidrs"]
     default = clean(",".join(report.default_devs))
     judged, left_out = _judged(report, width, strip_lines)
     paints = legend((answer for each in judged for line in each.drawn for answer in line), report.default_devs)
-    page: Page = [head(f"expected interface: {default}"), *_legend_lines(paints.values(), width or _PAGE_COLUMNS)]
+    page += [head(f"expected interface: {default}"), *_legend_lines(paints.values(), width or _PAGE_COLUMNS)]
     for each in judged:
         page += _rows(each, default, paints)
-    if left_out[False]:
-        page.append(f"{bad('✗')} and {left_out[False]} more; --output json has them all")
-    if left_out[True]:
-        page.append(f"{good('✓')} and {left_out[True]} more by {default}")
+    for mark, said in ((_FAILS, "; --output json has them all"), (_NOTED, ""), (_FINE, f" by {default}")):
+        if left_out[mark]:
+            page.append(f"{mark} and {left_out[mark]} more{said}")
     entries, rest = pasted_entries(report)
     if entries:
         page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
-    page += [dim(f"mind: {clean(said)}") for said in report.remedy.consequences]
     page += [bad(clean(said)) for said in reasons(report)]
-    page += [dim(f"note: {clean(note.message)}") for note in report.notes if note.cidr is None]
+    page += [dim(f"mind: {clean(said)}") for said in report.remedy.consequences]
+    page += [dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes[:_NOTES]]
+    if (more := len(report.notes) - _NOTES) > 0:
+        page.append(dim(f"note: and {more} more; --output json has them all"))
     return page
 
 
@@ -89,55 +103,47 @@ class _Judged(NamedTuple):
     cidr: IPv4Network
     drawn: list[tuple[Answer | None, ...]]  # the lines of its strip; none where it would show nothing
     findings: list[Finding]
-    notes: list[Note]
-
-    @property
-    def is_fine(self) -> bool:
-        return not self.findings and not self.notes and not self.drawn
+    mark: str
 
 
-def _judged(report: OverlapReport, width: int | None, strip_lines: int) -> tuple[list[_Judged], Counter[bool]]:
-    """The CIDRs that are worth a row, in the order of the config; and how many more are and aren't fine."""
+def _judged(report: OverlapReport, width: int | None, strip_lines: int) -> tuple[list[_Judged], Counter[str]]:
+    """The CIDRs that are worth a row, those that fail first; and how many more there are, by their marks."""
     strips = {strip.cidr: strip for strip in report.judged if not strip.is_fine}
-    findings, notes = defaultdict(list), defaultdict(list)
+    noted = {*strips, *(note.cidr for note in report.notes)}
+    findings = defaultdict(list)
     for finding in report.findings:
         findings[finding.cidr].append(finding)
-    for note in report.notes:
-        notes[note.cidr].append(note)
     count = _cells_in(width, max(len(str(cidr)) for cidr in report.cidrs))
     found: list[_Judged] = []
-    left_out: Counter[bool] = Counter({True: -_FINE_ROWS, False: -_FAILING_ROWS})
-    for cidr in dict.fromkeys(report.cidrs):
+    left_out: Counter[str] = Counter({_FAILS: -_FAILING_ROWS, _NOTED: -_NOTED_ROWS, _FINE: -_FINE_ROWS})
+    for cidr in sorted(dict.fromkeys(report.cidrs), key=lambda cidr: cidr not in findings):
+        mark = _FAILS if cidr in findings else _NOTED if cidr in noted else _FINE
+        left_out[mark] += 1
+        if left_out[mark] > 0:
+            continue
         drawn = []
         if cidr in strips:
             total = count * strip_lines if cidr.num_addresses > count else count
             line = cells(strips[cidr], total)
             drawn = [line[first : first + count] for first in range(0, total, count)]
-        each = _Judged(cidr, drawn, findings[cidr], notes[cidr])
-        left_out[each.is_fine] += 1
-        if left_out[each.is_fine] <= 0:
-            found.append(each)
+        found.append(_Judged(cidr, drawn, findings.get(cidr, []), mark))
     return found, +left_out
 
 
 def _rows(each: _Judged, default: str, paints: dict[Answer | None, Paint]) -> list[Row]:
     """A row for each line of the strip; the second and those after it begin with their first address."""
-    if each.is_fine:
-        return [Row(good("✓"), str(each.cidr), [f"by {default}"])]
     said = []
     for finding in each.findings:
         what, _, by = clean(finding.message).partition("; by ")
         said += [bad(what), *([dim(f"by {by}")] if by else [])]
-    said += [dim(f"{note.kind}: {clean(note.message)}") for note in each.notes]
-    mark = bad("✗") if each.findings else dim("•")
     if not each.drawn:
-        return [Row(mark, str(each.cidr), said)]
+        return [Row(each.mark, str(each.cidr), said or [f"by {default}"])]
     step = each.cidr.num_addresses // len(each.drawn)
     rows = [
         Row(" ", str(each.cidr.network_address + number * step), [_strip_text(line, paints)])
         for number, line in enumerate(each.drawn)
     ]
-    rows[0] = rows[0]._replace(mark=mark, label=str(each.cidr))
+    rows[0] = rows[0]._replace(mark=each.mark, label=str(each.cidr))
     rows[-1].said.extend(said)
     return rows
 
@@ -181,7 +187,7 @@ class Answer(NamedTuple):
     Args:
         kind: of the finding or note; None: they leave by the default route's interfaces.
         is_failure: whether it is a finding's.
-        devs: what they leave by, sorted, where the kind alone doesn't say it.
+        devs: what they leave by, sorted, where the kind alone doesn't say it; and what they would leave by next.
     """
 
     kind: str | None = None
@@ -191,7 +197,8 @@ class Answer(NamedTuple):
 
 def answer_of(segment: Segment) -> Answer:
     """What a segment is drawn as."""
-    return Answer(segment.kind, segment.is_failure, segment.devs if segment.kind in _KINDS_BY_DEVICE else ())
+    devs = (*segment.devs, *segment.behind) if segment.kind in _KINDS_BY_DEVICE else ()
+    return Answer(segment.kind, segment.is_failure, tuple(sorted(devs)))
 
 
 def cells(strip: JudgedCidr, count: int) -> tuple[Answer | None, ...]:
@@ -290,9 +297,22 @@ def legend(drawn: Iterable[Answer | None], default_devs: Sequence[str]) -> dict[
 
 
 def _words(devs: Sequence[str], meaning: str) -> str:
-    rest = len(devs) - _NAMES
-    names = ",".join(devs[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")
-    return f"{names} {meaning}".lstrip()
+    runs = _runs(devs)
+    shown = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs[:_NAMES]]
+    rest = sum(map(len, runs[_NAMES:]))
+    return f"{','.join(shown)}{f' and {rest} more' if rest else ''} {meaning}".lstrip()
+
+
+_NUMBERED = re.compile(r"(.*\D)(0|[1-9][0-9]{0,8})", re.DOTALL)
+
+
+def _runs(devs: Iterable[str]) -> list[list[str]]:
+    """Interfaces, those that are numbered one after the other together."""
+    parts = [(match[1], int(match[2]), dev) if (match := _NUMBERED.fullmatch(dev)) else (dev, -1, dev) for dev in devs]
+    runs: dict[tuple[str, int], list[str]] = {}
+    for position, (stem, number, dev) in enumerate(sorted(parts)):
+        runs.setdefault((stem, number - position), []).append(dev)
+    return list(runs.values())
 
 
 # --- for a monitoring daemon -----------------------------------------------------------------------------------------

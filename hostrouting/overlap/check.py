@@ -117,7 +117,7 @@ def _judge(
         default_devs=reading.default.devs,
         findings=findings,
         notes=notes,
-        judged=tuple(judged_cidr(expected.cidr, reading.tiling, found) for expected, found in outcomes.items()),
+        judged=tuple(judged_cidr(expected, reading, found) for expected, found in outcomes.items()),
     )
     if not findings:
         return report

@@ -129,6 +129,8 @@ class Segment:
         kind: of the finding or note; None: it leaves by the default route's interfaces.
         is_failure: whether the kind is a finding's.
         devs: what it leaves by, sorted; none where it doesn't leave.
+        behind: what it leaves by next where it fails and the route that wins is removed, sorted: other interfaces have
+            routes to the same destination.
     """
 
     first: IPv4Address
@@ -136,6 +138,7 @@ class Segment:
     kind: str | None = None
     is_failure: bool = False
     devs: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
 
     @property
     def num_addresses(self) -> int:

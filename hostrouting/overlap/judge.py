@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import cache, cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import attrs
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
     from hostrouting.model.links import Address
     from hostrouting.model.prefixes import Prefix
-    from hostrouting.overlap.coverage import Tile, Tiling
+    from hostrouting.overlap.coverage import Tile
     from hostrouting.overlap.reading import Answer, Reading
 
     Outcomes = Mapping[IPv4Address, tuple["Outcome", ...]]
@@ -324,23 +325,37 @@ def _part(cidr: IPv4Network, ranges: tuple[IPv4Network, ...]) -> str:
     return f"{shortened([str(network).removesuffix('/32') for network in ranges], ' ', _SHOWN_NETWORKS)} of {cidr}"
 
 
-def judged_cidr(cidr: IPv4Network, tiling: Tiling, outcomes: Outcomes) -> JudgedCidr:
+def judged_cidr(expected: ExpectedCidr, reading: Reading, outcomes: Outcomes) -> JudgedCidr:
     """A CIDR with what the kernel's answers for it mean; tiles side by side that mean the same are one segment.
 
     Args:
-        cidr: one of the tiling's.
-        tiling: of the expected CIDRs.
+        expected: the CIDR.
+        reading: the host.
         outcomes: of ``sort_answers``.
     """
-    spans: list[tuple[int, int, tuple[FindingKind | NoteKind | None, bool, tuple[str, ...]]]] = []
-    for tile in tiling.of(cidr):
+    spans: list[tuple[int, int, tuple[FindingKind | NoteKind | None, bool, tuple[str, ...], tuple[str, ...]]]] = []
+    for tile in reading.tiling.of(expected.cidr):
         found = outcomes[tile.question]
         outcome = next((each for each in found if each.is_failure), found[0])
-        first, said = tile.first, (outcome.kind, outcome.is_failure, outcome.devs)
+        first, said = tile.first, (outcome.kind, outcome.is_failure, outcome.devs, _behind(outcome, expected, reading))
         if spans and spans[-1][1:] == (first - 1, said):
             first, _, _ = spans.pop()
         spans.append((first, tile.last, said))
-    return JudgedCidr(cidr, tuple(Segment(IPv4Address(first), IPv4Address(last), *said) for first, last, said in spans))
+    segments = (Segment(IPv4Address(first), IPv4Address(last), *said) for first, last, said in spans)
+    return JudgedCidr(expected.cidr, tuple(segments))
+
+
+def _behind(outcome: Outcome, expected: ExpectedCidr, reading: Reading) -> tuple[str, ...]:
+    route = outcome.route
+    if outcome.kind is not FindingKind.OVERLAP or route is None:
+        return ()
+    number, length = numbers(route.destination)
+    entries = reading.fib.tables.get(route.table, {}).get(length, {}).get(number, ())
+    in_turn = takewhile(
+        lambda devs: not any(expected.is_expected(dev, reading.default.devs) for dev in devs),
+        (entry.devs for entry in entries if entry.tos == route.tos),
+    )
+    return tuple(sorted(set().union(*in_turn) - {*outcome.devs}))
 
 
 def _foreseen(

@@ -31,6 +31,7 @@ ip route add default via 10.1.0.1 proto dhcp metric 100
 hostrouting() { "$PYTHON" -m hostrouting "$@"; }
 """
 
+HOST = os.uname().nodename
 README = (Path(__file__).parent.parent.parent / "README.md").read_text()
 (BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
@@ -101,6 +102,7 @@ def test_the_story_of_a_host_check_plan_apply_check_remove(tmp_path: Path) -> No
         "/run/aks-flex-node:",
         "lock",
         "run.lock",
+        f"ok on {HOST}: 0 of 1 expected CIDRs fail; mode STRICT",
         "expected interface: eth0",
         "✓ 172.16.1.0/24  by eth0",
         "plan: 2",
@@ -132,9 +134,11 @@ def test_what_fix_prints_mends_the_host_as_a_config_and_as_commands(tmp_path: Pa
         "as-before",
         "added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
         "added     172.16.2.0/23 via 10.1.0.1 dev eth0 proto hostrouting",
+        f"ok on {HOST}: 0 of 2 expected CIDRs fail; mode STRICT",
         "expected interface: eth0",
         "✓ 172.16.1.0/24  by eth0",
         "✓ 172.16.2.0/23  by eth0",
+        f"ok on {HOST}: 0 of 1 expected CIDRs fail; mode WARN",
         "expected interface: eth0",
         "✓ 172.16.2.0/23  by eth0",
     ]
@@ -152,7 +156,13 @@ def test_without_cap_net_admin_apply_is_77_and_check_works(tmp_path: Path) -> No
         [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
         """,
     )
-    assert done.stdout.splitlines() == ["apply: 77", "expected interface: eth0", "✓ 10.96.0.0/12  by eth0", "as-before"]
+    assert done.stdout.splitlines() == [
+        "apply: 77",
+        f"ok on {HOST}: 0 of 1 expected CIDRs fail; mode WARN",
+        "expected interface: eth0",
+        "✓ 10.96.0.0/12  by eth0",
+        "as-before",
+    ]
     assert "can't add 172.16.1.0/24" in done.stderr
     assert "not permitted (kernel: Operation not permitted); run as root (CAP_NET_ADMIN)" in done.stderr
 
@@ -223,7 +233,8 @@ def test_a_node_recorded_without_privileges_is_judged_elsewhere_as_on_the_node(t
         hostrouting check "$CONFIG" > live || echo "live: $?"
         for recorded in ours.json node.json; do
           elsewhere check "$CONFIG" --snapshot "$recorded" > judged || echo "judged: $?"
-          cmp live judged
+          head -n 1 judged
+          cmp <(tail -n +2 live) <(tail -n +2 judged)
         done
         elsewhere plan "$CONFIG" --snapshot node.json | head -n 1
         hostrouting snapshot | elsewhere check --cidr 10.96.0.0/12 --snapshot -
@@ -234,8 +245,11 @@ def test_a_node_recorded_without_privileges_is_judged_elsewhere_as_on_the_node(t
     assert [text.strip() for text in done.stdout.splitlines()] == [
         "live: 1",
         "judged: 1",
+        f"overlap on {HOST}: 1 of 1 expected CIDRs fails; mode STRICT",
         "judged: 1",
+        "overlap on node: 1 of 1 expected CIDRs fails; mode STRICT",
         "+ 172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
+        f"ok on {HOST}: 0 of 1 expected CIDRs fail; mode WARN",
         "expected interface: eth0",
         "✓ 10.96.0.0/12  by eth0",
         "elsewhere: 2",

@@ -33,7 +33,8 @@ def test_a_picture_says_what_fails_where_and_what_mends_it() -> None:
     left = Unmendable((IPv4Network("172.24.7.9/32"),), (), "its blackhole is a /32, too: remove it")
     remedy = Remedy(routes, (left,), ("peers of ib0 change sides",))
     said = words(overlap_picture(attrs.evolve(report(SHADOWED, strip("10.96.0.0/12")), remedy=remedy)))
-    assert "hostrouting check: overlap · STRICT · 2026-11-20T08:00:00Z" in said
+    assert said[0] == "hostrouting check: overlap · node-7 · STRICT · 2026-11-20T08:00:00Z"
+    assert said[1] == "overlap on node-7: 1 of 2 expected CIDRs fails; mode STRICT"
     assert "· eth0 expected A ib0 shadow X discarded" in said
     assert [line.split()[:3] for line in said if line.startswith(("✗", "172."))] == [
         ["✗", "172.16.0.0/12", "A" * 8],
@@ -52,7 +53,7 @@ def test_a_picture_needs_nothing_from_elsewhere_and_says_what_it_shows() -> None
     picture = overlap_picture(report(SHADOWED))
     assert not re.search(r"href|url\((?!#)|@import|@font-face|<script|<image|<foreignObject", picture)
     title = ElementTree.fromstring(picture).findtext("{http://www.w3.org/2000/svg}title")
-    assert title == "hostrouting check: overlap · STRICT · 2026-11-20T08:00:00Z"
+    assert title == "hostrouting check: overlap · node-7 · STRICT · 2026-11-20T08:00:00Z"
 
 
 def test_a_hostile_interface_is_text_in_a_picture() -> None:
@@ -61,13 +62,16 @@ def test_a_hostile_interface_is_text_in_a_picture() -> None:
     note = Note(NoteKind.LOCAL, name, hostile.cidr)
     said = words(overlap_picture(report(hostile, notes=[note])))
     assert '· eth0 expected A <a"&?? shadow' in said
-    assert 'LOCAL: <a"&??' in said
+    assert 'note: LOCAL: <a"&??' in said
 
 
 def test_nothing_judged_is_a_picture_too() -> None:
     unknown = attrs.evolve(report(SHADOWED), verdict=Verdict.UNKNOWN, reason="no-default-route", findings=())
-    assert "unknown the check couldn't judge anything: no-default-route" in words(overlap_picture(unknown))
-    assert words(overlap_picture(report()))[1].startswith("no CIDRs are expected: nothing to check")
+    assert words(overlap_picture(unknown))[1:] == [
+        "unknown on node-7: none of 1 expected CIDRs could be judged; mode STRICT",
+        "the check couldn't judge anything: no-default-route",
+    ]
+    assert words(overlap_picture(report()))[1] == "ok on node-7: no CIDRs are expected; mode STRICT"
 
 
 def test_a_picture_of_many_routes_counts_those_it_leaves_out() -> None:

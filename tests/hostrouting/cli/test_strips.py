@@ -54,6 +54,7 @@ def runs(drawn: Iterable[Answer | None]) -> list[tuple[int, Answer | None]]:
 
 def test_a_strip_reads_without_colours() -> None:
     assert printed(overlap_text(report(H200, strip("10.96.0.0/12")))) == [
+        "overlap on node-7: 1 of 2 expected CIDRs fails; mode STRICT",
         "expected interface: eth0",
         "   ·  eth0 expected    A  ib0 shadow    B  docker0 shadow    X  discarded    c  containers",
         "✗ 172.16.0.0/12  AAAABBBB········cccc············X·······························",
@@ -116,7 +117,7 @@ def test_a_thousand_cidrs_as_they_should_be_are_few_lines() -> None:
 def test_what_one_address_stood_for_has_no_strip() -> None:
     without = attrs.evolve(report(H200), judged=())
     lines = printed(overlap_text(without))
-    assert lines[:2] == [
+    assert lines[1:3] == [
         "expected interface: eth0",
         "✗ 172.16.0.0/12  OVERLAP: expected CIDR 172.16.0.0/12 (probe 172.16.0.0) routes via ib0, expected eth0",
     ]
@@ -159,9 +160,29 @@ def test_every_symbol_means_one_thing() -> None:
     assert len({paint.symbol for paint in PAINTS.values()}) == len(PAINTS)
 
 
-def test_many_interfaces_in_one_answer_are_counted() -> None:
-    answer = Answer(FindingKind.OVERLAP, True, tuple(f"ib{n}" for n in range(8)))
-    assert legend([answer], ())[answer].meaning == "ib0,ib1,ib2,ib3 and 4 more shadow"
+@pytest.mark.parametrize(
+    ("devs", "meaning"),
+    [
+        ([f"ib{n}" for n in range(12)], "ib0-ib11 shadow"),
+        (["ib0", "ib1", "ib3"], "ib0,ib1,ib3 shadow"),
+        (["ib07", "ib8", "ib9", "ib10", "wg"], "ib8-ib10,ib07,wg shadow"),
+        (["7", *(f"veth{n}" for n in range(0, 40, 4))], "7,veth0,veth4,veth8 and 7 more shadow"),
+    ],
+)
+def test_all_interfaces_of_an_answer_are_named_shortly_or_counted(devs: list[str], meaning: str) -> None:
+    answer = Answer(FindingKind.OVERLAP, True, tuple(devs))
+    assert legend([answer], ())[answer].meaning == meaning
+
+
+def test_failures_come_before_notes_and_rows_that_fail_before_others() -> None:
+    noted, fine = strip("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL, "eth0")), strip("10.96.0.0/12")
+    notes = [Note(NoteKind.LOCAL, "said of one", noted.cidr), *[Note(NoteKind.RULE, "said of all")] * 40]
+    lines = printed(overlap_text(report(noted, fine, H200, notes=notes)))
+    marks = [(line[0], line.split()[1]) for line in lines if line[0] in "✗•✓"]
+    assert marks == [("✗", "172.16.0.0/12"), ("•", "10.1.0.0/24"), ("✓", "10.96.0.0/12")]
+    assert [line for line in lines if line.startswith("note: ")] == lines[-33:]
+    assert lines[-33] == "note: LOCAL: said of one"
+    assert lines[-1].startswith("note: and 9 more")
 
 
 # --- from the kernel's answers -----------------------------------------------------------------------------------
@@ -183,6 +204,8 @@ def test_a_check_cuts_whole_cidrs_where_the_answer_changes(tmp_path: Path) -> No
     config = Config(route_overlap=overlap)
     checked = check_overlap(config, h200(FakeKernel(), tmp_path).routes, phases.CancelScope())
     shadowed, fine, partly = checked.judged
+    failing = next(part for part in shadowed.segments if part.is_failure)
+    assert (failing.devs, failing.behind) == (("ib0",), tuple(f"ib{number}" for number in range(1, 8)))
     assert shadowed.cidr == H200.cidr
     said = {(str(part.first), str(part.last)): part.kind for part in shadowed.segments}
     assert said["172.16.0.18", "172.16.255.254"] is FindingKind.OVERLAP
