@@ -41,6 +41,7 @@ class EventKind(Enum):
 
     STARTED = "e2a306a572414048a3ac00778959a849", LOG_INFO
     STOPPED = "60989b3ffcdf4e978baa60088daf2c71", LOG_INFO
+    ROUTES_INSTALLED = "74337544cf9f4c72917ed50740bdd90b", LOG_NOTICE
     ROUTES_RESTORED = "5740f8f446b541fea3da3363f1a23f78", LOG_WARNING
     ROUTES_FOLLOWED = "8fe29ddc8f394586a80ef55884b47709", LOG_NOTICE
     ROUTES_REMOVED = "80b8ecdbb46d44aaabe749fe9f043eea", LOG_NOTICE
@@ -98,6 +99,7 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
         managers: by the interface of a contested route, who manages it and which setting stops that one.
     """
     for kind, what, routes in (
+        (EventKind.ROUTES_INSTALLED, "installed, as the config asks for it", repair.installed),
         (EventKind.ROUTES_RESTORED, "put back, as it was lost", repair.restored),
         (EventKind.ROUTES_FOLLOWED, "changed with the default route", repair.followed),
         (EventKind.ROUTES_REMOVED, "removed, as no config asks for it", repair.removed),

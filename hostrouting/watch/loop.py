@@ -125,7 +125,11 @@ class _Watch:
         report = check_overlap(self.config.without_waits(), host.routes, self.scope)
         tell(_PING)
         self.counted.update(
-            looks=1, restored=len(done.restored), followed=len(done.followed), removed=len(done.removed)
+            looks=1,
+            installed=len(done.installed),
+            restored=len(done.restored),
+            followed=len(done.followed),
+            removed=len(done.removed),
         )
         for write in (self._write_markers, self._write_metrics):
             try:

@@ -84,7 +84,8 @@ def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], t
     Args:
         report: of the check.
         repair: of our routes.
-        counted: since the watcher was started: ``looks``, and routes ``restored``, ``followed`` and ``removed``.
+        counted: since the watcher was started: ``looks``, and routes ``installed``, ``restored``, ``followed`` and
+            ``removed``.
         time: of the look, in seconds since 1970.
     """
     failing = {finding.cidr for finding in report.findings}
@@ -95,7 +96,12 @@ def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], t
         for verdict in Verdict
     }
     failures = {f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in FindingKind}
-    drifts = {"lost": counted["restored"], "default-changed": counted["followed"], "unwanted": counted["removed"]}
+    drifts = {
+        "missing": counted["installed"],
+        "lost": counted["restored"],
+        "default-changed": counted["followed"],
+        "unwanted": counted["removed"],
+    }
     metrics = (
         ("last_run_timestamp_seconds", "gauge", "When the watcher last looked, in seconds since 1970.", {"": time}),
         ("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),

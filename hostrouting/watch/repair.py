@@ -90,7 +90,8 @@ class Repair:
 
     Args:
         kept: how many of ours are in the table now.
-        restored: those that were lost since the last look, or missing at the first, and are back.
+        installed: those that no earlier look has seen: missing at the first, or new in the config.
+        restored: those that an earlier look has seen, that were lost, and are back.
         followed: those that have changed with the default route, as they are now.
         removed: those that no config asks for any more.
         contested: those that somebody has just taken once more, on purpose, by how often.
@@ -99,6 +100,7 @@ class Repair:
     """
 
     kept: int = 0
+    installed: tuple[Route, ...] = ()
     restored: tuple[Route, ...] = ()
     followed: tuple[Route, ...] = ()
     removed: tuple[Route, ...] = ()
@@ -113,6 +115,7 @@ class Keeper:
 
     Args:
         kept: ours that were in the table after the last look, by their keys.
+        seen: the keys of those that were in it after any look.
         refusals: why the last try to write a route failed, in words, by their keys.
         losses: how often somebody took each, by their keys.
         tries: how often each was written without being seen as wanted afterwards, by their keys.
@@ -120,6 +123,7 @@ class Keeper:
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
+    seen: set[Hashable] = attrs.field(factory=set)
     refusals: dict[Hashable, str] = attrs.field(factory=dict)
     losses: Backoff = attrs.field(factory=Backoff)
     tries: Backoff = attrs.field(factory=Backoff)
@@ -175,12 +179,15 @@ class Keeper:
         reasons = self.refusals | {route.key: reason for route, reason in refused.items()}
         self.refusals = {key: reason for key, reason in reasons.items() if key in left}
         self.kept = {route.key: route for route in plan.unchanged} | written
+        before = set(self.seen)
+        self.seen |= self.kept.keys()
         waiting = [key for key in wanted if key in left and now < self.losses[key].due]
         dues = [*(self.losses[key].due for key in waiting), *(self.tries[key].due for key in self.refusals)]
         self.due = min(dues, default=None)
         return Repair(
             len(self.kept),
-            restored=tuple(route for key, route in written.items() if key not in follows),
+            installed=tuple(route for key, route in written.items() if key not in before),
+            restored=tuple(route for key, route in written.items() if key in before - follows),
             followed=tuple(route for key, route in written.items() if key in follows),
             removed=done.remove,
             contested=contested,
