@@ -10,6 +10,6 @@ verified each time. So ratios can be relied upon, and compared between machines;
     rows       boot.py, backend.py, checking.py, growth.py, starting.py: section by section what is compared with what
     growth     how the cost grows with the number of routes, of CIDRs, with the FIB, and with a host
     figures    what was measured, as values and as JSON
-    page       as a table for a terminal, and as docs/performance.md
+    page       as a table for a terminal, and as docs/explanation/performance.md
     charts     as pictures
 """

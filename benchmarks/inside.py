@@ -36,7 +36,7 @@ def main() -> None:
     growths = tuple(_grow(name, growth, effort) for name, growth in GROWTHS.items() if name in chosen)
     report = Report(_made(load), results, growths)
     if options.docs:
-        write_docs(report, options.docs)
+        write_docs(report, options.docs / "explanation")
     say(json.dumps(report.to_json(), indent=1) if options.json else as_table(report))
     if options.quick:
         complain("quick: every size was tiny and everything ran once, so the figures mean nothing")

@@ -28,7 +28,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, once each: only to see that everything runs")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--docs", metavar="FOLDER", type=Path, help="write the page with its pictures and figures there"
+        "--docs", metavar="FOLDER", type=Path, help="write the page with its pictures and figures into its explanation/"
     )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in names]:

@@ -1,4 +1,4 @@
-"""Writes docs/h200.md and its pictures, in the tool's own words:  ./run python docs/make_h200.py [FOLDER].
+"""Writes docs/howto/h200.md and its pictures, in the tool's own words:  ./run python docs/make_h200.py [FOLDER].
 
 Each variant is a node that can be built on any kernel; tests/kernel/test_h200.py mends every one of them on Linux.
 """
@@ -30,7 +30,7 @@ from hostrouting.testing import FakeKernel, FakeSystemd
 if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "howto"
 TIME = datetime.datetime(2026, 11, 20, 9, 0, tzinfo=datetime.UTC).timestamp()
 COLUMNS = 100
 
@@ -234,9 +234,9 @@ $ hostrouting check --cidr 172.16.0.0/16       # what is shadowed, and by what; 
 $ hostrouting fix --cidr 172.16.0.0/16         # the routes that mend it; changes nothing
 ```
 
-Without it, [record the node with a shell and `ip`](../README.md#record-on-a-sick-node-judge-on-a-laptop) and give the
-recording to both with `--snapshot`. To make it last, at once and at every boot, have the config name what is expected,
-and `fix` put the routes into it:
+Without it, [record the node with a shell and `ip`](../../README.md#record-on-a-sick-node-judge-on-a-laptop) and
+give the recording to both with `--snapshot`. To make it last, at once and at every boot, have the config name what is
+expected, and `fix` put the routes into it:
 
 ```console
 $ hostrouting fix config.json > mended.json    # your config with the routes merged in
@@ -244,7 +244,8 @@ $ hostrouting plan mended.json                 # what would change, and whether 
 $ hostrouting apply mended.json
 ```
 
-In STRICT mode the gate then [holds the node back](gate.md) whenever something is shadowed. A config to begin with:
+In STRICT mode the gate then [holds the node back](../explanation/gate.md) whenever something is shadowed. A config to
+begin with:
 
 ```json
 {{config}}
@@ -252,7 +253,7 @@ In STRICT mode the gate then [holds the node back](gate.md) whenever something i
 
 What follows is what hostrouting prints. The nodes have `nameserver {DNS_SERVER}` in resolv.conf. `check` exits with 1
 as long as something fails; `LOCAL` and `BROADCAST` are only notes. With `--output json` it says the same to programs,
-in [a form of its own](route-overlap.schema.json).
+in [a form of its own](../reference/route-overlap.schema.json).
 """
 
 

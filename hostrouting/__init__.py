@@ -6,7 +6,7 @@
     phases.run(Configure(Config.load("/etc/aks-flex-node/config.json")))
 
 What is named here is the API, with ``hostrouting.azure`` (two neighbours of host routing) and ``hostrouting.testing``
-(fakes). The rooms behind it, each importing only those above; docs/design.md shows them around:
+(fakes). The rooms behind it, each importing only those above; docs/explanation/design.md shows them around:
 
     model             what a kernel holds, strict addresses, errors
     config            JSON -> typed values

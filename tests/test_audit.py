@@ -22,7 +22,7 @@ from hostrouting import Verdict
 if TYPE_CHECKING:
     from hostrouting import OverlapReport
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent / "docs/explanation"
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,10 @@ def test_wrong_verdicts_fixes_and_sockets_are_found_and_end_with_1(
     monkeypatch.setattr(
         examine, "seen_leaving", lambda question: dict.fromkeys(_seen_leaving(question), frozenset({"ib9"}))
     )
+    page = tmp_path / "explanation"
+    page.mkdir()
     assert program.main(["1", "--docs", str(tmp_path)]) == 1
-    plain = Figures.from_json(json.loads((tmp_path / "audit.json").read_text())).plain
+    plain = Figures.from_json(json.loads((page / "audit.json").read_text())).plain
     assert all(plain.wrong[way] > 0 for way in WAYS)
     assert plain.left > 0
     assert plain.unseen > 0

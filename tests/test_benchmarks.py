@@ -20,7 +20,7 @@ from benchmarks.page import as_table, write_docs
 from benchmarks.rows import ROWS
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs/explanation"
 
 # By day one of each module's, and one growth.
 NAMES = [*(row.name for row in ROWS), *GROWTHS]

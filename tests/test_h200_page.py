@@ -1,4 +1,4 @@
-"""docs/h200.md and its pictures are what the tool prints today, and lead somewhere."""
+"""docs/howto/h200.md and its pictures are what the tool prints today, and lead somewhere."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from xml.etree import ElementTree
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs/howto"
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
-    program = [sys.executable, str(DOCS / "make_h200.py"), str(folder)]
-    subprocess.run(program, env=os.environ | {"PYTHONPATH": str(DOCS.parent)}, check=True, timeout=60)
+    program = [sys.executable, str(ROOT / "docs/make_h200.py"), str(folder)]
+    subprocess.run(program, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
     return folder
 
 
 def test_the_page_and_its_pictures_are_what_the_tool_prints(made: Path) -> None:
     names = {path.name for path in made.iterdir()}
-    assert names == {path.name for path in DOCS.glob("h200*")}
+    assert names == {path.name for path in PAGES.glob("h200*")}
     for name in names:
-        message = f"docs/{name} is stale: ./run python docs/make_h200.py"
-        assert (made / name).read_text() == (DOCS / name).read_text(), message
+        message = f"docs/howto/{name} is stale: ./run python docs/make_h200.py"
+        assert (made / name).read_text() == (PAGES / name).read_text(), message
 
 
 def test_the_pictures_are_on_the_page_and_are_documents(made: Path) -> None:

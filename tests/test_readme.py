@@ -94,7 +94,7 @@ def test_its_recording_by_hand_is_the_one_that_the_help_teaches(capsys: pytest.C
         "README.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
-        *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
     ],
 )
 def test_its_links_lead_somewhere(document: str) -> None:
@@ -104,7 +104,7 @@ def test_its_links_lead_somewhere(document: str) -> None:
 
 
 def test_the_doctors_page_names_every_examination() -> None:
-    page = (ROOT / "docs/doctor.md").read_text()
+    page = (ROOT / "docs/reference/doctor.md").read_text()
     assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [
         each.name for each in (*EXAMINATIONS, *examinations(None))
     ]

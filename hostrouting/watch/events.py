@@ -1,6 +1,6 @@
 """Pure: what a watcher says: the difference between two looks at a host, each thing once.
 
-The IDs are for ``journalctl MESSAGE_ID=…`` and for catalogs; docs/watch.md lists them. They never change.
+The IDs are for ``journalctl MESSAGE_ID=…`` and for catalogs; docs/reference/watch.md lists them. They never change.
 """
 
 from __future__ import annotations

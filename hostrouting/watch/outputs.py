@@ -79,7 +79,7 @@ def _send(address: str, datagram: bytes) -> bool:
 
 
 def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], time: float) -> str:
-    """The textfile after a look, in Prometheus' text exposition format 0.0.4; docs/watch.md lists the metrics.
+    """The textfile after a look, in Prometheus' text exposition format 0.0.4; docs/reference/watch.md lists them.
 
     Args:
         report: of the check.

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     figures.made = made(options.look_ups, options.seed)
     say(as_table(figures))
     if options.docs:
-        write_docs(figures, options.docs)
+        write_docs(figures, options.docs / "explanation")
     return 0 if figures.is_right else 1
 
 
@@ -48,7 +48,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "look_ups", metavar="LOOK-UPS", nargs="?", type=int, default=MILLION, help="how many at least (1000000)"
     )
     parser.add_argument("--seed", type=int, default=1, help="decides about all chance (1)")
-    parser.add_argument("--docs", metavar="FOLDER", type=Path, help="write the page and its figures there")
+    parser.add_argument(
+        "--docs", metavar="FOLDER", type=Path, help="write the page and its figures into its explanation/"
+    )
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""The H200 in full, on Linux and in memory: each node of docs/h200.md is found sick, mended, and let through."""
+"""The H200 in full, on Linux and in memory: each node of docs/howto/h200.md is found sick, mended, and let through."""
 
 from __future__ import annotations
 

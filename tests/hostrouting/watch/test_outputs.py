@@ -90,7 +90,7 @@ def test_in_the_foreground_it_prints_plain_lines(capsys: pytest.CaptureFixture[s
 
 
 def test_each_kind_has_an_id_of_its_own_and_the_docs_list_it() -> None:
-    docs = (Path(__file__).parents[3] / "docs" / "watch.md").read_text()
+    docs = (Path(__file__).parents[3] / "docs/reference/watch.md").read_text()
     for kind in EventKind:
         assert re.search(rf"`{kind.name.lower().replace('_', '-')}` \| `{kind.message_id}`", docs), kind
     assert len({kind.message_id for kind in EventKind}) == len(EventKind)
