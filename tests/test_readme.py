@@ -8,6 +8,7 @@ import os
 import re
 from ipaddress import IPv4Address
 from pathlib import Path
+from textwrap import indent
 
 import attrs
 import pytest
@@ -85,7 +86,7 @@ def test_its_check_prints_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFi
 def test_its_recording_by_hand_is_the_one_that_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     (commands,) = blocks("sh")
     assert cli.main(["snapshot", "--help"]) == 0
-    assert commands in capsys.readouterr().out
+    assert indent(commands, "  ") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

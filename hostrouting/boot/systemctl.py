@@ -12,6 +12,9 @@ from phases import CancelScope, TimedOut
 
 # Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
 ANSWER_SECONDS = 60.0
+_WITHOUT = (
+    "nothing can be installed for the next boot; hostrouting apply --routes-only changes the kernel's routes alone"
+)
 
 
 class Systemctl:
@@ -125,11 +128,12 @@ class Systemctl:
             raise UnitError(f"`{command}` gave no answer within {ANSWER_SECONDS:g} s; is systemd hanging?") from None
         except OSError as error:
             raise UnitError(
-                f"can't run `{command}`: {os.strerror(error.errno or 0)}; without systemd there is nothing to install "
-                "for the next boot: say --routes-only",
+                f"can't run `{command}`: {os.strerror(error.errno or 0)}; without systemd {_WITHOUT}",
                 errno=error.errno,
             ) from error
         if done.returncode not in fine:
             reason = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+            if "not been booted with systemd" in reason:
+                reason = f"systemd doesn't run here, so {_WITHOUT}"
             raise UnitError(f"`{command}` failed: {reason}")
         return done.stdout

@@ -9,6 +9,7 @@ import argparse
 import inspect
 import os
 import sys
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from hostrouting import __version__
@@ -31,19 +32,54 @@ checks by the kernel's own answers that every expected CIDR leaves by the defaul
 """
 
 _EPILOG = """\
-exit codes: 0 done; 1 failed; 64 usage; 74 done, but the output could not be written; 77 not permitted; 78 bad config
-            check, fix, plan and doctor have more: hostrouting COMMAND --help
+Exit codes: 0 done; 1 failed; 64 usage; 74 done, but the output could not be written; 77 not permitted; 78 bad config;
+what more check, fix, plan and doctor have says hostrouting COMMAND --help.
 
-see it happen, on a throw-away copy of the kernel's tables:   hostrouting demo
+See it happen, on a throw-away copy of the kernel's tables: hostrouting demo
 """
 
+_WIDEST_COLUMNS = 120
 
-class Help(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the terminal, as argparse's own, which loads shutil and so three kinds of compression."""
+
+class Help(argparse.HelpFormatter):
+    """Help as wide as the terminal, where no word is broken and examples stay lines of their own.
+
+    argparse's own asks shutil for the width, which loads three kinds of compression.
+    """
 
     def __init__(self, prog: str) -> None:
         width = os.environ.get("COLUMNS", "")
-        super().__init__(prog, width=(int(width) if width.isdecimal() else columns(sys.stdout) or 80) - 2)
+        asked = int(width) if width.isdecimal() else columns(sys.stdout) or 80
+        super().__init__(prog, width=min(asked, _WIDEST_COLUMNS) - 2)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrapped(text, width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for is_prose, block in groupby(text.splitlines(), lambda line: line[:1].strip() != ""):
+            if is_prose:
+                lines += _wrapped(" ".join(block), width)
+            else:
+                lines += chain.from_iterable(_example(line, width) for line in block)
+        return "\n".join(indent + line for line in lines)
+
+
+def _wrapped(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+    import textwrap
+
+    words = " ".join(text.split())
+    return textwrap.wrap(
+        words, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _example(line: str, width: int) -> list[str]:
+    """A command and what it is for, which goes below where there is no room beside it."""
+    if len(line) <= width:
+        return [line]
+    command, _, meaning = line.strip().partition("  ")
+    return [*_wrapped(command, width, "  ", "    "), *_wrapped(meaning, width, "      ", "      ")]
 
 
 class Parser(argparse.ArgumentParser):

@@ -37,14 +37,13 @@ def check(options: argparse.Namespace, host: Host) -> int:
     Every address counts: the tables cut each CIDR into ranges, and the kernel is asked about each of them; where a
     policy rule has a "from", also for connections from the source that they get. Waits for a default route, waitSeconds
     at most (30 without a CONFIG). Writes no marker. Exits with 0 if all is well, with 1 if a CIDR is shadowed, has no
-    route or is discarded, with 2 if nothing could be judged.
+    route or is discarded, with 2 if nothing could be judged; with --output nagios with 0, 1 (WARN), 2 (STRICT), 3.
 
       hostrouting check                                        the CIDRs of /etc/aks-flex-node/config.json
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
       hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host, as recorded (waits for nothing)
       hostrouting check --output svg > check.svg                     a picture for a ticket
-      hostrouting check --output nagios                              one line with performance data; waits for nothing;
-                                                                     exits with 0, 1 (fails, WARN), 2 (fails, STRICT), 3
+      hostrouting check --output nagios                              one line with performance data (waits for nothing)
     """
     from hostrouting.overlap.findings import Verdict
 

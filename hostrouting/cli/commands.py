@@ -145,12 +145,12 @@ def snapshot(options: argparse.Namespace, host: Host) -> int:
 
     A host without hostrouting is recorded by a shell and ip (iproute2 5.15 or newer):
 
-    { echo '{"links":';      ip -j -N -d link show
-      echo ', "addresses":'; ip -j -N -d -4 address show
-      echo ', "rules":';     ip -j -N -d -4 rule show
-      echo ', "routes":';    ip -j -N -d -4 route show table all
-      echo ', "nexthops":';  ip -j -N -d nexthop show
-      echo '}'; } > node.json
+      { echo '{"links":';      ip -j -N -d link show
+        echo ', "addresses":'; ip -j -N -d -4 address show
+        echo ', "rules":';     ip -j -N -d -4 rule show
+        echo ', "routes":';    ip -j -N -d -4 route show table all
+        echo ', "nexthops":';  ip -j -N -d nexthop show
+        echo '}'; } > node.json
     """
     del options
     from hostrouting.boot.resolvers import nameservers

@@ -70,9 +70,19 @@ def read_section(
     except ConfigError as error:
         if not any(where == str(path) for where, _ in error.problems):
             complain(f"{bad('hostrouting:')} {clean(str(path))} breaks the rules:")
+        elif "cidr" in options and _is_cidr(path):
+            raise UsageError(f"hostrouting: {path} is a CIDR, and CONFIG a file; did you mean --cidr {path}?") from None
         elif options.config is None and "cidr" in options:
             complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
         raise
+
+
+def _is_cidr(path: object) -> bool:
+    try:
+        parse_cidr(str(path))
+    except ValueError:
+        return False
+    return True
 
 
 def has_config(options: argparse.Namespace, host: Host) -> bool:

@@ -11,6 +11,7 @@ object when an attrs validator refuses; what would be left of it is less than th
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -351,6 +352,9 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
         raise ConfigError(
             [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
         )
+    if raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        # Notepad and PowerShell begin a file with one.
+        raise ConfigError([(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")])
     try:
         # As os.fsdecode would: to the kernel any bytes make an interface's name, and ip prints them as they are.
         with uncollected():

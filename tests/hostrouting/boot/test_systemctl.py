@@ -37,14 +37,20 @@ def test_one_that_hangs_is_ended_and_named(program: Path, monkeypatch: pytest.Mo
 
 
 def test_one_that_fails_is_quoted(program: Path) -> None:
-    be(program, "echo 'System has not been booted with systemd as init system (PID 1).' >&2; exit 1")
-    with pytest.raises(UnitError, match=r"`systemctl enable x\.service` failed: System has not been booted"):
+    be(program, "echo 'Unit x.service is masked.' >&2; exit 1")
+    with pytest.raises(UnitError, match=r"`systemctl enable x\.service` failed: Unit x\.service is masked"):
         Systemctl().enable("x.service")
 
 
 def test_one_that_fails_in_silence_has_its_exit_code_named(program: Path) -> None:
     be(program, "exit 3")
     with pytest.raises(UnitError, match="failed: exit code 3"):
+        Systemctl().reload()
+
+
+def test_where_systemd_does_not_run_the_error_says_what_works_all_the_same(program: Path) -> None:
+    be(program, "echo 'System has not been booted with systemd as init system (PID 1).' >&2; exit 1")
+    with pytest.raises(UnitError, match="doesn't run here.*--routes-only"):
         Systemctl().reload()
 
 

@@ -19,6 +19,7 @@ import pytest
 from shadowed import shadowed_kernel
 
 from hostrouting import Host, Layout, __version__, cli
+from hostrouting.cli.arguments import _WORDS as WORDS
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -99,6 +100,27 @@ def test_help_teaches(run: Any, words: list[str]) -> None:
     assert code == 0
     assert "usage: hostrouting" in out
     assert len(out.splitlines()) > 8
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        *([word] for word in WORDS),
+        *([word, below] for word in WORDS if WORDS[word].is_followed for below in WORDS[word].run()),
+    ],
+)
+def test_help_fits_a_narrow_terminal_without_breaking_a_word(
+    run: Any, monkeypatch: pytest.MonkeyPatch, command: list[str], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    words = run(*command, "--help")[1].split()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = run(*command, "--help")[1]
+    assert out.split() == words
+    usage = out.partition("\n\n")[0]
+    assert [line for line in out.removeprefix(usage).splitlines() if len(line) > columns] == []
 
 
 def test_the_version_is_the_packages(run: Any) -> None:
@@ -404,6 +426,14 @@ def test_check_with_cidrs_reads_no_file_and_with_both_adds_them(run: Any, config
     assert run("check", "--cidr", "10.96.0.0/12", "--cidr", "192.168.0.0/16")[0] == 0
     document = json.loads(run("check", config, "--cidr", "172.16.9.9/24", "--output", "json")[1])
     assert [finding["cidr"] for finding in document["findings"]] == ["172.16.1.0/24", "172.16.9.0/24"]
+
+
+@pytest.mark.parametrize("command", ["check", "fix"])
+def test_a_cidr_in_the_place_of_a_config_is_64_with_the_option_that_is_meant(run: Any, command: str) -> None:
+    code, out, err = run(command, "172.16.0.0/16")
+    assert (code, out) == (64, "")
+    assert "did you mean --cidr 172.16.0.0/16?" in err
+    assert run(command, "172.16.0.0/99")[0] == 78
 
 
 def test_check_that_can_not_judge_is_2(run: Any, kernel: FakeKernel, config: Path) -> None:
