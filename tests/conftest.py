@@ -9,6 +9,7 @@ namespaces of their own as that namespace's root).
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from boot import keeper, trees
+from building import build
 from hypothesis import settings
 from nightly import IS_NIGHTLY
 from scripts import end_what_is_left
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # The host's network namespace, as the process that was started first has seen it; workers inherit the word.
+ROOT = Path(__file__).parents[1]
 _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
 
 REQUIRED = {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",") if word.strip()}
@@ -130,6 +134,28 @@ def _need(*programs: str) -> None:
         pytest.fail(f"HOSTROUTING_REQUIRE names kernel, but {missing[0]} isn't installed", pytrace=False)
     if missing:
         pytest.skip(f"{missing[0]} isn't installed")
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wheel, sdist, SBOM and Debian package of this checkout; made once for all workers."""
+    missing = [f"{tool} isn't installed" for tool in ("dpkg-deb", "git", "lintian") if shutil.which(tool) is None]
+    obstacle = missing[0] if missing else keeper.obstacle()
+    if obstacle and "packages" in REQUIRED:
+        pytest.fail(f"HOSTROUTING_REQUIRE names packages, but {obstacle}", pytrace=False)
+    if obstacle:
+        pytest.skip(obstacle)
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = base / "release"
+    with (base / "release.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = tmp_path_factory.mktemp("release")
+            # What the package carries is fetched, once: the tests have no network.
+            build(ROOT, unfinished, "nsenter", f"--net={trees.outer_network()}")
+            unfinished.rename(folder)
+    return folder
 
 
 @pytest.fixture

@@ -1,0 +1,105 @@
+"""The Debian package on a really booted system: it installs, applies, survives, is upgraded, removed and purged."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import TYPE_CHECKING
+
+from boot.payloads import add_nested_machine
+from boot.test_gate import CONFIG, MARKERS, MENDED, UNITS, start
+from boot.test_watch import UNIT as WATCHER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boot.rig import Machine
+
+HOME = "/usr/lib/hostrouting"
+DEB, NEWER = "/root/hostrouting.deb", "/root/newer.deb"
+TEXTFILE = "/var/lib/hostrouting.prom"
+OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
+SHADOW = "192.168.7.1/16"
+
+# All that can be installed.
+DOCUMENT = {
+    "hostRouting": {
+        "staticRoutes": {"enabled": True, "routes": [MENDED]},
+        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "192.168.0.0/16"], "mode": "STRICT"},
+        "watch": {"enabled": True, "textfile": TEXTFILE},
+    },
+    "hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}},
+}
+
+# The same package, a revision later.
+RAISE = f"""
+base64 -d {DEB}.base64 >{DEB}
+dpkg-deb -R {DEB} /root/raised
+sed -i '/^Version:/s/$/.1/' /root/raised/DEBIAN/control
+dpkg-deb -Znone -b /root/raised {NEWER}
+"""
+# All but what dpkg, systemd and the rig write.
+FILES = "find /etc /usr /var/lib -not -path '/var/lib/[dmps]*/*' | sort"
+
+
+def dpkg(node: Machine, *words: str) -> str:
+    """What the package's scripts say; this checkout's Python and what it has compiled don't count."""
+    return node.run("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "dpkg", *words).stderr
+
+
+def files(node: Machine) -> set[str]:
+    return {*node.run("sh", "-c", FILES, check=False).stdout.splitlines()}
+
+
+def routes(node: Machine) -> str:
+    return " ".join(node.ip("-N", "route").split())
+
+
+def test_it_installs_applies_survives_a_reboot_and_an_upgrade_is_removed_and_purged(
+    node: Machine, release: Path
+) -> None:
+    payload = add_nested_machine(node)
+    node.write(CONFIG, json.dumps(DOCUMENT))
+    node.boot()
+    (package,) = release.glob("*.deb")
+    node.write(f"{DEB}.base64", b64encode(package.read_bytes()).decode())
+    node.run("sh", "-euc", RAISE)
+    before = files(node)
+
+    dpkg(node, "--install", DEB)
+    assert node.run("hostrouting", "check", check=False).returncode == 1
+    node.run("hostrouting", "apply")
+    node.run("hostrouting", "lb-probe", "apply")
+    node.wait_for(WATCHER, "active/running")
+    assert f'ExecStart="{HOME}/bin/python3"' in node.read(f"{UNITS}/{WATCHER}")
+
+    node.reboot()
+    payload.wait_until_it_ran()
+    node.wait_for(WATCHER, "active/running")
+    assert node.exists(TEXTFILE)
+    assert OURS in routes(node)
+
+    machine, watcher = payload.main_pid(), node.main_pid(WATCHER)
+    dpkg(node, "--install", NEWER)
+    assert node.state(WATCHER) == "active/running"
+    assert node.main_pid(WATCHER) != watcher
+    assert node.run("hostrouting", "doctor", check=False).returncode == 0
+
+    assert "apt purge hostrouting" in dpkg(node, "--remove", "hostrouting")
+    assert not node.exists(HOME)
+    assert payload.main_pid() == machine
+    # The gate is as it was, at the next boot too; nothing tries to run what is gone.
+    node.reboot()
+    payload.wait_until_it_ran()
+    assert OURS in routes(node)
+    assert node.state(WATCHER) == "inactive/dead"
+    node.ip("address", "add", SHADOW, "dev", "ib0")
+    node.systemctl("stop", payload.unit)
+    assert not start(node, payload)
+    assert node.state(payload.unit) == "failed/failed"
+
+    dpkg(node, "--purge", "hostrouting")
+    assert files(node) == before
+    assert not node.exists(f"{MARKERS}/route-overlap.detected")
+    assert start(node, payload)
+    assert OURS in routes(node)

@@ -1,0 +1,128 @@
+"""A release: what an index shows of it, what is in it, and that it can be made again, of itself."""
+
+from __future__ import annotations
+
+import email
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from building import build
+
+if TYPE_CHECKING:
+    from email.message import Message
+
+ROOT = Path(__file__).parent.parent
+PAGES, FILES = (
+    "https://github.com/hostrouting/hostrouting/blob/main/",
+    "https://raw.githubusercontent.com/hostrouting/hostrouting/main/",
+)
+
+
+@pytest.fixture(scope="module")
+def metadata(release: Path) -> Message:
+    (wheel,) = release.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+@pytest.fixture(scope="module")
+def unpacked_sdist(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (sdist,) = release.glob("*.tar.gz")
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / sdist.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def unpacked_deb(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (deb,) = release.glob("*.deb")
+    folder = tmp_path_factory.mktemp("deb")
+    subprocess.run(["dpkg-deb", "--extract", deb, folder], check=True)
+    return folder
+
+
+def test_each_link_of_the_description_is_absolute_and_leads_to_a_file_of_the_repository(metadata: Message) -> None:
+    links = re.findall(r"\]\(([^)#]+)", str(metadata.get_payload()))
+    for link in links:
+        start = FILES if link.endswith(".svg") else PAGES
+        assert link.startswith(start)
+        assert ROOT.joinpath(link.removeprefix(start)).exists(), link
+    assert len(links) > 10
+
+
+def test_pyroma_has_nothing_to_say(release: Path) -> None:
+    (sdist,) = release.glob("*.tar.gz")
+    done = subprocess.run([sys.executable, "-m", "pyroma", "--min=10", sdist], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_lintian_finds_no_error(release: Path) -> None:
+    (deb,) = release.glob("*.deb")
+    done = subprocess.run(["lintian", "--fail-on=error", deb], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_sdist_holds_what_the_repository_does_so_tests_run_in_it(unpacked_sdist: Path) -> None:
+    if not ROOT.joinpath(".git").exists():
+        pytest.skip("this is no repository")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    held = {str(path.relative_to(unpacked_sdist)) for path in unpacked_sdist.rglob("*") if path.is_file()}
+    assert held - {"PKG-INFO"} == {name for name in listed if ROOT.joinpath(name).exists()}
+
+
+def test_made_again_of_its_own_sdist_it_is_the_same_bytes(
+    release: Path, unpacked_sdist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "build/wheels", unpacked_sdist / "build/wheels")
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    monkeypatch.setenv("LC_ALL", "C")
+    before = os.umask(0o077)
+    try:
+        build(unpacked_sdist, tmp_path)
+    finally:
+        os.umask(before)
+    assert digests(tmp_path) == digests(release)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_the_bill_of_materials_names_what_the_debian_package_holds(release: Path, unpacked_deb: Path) -> None:
+    (path,) = release.glob("*.cdx.json")
+    assert unpacked_deb.joinpath("usr/share/doc/hostrouting", path.name).read_bytes() == path.read_bytes()
+    bill = json.loads(path.read_text())
+    parts: list[dict[str, Any]] = [bill["metadata"]["component"], *bill["components"]]
+    held = {found["Name"].lower().replace("_", "-"): found["Version"] for found in metadata_in(unpacked_deb)}
+    assert {part["name"]: part["version"] for part in parts} == held
+    assert all(part["licenses"][0]["expression"] in ALLOWED for part in parts)
+    (wheel,) = release.glob("*.whl")
+    assert parts[0]["hashes"][0]["content"] == digests(release)[wheel.name]
+    assert {need["ref"] for need in bill["dependencies"]} == {part["bom-ref"] for part in parts}
+
+
+ALLOWED = {"MIT", "BSD-2-Clause", "PSF-2.0", "GPL-2.0-or-later OR Apache-2.0"}
+
+
+def metadata_in(tree: Path) -> list[Message]:
+    return [email.message_from_bytes(path.read_bytes()) for path in tree.rglob("*.dist-info/METADATA")]
+
+
+def test_the_debian_package_carries_the_versions_that_the_tests_pass_with() -> None:
+    carried = re.findall(r"^(\S+==\S+) --hash", ROOT.joinpath("deploy/debian/requirements.txt").read_text(), re.M)
+    tested = re.findall(r"^(\S+==[^\s;]+)", ROOT.joinpath("constraints.txt").read_text(), re.M)
+    assert {*carried} - {*tested} == set()
+    assert len(carried) == 8
