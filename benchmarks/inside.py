@@ -59,7 +59,7 @@ def _made(before: tuple[float, float, float]) -> dict[str, str]:
     after = os.getloadavg()
     programs = f"Python {platform.python_version()}", _first_line("ip", "-V"), _first_line("awk", "-W", "version")
     return {
-        "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "kernel": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {os.cpu_count()} cores",
         "programs": ", ".join(programs),
         "load average": f"{before[0]:.1f} before, {after[0]:.1f} after",

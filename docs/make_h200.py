@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel
 
 FOLDER = Path(__file__).parent / "howto"
-TIME = datetime.datetime(2026, 11, 20, 9, 0, tzinfo=datetime.UTC).timestamp()
+TIME = datetime.datetime(2026, 11, 20, 9, 0, tzinfo=datetime.timezone.utc).timestamp()
 COLUMNS = 100
 
 INFINIBAND = [IPv4Interface(f"172.16.0.{10 + number}/16") for number in range(8)]

@@ -78,7 +78,8 @@ class IpCommandBackend(WholeTables):
         """The entries of a table, in the kernel's order; of every table, if none is named."""
         if table is not None and not 0 < table < 2**32:
             return ()
-        return tuple(_route(item, table) for item in _show("route", "table", "all" if table is None else str(table)))
+        items = _show("route", "table", "all" if table is None else f"{table:d}")
+        return tuple(_route(item, table) for item in items)
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False

@@ -16,17 +16,18 @@ def add_note(error: E, note: str) -> E:
     """Add a note to an exception that can carry one, and give it back."""
     # Frozen exceptions and those with odd __notes__ can't; they must still arrive as they are.
     with suppress(AttributeError, TypeError):
-        if sys.version_info >= (3, 11):  # noqa: UP036
+        if sys.version_info >= (3, 11):
             error.add_note(note)
         else:
-            error.__notes__ = [*getattr(error, "__notes__", ()), note]
+            error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]
     return error
 
 
 def group_of(message: str, errors: Sequence[Exception]) -> Exception:
     """Make an `ExceptionGroup`; on 3.10 that of the package `exceptiongroup`."""
-    if sys.version_info < (3, 11):  # noqa: UP036
+    if sys.version_info < (3, 11):
         from exceptiongroup import ExceptionGroup as Group
 
         return Group(message, errors)
-    return ExceptionGroup(message, errors)
+    else:  # noqa: RET505 - type checkers skip what the version rules out only in a branch
+        return ExceptionGroup(message, errors)  # noqa: F821

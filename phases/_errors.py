@@ -54,7 +54,7 @@ for _class in (Cancelled, TimedOut):
     _class.__module__ = "phases"
 
 
-class Status(str, Enum):  # noqa: UP042 - Python 3.10
+class Status(str, Enum):
     """How a task ended."""
 
     OK = "ok"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from _typeshed import HasFileno
-    from typing_extensions import Self  # noqa: UP035 - Python 3.10
+    from typing_extensions import Self
 
     from phases._errors import Tell
 

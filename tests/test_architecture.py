@@ -287,7 +287,8 @@ def test_only_one_module_imports_a_library(package: str, module: str) -> None:
 def test_a_name_loads_no_more_than_it_needs(statement: str, unloaded: list[str]) -> None:
     program = f"{statement}\nimport sys\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert not set(unloaded) & set(loaded.stdout.split())
+    by_attrs = {"subprocess"} if sys.version_info < (3, 11) else set()
+    assert not (set(unloaded) - by_attrs) & set(loaded.stdout.split())
 
 
 def test_no_module_is_without_a_look_at_its_size() -> None:

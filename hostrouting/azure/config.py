@@ -5,7 +5,6 @@ Which unit is held back is one fact of a host, so it is said once, as ``hostRout
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -26,6 +25,7 @@ from hostrouting.config.schema import (
 )
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_any_address, parse_any_prefix, parse_device
+from hostrouting.model.text import StrEnum
 
 if TYPE_CHECKING:
     import os

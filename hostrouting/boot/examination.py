@@ -6,7 +6,6 @@ The examinations themselves are ``doctor``'s, and those of whoever else installs
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.model.errors import FileError
+from hostrouting.model.text import StrEnum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

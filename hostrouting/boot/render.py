@@ -193,4 +193,4 @@ def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
 
 
 def _read(room: str, asset: str) -> str:
-    return resources.files(room).joinpath("scripts", asset).read_text(encoding="utf-8").rstrip("\n")
+    return (resources.files(room) / "scripts" / asset).read_text(encoding="utf-8").rstrip("\n")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from hostrouting import __version__
 from hostrouting.cli import checking, commands
 from hostrouting.cli.options import UsageError
-from hostrouting.cli.output import columns
+from hostrouting.cli.output import columns, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
 
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong with the arguments."""
         raise UsageError(f"{self.format_usage()}{self.prog}: {message}; try {self.prog} --help")
+
+    def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
+        # Of --help and --version; Python 3.10's own fails where nobody reads on.
+        say(message.removesuffix("\n"))
 
 
 class Once(argparse.Action):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,6 +10,7 @@ import attrs
 from hostrouting.config.schema import Section, collecting, each, parse_integer, parse_pattern, parse_word, read
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_cidr
+from hostrouting.model.text import StrEnum
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Sequence

@@ -15,7 +15,6 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from enum import StrEnum
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
@@ -23,7 +22,7 @@ import attrs
 
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.files import only_regular
-from hostrouting.model.text import shown
+from hostrouting.model.text import StrEnum, shown
 from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,12 @@ if TYPE_CHECKING:
 
 
 _SHOWN_CHARACTERS = 80
+
+
+class StrEnum(str, Enum):
+    """Words that are text: `enum.StrEnum`, which Python 3.10 lacks."""
+
+    __str__ = str.__str__
 
 
 def shown(value: object) -> str:

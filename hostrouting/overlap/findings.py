@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hostrouting.config.schema import Section, json_key
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.text import StrEnum
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network

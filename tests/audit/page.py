@@ -24,7 +24,7 @@ def made(look_ups: int, number: int) -> dict[str, str]:
     """When and how an audit was made."""
     ip = subprocess.run(["ip", "-V"], capture_output=True, text=True, check=True).stdout.strip()
     return {
-        "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "by": f"./run audit {look_ups} --seed {number}",
         "kernel": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {os.cpu_count()} cores",
         "programs": f"Python {platform.python_version()}, {ip}",

@@ -24,7 +24,7 @@ import socket
 import tarfile
 import tempfile
 import time
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -326,7 +326,7 @@ class Machine:
             _, day, hour, _ = said.strip().partition("=")[2].split()
         except ValueError:
             raise MachineError(f"{unit} has no {timestamp}; systemd forgets units that are dead") from None
-        return datetime.strptime(f"{day} {hour}", "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
+        return datetime.strptime(f"{day} {hour}", "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=timezone.utc).timestamp()
 
     def journal(self, unit: str | None = None, *, every_boot: bool = False) -> str:
         """What the journal holds of this boot (off: the last one), also after a power-off."""

@@ -203,7 +203,7 @@ def test_the_environment_of_the_consumer_is_not_the_gates(sandbox: Sandbox, vari
     prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}\necho 'exit 0' >env"
     assert run(sandbox, prepare, before=("env", variable)).returncode == 255
     for room, name in ((ROOM, ROUTES), (ROOM, CHECK), (PROBE_ROOM, "load-balancer-probe.sh")):
-        text = resources.files(room).joinpath("scripts", name).read_text()
+        text = (resources.files(room) / "scripts" / name).read_text()
         assert text.startswith("#!/bin/bash -p\n"), name
 
 

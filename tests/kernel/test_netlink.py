@@ -831,6 +831,7 @@ def test_pyroute2_is_loaded_for_what_is_rare_and_nothing_is_warned_of() -> None:
 
 CHECK = """
 import sys
+import attrs
 before = set(sys.modules)
 from hostrouting.cli import main
 assert main(["check", "--cidr", "10.9.0.0/16"]) == 0

@@ -914,13 +914,15 @@ def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SH
     manifest = wanted_manifest(Manifest(), config, wanted_parts(config, Layout()), Layout())
     sandbox.write(manifest.to_text(), "manifest")
     text = with_constant(render_check(config, python=python), "EXPLAIN_SECONDS", 1 if "waiting" in python else 30)
-    return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=INSTALLED)
+    return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=f'{INSTALLED}; cd "$ROOT"')
 
 
 @pytest.mark.parametrize("arguments", [[], ["gate"]])
 def test_python_explains_a_failing_verdict_and_leaves_a_report(
     node: NamespaceKernel, plain: Sandbox, arguments: list[str]
 ) -> None:
+    for name in ("hostrouting", "phases", "json"):
+        plain.write("raise SystemExit('of the current directory')", f"{name}.py")
     done = run_with(plain, sys.executable, *arguments)
     assert done.returncode == 1
     assert "; shadowed: 172.16.0.0/16; by " in done.stderr

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from contextvars import ContextVar
@@ -24,6 +25,9 @@ from phases import (
     task,
 )
 from phases.testing import FakeClock
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import attrs
 import pytest
 from recording_tasks import Raising, Returning
 
 from phases import Cancelled, CancelScope, Parallel, Serial, TimedOut, run
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
 
 
 def test_cancelled_is_no_exception_and_carries_its_reason() -> None:

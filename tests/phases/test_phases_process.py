@@ -273,7 +273,8 @@ def test_no_process_is_left_when_files_run_out_in_the_midst_of_its_start(scope: 
     lowest = os.dup(0)
     os.close(lowest)
     try:
-        for limit in range(lowest, lowest + 16):
+        # The fewest last: Python 3.10's Popen leaves open what it had opened when it fails.
+        for limit in reversed(range(lowest, lowest + 16)):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             try:
                 scope.child().run(["true"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,9 @@ from recording_tasks import Blocking, Raising
 
 from phases import Cancelled, CancelScope, Clock, Observer, Parallel, TimedOut, run
 from phases.testing import FakeClock, RecordingObserver
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

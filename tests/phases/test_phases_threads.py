@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 
 import pytest
 
 from phases import CancelScope, Parallel, Task, run, task
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
 
 
 def test_when_no_more_threads_can_start_those_that_run_are_waited_for(

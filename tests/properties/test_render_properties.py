@@ -60,7 +60,7 @@ overlaps = st.builds(
 
 
 def asset(name: str) -> str:
-    return resources.files("hostrouting.boot").joinpath("scripts", name).read_text(encoding="utf-8")
+    return (resources.files("hostrouting.boot") / "scripts" / name).read_text(encoding="utf-8")
 
 
 def whole_asset(name: str) -> str:

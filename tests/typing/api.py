@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from ipaddress import IPv4Address, IPv4Network
-from typing import assert_type
+
+from typing_extensions import assert_type
 
 import phases
 from hostrouting import (

@@ -542,10 +542,10 @@ report() {
 }
 
 # Has Python tell what is shadowed, what mends it and what else is worth a note, and leave the report. Whatever becomes of
-# it changes nothing of the verdict.
+# it changes nothing of the verdict. Python looks for modules in the current directory first, so that is root's.
 explain() {
   [[ $VERDICT = ok || $VERDICT = nothing || ! -x $PYTHON ]] ||
-    timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -P -m hostrouting check --report >&2
+    (cd / && exec timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -m hostrouting check --report) >&2
 }
 
 VERDICT='' PENDING='' LINES='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS

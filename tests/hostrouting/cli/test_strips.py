@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import pty
+import struct
 import termios
 from contextlib import redirect_stdout
 from ipaddress import IPv4Address, IPv4Network
@@ -99,7 +101,7 @@ def test_only_a_terminal_has_columns() -> None:
     assert columns(None) is columns(io.StringIO()) is None
     controller, terminal = pty.openpty()
     try:
-        termios.tcsetwinsize(terminal, (24, 132))
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 132, 0, 0))
         with os.fdopen(os.dup(terminal), "w") as stream:
             assert columns(stream) == 132
     finally:
