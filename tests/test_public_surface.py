@@ -45,9 +45,7 @@ AZURE = {
     "ProbeNode", "LinuxProbeNode", "NodeAddress", "Pin",
     "BridgeNode", "LinuxBridgeNode", "NodeState", "Interface", "Neighbour",
 }  # fmt: skip
-TESTING = {
-    "FailingBackend", "FakeBridgeNode", "FakeKernel", "FakeProbeNode", "FakeSystemd", "Kernel", "RecordingBackend",
-}  # fmt: skip
+TESTING = {"FakeBridgeNode", "FakeKernel", "FakeProbeNode", "FakeSystemd", "Kernel"}
 
 OFFERED = [(phases, PHASES), (hostrouting, HOSTROUTING), (hostrouting.azure, AZURE), (hostrouting.testing, TESTING)]
 

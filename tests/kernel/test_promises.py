@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from backends import FailingBackend, RecordingBackend
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
 
 import phases
@@ -32,7 +33,7 @@ from hostrouting.model.errors import FileError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.tasks.install_routes import InstallRoutes
-from hostrouting.testing import FailingBackend, FakeSystemd, RecordingBackend
+from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

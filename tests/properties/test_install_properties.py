@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
 import attrs
+from backends import FailingBackend, RecordingBackend
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
@@ -33,7 +34,7 @@ from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
 from hostrouting.boot.parts import plan_boot, plan_part
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
-from hostrouting.testing import FailingBackend, FakeProbeNode, FakeSystemd, RecordingBackend
+from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import all_or_nothing
 
 if TYPE_CHECKING:

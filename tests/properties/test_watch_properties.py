@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 import attrs
+from backends import RecordingBackend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import by_day
@@ -21,7 +22,7 @@ from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, Verdict
-from hostrouting.testing import FakeKernel, FakeSystemd, RecordingBackend
+from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch.events import Event, EventKind, of_failures, of_troubles, status
 from hostrouting.watch.loop import WatchHostRouting
 from hostrouting.watch.outputs import metrics_text

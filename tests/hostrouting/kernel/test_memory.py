@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+from backends import FailingBackend, RecordingBackend
 
 import phases
 from hostrouting.kernel.memory import FakeKernel
@@ -16,7 +17,6 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.testing import FailingBackend, RecordingBackend
 
 if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from backends import FailingBackend, RecordingBackend
 from nightly import by_day
 
 from hostrouting import Config, ConfigError, Host, Layout
 from hostrouting.boot.render import fill
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
-from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd, RecordingBackend
+from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch.events import Event, EventKind
 from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting
 from phases import Cancelled, CancelScope

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from backends import FailingBackend
 from shadowed import shadowed_kernel
 
 import phases
@@ -18,7 +19,7 @@ from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, Remo
 from hostrouting.boot import files
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import plan_boot, watch_part
-from hostrouting.testing import FailingBackend, FakeKernel, FakeSystemd
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
