@@ -253,7 +253,7 @@ begin with:
 
 What follows is what hostrouting prints. The nodes have `nameserver {DNS_SERVER}` in resolv.conf. `check` exits with 1
 as long as something fails; `LOCAL` and `BROADCAST` are only notes. With `--output json` it says the same to programs,
-in [a form of its own](../reference/route-overlap.schema.json).
+in [a form of its own](../../hostrouting/overlap/route-overlap.schema.json).
 """
 
 

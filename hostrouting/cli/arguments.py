@@ -273,4 +273,5 @@ _WORDS = {
     "lb-probe": Word(_lb_probe, is_followed=True),
     "azure-vnet": Word(_azure_vnet, is_followed=True),
     "remove": Word(commands.remove),
+    "schema": Word(commands.schema),
 }

@@ -160,6 +160,21 @@ def snapshot(options: argparse.Namespace, host: Host) -> int:
     return 0
 
 
+def schema(options: argparse.Namespace, host: Host) -> int:
+    """Print the JSON Schema of CONFIG, for editors and CI.
+
+      hostrouting schema > config.schema.json
+
+    An editor then completes and checks a config that has beside hostRouting the key "$schema":
+    "./config.schema.json". VS Code knows it also for all configs by json.schemas in its settings.
+    """
+    del options, host
+    from importlib import resources
+
+    say(resources.files("hostrouting.config").joinpath("config.schema.json").read_text(encoding="utf-8").rstrip())
+    return 0
+
+
 def watch(options: argparse.Namespace, host: Host) -> int:
     """Keep what CONFIG asks for true, until a signal ends it.
 

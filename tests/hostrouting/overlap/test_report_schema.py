@@ -1,4 +1,4 @@
-"""docs/reference/route-overlap.schema.json is what a report is, key by key."""
+"""hostrouting/overlap/route-overlap.schema.json is what a report is, key by key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hostrouting.testing import FakeKernel, FakeSystemd
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/route-overlap.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 GATEWAY = IPv4Address("10.1.0.1")

@@ -1,0 +1,218 @@
+"""The config's JSON Schema accepts what ``Config.from_mapping`` accepts, and refuses the rest as far as a schema can."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from hypothesis import example, given, reject
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.validators import extend
+
+from hostrouting import (
+    Config,
+    ConfigError,
+    ExpectedCidr,
+    Host,
+    Layout,
+    OverlapMode,
+    RouteOverlap,
+    StaticRoute,
+    StaticRoutes,
+    cli,
+)
+from hostrouting.config.overlap import WAIT_SECONDS_MAX
+from hostrouting.config.routing import METRIC_MAX, Watch
+from hostrouting.config.schema import json_key
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").read_text())
+
+
+def _pattern(_validator: Any, pattern: str, value: object, _schema: object) -> Iterator[ValidationError]:
+    """As ECMA-262 has it, in which ``$`` isn't before a last newline."""
+    if isinstance(value, str) and not re.search(pattern.replace("$", r"\Z"), value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+VALIDATOR = extend(Draft202012Validator, {"pattern": _pattern})(SCHEMA)
+
+# What a schema can't say.
+UNSAYABLE = (
+    "has host bits set",
+    "is already routes[",
+    "is not an integer",  # 1.0 is one to a schema
+    "did you mean hostRouting?",  # one edit from it
+)
+
+
+def problems(document: object) -> tuple[tuple[str, str], ...]:
+    try:
+        Config.from_mapping(document)  # type: ignore[arg-type]
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+# --- what is accepted ----------------------------------------------------------------------------------------------
+
+
+def mostly(right: Any, other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.integers(0, 11).flatmap(lambda chance: other if chance == 0 else st.sampled_from(right))
+
+
+octets = st.integers(0, 255) | st.sampled_from([0, 1, 99, 100, 119, 126, 127, 128, 199, 223, 224, 239, 240, 255, 256])
+addresses = st.tuples(octets, octets, octets, octets).map(lambda parts: ".".join(map(str, parts)))
+lengths = st.integers(0, 33).map(str) | st.sampled_from(["08", "", "+8", "8 "])
+prefixes = st.builds("{}/{}".format, addresses, lengths) | st.builds("{}.0.0.0/{}".format, octets, st.integers(0, 8))
+odd = st.sampled_from(["", " ", "10.0.0.1\n", "10.0.0.0/8\n", "010.0.0.0/8", "::1", "eth0\n"]) | st.text(max_size=6)
+wrong = st.sampled_from([None, True, False, 0, 1, -1, 601, 2**32, 1.0, 0.5, [], {}, [None], [1], {"x": 1}]) | odd
+cidrs = mostly(["172.16.0.0/16", "10.96.0.0/12", "0.0.0.0/1", "10.0.0.1/32"], prefixes)
+names = ["eth0", "ib0", "x" * 15, "..."]
+patterns = mostly([*names, "veth*", "gn[0-9]*", "x" * 16], st.sampled_from(["a/b", "a^b", "a\\b", ""]))
+seconds = mostly([0, 30, 600], st.just(601))
+units = mostly(
+    ["kubelet.service", "systemd-nspawn@.service"], st.sampled_from([".service", "a@@.service", "a/b.service"])
+)
+textfiles = mostly(
+    ["/a.prom", "/a/b.prom", "/é.prom", ""],
+    st.sampled_from(["a.prom", "/.prom", "/a/.prom", "/a/../b.prom", "/a//b.prom", "/a.prom/", "/a.prom\n"]),
+)
+
+
+def objects(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional={json_key(name): value for name, value in values.items()})
+
+
+routes = st.fixed_dictionaries(
+    {"destination": cidrs},
+    optional={
+        "gateway": mostly(["onlink", "10.1.0.1", ""], addresses | st.just("ONLINK")),
+        "dev": mostly([*names, ""], st.sampled_from([".", "..", "a/b", "x" * 16])),
+        "metric": mostly([0, 1, METRIC_MAX], st.just(METRIC_MAX + 1)),
+    },
+)
+expected = st.fixed_dictionaries({"cidr": cidrs}, optional={"devs": st.lists(patterns, min_size=1, max_size=2)})
+sections = objects(
+    static_routes=st.fixed_dictionaries({"enabled": st.just(True)}, optional={"routes": st.lists(routes, max_size=3)}),
+    route_overlap=objects(
+        expected_cidrs=st.lists(cidrs | expected, max_size=3),
+        mode=mostly(["warn", "Strict", "STRICT", ""], st.just("STRICTER")),
+        container_devs=st.lists(patterns, max_size=2),
+        allowed_devs=st.lists(patterns, max_size=2),
+        settle_seconds=seconds,
+        foreseen=st.lists(cidrs, max_size=2),
+    ),
+    wait_seconds=seconds,
+    consumer=units,
+    watch=objects(enabled=st.booleans(), textfile=textfiles),
+)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Any:
+    """A config that is mostly right; in half of them one value is replaced, or a key added."""
+    keys = ["hostRouting"] * 8 + ["staticRoutes", "host_routing", "HOST-ROUTING", "hostRoutng", "agent"]
+    document = {draw(st.sampled_from(keys)): draw(sections)}
+    if draw(st.booleans()):
+        place: Any = document
+        for _ in range(draw(st.integers(0, 3))):
+            place = draw(st.sampled_from(places(place)))
+        at = draw(st.sampled_from([*place, "x"])) if isinstance(place, dict) else draw(st.integers(0, len(place) - 1))
+        place[at] = draw(wrong)
+    return document
+
+
+def places(value: object) -> list[Any]:
+    """Every object and list of a document that holds something."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [*([value] if inner else []), *(place for each in inner for place in places(each))]
+
+
+@given(documents() | wrong)
+@example({"hostRouting": None, "routeOverlap": {}})
+@example({"hostRouting": {"staticRoutes": {"routes": [{"destination": "10.0.0.0/24"}]}}})
+@example({"hostRouting": {"routeOverlap": {"expectedCidrs": [{"cidr": "10.0.0.0/24", "devs": []}]}}})
+@example({"hostRouting": {"watch": {"textfile": "/a.prom\n"}}})
+def test_schema_and_code_agree(document: object) -> None:
+    found = problems(document)
+    objections = [error.message for error in VALIDATOR.iter_errors(document)]
+    if not found:
+        assert objections == []
+    elif not objections:
+        assert [message for _, message in found if not any(words in message for words in UNSAYABLE)] == []
+
+
+@given(sections)
+def test_what_the_code_writes_is_accepted(section: dict[str, Any]) -> None:
+    try:
+        config = Config.from_mapping({"hostRouting": section})
+    except ConfigError:
+        reject()
+    assert VALIDATOR.is_valid(config.to_mapping())
+
+
+# --- the schema itself ---------------------------------------------------------------------------------------------
+
+SECTIONS = {
+    Config: SCHEMA["properties"]["hostRouting"],
+    StaticRoutes: SCHEMA["$defs"]["staticRoutes"],
+    StaticRoute: SCHEMA["$defs"]["staticRoute"],
+    RouteOverlap: SCHEMA["$defs"]["routeOverlap"],
+    ExpectedCidr: SCHEMA["$defs"]["expectedCidr"],
+    Watch: SCHEMA["$defs"]["watch"],
+}
+
+
+def test_it_is_one_that_names_its_draft() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+@pytest.mark.parametrize("cls", SECTIONS)
+def test_its_keys_and_defaults_are_the_codes(cls: type) -> None:
+    section, fields = SECTIONS[cls], attrs.fields(cls)
+    assert list(section["properties"]) == [json_key(field.name) for field in fields]
+    assert section["additionalProperties"] is False
+    assert section.get("required", []) == [json_key(field.name) for field in fields if field.default is attrs.NOTHING]
+    for field in fields:
+        told = section["properties"][json_key(field.name)]
+        default = list(field.default) if isinstance(field.default, tuple) else field.default
+        if "default" in told:
+            assert told["default"] == default
+        else:
+            assert default in (None, attrs.NOTHING) or attrs.has(type(default))
+
+
+def test_its_words_and_bounds_are_the_codes() -> None:
+    words, _ = SECTIONS[RouteOverlap]["properties"]["mode"]["anyOf"]
+    assert words["enum"] == [*OverlapMode, "", None]
+    assert SCHEMA["$defs"]["seconds"]["maximum"] == WAIT_SECONDS_MAX
+    assert SECTIONS[StaticRoute]["properties"]["metric"]["maximum"] == METRIC_MAX
+
+
+@pytest.mark.parametrize("cls", SECTIONS)
+def test_it_teaches_an_editor_every_key(cls: type) -> None:
+    for key, told in SECTIONS[cls]["properties"].items():
+        known = SCHEMA["$defs"][told["$ref"].rpartition("/")[2]] | told if "$ref" in told else told
+        assert known["title"], key
+        assert known["description"].endswith("."), key
+        assert all(
+            Draft202012Validator(known | {"$defs": SCHEMA["$defs"]}).is_valid(each)
+            for each in known.get("examples", [])
+        ), key
+
+
+def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    host = Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path))
+    assert cli.main(["schema"], host=host) == 0
+    assert json.loads(capsys.readouterr().out) == SCHEMA
