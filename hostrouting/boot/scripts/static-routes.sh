@@ -214,22 +214,6 @@ function change(verb, text, some, undoing,    step) {
   undone[step, lines[step]] = "route " (verb == "add" ? "del " text : undoing)
 }
 
-# A route to somewhere of some class, in words that ip takes.
-function command(somewhere, some,    i, h, word, count) {
-  if (!(some in command_of)) {
-    take_apart(type_of[some], some)
-    # ip takes some types to be meant for table local.
-    command_of[some] = (hops == 1 && field["nhid"] == "" ? hop[1] : "") (type_of[some] == 1 ? "" : " table 254")
-    count = split("tos proto scope metric src mtu nhid", word, " ")
-    for (i = 1; i <= count; i++)
-      if (field[word[i]] != "")
-        command_of[some] = command_of[some] " " word[i] " " field[word[i]]
-    for (h = 1; h <= hops && hops > 1 && field["nhid"] == ""; h++)
-      command_of[some] = command_of[some] " nexthop" hop[h]
-  }
-  return (type_of[some] == 1 || command_of[some] ~ / nhid / ? "" : type_name[type_of[some]] " ") somewhere command_of[some]
-}
-
 # Prints "done" and what; or "refused", "lacking", or "failed" with what couldn't be put back, and why.
 function carry_out(    step, i) {
   if ("refused" in reason || "lacking" in reason) {
