@@ -18,5 +18,6 @@ __all__ = [
     "resolvers",
     "systemctl",
     "systemd",
+    "trial",
     "unit_files",
 ]

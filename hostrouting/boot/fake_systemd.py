@@ -8,7 +8,7 @@ from hostrouting.boot.unit_files import drop_ins, is_masked, settings, unit_file
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
@@ -32,6 +32,7 @@ class FakeSystemd:
         self.active: set[str] = set()
         self.restarts: list[str] = []
         self.starts: list[str] = []
+        self.timers: dict[str, tuple[int, tuple[str, ...]]] = {}
         self.reloads = 0
         self.properties: dict[str, dict[str, str]] = {"": {"Version": "257"}}
         self._load()
@@ -77,6 +78,12 @@ class FakeSystemd:
     def stop(self, unit: str) -> None:
         """Note that it doesn't run."""
         self.active.discard(unit)
+        self.timers.pop(unit, None)
+
+    def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
+        """Note what would run, and when; ``timers`` has it until the timer is stopped."""
+        self.timers[f"{name}.timer"] = (seconds, tuple(argv))
+        self.active.add(f"{name}.timer")
 
     def is_active(self, unit: str) -> bool:
         """Whether it was started, and not stopped since."""

@@ -155,6 +155,16 @@ def remove(path: Path) -> bool:
     return False
 
 
+def move(path: Path, to: Path) -> None:
+    """Give a file another name, in the place of what has it; one that isn't there is fine.
+
+    Raises:
+        FileError: it can't be moved.
+    """
+    with _told(f"move {path}"), contextlib.suppress(FileNotFoundError):
+        path.replace(to)
+
+
 def remove_empty_folder(path: Path) -> None:
     """Remove a folder, unless something is in it, or there is none.
 
@@ -271,3 +281,5 @@ def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[None]
             yield
         finally:
             _HELD.reset(token)
+            # A confirm that was killed isn't done after what was asked for since.
+            remove(host.layout.confirmed)

@@ -78,6 +78,15 @@ class Layout:
     run_lock = _Below(RUN_DIR / "run.lock")
     """Held for a whole run, also while it waits; no script takes it."""
 
+    trial = _Below(RUN_DIR / "trial.json")
+    """There as long as a trial of routes stands: its config, and until when; whoever ends it takes it away."""
+
+    confirmed = _Below(RUN_DIR / "trial.confirmed.json")
+    """The same while the trial is confirmed."""
+
+    trial_script = _Below(RUN_DIR / "trial.sh")
+    """Puts the routes back that were there before the trial."""
+
     marker_ok = _Below(RUN_DIR / "route-overlap.ok")
     """Empty; there if the last check found nothing that fails."""
 

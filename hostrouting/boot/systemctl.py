@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
 from phases import CancelScope, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
 ANSWER_SECONDS = 60.0
@@ -56,6 +60,13 @@ class Systemctl:
         """Stop a unit; one that doesn't run, or isn't there, is fine."""
         if self.is_active(unit):
             self._run("stop", unit)
+
+    def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
+        """Have a program run once in so many seconds, and anew where somebody kills it."""
+        if self._root is None:
+            when = (f"--on-active={seconds}", "--timer-property=AccuracySec=100ms")
+            how = ("--property=Type=oneshot", "--property=Restart=on-abnormal")
+            self._run("--quiet", "--collect", f"--unit={name}", *when, *how, *argv, program="systemd-run")
 
     def is_active(self, unit: str) -> bool:
         """Whether a unit runs, starts or is about to."""
@@ -116,8 +127,8 @@ class Systemctl:
                     after.setdefault(later, set()).add(properties["Id"])
         return {unit: tuple(sorted(names)) for unit, names in after.items()}
 
-    def _run(self, *words: str, fine: tuple[int, ...] = (0,)) -> str:
-        argv = ["systemctl", *([] if self._root is None else [f"--root={self._root}"]), *words]
+    def _run(self, *words: str, fine: tuple[int, ...] = (0,), program: str = "systemctl") -> str:
+        argv = [program, *([] if self._root is None else [f"--root={self._root}"]), *words]
         command = " ".join(argv)
         # Own scope: a half-reloaded systemd helps nobody, so a cancel waits for the answer.
         try:

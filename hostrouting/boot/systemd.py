@@ -6,7 +6,10 @@ the one in memory.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # An instance that nobody has: to read back what every instance of a template gets.
 ANY_INSTANCE = "hostrouting-probe"
@@ -28,7 +31,7 @@ class UnitManager(Protocol):
         ...
 
     def restart(self, unit: str) -> None:
-        """Start a unit, anew if it runs, and wait until it has started; does nothing for an image."""
+        """Start a unit, anew if it runs, and wait until it has started, or, a oneshot, is done; not for an image."""
         ...
 
     def start(self, unit: str) -> None:
@@ -37,6 +40,16 @@ class UnitManager(Protocol):
 
     def stop(self, unit: str) -> None:
         """Stop a unit; one that doesn't run is fine; does nothing for an image."""
+        ...
+
+    def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
+        """Have a program run once in so many seconds, whatever becomes of who asks; does nothing for an image.
+
+        Args:
+            name: of the timer and of the service that come of it, without their endings; both go when they are done.
+            seconds: from now.
+            argv: the program, by its path, and its arguments.
+        """
         ...
 
     def is_active(self, unit: str) -> bool:

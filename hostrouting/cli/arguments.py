@@ -13,7 +13,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from hostrouting import __version__
-from hostrouting.cli import checking, commands
+from hostrouting.cli import checking, commands, trying
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import columns, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
+_TRY_SECONDS_MAX = 86400
 _VERBOSE = "log each task as it starts and ends"
 
 _DESCRIPTION = """\
@@ -200,6 +201,14 @@ def _add_where(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     _add_root(where)
     where.add_argument("--routes-only", action="store_true", help="the kernel's routes alone: no files, units or check")
+    what = "the kernel's routes alone, and the check; put back in SECONDS unless confirmed"
+    where.add_argument("--try", type=_seconds, dest="try_seconds", metavar="SECONDS", help=what)
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _TRY_SECONDS_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to {_TRY_SECONDS_MAX}")
+    return int(text)
 
 
 def _add_folder(parser: Parser) -> None:
@@ -262,6 +271,7 @@ def _azure_vnet() -> Mapping[str, Word]:
 _WORDS = {
     "demo": Word(commands.demo, (_add_picture,)),
     "apply": Word(commands.apply, (_add_config, _add_where, _add_output)),
+    "confirm": Word(trying.confirm, (_add_output,)),
     "plan": Word(commands.plan, (_add_config, _add_snapshot, _add_output)),
     "render": Word(commands.render, (_add_config, _add_folder)),
     "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),

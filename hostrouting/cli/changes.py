@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
-from hostrouting.cli.output import bad, dim, good
+from hostrouting.cli.output import bad, columns, dim, good
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from hostrouting.boot.parts import BootPlan, FileChange
     from hostrouting.cli.preview import NextStart
+    from hostrouting.overlap.findings import OverlapReport
     from hostrouting.routes.plan import RoutePlan, RoutesReport
 
 _NEW_FILE_LINES = 40
@@ -21,6 +23,15 @@ def routes_text(report: RoutesReport) -> str:
     if report.changes.is_empty:
         lines.append("nothing to change")
     return "\n".join(lines)
+
+
+def applied_text(routes: RoutesReport, overlap: OverlapReport | None) -> str:
+    """What became of the routes, and what is said of the expected CIDRs, if there are any."""
+    if overlap is None or not overlap.cidrs:
+        return routes_text(routes)
+    from hostrouting.cli.report import overlap_text
+
+    return f"{routes_text(routes)}\n{overlap_text(overlap, width=columns(sys.stdout))}"
 
 
 def plan_text(

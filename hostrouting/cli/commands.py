@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import phases
 from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import asked_host, load, read
-from hostrouting.cli.output import columns, complain, say
+from hostrouting.cli.output import complain, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked, say_json
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import UnitError
@@ -43,13 +43,23 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     drop-in that holds the consumer back (systemd-nspawn@.service, or what CONFIG names) until both have passed; never
     stops or restarts a running machine. What an earlier run installed and CONFIG no longer asks for is taken back.
 
+    With --try the kernel's routes alone, and the check. When the time is over systemd puts back those of before,
+    whatever has died meanwhile, unless hostrouting confirm (on a terminal: Enter) has come, which installs the rest;
+    Ctrl-C puts them back at once, and so does a failing check in STRICT. Until then the watcher leaves routes alone;
+    another apply, remove and a start of the consumer, which is judged by what is installed, end the trial.
+
       hostrouting apply /etc/aks-flex-node/config.json
+      hostrouting apply --try 60 config.json                 as Enter, or hostrouting confirm, decides
       hostrouting apply --root /mnt/image config.json        holds from the image's first boot
     """
-    from hostrouting.cli.changes import routes_text
+    from hostrouting.cli.changes import applied_text
 
     document, config = read(options, host)
     neighbours.say_what_is_asked_for(document)
+    if options.try_seconds is not None:
+        from hostrouting.cli.trying import apply_for_now
+
+        return apply_for_now(options, config, host)
     if options.routes_only:
         from hostrouting.tasks.install_routes import InstallRoutes
 
@@ -66,11 +76,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     elif options.root is not None:
         say(f"installed into {options.root}; it holds from the first boot")
     else:
-        say(routes_text(routes))
-        if overlap is not None and overlap.cidrs:
-            from hostrouting.cli.report import overlap_text
-
-            say(overlap_text(overlap, width=columns(sys.stdout)))
+        say(applied_text(routes, overlap))
     return 0
 
 

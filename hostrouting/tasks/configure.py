@@ -160,10 +160,15 @@ class CheckRouteOverlap:
         with locked(host.layout.lock, scope):
             write_markers(host.layout, result)
         start_oneshot(host, CHECK)
-        if result.mode is OverlapMode.STRICT and result.verdict is not Verdict.OK:
-            remedy = None if result.verdict is Verdict.UNKNOWN else result.remedy
-            raise RouteOverlapError(error_text(result), findings=result.findings, reason=result.reason, remedy=remedy)
+        raise_if_strict(result)
         return result
+
+
+def raise_if_strict(report: OverlapReport) -> None:
+    """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode."""
+    if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK:
+        remedy = None if report.verdict is Verdict.UNKNOWN else report.remedy
+        raise RouteOverlapError(error_text(report), findings=report.findings, reason=report.reason, remedy=remedy)
 
 
 @attrs.frozen
@@ -239,16 +244,18 @@ def _remove_routes(host: Host, scope: CancelScope) -> RoutesReport:
     First what would install the routes again.
     """
     remove_parts(host, scope, ROUTES)
-    if host.is_image or not _ours(host):
+    if host.is_image or not (ours(host) or host.layout.trial.exists()):
         return RoutesReport()
     with locked(host.layout.lock, scope):
-        plan = plan_routes((), _ours(host))
+        plan = plan_routes((), ours(host))
         with all_or_nothing(scope) as undo:
             apply_routes(plan, host.routes, scope, undo)
+        remove(host.layout.trial)
     return RoutesReport(plan)
 
 
-def _ours(host: Host) -> list[Route]:
+def ours(host: Host) -> list[Route]:
+    """Our routes in the kernel."""
     return [route for route in host.routes.routes(Table.MAIN) if route.is_ours]
 
 

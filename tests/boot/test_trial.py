@@ -1,0 +1,164 @@
+"""``apply --try`` on a really booted systemd: put back in time or confirmed whole, whatever dies; nothing between."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from nightly import by_day
+
+from boot.test_gate import CONFIG, MARKERS, MENDED, files, installed, marker, start, write_config
+from boot.test_watch import routes, show_python
+
+if TYPE_CHECKING:
+    from boot.payloads import Payload
+    from boot.rig import Machine
+
+UNIT = "hostrouting-trial"
+TRIAL = f"{MARKERS}/trial.json"
+TRIED = "/root/tried.json"
+OTHER = {"destination": "172.16.9.0/24"}
+AT_ONCE = 20.0
+
+
+def ours(node: Machine) -> list[str]:
+    return sorted(line.split()[0] for line in routes(node) if "proto 217" in line)
+
+
+@pytest.fixture
+def running(node: Machine) -> Payload:
+    """A machine that runs behind the gate; and a config to try, which takes one route away and adds another."""
+    payload = installed(node, MENDED)
+    environment = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
+    node.write(f"/etc/systemd/system/{UNIT}.service.d/python.conf", environment)
+    write_tried(node)
+    node.boot()
+    payload.wait_until_it_ran()
+    return payload
+
+
+def write_tried(node: Machine) -> None:
+    section = {
+        "staticRoutes": {"enabled": True, "routes": [OTHER]},
+        "routeOverlap": {"expectedCidrs": ["172.16.9.0/24"], "mode": "STRICT"},
+        "waitSeconds": 1,
+    }
+    node.write(TRIED, json.dumps({"hostRouting": section}))
+
+
+def is_over(node: Machine) -> bool:
+    """Whether a trial has ended, and nothing of it runs."""
+    units = node.systemctl("list-units", "--all", "--plain", "--no-legend", f"{UNIT}.*").stdout
+    return not (node.exists(TRIAL) or node.exists(f"{MARKERS}/trial.confirmed.json") or units.strip())
+
+
+def outcome(node: Machine, before: str) -> str:
+    """``back`` or ``confirmed``, if all of routes and files are so; what there is, if not."""
+    is_as_before = files(node) == before
+    planned = {path: node.python("plan", path, check=False).returncode for path in (CONFIG, TRIED)}
+    if ours(node) == ["172.16.1.0/24"] and is_as_before:
+        return "back"
+    if ours(node) == ["172.16.9.0/24"] and planned[TRIED] == 0:
+        return "confirmed"
+    return f"{ours(node)}; /etc as before: {is_as_before}; plans {planned}"
+
+
+def test_the_routes_come_back_in_time_unless_they_are_confirmed(node: Machine, running: Payload) -> None:
+    pid, before = running.main_pid(), files(node)
+    said = json.loads(node.python("apply", "--try", "3", "--output", "json", TRIED).stdout)
+    assert (said["host"], said["changed"]) == ("node", True)
+    assert ours(node) == ["172.16.9.0/24"]
+    assert files(node) == before
+    second = node.python("apply", "--try", "3", TRIED, check=False)
+    assert second.returncode == 1
+    assert said["until"] in second.stderr
+    node.wait_until(lambda: is_over(node), "the trial is over")
+    assert outcome(node, before) == "back"
+    assert node.python("confirm", check=False).returncode == 1
+    # Another one at once has a timer of its own.
+    node.python("apply", "--try", "60", TRIED)
+    node.python("apply", CONFIG)
+    node.python("apply", "--try", "60", TRIED)
+    node.python("confirm")
+    assert is_over(node)
+    assert outcome(node, before) == "confirmed"
+    assert running.main_pid() == pid
+
+
+def test_a_strict_overlap_and_a_signal_put_them_back_at_once(node: Machine, running: Payload) -> None:
+    before = files(node)
+    node.write(TRIED, node.read(TRIED).replace('["172.16.9.0/24"]', '["172.16.1.0/24"]'))
+    done = node.python("apply", "--try", "600", TRIED, check=False)
+    assert done.returncode == 1
+    assert "OVERLAP: expected CIDR 172.16.1.0/24" in done.stderr
+    assert is_over(node)
+    assert outcome(node, before) == "back"
+    assert running.is_running()
+
+
+def test_a_start_of_the_machine_is_judged_by_what_is_installed_and_ends_the_trial(
+    node: Machine, running: Payload
+) -> None:
+    before = files(node)
+    node.systemctl("stop", running.unit)
+    node.python("apply", "--try", "600", TRIED)
+    node.systemctl("restart", "static-routes.service")
+    assert ours(node) == ["172.16.9.0/24"]
+    assert start(node, running)
+    assert not node.exists(TRIAL)
+    assert outcome(node, before) == "back"
+    assert marker(node) == {"ok": ""}
+    assert node.python("confirm", check=False).returncode == 1
+
+
+@pytest.mark.one_release
+def test_the_watcher_rests_meanwhile(node: Machine, running: Payload) -> None:
+    write_config(node, MENDED, watch={"enabled": True})
+    show_python(node)
+    node.python("apply")
+    node.wait_for("hostrouting-watch.service", "active/running")
+    before = files(node)
+    node.python("apply", "--try", "6", TRIED)
+    node.ip("link", "set", "ib0", "down")  # a reason to look
+    node.wait_until(
+        lambda: "trial" in node.show("hostrouting-watch.service", "StatusText")["StatusText"], "the watcher has looked"
+    )
+    assert ours(node) == ["172.16.9.0/24"]
+    node.wait_until(lambda: is_over(node), "the trial is over")
+    assert outcome(node, before) == "back"
+    assert running.is_running()
+
+
+def try_and_kill(node: Machine, chance: random.Random) -> str:
+    """Begin a trial, confirm it or not, and kill who does it at a random moment; and say what has become of it."""
+    before = files(node)
+    assert ours(node) == ["172.16.1.0/24"]
+    seconds = chance.randrange(1, 4)
+    confirm = "; python3 -m hostrouting confirm" if chance.random() < 0.6 else ""
+    words = f"python3 -m hostrouting apply --try {seconds} {TRIED}{confirm}"
+    killed = f"setsid sh -c '{words}' & sleep {chance.uniform(0.2, 2.5):.3f}; kill -9 -- -$!; wait $!; true"
+    node.run("sh", "-c", killed)
+    node.wait_until(lambda: is_over(node), "the trial is over", seconds=seconds + AT_ONCE)
+    return outcome(node, before)
+
+
+@pytest.mark.one_release
+def test_whoever_is_killed_the_routes_are_put_back_or_confirmed_whole(node: Machine, running: Payload) -> None:
+    chance = random.Random(18)
+    pid = running.main_pid()
+    for number in range(by_day(3, by_night=100)):
+        assert try_and_kill(node, chance) in {"back", "confirmed"}, number
+        assert running.main_pid() == pid
+        node.python("apply", CONFIG)
+
+
+@pytest.mark.one_release
+def test_a_reboot_needs_no_way_back(node: Machine, running: Payload) -> None:
+    before = files(node)
+    node.python("apply", "--try", "600", TRIED)
+    node.reboot()
+    running.wait_until_it_ran()
+    assert is_over(node)
+    assert outcome(node, before) == "back"

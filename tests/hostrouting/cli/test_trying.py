@@ -1,0 +1,163 @@
+"""``apply --try`` and ``confirm`` as they are typed: what they say, for programs and on a terminal, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shadowed import shadowed_kernel
+from trying import TrialSystemd, ours
+
+from hostrouting import Host, Layout, cli
+from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.trial import standing
+from hostrouting.config.routing import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostrouting.testing import FakeKernel
+
+CONFIG = {
+    "hostRouting": {
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+        "waitSeconds": 0,
+    }
+}
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    return shadowed_kernel()
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, tmp_path: Path) -> Host:
+    layout = Layout(tmp_path)
+    return Host(kernel, TrialSystemd(layout, kernel), layout)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "given.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+@pytest.fixture
+def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words], host=host)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "1.5", "86401", "²", ""])
+def test_what_is_no_number_of_seconds_is_64(run: Any, config: Path, seconds: str) -> None:
+    code, _, err = run("apply", f"--try={seconds}", config)
+    assert code == 64
+    assert "1 to 86400" in err
+
+
+@pytest.mark.parametrize("other", ["--routes-only", "--root=/image"])
+def test_other_ways_to_apply_have_no_trial(run: Any, config: Path, other: str) -> None:
+    assert run("apply", "--try", "60", other, config)[0] == 64
+
+
+def test_without_a_terminal_it_says_until_when_and_how_to_keep_them(run: Any, host: Host, config: Path) -> None:
+    code, out, err = run("apply", "--try", "60", config)
+    assert (code, err) == (0, "")
+    assert out.startswith("added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
+    assert out.splitlines()[-1] == f"until {standing(host.layout)}, unless this keeps them: hostrouting confirm"
+    assert not host.layout.manifest.exists()
+    code, out, _ = run("confirm")
+    assert code == 0
+    assert out.splitlines()[-1] == "confirmed: the next boot has them too"
+    assert Manifest.load(host.layout).config == Config.from_mapping(CONFIG)
+    code, out, err = run("confirm")
+    assert (code, out) == (1, "")
+    assert "nothing to confirm" in err
+
+
+def test_programs_are_told_the_same(run: Any, host: Host, config: Path) -> None:
+    code, out, _ = run("apply", "--try", "60", "--output", "json", config)
+    said = json.loads(out)
+    assert code == 0
+    assert (said["changed"], said["until"], said["host"]) == (True, standing(host.layout), os.uname().nodename)
+    assert said["overlap"]["verdict"] == "ok"
+    assert len(said["added"]) == 1
+    code, out, _ = run("confirm", "--output", "json")
+    assert (code, json.loads(out)["overlap"]["verdict"]) == (0, "ok")
+
+
+def test_a_strict_check_that_fails_is_1_with_its_failures(run: Any, kernel: FakeKernel, config: Path) -> None:
+    config.write_text(json.dumps(CONFIG).replace("172.16.1.0/24", "172.16.2.0/24", 1))
+    code, _, err = run("apply", "--try", "60", config)
+    assert code == 1
+    assert "the routes of before are back" in err
+    assert "OVERLAP: expected CIDR 172.16.1.0/24" in err
+    assert ours(kernel) == ()
+
+
+# --- on a terminal -------------------------------------------------------------------------------------------------
+
+
+TIMER_GOES_OFF = 0
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "is_kept"),
+    [
+        pytest.param(b"\n", 0, True, id="Enter"),
+        pytest.param(b"\x04", 1, False, id="the end of the input"),
+        pytest.param(signal.SIGINT, 1, False, id="Ctrl-C"),
+        pytest.param(signal.SIGHUP, 1, False, id="a lost session"),
+        pytest.param(TIMER_GOES_OFF, 1, False, id="the time is over"),
+    ],
+)
+def test_on_a_terminal_enter_decides(
+    host: Host,
+    kernel: FakeKernel,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    act: bytes | int,
+    code: int,
+    is_kept: bool,
+) -> None:
+    controller, terminal = pty.openpty()
+
+    def watch() -> None:
+        """Once the question is there, do something."""
+        shown = b""
+        while b"Enter keeps the routes, Ctrl-C puts them back; back in 60 s" not in shown:
+            shown += os.read(controller, 4096)
+        if isinstance(act, bytes):
+            os.write(controller, act)
+        elif act == TIMER_GOES_OFF:
+            host.units.restart("hostrouting-trial.service")
+        else:
+            os.kill(os.getpid(), act)
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with open(os.dup(terminal), "w") as out, open(terminal) as entered:
+        monkeypatch.setattr(sys, "stdin", entered)
+        monkeypatch.setattr(sys, "stderr", out)
+        somebody = threading.Thread(target=watch)
+        somebody.start()
+        assert cli.main(["apply", "--try", "60", str(config)], host=host) == code
+        monkeypatch.undo()
+        somebody.join()
+    os.close(controller)
+    assert standing(host.layout) is None
+    assert [str(route.destination) for route in ours(kernel)] == (["172.16.1.0/24"] if is_kept else [])
+    assert host.layout.manifest.exists() == is_kept

@@ -1,0 +1,234 @@
+"""Routes for a while: nothing but the kernel and /run is touched, and each end leaves one whole config."""
+
+from __future__ import annotations
+
+import errno
+import json
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shadowed import shadowed_kernel
+from trying import TrialSystemd, ours
+
+import phases
+from hostrouting import (
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    Host,
+    HostRoutingError,
+    InstallRoutes,
+    Layout,
+    RemoveHostRouting,
+    RouteError,
+    RouteOverlapError,
+    UnitError,
+    Verdict,
+)
+from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.trial import standing
+from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
+from hostrouting.testing import FailingBackend, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostrouting.testing import FakeKernel
+
+TIMER = "hostrouting-trial.timer"
+
+
+def config(*destinations: str, cidr: str = "172.16.1.0/24", mode: str = "STRICT") -> Config:
+    return Config.from_mapping(
+        {
+            "hostRouting": {
+                "staticRoutes": {"enabled": True, "routes": [{"destination": one} for one in destinations]},
+                "routeOverlap": {"expectedCidrs": [cidr], "mode": mode},
+                "waitSeconds": 0,
+            }
+        }
+    )
+
+
+OLD = config("172.16.9.0/24", mode="WARN")
+NEW = config("172.16.1.0/24")
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    return shadowed_kernel()
+
+
+@pytest.fixture
+def units(kernel: FakeKernel, tmp_path: Path) -> TrialSystemd:
+    return TrialSystemd(Layout(tmp_path), kernel)
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, units: TrialSystemd, tmp_path: Path) -> Host:
+    """On which OLD is installed."""
+    host = Host(routes=kernel, units=units, layout=Layout(tmp_path))
+    phases.run(Configure(OLD, host=host))
+    return host
+
+
+def etc(host: Host) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in (host.layout.root / "etc").rglob("*") if path.is_file()}
+
+
+def destinations(kernel: FakeKernel) -> list[str]:
+    return sorted(str(route.destination) for route in ours(kernel))
+
+
+def test_the_kernel_has_the_routes_a_timer_takes_them_back_and_no_file_is_written(
+    host: Host, kernel: FakeKernel, units: TrialSystemd
+) -> None:
+    before, files = ours(kernel), etc(host)
+    routes, overlap, until = phases.run(TryRoutes(NEW, 60, host=host))
+    assert [str(route.destination) for route in routes.added] == ["172.16.1.0/24"]
+    assert overlap.verdict is Verdict.OK
+    assert destinations(kernel) == ["172.16.1.0/24"]
+    assert etc(host) == files
+    assert units.timers == {TIMER: (60, ("/bin/bash", "-p", str(host.layout.trial_script)))}
+    assert standing(host.layout) == until
+    saved = "172.16.9.0/24 via 10.1.0.1 dev eth0 proto 217\n==kernel"
+    assert saved in host.layout.trial_script.read_text()
+    assert len(before) == 1
+
+
+def test_a_strict_check_that_fails_puts_them_back_at_once(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
+    before = ours(kernel)
+    with pytest.raises(RouteOverlapError) as caught:
+        phases.run(TryRoutes(config("172.16.2.0/24"), 60, host=host))
+    assert [finding.cidr for finding in caught.value.findings] == [IPv4Network("172.16.1.0/24")]
+    assert ours(kernel) == before
+    assert (standing(host.layout), units.timers) == (None, {})
+
+
+def test_in_warn_they_stand_and_the_report_tells(host: Host, kernel: FakeKernel) -> None:
+    _, overlap, until = phases.run(TryRoutes(config("172.16.2.0/24", mode="WARN"), 60, host=host))
+    assert overlap.verdict is Verdict.OVERLAP
+    assert standing(host.layout) == until
+    assert destinations(kernel) == ["172.16.2.0/24"]
+
+
+def test_what_the_kernel_refuses_leaves_no_trial(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
+    before = ours(kernel)
+    refusing = Host(FailingBackend(kernel, {"add": {1: errno.ENOMEM}}), units, host.layout)
+    with pytest.raises(RouteError):
+        phases.run(TryRoutes(NEW, 60, host=refusing))
+    assert ours(kernel) == before
+    assert (standing(host.layout), units.timers) == (None, {})
+
+
+def test_a_time_that_is_over_before_the_first_change_leaves_no_trial(host: Host, kernel: FakeKernel) -> None:
+    before = ours(kernel)
+    with pytest.raises(RouteError, match="over before"):
+        phases.run(TryRoutes(NEW, 0, host=host))
+    assert ours(kernel) == before
+    assert standing(host.layout) is None
+
+
+def test_without_a_running_systemd_nothing_is_tried(kernel: FakeKernel, tmp_path: Path) -> None:
+    class NoSystemd(FakeSystemd):
+        def run_later(self, *_: Any) -> None:
+            raise UnitError("System has not been booted with systemd")
+
+    host = Host(kernel, NoSystemd(), Layout(tmp_path))
+    with pytest.raises(UnitError, match="needs a running systemd"):
+        phases.run(TryRoutes(NEW, 60, host=host))
+    assert ours(kernel) == ()
+    assert standing(host.layout) is None
+
+
+def test_a_second_trial_is_refused_and_told_how_to_keep_the_first(host: Host, kernel: FakeKernel) -> None:
+    _, _, until = phases.run(TryRoutes(NEW, 60, host=host))
+    with pytest.raises(RouteError, match=f"{until}.*hostrouting confirm"):
+        phases.run(TryRoutes(OLD, 60, host=host))
+    assert destinations(kernel) == ["172.16.1.0/24"]
+    assert standing(host.layout) == until
+
+
+# --- how it ends ---------------------------------------------------------------------------------------------------
+
+
+def test_a_confirm_installs_what_was_tried_as_configure_does(
+    host: Host, kernel: FakeKernel, units: TrialSystemd, tmp_path: Path
+) -> None:
+    phases.run(TryRoutes(NEW, 60, host=host))
+    _, overlap = phases.run(ConfirmTrial(host=host))
+    assert overlap.verdict is Verdict.OK
+    assert Manifest.load(host.layout).config == NEW
+    assert units.timers == {}
+    assert not host.layout.confirmed.exists()
+    assert destinations(kernel) == ["172.16.1.0/24"]
+    files = etc(host)
+    phases.run(Configure(NEW, host=host))
+    assert etc(host) == files
+    with pytest.raises(RouteError, match="nothing to confirm"):
+        phases.run(ConfirmTrial(host=host))
+
+
+def test_a_confirm_that_can_not_install_puts_the_routes_back(
+    host: Host, kernel: FakeKernel, units: TrialSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, files = ours(kernel), etc(host)
+
+    def refuse(*_: Any) -> bool:
+        raise UnitError("Unit is masked")
+
+    phases.run(TryRoutes(NEW, 60, host=host))
+    monkeypatch.setattr(units, "is_enabled", refuse)
+    with pytest.raises(UnitError, match="masked"):
+        phases.run(ConfirmTrial(host=host))
+    assert ours(kernel) == before
+    assert etc(host) == files
+    assert (standing(host.layout), units.timers, host.layout.confirmed.exists()) == (None, {}, False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lambda host: Configure(OLD, host=host), id="apply"),
+        pytest.param(lambda host: Configure(Config(), host=host), id="apply nothing"),
+        pytest.param(lambda host: ConfigureStaticRoutes(OLD, host=host), id="routes"),
+        pytest.param(lambda host: InstallRoutes(OLD, host=host), id="routes only"),
+        pytest.param(lambda host: RemoveHostRouting(host=host), id="remove"),
+    ],
+)
+@pytest.mark.parametrize("tried", [NEW, config()], ids=["routes", "none"])
+def test_another_run_ends_the_trial_as_it_says_what_is_wanted(
+    host: Host, kernel: FakeKernel, units: TrialSystemd, tried: Config, other: Callable[[Host], phases.Task[object]]
+) -> None:
+    phases.run(TryRoutes(attrs_without_cidrs(tried), 60, host=host))
+    phases.run(other(host))
+    assert standing(host.layout) is None
+    after = ours(kernel)
+    units.restart("hostrouting-trial.service")  # the time is over
+    assert ours(kernel) == after
+
+
+def attrs_without_cidrs(config: Config) -> Config:
+    return Config(static_routes=config.static_routes, wait_seconds=0)
+
+
+def test_a_run_that_fails_leaves_the_trial_as_it_is(host: Host, kernel: FakeKernel) -> None:
+    _, _, until = phases.run(TryRoutes(NEW, 60, host=host))
+    with pytest.raises(HostRoutingError):
+        phases.run(Configure(config("10.1.0.0/24"), host=host))  # a connected network
+    assert standing(host.layout) == until
+    assert destinations(kernel) == ["172.16.1.0/24"]
+
+
+def test_a_confirm_that_was_killed_can_be_said_again_but_not_after_another_run(host: Host) -> None:
+    phases.run(TryRoutes(NEW, 60, host=host))
+    host.layout.trial.rename(host.layout.confirmed)
+    phases.run(ConfirmTrial(host=host))
+    assert Manifest.load(host.layout).config == NEW
+    host.layout.confirmed.write_text(json.dumps(NEW.to_mapping()))
+    phases.run(Configure(OLD, host=host))
+    with pytest.raises(RouteError, match="nothing to confirm"):
+        phases.run(ConfirmTrial(host=host))
+    assert Manifest.load(host.layout).config == OLD

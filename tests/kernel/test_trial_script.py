@@ -1,0 +1,155 @@
+"""The way back from a trial: the script that systemd's timer and the gate run, on a real kernel."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from node import build_node
+from scripts import Sandbox, awk_or_skip, awks_for
+
+from hostrouting.boot.trial import render_trial
+from hostrouting.model.routes import NextHop, Protocol, Route, Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostrouting.kernel.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+UNTIL = "2026-11-21T12:00:00Z"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "sandbox" in metafunc.fixturenames:
+        metafunc.parametrize("sandbox", awks_for(metafunc.function.__name__), indirect=True)
+
+
+@pytest.fixture
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path, awk_or_skip(request.param))
+
+
+@pytest.fixture
+def node(kernel: NamespaceKernel) -> NamespaceKernel:
+    build_node(kernel)
+    return kernel
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Path:
+    """The file of a trial that stands."""
+    path = tmp_path / "run/aks-flex-node/trial.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"until": UNTIL}))
+    return path
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+def ours(kernel: NamespaceKernel) -> set[str]:
+    return {str(route) for route in kernel.routes(Table.MAIN) if route.is_ours}
+
+
+def test_our_routes_are_exactly_as_before_and_nobody_elses_are_touched(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
+    """As before: a link route and one that needs it for its gateway, several hops, a metric, a source, an MTU."""
+    ip("route", "add", "192.0.2.0/24", "dev", "eth0", "proto", "217")
+    ip("route", "add", "172.16.1.0/24", "via", "192.0.2.1", "dev", "eth0", "proto", "217", "mtu", "1400")
+    ip("route", "add", "172.16.2.0/24", "proto", "217", "metric", "7", "nexthop", "via", "10.1.0.1", "dev", "eth0",
+            "weight", "2", "nexthop", "via", "10.1.0.9", "dev", "eth0")  # fmt: skip
+    ip("route", "add", "172.16.3.0/24", "via", "10.1.0.1", "dev", "eth0", "proto", "217", "src", "10.1.0.4")
+    ip("route", "add", "blackhole", "172.16.4.7", "proto", "217")
+    ip("route", "add", "172.16.9.0/24", "via", "10.1.0.1", "dev", "eth0", "proto", "217", "onlink")
+    before = node.routes()
+    text = render_trial([route for route in before if route.is_ours], UNTIL)
+    for destination in ("192.0.2.0/24", "172.16.2.0/24", "172.16.4.7", "172.16.9.0/24"):
+        ip("route", "del", destination, "proto", "217")
+    ip("route", "replace", "172.16.3.0/24", "via", "10.1.0.9", "dev", "eth0", "proto", "217")
+    ip("route", "add", "172.16.5.0/24", "via", "10.1.0.1", "dev", "eth0", "proto", "217")
+    ip("route", "add", "172.16.6.0/24", "via", "10.1.0.1", "dev", "eth0", "proto", "static")
+    done = sandbox.run(text)
+    assert (done.returncode, done.stderr) == (0, "")
+    (new,) = set(node.routes()) - set(before)
+    assert (new.destination, new.protocol) == (IPv4Network("172.16.6.0/24"), Protocol.STATIC)
+    assert set(before) <= set(node.routes())
+    assert "172.16.1.0/24" not in done.stdout
+    assert not trial.exists()
+
+
+def test_a_place_that_somebody_has_taken_meanwhile_stays_his_and_is_told(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
+    route = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0"),))
+    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "static")
+    done = sandbox.run(render_trial([route], UNTIL))
+    assert done.returncode == 1
+    assert "172.16.1.0/24" in done.stdout
+    assert "File exists" in done.stdout
+    assert attrs.evolve(route, protocol=Protocol.STATIC) in node.routes(Table.MAIN)
+    assert not trial.exists()
+
+
+@pytest.mark.parametrize("state", ["over", "another"])
+def test_a_trial_that_is_over_and_another_one_are_left_alone(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path, state: str
+) -> None:
+    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
+    there = ours(node)
+    if state == "over":
+        trial.unlink()
+    else:
+        trial.write_text(json.dumps({"until": UNTIL.replace("12", "13")}))
+    done = sandbox.run(render_trial([], UNTIL))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert ours(node) == there
+    assert trial.exists() == (state == "another")
+
+
+def test_it_waits_for_the_lock_as_long_as_it_takes_but_not_at_the_gate(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
+    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
+    text = render_trial([], UNTIL).replace("_SECONDS=60\n", "_SECONDS=1\n").replace("_SECONDS=5\n", "_SECONDS=1\n")
+    with (trial.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        at_the_gate = sandbox.run(text, "gate")
+        assert at_the_gate.returncode == 1
+        assert "another run has held the lock" in at_the_gate.stderr
+        process = sandbox.start(text)
+        assert process.stderr is not None
+        assert "can't end the trial of routes" in process.stderr.readline()
+        assert trial.exists()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert ours(node) == set()
+
+
+def test_what_a_killed_confirm_has_begun_is_done_or_else_undone(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
+    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
+    claimed = trial.with_name("trial.confirmed.json")
+    trial.rename(claimed)
+    python = sandbox.root / "python"
+    python.write_text('#!/bin/sh\necho "$@"\nrm /run/aks-flex-node/trial.json\n')
+    python.chmod(0o755)
+    text = render_trial([], UNTIL)
+    (line,) = [line for line in text.splitlines() if line.startswith("readonly PYTHON=")]
+    done = sandbox.run(text.replace(line, f"readonly PYTHON={python}"))
+    assert (done.returncode, done.stdout) == (0, "-m hostrouting confirm\n")
+    assert ours(node) != set()
+    claimed.write_text(json.dumps({"until": UNTIL}))
+    done = sandbox.run(text.replace(line, "readonly PYTHON=/nowhere"))
+    assert ours(node) == set()
+    assert not claimed.exists()
+    assert not trial.exists()
