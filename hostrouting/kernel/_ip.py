@@ -179,7 +179,8 @@ def _destination(value: object) -> IPv4Network:
     if text == "default":
         return DEFAULT_DESTINATION
     address, slash, length = text.partition("/")
-    return IPv4Network((parse_address(address), _length(length) if slash else 32))
+    # Of an address it would make a text, and read that.
+    return IPv4Network((int(parse_address(address)), _length(length) if slash else 32))
 
 
 def _any_address(value: object) -> IPv4Address | IPv6Address:

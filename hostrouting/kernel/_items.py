@@ -47,13 +47,13 @@ def read(value: object, keys: Iterable[Key]) -> dict[str, Any]:
     problems: list[tuple[str, str]] = []
     for key, field, parse, _, default, _ in keys:
         fields[field] = default
-        try:
-            if parse in (is_set, is_unset):
-                fields[field] = parse(value.get(key, False))
-            elif (item := value.get(key)) is not None:
-                fields[field] = parse(item)
-            elif default is NEEDED:
+        item = value.get(key)
+        if item is None and (key not in value or parse not in (is_set, is_unset)):
+            if default is NEEDED:
                 problems.append((key, "is missing"))
+            continue
+        try:
+            fields[field] = parse(item)
         except ConfigError as error:
             problems += below(key, error.problems)
         except ValueError as error:
