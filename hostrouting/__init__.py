@@ -72,6 +72,10 @@ if TYPE_CHECKING:
     from hostrouting.overlap.findings import RouteOverlapError as RouteOverlapError
     from hostrouting.overlap.findings import Unmendable as Unmendable
     from hostrouting.overlap.findings import Verdict as Verdict
+    from hostrouting.overlap.fleet import FleetReport as FleetReport
+    from hostrouting.overlap.fleet import GroupFailure as GroupFailure
+    from hostrouting.overlap.fleet import HostGroup as HostGroup
+    from hostrouting.overlap.fleet import judge as judge
     from hostrouting.routes.plan import Replacement as Replacement
     from hostrouting.routes.plan import RoutePlan as RoutePlan
     from hostrouting.routes.plan import RoutesReport as RoutesReport
@@ -101,6 +105,7 @@ else:
             "model.rules": "Rule RuleAction",
             "overlap.findings": "Finding FindingKind Note NoteKind "
             "OverlapReport Remedy RouteOverlapError Unmendable Verdict",
+            "overlap.fleet": "FleetReport GroupFailure HostGroup judge",
             "routes.plan": "Replacement RoutePlan RoutesReport",
             "tasks.configure": "CheckRouteOverlap Configure ConfigureStaticRoutes ConfigureWatch RemoveHostRouting",
             "tasks.install_routes": "InstallRoutes",

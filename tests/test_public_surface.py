@@ -34,6 +34,8 @@ HOSTROUTING = {
     # a report's reader
     "RoutesReport", "RoutePlan", "Replacement", "OverlapReport", "Verdict", "Finding", "FindingKind", "Note",
     "NoteKind", "Remedy", "Unmendable",
+    # many hosts
+    "judge", "FleetReport", "HostGroup", "GroupFailure",
     # a backend's author
     "RouteBackend", "WholeTables", "Link", "Address", "Hardware", "Family", "Rule", "RuleAction", "Route", "NextHop", "RouteType",
     "Scope", "Table", "Protocol", "Lookup", "RouteFailure", "DEFAULT_DESTINATION",

@@ -1,0 +1,63 @@
+"""Many recordings, judged by the whole command: the processor time of all its processes, and their memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from benchmarks.figures import Figures, Measured, Row
+from benchmarks.measure import timed
+from benchmarks.recordings import KINDS, write_recordings
+from benchmarks.worlds import SCRATCH, WrongOutcomeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from benchmarks.worlds import Effort
+
+__all__ = ["ROWS"]
+
+_RECORDINGS = 10_000
+
+# Its own highest memory and that of its largest worker, which has ended by then; in KiB.
+_JUDGE = """
+import resource, sys
+from hostrouting.cli import main
+main(sys.argv[1:])
+own = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:"))
+print(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+"""
+
+
+def _judge(paths: Sequence[Path]) -> float:
+    """The highest memory, in bytes, once all groups are as they should be."""
+    words = [str(paths[0].with_name("config.json")), *map(str, paths)]
+    process = [sys.executable, "-c", _JUDGE, "judge", "--output", "json", *words]
+    done = subprocess.run(process, capture_output=True, check=True, text=True)
+    sizes = Counter(len(group["hosts"]) for group in json.loads(done.stdout)["groups"])
+    wanted = Counter(len(paths[kind :: len(KINDS)]) for kind in range(len(KINDS)))
+    if sizes != wanted:
+        raise WrongOutcomeError(f"groups of {sorted(sizes.elements())} hosts, not of {sorted(wanted.elements())}")
+    return sum(map(int, done.stderr.splitlines()[-1].split())) * 1024.0
+
+
+def _cpu(effort: Effort) -> Measured:
+    paths = write_recordings(SCRATCH, effort.size(_RECORDINGS))
+    spans = [timed(lambda: _judge(paths))[0] for _ in range(effort.rounds(3))]
+    return Measured(Figures.of([span.cpu / len(paths) for span in spans]))
+
+
+def _memory(effort: Effort) -> Measured:
+    paths = write_recordings(SCRATCH, effort.size(_RECORDINGS))
+    few = [_judge(paths[: effort.size(_RECORDINGS // 10)]) for _ in range(effort.rounds(3))]
+    return Measured(Figures.of([_judge(paths) for _ in few]), Figures.of(few))
+
+
+ROWS = (
+    Row("judge", "judge, 10,000 recordings: processor time for each", "", _cpu, 0.01),
+    Row("judge-memory", "judge, memory for 10,000 recordings", "for 1,000", _memory, 1.2, is_memory=True),
+)

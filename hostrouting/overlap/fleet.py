@@ -1,0 +1,219 @@
+"""Many recorded hosts: each is judged by itself, and those of which the same is to be said are one group."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sized
+from concurrent.futures import BrokenExecutor
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting.kernel.recording import SnapshotBackend, load_snapshot
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.model.errors import HostRoutingError
+from hostrouting.overlap.check import check_overlap, unjudged
+from hostrouting.overlap.findings import OverlapReport, Verdict, in_json
+from phases import CancelScope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Executor, Future
+    from ipaddress import IPv4Network
+
+    from hostrouting.config.routing import Config, StaticRoute
+    from hostrouting.overlap.findings import FindingKind
+
+    Recording = str | os.PathLike[str] | Mapping[str, Any]
+    # What is the same of the hosts of a group, with what its reason is about; the first one's report, and all names.
+    _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], str]
+    _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
+
+# A worker gets a few recordings at a time, and so many of these are under way at most, however many there are.
+_AT_ONCE, _UNDER_WAY = 16, 64
+# Of more groups nobody looks at the strips, and they take more memory than all the rest.
+_DRAWN_GROUPS = 50
+
+
+@attrs.frozen
+class GroupFailure:
+    """What fails on each host of a group.
+
+    Args:
+        kind: why.
+        cidr: the expected CIDR.
+        devs: the interfaces that it leaves by, and those that it would leave by without them, sorted; none if it
+            doesn't leave. Which of eight that are alike wins differs from host to host.
+    """
+
+    kind: FindingKind
+    cidr: IPv4Network
+    devs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The failure as JSON."""
+        return {field.name: in_json(getattr(self, field.name)) for field in attrs.fields(GroupFailure)}
+
+
+@attrs.frozen
+class HostGroup:
+    """Hosts with the same verdict, the same failures, and the same fix; or with a reason of the same kind.
+
+    Args:
+        verdict: of each of them.
+        failures: of each of them.
+        fix: the entries that mend all of it that routes can mend.
+        hosts: their names, in the order of the recordings.
+        report: of the first of them. What it says besides, such as addresses, may differ on the others.
+    """
+
+    verdict: Verdict
+    failures: tuple[GroupFailure, ...]
+    fix: tuple[StaticRoute, ...]
+    hosts: tuple[str, ...]
+    report: OverlapReport
+
+    def to_json(self) -> dict[str, Any]:
+        """The group as JSON."""
+        return {field.name: in_json(getattr(self, field.name)) for field in attrs.fields(HostGroup)}
+
+
+@attrs.frozen
+class FleetReport:
+    """The result of ``judge``.
+
+    Args:
+        groups: those that are fine first, then those that fail, then those that couldn't be judged; of these the
+            largest first.
+    """
+
+    groups: tuple[HostGroup, ...]
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """How many hosts have each verdict."""
+        counted = Counter[Verdict]()
+        for group in self.groups:
+            counted[group.verdict] += len(group.hosts)
+        return {verdict: counted[verdict] for verdict in Verdict}
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole as JSON."""
+        counts = {str(verdict): count for verdict, count in self.counts.items()}
+        return {"schema": 1, "counts": counts, "groups": in_json(self.groups)}
+
+
+def judge(
+    snapshots: Iterable[Recording],
+    config: Config,
+    executor: Executor | None = None,
+    *,
+    scope: CancelScope | None = None,
+) -> FleetReport:
+    """Judge many recorded hosts, and group them by what is wrong with them.
+
+    Args:
+        snapshots: what ``hostrouting snapshot`` printed on each host: the path of a file, which must be there for the
+            executor's workers too, or the document itself. Where it names no host the file's name does, without
+            ``.json``.
+        config: what is expected of every one of them.
+        executor: does the work, as ``distributed.Client().get_executor()`` of Dask does on a cluster; it isn't shut
+            down. None: a process on each core of this machine.
+        scope: ends it, and is told how far it is.
+
+    Returns:
+        The groups. A recording that can't be read is ``unknown``, with a reason that begins with ``no-recording``.
+
+    Raises:
+        HostRoutingError: a worker died, for example for want of memory.
+        phases.Cancelled, phases.TimedOut: the scope ended.
+    """
+    scope = CancelScope() if scope is None else scope
+    total = len(snapshots) if isinstance(snapshots, Sized) else None
+    groups: _Groups = {}
+    done = 0
+    with _processes() if executor is None else nullcontext(executor) as pool:
+        try:
+            for found in _results(pool, snapshots, config.without_waits()):
+                scope.check()
+                for signature, (report, hosts) in found.items():
+                    if signature not in groups:
+                        is_drawn = len(groups) < _DRAWN_GROUPS
+                        groups[signature] = (report if is_drawn else attrs.evolve(report, notes=(), judged=()), [])
+                    groups[signature][1].extend(hosts)
+                    done += len(hosts)
+                scope.progress("judging the recordings", done / total if total else None)
+        except BrokenExecutor as error:
+            raise HostRoutingError(f"can't judge the recordings: {error}") from error
+    made = [
+        HostGroup(verdict, failures, fix, tuple(hosts), report)
+        for (verdict, failures, fix, _), (report, hosts) in groups.items()
+    ]
+    order = [*Verdict]
+    return FleetReport(tuple(sorted(made, key=lambda each: (order.index(each.verdict), -len(each.hosts)))))
+
+
+def _processes() -> Executor:
+    from concurrent.futures import ProcessPoolExecutor
+
+    # The command line does without the collector of garbage, and its workers would inherit that.
+    return ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=gc.enable)
+
+
+def _results(pool: Executor, snapshots: Iterable[Recording], config: Config) -> Iterator[_Groups]:
+    """What the workers find, in the order of the recordings, so that any executor gives the same report."""
+    waiting: deque[Future[_Groups]] = deque()
+    left = enumerate(snapshots, 1)
+    try:
+        while some := tuple(islice(left, _AT_ONCE)):
+            waiting.append(pool.submit(_judge_some, some, config))
+            if len(waiting) == _UNDER_WAY:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _judge_some(recordings: tuple[tuple[int, Recording], ...], config: Config) -> _Groups:
+    """What a worker does: judge some recordings, and group them."""
+    groups: _Groups = {}
+    for number, recording in recordings:
+        report = _judge_one(recording, config, f"recording {number}")
+        kind_of_reason = (report.reason or "").partition(":")[0]
+        signature = (report.verdict, _failures(report), report.remedy.routes, kind_of_reason)
+        groups.setdefault(signature, (report, []))[1].append(report.host)
+    return groups
+
+
+def _judge_one(recording: Recording, config: Config, name: str) -> OverlapReport:
+    try:
+        if isinstance(recording, Mapping):
+            snapshot = Snapshot.from_document(recording)
+        else:
+            name = Path(recording).name.removesuffix(".json")
+            snapshot = load_snapshot(recording)
+    except HostRoutingError as error:
+        reason = f"no-recording: {'; '.join(str(error).splitlines())}"
+        return unjudged(config, Verdict.UNKNOWN, reason, host=name)
+    return check_overlap(config, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
+
+
+def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
+    behind: dict[tuple[IPv4Network, str | None, tuple[str, ...]], set[str]] = defaultdict(set)
+    for judged in report.judged:
+        for segment in judged.segments:
+            behind[judged.cidr, segment.kind, segment.devs].update(segment.behind)
+    # Connections from several sources of a host fail alike.
+    return tuple(
+        dict.fromkeys(
+            GroupFailure(each.kind, each.cidr, tuple(sorted({*each.devs, *behind[each.cidr, each.kind, each.devs]})))
+            for each in report.findings
+        )
+    )

@@ -1,0 +1,221 @@
+"""Many recordings: hosts of which the same is to be said are one group, whoever does the work."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+import phases
+from benchmarks.recordings import CONFIG, KINDS, node, write_recordings
+from hostrouting import Config, FindingKind, FleetReport, GroupFailure, HostRoutingError, StaticRoute, Verdict, judge
+from hostrouting.model.routes import NextHop, Protocol, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONFIG_ = Config.from_mapping(CONFIG)
+SHADOWED = GroupFailure(FindingKind.OVERLAP, IPv4Network("172.16.0.0/16"), tuple(f"ib{number}" for number in range(8)))
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_recordings(tmp_path_factory.mktemp("recordings"), 60)
+
+
+@pytest.fixture(scope="module")
+def report(recordings: list[Path]) -> FleetReport:
+    with ThreadPoolExecutor(1) as one:
+        return judge(recordings, CONFIG_, one)
+
+
+def document(kind: str, number: int = 0) -> dict[str, Any]:
+    return KINDS[kind](node(number)).to_document()
+
+
+def without_times(report: FleetReport) -> list[Any]:
+    return [attrs.evolve(group, report=attrs.evolve(group.report, time="")) for group in report.groups]
+
+
+def test_each_kind_is_a_group_with_its_hosts(report: FleetReport, recordings: list[Path]) -> None:
+    assert report.counts == {Verdict.OK: 10, Verdict.OVERLAP: 30, Verdict.UNKNOWN: 20}
+    groups = {group.hosts[0]: group for group in report.groups}
+    assert len(groups) == len(KINDS)
+    for number, _ in enumerate(KINDS):
+        # Of a file that is cut off nobody knows the host's name.
+        names = [f"aks-h200-{of:05}" if number < 5 else recordings[of].stem for of in range(number, 60, len(KINDS))]
+        assert groups[names[0]].hosts == tuple(names)
+
+
+def test_a_group_has_what_fails_and_what_mends_it(report: FleetReport) -> None:
+    found = {group.failures: group for group in report.groups}
+    assert found[SHADOWED,].fix == (StaticRoute("172.16.0.0/17"), StaticRoute("172.16.128.0/17"))
+    assert found[SHADOWED,].report.host == "aks-h200-00001"
+    discarded = GroupFailure(FindingKind.BLACKHOLE, IPv4Network("10.96.0.0/12"), ())
+    assert found[discarded,].fix == (StaticRoute("10.96.0.0/13"), StaticRoute("10.104.0.0/13"))
+    past_main = found[GroupFailure(FindingKind.OVERLAP, IPv4Network("10.96.0.0/12"), ("ib7",)),]
+    assert past_main.fix == ()
+    assert past_main.report.remedy.unmendable
+
+
+def test_what_is_fine_comes_first_then_what_fails_the_largest_group_first() -> None:
+    kinds = ["cut-off", "discarded", "no-default-route", "shadowed", "shadowed", "mended"]
+    documents = [document(kind) | {"links": {} if kind == "cut-off" else document(kind)["links"]} for kind in kinds]
+    groups = judge(documents, CONFIG_).groups
+    assert [(group.verdict, len(group.hosts)) for group in groups] == [
+        *((Verdict.OK, 1), (Verdict.OVERLAP, 2), (Verdict.OVERLAP, 1), (Verdict.UNKNOWN, 1), (Verdict.UNKNOWN, 1)),
+    ]
+
+
+def test_which_of_eight_that_are_alike_wins_makes_no_group_of_its_own() -> None:
+    first = KINDS["shadowed"](node(0))
+    turned = attrs.evolve(first, routes=(first.routes[0], *first.routes[:0:-1]))
+    (group,) = judge([first.to_document(), turned.to_document()], CONFIG_).groups
+    assert group.failures == (SHADOWED,)
+
+
+def test_all_cores_find_the_same(report: FleetReport, recordings: list[Path]) -> None:
+    assert without_times(judge(map(str, recordings), CONFIG_)) == without_times(report)
+
+
+def test_a_dask_cluster_of_two_workers_finds_the_same(report: FleetReport, recordings: list[Path]) -> None:
+    distributed = pytest.importorskip("distributed", reason="distributed isn't installed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        found = judge(recordings, CONFIG_, client.get_executor())
+    assert without_times(found) == without_times(report)
+
+
+# --- broken recordings ---------------------------------------------------------------------------------------------
+
+
+def test_a_broken_file_is_a_row_and_not_the_end(tmp_path: Path, recordings: list[Path]) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "empty.json").touch()
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "odd.json").write_text(json.dumps(document("mended") | {"routes": [{"dst": "10.0.0.0/99"}]}))
+    names = ["missing", "pipe", "empty", "list", "odd"]
+    paths = [*(tmp_path / f"{name}.json" for name in names), recordings[0], tmp_path]
+    fine, broken = judge(paths, CONFIG_).groups
+    assert (fine.verdict, fine.hosts) == (Verdict.OK, ("aks-h200-00000",))
+    assert (broken.verdict, broken.hosts) == (Verdict.UNKNOWN, (*names, tmp_path.name))
+    assert broken.report.reason == f"no-recording: {tmp_path / 'missing.json'}: there is no such file"
+
+
+def test_a_recording_without_a_name_goes_by_its_files_or_its_number(tmp_path: Path) -> None:
+    unnamed = {key: value for key, value in document("mended").items() if key != "host"}
+    (tmp_path / "rack-7.json").write_text(json.dumps(unnamed))
+    (group,) = judge([tmp_path / "rack-7.json", unnamed], CONFIG_).groups
+    assert group.hosts == ("rack-7", "recording 2")
+
+
+# --- as many as there are ------------------------------------------------------------------------------------------
+
+
+class Counting(Executor):
+    """Does what it is given when somebody waits for it, and notes how much that is at most."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Future[Any]] = []
+        self.most = self.done = 0
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def result(timeout: float | None = None) -> Any:
+            self.waiting.remove(future)
+            self.done += 1
+            return function(*args, **kwargs)
+
+        future.result = result  # type: ignore[method-assign]
+        self.waiting.append(future)
+        self.most = max(self.most, len(self.waiting))
+        return future
+
+
+def test_no_more_is_under_way_than_workers_need(recordings: list[Path]) -> None:
+    executor = Counting()
+
+    def many() -> Iterator[Path]:
+        for number in range(3000):
+            assert number <= 16 * (executor.done + 64)
+            yield recordings[5]  # broken, so quickly judged
+
+    (group,) = judge(many(), CONFIG_, executor).groups
+    assert len(group.hosts) == 3000
+    assert executor.most == 64
+
+
+def test_it_ends_with_its_scope_and_takes_back_what_is_not_begun(recordings: list[Path]) -> None:
+    executor, scope = Counting(), phases.CancelScope()
+
+    def some() -> Iterator[Path]:
+        for number in range(16 * 70):
+            if number == 16 * 66:
+                scope.cancel("enough")
+            yield recordings[5]
+
+    with pytest.raises(phases.Cancelled, match="enough"):
+        judge(some(), CONFIG_, executor, scope=scope)
+    assert executor.waiting
+    assert all(future.cancelled() for future in executor.waiting)
+
+
+def test_a_worker_that_dies_is_an_error_of_ours(recordings: list[Path]) -> None:
+    with (
+        ProcessPoolExecutor(1, initializer=os._exit, initargs=(1,)) as dying,
+        pytest.raises(HostRoutingError, match="can't judge the recordings"),
+    ):
+        judge(recordings, CONFIG_, dying)
+
+
+def test_an_executor_that_was_given_goes_on(recordings: list[Path]) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        judge(recordings[:1], CONFIG_, executor)
+        assert executor.submit(threading.get_ident).result()
+
+
+def test_it_tells_how_far_it_is(recordings: list[Path]) -> None:
+    told: list[float | None] = []
+
+    class Told:
+        def started(self, path: str) -> None: ...
+        def finished(self, *_: object) -> None: ...
+        def progress(self, path: str, message: str, fraction: float | None) -> None:
+            told.append(fraction)
+
+    task = phases.task("judge")(lambda scope: judge(recordings, CONFIG_, scope=scope))
+    phases.run(task, observer=Told())
+    assert told == [pytest.approx(done / 60) for done in (16, 32, 48, 60)]
+
+
+def test_of_more_groups_than_anybody_looks_at_strips_and_notes_are_left_out() -> None:
+    def shadowed(number: int) -> dict[str, Any]:
+        hop = NextHop(f"eth{number + 1}")
+        route = Route(IPv4Network("10.96.0.0/16"), (hop,), protocol=Protocol.STATIC)
+        fine = node(number)
+        return attrs.evolve(fine, routes=(*fine.routes, route)).to_document()
+
+    groups = judge(map(shadowed, range(60)), CONFIG_).groups
+    assert len(groups) == 60
+    assert [bool(group.report.judged) for group in groups] == [number < 50 for number in range(60)]
+    assert all(group.failures[0].devs == (f"eth{number + 1}",) for number, group in enumerate(groups))
+
+
+def test_it_is_json(report: FleetReport) -> None:
+    told = json.loads(json.dumps(report.to_json()))
+    assert told["counts"] == {"ok": 10, "overlap": 30, "unknown": 20}
+    group = told["groups"][1]
+    assert list(group) == ["verdict", "failures", "fix", "hosts", "report"]
+    assert group["failures"] == [{"kind": "OVERLAP", "cidr": "172.16.0.0/16", "devs": list(SHADOWED.devs)}]
+    assert group["fix"] == [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
+    assert group["report"]["host"] == group["hosts"][0] == "aks-h200-00001"
