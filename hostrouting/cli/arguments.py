@@ -222,6 +222,14 @@ def _add_more_output(parser: Parser) -> None:
     parser.add_argument("--report", action="store_true", help=what)
 
 
+def _add_recordings(parser: Parser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="a JSON file: what is expected of each host")
+    parser.add_argument("recordings", nargs="+", metavar="FILE", help="what hostrouting snapshot printed on a host")
+    what = "for people, for programs, a page for a browser, or a table for a database"
+    parser.add_argument("--output", choices=("text", "json", "html", "parquet"), default="text", help=what)
+    parser.add_argument("--out", metavar="FILE", help="where --output parquet goes")
+
+
 def _add_address(parser: Parser) -> None:
     parser.add_argument("address", metavar="ADDRESS", help="an IPv4 address")
 
@@ -278,6 +286,7 @@ _WORDS = {
     "explain": Word(checking.explain, (_add_address, _add_config, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
     "fix": Word(checking.fix, (_add_config, _add_cidr, _add_format, _add_snapshot), EXIT_CHECK_UNKNOWN),
     "snapshot": Word(commands.snapshot),
+    "judge": Word(checking.judge, (_add_recordings,), EXIT_CHECK_UNKNOWN),
     "doctor": Word(checking.doctor, (_add_config, _add_output, _add_strict)),
     "watch": Word(commands.watch, (_add_config,)),
     "lb-probe": Word(_lb_probe, is_followed=True),

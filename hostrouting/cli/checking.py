@@ -13,14 +13,14 @@ from hostrouting.cli.options import UsageError, asked_host, has_config, load, re
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, page_text, run_task, say_as_asked, say_json
 from hostrouting.config.routing import SECTION, Config
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.parsing import parse_address, reserved_block
 from hostrouting.model.routes import Table
 from hostrouting.model.text import to_json_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from ipaddress import IPv4Address
 
     from hostrouting.boot.host import Host
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import OverlapReport
+    from hostrouting.overlap.fleet import FleetReport
 
 
 def check(options: argparse.Namespace, host: Host) -> int:
@@ -224,6 +225,51 @@ def _resolved(entries: Sequence[StaticRoute], backend: RouteBackend) -> tuple[Ro
     if missing:
         raise RouteError(f"can't fill in the routes: still missing is {missing}")
     return routes
+
+
+def judge(options: argparse.Namespace, host: Host) -> int:
+    """Check many recorded hosts at once, and group them by what is wrong.
+
+    Each FILE is what hostrouting snapshot printed on a host; one that names no host goes by its own name. Hosts with
+    the same failures (kind, CIDR, interfaces) and the same fix are one group. A FILE that can't be read is unknown, and
+    the others go on. Works on all cores; docs/many-hosts.md shows how on more machines. Exits with 0 if all is well,
+    with 1 if a host fails, else with 2 if one couldn't be judged.
+
+      hostrouting judge config.json recordings/*.json
+      hostrouting judge config.json recordings/*.json --output html > fleet.html         needs hostrouting[html]
+      hostrouting judge config.json recordings/*.json --output parquet --out fleet.parquet    and hostrouting[parquet]
+    """
+    from hostrouting.overlap.findings import Verdict
+    from hostrouting.overlap.fleet import judge as judge_all
+
+    tell = _teller(options)
+    config = load(options, host)
+    report = run_task(phases.task("judge")(lambda scope: judge_all(options.recordings, config, scope=scope)))
+    tell(report)
+    if report.counts[Verdict.OVERLAP]:
+        return EXIT_FAILURE
+    return EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0
+
+
+def _teller(options: argparse.Namespace) -> Callable[[FleetReport], None]:
+    """What tells a report as ``--output`` asks for it; that it lacks a library is known before the work."""
+    if (options.output == "parquet") != (options.out is not None):
+        raise UsageError("hostrouting: --output parquet and --out FILE go together")
+    try:
+        if options.output == "html":
+            from hostrouting.cli.fleet_page import fleet_page
+
+            return lambda report: say(fleet_page(report))
+        if options.output == "parquet":
+            from hostrouting.cli.fleet_table import write_table
+
+            return lambda report: write_table(report, options.out)
+    except ModuleNotFoundError as error:
+        how = f"pip install 'hostrouting[{options.output}]'"
+        raise HostRoutingError(f"--output {options.output} needs {error.name}: {how}") from None
+    from hostrouting.cli.fleet import fleet_text
+
+    return lambda report: say_as_asked(options, report.to_json(), fleet_text(report, columns(sys.stdout)))
 
 
 def doctor(options: argparse.Namespace, host: Host) -> int:

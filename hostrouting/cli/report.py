@@ -282,12 +282,12 @@ def legend(drawn: Iterable[Answer | None], default_devs: Sequence[str]) -> dict[
     answers = dict.fromkeys(drawn)
     paints: dict[Answer | None, Paint] = {}
     if Answer() in answers:
-        paints[Answer()] = Paint("·", 24, _words(default_devs, "expected"), ink=67)
+        paints[Answer()] = Paint("·", 24, f"{dev_words(default_devs)} expected", ink=67)
     for is_failure, (symbols, backs, other) in ((True, _SHADOWS), (False, _ALLOWED)):
         special = [each for each in answers if each and each.kind is not None and each.is_failure is is_failure]
         named = [each for each in special if each.kind not in _FIXED]
         for number, each in enumerate(named):
-            meaning = _words(each.devs, "shadow" if is_failure else str(each.kind).lower())
+            meaning = f"{dev_words(each.devs)} {'shadow' if is_failure else str(each.kind).lower()}".lstrip()
             back = backs[number % len(backs)]
             paints[each] = Paint(symbols[number], back, meaning) if number < len(symbols) else other
         paints |= {each: _FIXED[each.kind] for each in special if each.kind in _FIXED}
@@ -296,11 +296,12 @@ def legend(drawn: Iterable[Answer | None], default_devs: Sequence[str]) -> dict[
     return paints
 
 
-def _words(devs: Sequence[str], meaning: str) -> str:
+def dev_words(devs: Sequence[str]) -> str:
+    """Some interfaces in a few words: ``ib0-ib7``."""
     runs = _runs(devs)
     shown = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs[:_NAMES]]
     rest = sum(map(len, runs[_NAMES:]))
-    return f"{','.join(shown)}{f' and {rest} more' if rest else ''} {meaning}".lstrip()
+    return f"{','.join(shown)}{f' and {rest} more' if rest else ''}"
 
 
 _NUMBERED = re.compile(r"(.*\D)(0|[1-9][0-9]{0,8})", re.DOTALL)

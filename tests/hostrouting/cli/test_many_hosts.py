@@ -1,0 +1,139 @@
+"""``hostrouting judge``: many recordings in one page, document or table; the page for a browser is test_fleet_page.py's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from shadowed import shadowed_kernel
+
+from benchmarks.recordings import write_recordings
+from hostrouting import Host, Layout, cli
+from hostrouting.testing import FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ORDER = ["mended", "shadowed", "discarded", "past-main", "no-default-route", "cut-off"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recordings")
+    write_recordings(folder, 12)
+    return folder
+
+
+@pytest.fixture
+def judge(folder: Path, tmp_path: Path, capsys: Any) -> Callable[..., tuple[int, str, str]]:
+    """Judges the recordings of some kinds; the exit code, and what is on standard output and error."""
+
+    def run(kinds: list[str], *words: object) -> tuple[int, str, str]:
+        host = Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path))
+        paths = [folder / f"node-{ORDER.index(kind) + 6 * each:05}.json" for kind in kinds for each in (0, 1)]
+        code = cli.main(["judge", *map(str, (folder / "config.json", *paths, *words))], host=host)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [
+        (["mended"], 0),
+        (["mended", "shadowed"], 1),
+        (["mended", "no-default-route"], 2),
+        (["cut-off"], 2),
+        (["cut-off", "shadowed"], 1),
+    ],
+)
+def test_it_exits_with_0_1_or_2(judge: Any, kinds: list[str], code: int) -> None:
+    assert judge(kinds)[0] == code
+
+
+def test_the_page_has_a_row_for_each_group_with_the_fix_and_the_hosts(judge: Any, folder: Path) -> None:
+    assert (
+        judge(["mended", "shadowed", "cut-off"])[1]
+        == f"""\
+6 recordings: 2 ok, 2 overlap, 2 unknown
+✓ 2  ok
+     aks-h200-00000 aks-h200-00006
+✗ 2  OVERLAP 172.16.0.0/16 by ib0-ib7
+     fix: add to hostRouting.staticRoutes.routes: {{"destination": "172.16.0.0/17"}}, {{"destination": "172.16.128.0/17"}}
+     aks-h200-00001 aks-h200-00007
+? 2  unknown: no-recording: {folder}/node-00005.json: is not JSON: {why_not_json(folder / "node-00005.json")}
+     node-00005 node-00011
+"""
+    )
+
+
+def why_not_json(path: Path) -> str:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads(path.read_text())
+    return str(caught.value)
+
+
+def test_for_programs_it_is_one_document(judge: Any) -> None:
+    told = json.loads(judge(ORDER, "--output", "json")[1])
+    assert told["counts"] == {"ok": 2, "overlap": 6, "unknown": 4}
+    assert [len(group["hosts"]) for group in told["groups"]] == [2] * 6
+
+
+def test_as_a_table_it_has_a_row_for_each_host_and_failure(judge: Any, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow isn't installed")
+    path = tmp_path / "fleet.parquet"
+    code, out, _ = judge(ORDER, "--output", "parquet", "--out", path)
+    assert (code, out) == (1, "")
+    rows = parquet.read_table(path).to_pylist()
+    assert len(rows) == 12
+    (shadowed,) = [row for row in rows if row["host"] == "aks-h200-00007"]
+    assert shadowed == {
+        "host": "aks-h200-00007",
+        "group": 2,
+        "verdict": "overlap",
+        "kind": "OVERLAP",
+        "cidr": "172.16.0.0/16",
+        "devs": [f"ib{number}" for number in range(8)],
+        "fix": ['{"destination": "172.16.0.0/17"}', '{"destination": "172.16.128.0/17"}'],
+        "reason": None,
+    }
+    (fine,) = [row for row in rows if row["host"] == "aks-h200-00000"]
+    assert (fine["verdict"], fine["kind"], fine["devs"], fine["fix"]) == ("ok", None, [], [])
+
+
+def test_a_table_that_can_not_be_written_is_an_error_that_says_why(judge: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow isn't installed")
+    code, _, err = judge(["mended"], "--output", "parquet", "--out", tmp_path / "none" / "fleet.parquet")
+    assert code == 2
+    assert f"can't write {tmp_path}/none/fleet.parquet: No such file or directory" in err
+
+
+@pytest.mark.parametrize("words", [["--output", "parquet"], ["--out", "x"], ["--output", "html", "--out", "x"]])
+def test_a_table_and_its_file_go_together(judge: Any, words: list[str]) -> None:
+    code, _, err = judge(["mended"], *words)
+    assert code == 64
+    assert "--output parquet and --out FILE go together" in err
+
+
+@pytest.mark.parametrize(
+    ("output", "library", "words"), [("html", "jinja2", []), ("parquet", "pyarrow", ["--out", "x"])]
+)
+def test_a_library_that_is_missing_is_named_before_the_work(
+    judge: Any, monkeypatch: pytest.MonkeyPatch, output: str, library: str, words: list[str]
+) -> None:
+    for module in ("hostrouting.cli.fleet_page", "hostrouting.cli.fleet_table"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    code, out, err = judge(["mended"], "--output", output, *words)
+    assert (code, out) == (2, "")
+    assert err == f"hostrouting: --output {output} needs {library}: pip install 'hostrouting[{output}]'\n"
+
+
+def test_each_groups_report_is_one_of_a_checks_form(judge: Any) -> None:
+    schema = json.loads((Path(__file__).parents[3] / "docs/route-overlap.schema.json").read_text())
+    for group in json.loads(judge(ORDER, "--output", "json")[1])["groups"]:
+        assert list(Draft202012Validator(schema).iter_errors(group["report"])) == []
