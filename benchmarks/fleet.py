@@ -1,17 +1,23 @@
-"""Many recordings, judged by the whole command: the processor time of all its processes, and their memory."""
+"""Many recordings: the processor time and the memory of the command and its workers, and how its page opens."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import attrs
+
+from benchmarks.browser import chromium
 from benchmarks.figures import Figures, Measured, Row
 from benchmarks.measure import timed
-from benchmarks.recordings import KINDS, write_recordings
+from benchmarks.recordings import CONFIG, KINDS, node, write_recordings
 from benchmarks.worlds import SCRATCH, WrongOutcomeError
+from hostrouting.config.routing import Config
+from hostrouting.overlap.fleet import FleetReport, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
 
     from benchmarks.worlds import Effort
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "write_page"]
 
 _RECORDINGS = 10_000
 
@@ -31,6 +37,19 @@ main(sys.argv[1:])
 own = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:"))
 print(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
 """
+
+
+def write_page(folder: Path, count: int) -> Path:
+    """Write the page of that many hosts, those of each kind a group, into a folder."""
+    from hostrouting.cli.fleet_page import fleet_page
+
+    kinds = [{} if kind == "cut-off" else make(node(0)).to_document() for kind, make in KINDS.items()]
+    groups = judge(kinds, Config.from_mapping(CONFIG)).groups
+    hosts = [f"aks-h200-{number:05}" for number in range(count)]
+    spread = (attrs.evolve(group, hosts=tuple(hosts[at :: len(groups)])) for at, group in enumerate(groups))
+    path = folder / "fleet.html"
+    path.write_text(fleet_page(FleetReport(tuple(spread))), encoding="ascii")
+    return path
 
 
 def _judge(paths: Sequence[Path]) -> float:
@@ -51,13 +70,22 @@ def _cpu(effort: Effort) -> Measured:
     return Measured(Figures.of([span.cpu / len(paths) for span in spans]))
 
 
+def _open(effort: Effort) -> Measured:
+    """From the address to the moment at which everything is there and drawn once."""
+    page = write_page(SCRATCH, effort.size(_RECORDINGS))
+    with chromium(SCRATCH / "chromium") as browser:
+        return Measured(Figures.of_spans([timed(lambda: browser.open(page))[0] for _ in range(effort.rounds())]))
+
+
 def _memory(effort: Effort) -> Measured:
     paths = write_recordings(SCRATCH, effort.size(_RECORDINGS))
     few = [_judge(paths[: effort.size(_RECORDINGS // 10)]) for _ in range(effort.rounds(3))]
     return Measured(Figures.of([_judge(paths) for _ in few]), Figures.of(few))
 
 
-ROWS = (
+ROWS: tuple[Row, ...] = (
     Row("judge", "judge, 10,000 recordings: processor time for each", "", _cpu, 0.01),
     Row("judge-memory", "judge, memory for 10,000 recordings", "for 1,000", _memory, 1.2, is_memory=True),
 )
+if shutil.which("chromedriver"):
+    ROWS += (Row("judge-page", "judge, its page of 10,000 hosts open in Chromium", "", _open, 2.0),)

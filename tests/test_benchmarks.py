@@ -24,7 +24,7 @@ DOCS = ROOT / "docs/explanation"
 
 # By day one of each module's, and one growth.
 NAMES = [*(row.name for row in ROWS), *GROWTHS]
-TRIED = NAMES if IS_NIGHTLY else ["boot-check", "backend-10k", "memory", "wait-script", "growth-fib"]
+TRIED = NAMES if IS_NIGHTLY else ["boot-check", "backend-10k", "memory", "wait-script", "judge", "growth-fib"]
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -232,7 +232,7 @@ def judge(options: argparse.Namespace, host: Host) -> int:
 
     Each FILE is what hostrouting snapshot printed on a host; one that names no host goes by its own name. Hosts with
     the same failures (kind, CIDR, interfaces) and the same fix are one group. A FILE that can't be read is unknown, and
-    the others go on. Works on all cores; docs/many-hosts.md shows how on more machines. Exits with 0 if all is well,
+    the others go on. All cores work; how more machines do is in docs/howto/many-hosts.md. Exits with 0 if all is well,
     with 1 if a host fails, else with 2 if one couldn't be judged.
 
       hostrouting judge config.json recordings/*.json

@@ -8,6 +8,7 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from jinja2 import Environment, StrictUndefined
 
 from hostrouting.cli.fleet import counts_line, group_title
@@ -17,6 +18,7 @@ from hostrouting.overlap.findings import in_json
 from hostrouting.overlap.wording import reasons
 
 if TYPE_CHECKING:
+    from hostrouting.overlap.findings import OverlapReport
     from hostrouting.overlap.fleet import FleetReport, HostGroup
 
 
@@ -47,12 +49,13 @@ def _told(group: HostGroup) -> dict[str, Any]:
     return {
         "verdict": str(group.verdict),
         "title": group_title(group),
-        "picture": base64.b64encode(overlap_picture(group.report).encode()).decode() if _is_drawn(group) else "",
+        "picture": _picture(group.report) if group.failures and group.report.judged else "",
         "reasons": [clean(reason) for reason in reasons(group.report)],
         "fix": ",\n".join(json.dumps(entry) for entry in in_json(group.fix)),
         "hosts": [clean(host) for host in group.hosts],
     }
 
 
-def _is_drawn(group: HostGroup) -> bool:
-    return bool(group.failures and group.report.judged)
+def _picture(report: OverlapReport) -> str:
+    # Notes are about this host alone. As an image it can hold no script, and its styles are its own.
+    return base64.b64encode(overlap_picture(attrs.evolve(report, notes=())).encode()).decode()

@@ -1,0 +1,113 @@
+"""The page of many hosts in a real browser: it needs nothing from elsewhere, filters and copies, and runs no names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from benchmarks.browser import CONTROL, Browser, chromium
+from benchmarks.fleet import write_page
+from benchmarks.recordings import CONFIG, node
+from hostrouting import Config, judge
+from hostrouting.model.routes import NextHop, Protocol, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EVIL = "</script><img src=x onerror=\"document.title='run'\"><svg onload=document.title='run'>{{ 7 * 7 }}\x1b[31m\u202e"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _has_jinja2() -> None:
+    pytest.importorskip("jinja2", reason="jinja2 isn't installed")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if shutil.which("chromedriver") is None:
+        if "browser" in os.environ.get("HOSTROUTING_REQUIRE", ""):
+            pytest.fail("HOSTROUTING_REQUIRE names browser, but chromedriver isn't installed", pytrace=False)
+        pytest.skip("chromedriver isn't installed; apt-get install chromium-driver")
+    with chromium(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, tmp_path: Path) -> Browser:
+    """Of ten thousand hosts, a sixth of them in each group."""
+    browser.open(write_page(tmp_path, 10_000))
+    return browser
+
+
+def test_it_shows_every_group_and_the_hosts_of_those_that_are_not_fine(page: Browser) -> None:
+    assert page.run("document.title") == "10,000 recordings: 1,667 ok, 5,001 overlap, 3,332 unknown"
+    titles = page.shown("h2")
+    assert titles[:4] == [
+        "1667 ok",
+        "1667 OVERLAP 172.16.0.0/16 by ib0-ib7",
+        "1667 BLACKHOLE 10.96.0.0/12",
+        "1667 OVERLAP 10.96.0.0/12 by ib7",
+    ]
+    assert [title.split(":")[1] for title in titles[4:]] == [" no-default-route", " no-recording"]
+    assert len(page.shown("li")) == 10_000 - 1667
+    page.click("section.ok summary")
+    assert len(page.shown("li")) == 10_000
+
+
+def test_each_failing_group_has_a_strip_and_what_no_route_mends_is_said(page: Browser) -> None:
+    pictures = page.run("[...document.images].map(each => each.complete && each.naturalWidth > 0)")
+    assert pictures == [True] * 3
+    (said,) = (text for text in page.shown("section p") if "no route mends" in text)
+    assert "ip rule add to 10.100.0.0/16 lookup main pref 99" in said
+
+
+def test_it_loads_nothing_from_elsewhere(page: Browser) -> None:
+    loaded = page.run("performance.getEntriesByType('resource').map(each => each.name)")
+    assert all(name.startswith("data:") for name in loaded)
+    assert page.run("fetch('https://example.org').then(() => 'reached', () => 'refused')") == "refused"
+
+
+def test_a_filter_leaves_the_hosts_that_it_names_and_their_groups(page: Browser) -> None:
+    page.type("#filter", "H200-0000")
+    assert page.shown("li") == [f"aks-h200-0000{number}" for number in (0, 6, 1, 7, 2, 8, 3, 9, 4, 5)]
+    assert page.shown(".count") == ["2", "2", "2", "2", "1", "1"]
+    page.type("#filter", "7")
+    assert page.shown("li") == ["aks-h200-00007"]
+    assert page.shown("h2") == ["1 OVERLAP 172.16.0.0/16 by ib0-ib7"]
+    page.type("#filter", f"{CONTROL}a\ue000\ue003")  # selects all, lets go, and deletes
+    assert len(page.shown("li")) == 10_000
+
+
+def test_the_fix_is_copied_as_it_is_pasted_into_a_config(page: Browser) -> None:
+    page.click("section:nth-of-type(3) button")
+    text = page.pasted("#filter")
+    assert json.loads(f"[{text}]") == [{"destination": "10.96.0.0/13"}, {"destination": "10.104.0.0/13"}]
+
+
+def test_names_are_text_whatever_is_in_them(browser: Browser, tmp_path: Path) -> None:
+    dev, fine = EVIL.replace(" ", "/"), node(0)  # the name of an interface has no white space
+    shadow = Route(IPv4Network("10.96.0.0/16"), (NextHop(dev),), protocol=Protocol.STATIC)
+    document = attrs.evolve(fine, host=EVIL, routes=(*fine.routes, shadow)).to_document()
+    from hostrouting.cli.fleet_page import fleet_page
+
+    missing = tmp_path / f"{EVIL.replace('/', '')}.json"
+    report = judge([document, missing], Config.from_mapping(CONFIG))
+    (tmp_path / "fleet.html").write_text(fleet_page(report), encoding="ascii")
+    browser.open(tmp_path / "fleet.html")
+    shown = EVIL.replace("\x1b", "?").replace("\u202e", "?")
+    assert browser.run("document.title") == "2 recordings: 0 ok, 1 overlap, 1 unknown"
+    assert browser.run("[...document.querySelectorAll('li')].map(each => each.textContent)") == [
+        *(shown, shown.replace("/", "")),
+    ]
+    shadowed, unread = browser.run("[...document.querySelectorAll('h2')].map(each => each.textContent)")
+    assert shadowed == f"1 OVERLAP 10.96.0.0/12 by {shown.replace(' ', '/')}"
+    assert shown.replace("/", "") in unread
+    assert browser.run("document.querySelectorAll('script').length") == 1
+    assert browser.run("document.querySelectorAll('img:not([src^=\"data:\"])').length") == 0
