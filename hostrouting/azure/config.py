@@ -89,12 +89,15 @@ class LoadBalancerProbe(Section):
     """Whether, and where, the IPv6 health probes of Azure's load balancer are rewritten.
 
     Args:
-        enabled: the opt-in; must be true where it is required.
-        devices: the interface by which probes come in, one at most; empty: that of the default route.
-        ipv6_detection: how it is told whether the node has IPv6; without it nothing is installed.
-        required: whether the node must not start without the rules; then they are installed also where no IPv6 address
-            has come in time.
-        wait_seconds: 0-600; how long to wait for a default route and an IPv6 address as it is configured.
+        enabled: the opt-in. It must be true where the rules are required. False takes back what an earlier run has
+            installed.
+        devices: the interface by which probes come in, as a list of one. Without this key it is the default route's.
+        ipv6_detection: how hostrouting learns whether the node has IPv6. ``KERNEL``: the interface has an IPv6 address
+            that isn't link-local; ``METADATA``: Azure's metadata service has assigned one; ``ALWAYS``: it has. Without
+            IPv6 nothing is installed.
+        required: whether the node must not start without the rules. If so, they are installed also where no IPv6
+            address has come in time.
+        wait_seconds: how long a run waits for a default route and an IPv6 address: 0 to 600.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -116,11 +119,11 @@ class StaleAzureVnet(Section):
     """What azure-vnet may have left for pods that it no longer serves, and where to look for it.
 
     Args:
-        cidrs: of the pods, IPv4 or IPv6, without host bits; nothing outside of them is touched.
-        keep: addresses inside of them that stay as they are, whatever is found.
-        bridge: azure-vnet's.
-        uplink: the NIC that is its port.
-        lock_wait_seconds: 0-600; how long to wait for azure-vnet's own lock.
+        cidrs: the CIDRs of the pods, IPv4 or IPv6, without host bits. Nothing outside of them is touched.
+        keep: addresses inside these CIDRs of which nothing is removed.
+        bridge: azure-vnet's bridge.
+        uplink: the NIC that is the bridge's port.
+        lock_wait_seconds: how long a run waits for azure-vnet's own lock: 0 to 600.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -159,7 +162,7 @@ class HostNetworking(_Sections):
 
     Args:
         load_balancer_probe: the rewriting of health probes.
-        stale_azure_vnet: the clean-up after azure-vnet; None: there is none.
+        stale_azure_vnet: the clean-up after azure-vnet. None: there is none.
         consumer: the unit that starts after all this; in a document it is ``hostRouting.consumer``.
 
     Raises:

@@ -74,9 +74,9 @@ class ExpectedCidr(Section):
     """A CIDR whose traffic must leave by certain interfaces.
 
     Args:
-        cidr: an IPv4 CIDR; host bits are masked.
-        devs: shell patterns of the interfaces that alone may carry it, with no exemption for containers or others;
-            None: the default route's interfaces.
+        cidr: an IPv4 CIDR. Host bits are masked.
+        devs: shell patterns of the interfaces that may carry this CIDR. No other interface may, also none of
+            containers. Without this key the default route's interfaces may.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -106,12 +106,16 @@ class RouteOverlap(Section):
     """The CIDRs that must leave by the default route's interface, and what may carry them besides.
 
     Args:
-        expected_cidrs: an ``ExpectedCidr`` each, or its CIDR alone; duplicates and nested ones are fine.
-        mode: what a failure means.
-        container_devs: shell patterns of interfaces that belong to pods; given ones replace the default.
-        allowed_devs: shell patterns of interfaces that may carry expected traffic (second NICs, storage, VPNs).
-        settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
-        foreseen: CIDRs that another interface may get later; what they would shadow is noted.
+        expected_cidrs: the networks of the cluster: nodes, pods, Services. Each is a CIDR, or an object with the keys
+            below. They may overlap.
+        mode: what a failure means. ``WARN`` reports it and the node starts; ``STRICT`` reports it and holds the node
+            back.
+        container_devs: shell patterns of interfaces that belong to pods. What leaves by one of them is a note and no
+            failure. A given list replaces the default.
+        allowed_devs: shell patterns of interfaces that may carry expected traffic, such as second NICs, storage
+            networks and VPNs.
+        settle_seconds: how long the check waits for InfiniBand interfaces that have no address yet: 0 to 600.
+        foreseen: CIDRs that another interface may get later. The check notes what they would shadow.
 
     Raises:
         ConfigError: with every field that breaks its rule.

@@ -137,11 +137,12 @@ class StaticRoute(Section):
     """One more specific route that the host shall have.
 
     Args:
-        destination: a prefix without host bits: not the default route, not inside 0/8, 127/8, 224/4 or 240/4.
-        gateway: a unicast address; ``"onlink"``: none, the destination is on the link; None or empty: the next
-            hop of the default route.
-        dev: the interface; None or empty: the default route's.
-        metric: 0-4294967295; 0 is the kernel's default.
+        destination: an IPv4 prefix without host bits. It can't be the default route, and can't lie inside 0/8, 127/8,
+            224/4 or 240/4.
+        gateway: the address of the next router. ``"onlink"`` means that there is none, as the destination is on the
+            link. Without this key the route takes the default route's whole next hop: its gateways, source and MTU.
+        dev: the interface. Without this key the route takes the default route's.
+        metric: a number from 0 to 4294967295. 0 is the kernel's default.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -163,8 +164,8 @@ class StaticRoutes(Section):
     """The routes to install, with an explicit opt-in.
 
     Args:
-        enabled: must be true where routes are given.
-        routes: no two with the same destination and metric.
+        enabled: the opt-in. It must be true where routes are given.
+        routes: the routes. No two of them may have the same destination and metric.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -184,9 +185,9 @@ class Watch(Section):
     """Whether the host is watched after it has booted.
 
     Args:
-        enabled: whether a service does it.
-        textfile: where it writes metrics for Prometheus' node exporter: an absolute path that ends in ``.prom``;
-            None or empty: nowhere.
+        enabled: whether ``hostrouting-watch.service`` puts lost routes back and reports new failures.
+        textfile: the file to which the watcher writes metrics for Prometheus' node exporter: an absolute path that ends
+            in ``.prom``. Without this key it writes none.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -203,8 +204,9 @@ class Config(Section):
     Args:
         static_routes: the routes to install.
         route_overlap: the CIDRs to check.
-        wait_seconds: 0-600; how long to wait for the default route, devices and gateways, once for a whole run.
-        consumer: the unit that must not start before the routes are proven: a template stands for every instance.
+        wait_seconds: how long a run waits for the default route, for devices and for gateways, all in all: 0 to 600.
+        consumer: the unit that must not start before routes and check have passed. A template stands for each of its
+            instances. ``systemd-nspawn@kube1.service`` or ``kubelet.service`` names a single unit.
         watch: whether, and how, all of it is kept true afterwards.
 
     Raises:
