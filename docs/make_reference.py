@@ -1,0 +1,267 @@
+"""Writes the reference pages of commands and config, in the tool's own words:  ./run docs.
+
+``--help`` and the docstrings of the config's classes are their only source; Sphinx makes the site's pages and the man
+pages hostrouting(1) and hostrouting-config(5) of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import os
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import attrs
+
+from hostrouting import Config, ExpectedCidr, StaticRoute, cli
+from hostrouting.azure import HostNetworking, StaleAzureVnet
+from hostrouting.config.schema import Section, json_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(__file__).parent / "reference"
+WIDE = "1000"
+
+COMMANDS = """\
+<!-- Made by docs/make_reference.py from --help; edits are lost. -->
+
+# hostrouting
+
+## Synopsis
+
+`hostrouting` \\[`-v`\\] *COMMAND* \\[*ARGUMENT* …\\]
+
+## Description
+
+{description}
+
+Each command explains itself with `--help`, in the words of this page. `python -m hostrouting` is the same program.
+
+## Commands
+
+{commands}
+
+## Exit status
+
+| code | means |
+|---|---|
+| 0 | the command did what was asked |
+| 1 | the command failed; `check` found a failure; `doctor` found something broken |
+| 2 | `check`, `fix` and `explain` could not judge; `plan` found something to change |
+| 64 | the arguments are wrong |
+| 74 | the command did its work, but could not write its output |
+| 77 | the user may not do this: run the command as root |
+| 78 | the config is missing or wrong |
+
+## Environment
+
+`NO_COLOR`, `FORCE_COLOR`
+: switch colours off or on; without either a terminal gets colours and a pipe gets none.
+
+`COLUMNS`
+: the width of help, where it isn't the terminal's.
+
+## Files
+
+`/etc/aks-flex-node/config.json`
+: the config, see hostrouting-config(5).
+
+`/etc/aks-flex-node/hostrouting.installed.json`
+: the manifest: what is installed, and the config that it was made of.
+
+`/etc/aks-flex-node/gate.off`
+: while this file exists, the gate lets every start through.
+
+`/run/aks-flex-node/route-overlap.ok`, `/run/aks-flex-node/route-overlap.detected`
+: the verdict of the last check; exactly one of the two exists after a check.
+
+`/run/aks-flex-node/route-overlap.json`
+: the report of the last check that failed.
+
+## See also
+
+hostrouting-config(5), ip-route(8), ip-rule(8), systemd-nspawn(1)
+"""
+
+CONFIG = """\
+<!-- Made by docs/make_reference.py from the config's classes; edits are lost. -->
+
+# Config
+
+hostrouting reads the keys `hostRouting` and `hostNetworking` of `/etc/aks-flex-node/config.json`, or of the file that
+the command line names. Other keys at the top of the document belong to other components, and hostrouting ignores
+them. Inside its two keys an unknown or a duplicate key is an error. So is a key at the top that is probably a
+misspelt `hostRouting`. hostrouting reports all problems of a config at once, each with its path. A key whose value is
+`null` counts as missing.
+
+## Example
+
+```json
+{example}
+```
+
+{sections}
+## See also
+
+hostrouting(1)
+"""
+
+EXAMPLE = """\
+{"hostRouting": {
+  "waitSeconds": 30,
+  "staticRoutes": {"enabled": true, "routes": [
+    {"destination": "172.16.1.0/24"},
+    {"destination": "172.16.2.0/24", "gateway": "10.1.0.1",
+     "dev": "eth0", "metric": 0}]},
+  "routeOverlap": {
+    "expectedCidrs": ["172.16.1.0/24", "10.96.0.0/12"],
+    "mode": "STRICT"}},
+ "hostNetworking": {
+  "loadBalancerProbe": {"enabled": true},
+  "staleAzureVnet": {"cidrs": ["10.241.0.0/16"]}}}"""
+
+
+# --- commands ------------------------------------------------------------------------------------------------------
+
+
+def commands_page() -> str:
+    """hostrouting(1)."""
+    told = _help()
+    return COMMANDS.format(
+        description=_prose(told["description"]), commands="\n\n".join(_command(word) for word in _listed(told))
+    )
+
+
+def _command(*words: str) -> str:
+    told = _help(*words)
+    parts = [f"### {' '.join(words)}", f"```text\n{_usage(told['usage'])}\n```", _prose(told["description"])]
+    rows = [*_rows(told.get("positional arguments", "")), *_rows(told["options"])]
+    known = [(name, said) for name, said in rows if name not in ("-h, --help", "-v, --verbose")]
+    parts += [f"`{name}`\n: {said}" for name, said in known]
+    return "\n\n".join([*parts, *(_command(*words, below) for below in _listed(told))])
+
+
+def _help(*words: str) -> dict[str, str]:
+    """The parts of a command's help, by their headings."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, COLUMNS=WIDE):
+        assert cli.main([*words, "--help"]) == 0
+    usage, _, rest = out.getvalue().partition("\n\n")
+    headings = r"\n\n(positional arguments|options|commands|exit codes):"
+    description, *parts = re.split(headings, "\n\n" + rest)
+    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    return told | {"usage": usage.removeprefix("usage: "), "description": description.strip("\n")}
+
+
+def _listed(told: dict[str, str]) -> list[str]:
+    return [name for name, _ in _rows(told.get("commands", "")) if name != "COMMAND"]
+
+
+def _rows(part: str) -> Iterator[tuple[str, str]]:
+    # A name that is wider than argparse's column has its words in the next line.
+    for line in re.sub(r"\n {20,}", "  ", part).splitlines():
+        name, _, said = line.strip().partition("  ")
+        if name:
+            yield name, said.strip()
+
+
+def _usage(usage: str) -> str:
+    """At most 70 columns, broken between arguments."""
+    words = re.findall(r"\[[^]]*\](?:\])?|\S+", usage.replace("[-h] [-v] ", ""))
+    lines = [""]
+    for word in words:
+        if len(lines[-1]) + 1 + len(word) > 70:
+            lines.append("       ")
+        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return "\n".join(lines)
+
+
+def _prose(text: str) -> str:
+    """Paragraphs; examples, which are indented, with what is said of each; anything else as it is."""
+    parts = []
+    for paragraph in text.split("\n\n"):
+        if paragraph.startswith(("  hostrouting ", "  journalctl ")):
+            parts += _examples(paragraph)
+        elif paragraph.startswith(("{ ", "  ")):
+            language = "sh" if paragraph.startswith("{ ") else "text"
+            parts.append(f"```{language}\n{textwrap.dedent(paragraph)}\n```")
+        else:
+            parts.append(paragraph)
+    return "\n\n".join(parts)
+
+
+def _examples(paragraph: str) -> list[str]:
+    found: list[list[str]] = []
+    for line in paragraph.splitlines():
+        if line.startswith(" " * 10):
+            found[-1].append(line.strip())
+        else:
+            found.append(re.split(r" {2,}", line.strip()))
+    return [f"`{command}`\n: {' '.join(said)}" if said else f"```text\n{command}\n```" for command, *said in found]
+
+
+# --- config --------------------------------------------------------------------------------------------------------
+
+
+def config_page() -> str:
+    """hostrouting-config(5)."""
+    sections = "".join(
+        _section(path, cls) for path, cls in (("hostRouting", Config), ("hostNetworking", HostNetworking))
+    )
+    return re.sub(r"\n{3,}", "\n\n", CONFIG.format(example=EXAMPLE, sections=sections))
+
+
+# What a list or an optional value holds; other sections are the defaults of their fields.
+WITHIN = {"routes": StaticRoute, "expected_cidrs": ExpectedCidr, "stale_azure_vnet": StaleAzureVnet}
+
+
+def _section(path: str, cls: type[Section]) -> str:
+    said = {json_key(name): words for name, words in _arguments(cls).items()}
+    keys, below = [], []
+    for field in attrs.fields(cls):
+        key = json_key(field.name)
+        within = WITHIN.get(field.name) or (type(field.default) if isinstance(field.default, Section) else None)
+        if key == "consumer" and cls is HostNetworking:  # read from hostRouting
+            continue
+        if within is not None:
+            below.append(_section(f"{path}.{key}{'[]' if isinstance(field.default, tuple) else ''}", within))
+        if not isinstance(field.default, Section):
+            keys.append(f"`{key}` ({_default(field)})\n: {said[key]}")
+    heading = f"## `{path}`\n\n{(inspect.getdoc(cls) or '').partition(chr(10))[0]}\n"
+    return "\n".join([heading, *(f"{key}\n" for key in keys), *below, ""])
+
+
+def _arguments(cls: type[Section]) -> dict[str, str]:
+    """What the docstring of a class says of each field."""
+    part = (inspect.getdoc(cls) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.split(r"^    (\w+): ", part, flags=re.MULTILINE)[1:]
+    return {
+        name: " ".join(said.split()).replace("``", "`") for name, said in zip(entries[::2], entries[1::2], strict=True)
+    }
+
+
+def _default(field: attrs.Attribute[Any]) -> str:
+    if field.default is attrs.NOTHING:
+        return "required"
+    if field.default in ((), None):
+        return "default: none"
+    value = list(field.default) if isinstance(field.default, tuple) else field.default
+    return f"default: `{' '.join(value) if isinstance(value, list) else json.dumps(value).strip(chr(34))}`"
+
+
+def main(folder: Path = FOLDER) -> None:
+    """Write the pages."""
+    (folder / "commands.md").write_text(commands_page(), encoding="utf-8")
+    (folder / "config.md").write_text(config_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
