@@ -134,6 +134,6 @@ def test_a_library_that_is_missing_is_named_before_the_work(
 
 
 def test_each_groups_report_is_one_of_a_checks_form(judge: Any) -> None:
-    schema = json.loads((Path(__file__).parents[3] / "docs/reference/route-overlap.schema.json").read_text())
+    schema = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
     for group in json.loads(judge(ORDER, "--output", "json")[1])["groups"]:
         assert list(Draft202012Validator(schema).iter_errors(group["report"])) == []

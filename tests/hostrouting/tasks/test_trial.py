@@ -8,6 +8,7 @@ from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from backends import FailingBackend
 from shadowed import shadowed_kernel
 from trying import TrialSystemd, ours
 
@@ -29,7 +30,7 @@ from hostrouting import (
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.trial import standing
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
-from hostrouting.testing import FailingBackend, FakeSystemd
+from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
