@@ -42,7 +42,7 @@ HOME = Path("usr/lib/hostrouting")
 DOC = Path("usr/share/doc/hostrouting")
 # A virtual environment has a folder for each release of Python; what is in ours is for all of them.
 PYTHON_MINORS = range(10, 20)
-COMMON_LICENSES = {"LICENSE.Apache-2.0": "Apache-2.0", "LICENSE.GPL-2.0-or-later": "GPL-2"}
+COMMON_LICENSES = {"Apache-2.0": "Apache-2.0", "GPL-2.0": "GPL-2", "MPL-2.0": "MPL-2.0"}
 
 
 class Wheel:
@@ -70,18 +70,17 @@ class Wheel:
         """As an SPDX expression."""
         classifiers = [word for word in self.metadata.get_all("Classifier", []) if word.startswith("License :: ")]
         older = [word.rpartition(" :: ")[2].removesuffix(" License") for word in classifiers]
-        return str(self.metadata["License-Expression"] or " AND ".join(older))
+        return str(self.metadata["License-Expression"] or self.metadata["License"] or " AND ".join(older))
 
     @property
     def license_texts(self) -> list[str]:
-        """What its authors want to go with it, but for what each Debian has."""
+        """What its authors want to go with it; of what each Debian has, where that is."""
         names = [name for name in self.archive.namelist() if re.search(r"\.dist-info/(licenses/.|LICENSE$)", name)]
-        return [
-            f"/usr/share/common-licenses/{COMMON_LICENSES[Path(name).name]}"
-            if Path(name).name in COMMON_LICENSES
-            else self.archive.read(name).decode().strip()
-            for name in sorted(names)
+        own = [name for name in sorted(names) if not any(common in name for common in COMMON_LICENSES)]
+        there = [
+            f"/usr/share/common-licenses/{COMMON_LICENSES[word]}" for word in COMMON_LICENSES if word in self.license
         ]
+        return [*(self.archive.read(name).decode().strip() for name in own), *there]
 
 
 def main() -> None:
@@ -213,7 +212,7 @@ def copyright_text(own: Wheel, carried: list[Wheel]) -> str:
     (home,) = re.findall(r"^Homepage: (.*)$", read("control"), re.MULTILINE)
     head = f"hostrouting, from {home}\nWith the Python packages that it needs, as their authors publish them on PyPI.\n"
     parts = [
-        f"{'-' * 80}\n{wheel.name} {wheel.version}: {wheel.license}\n\n" + "\n\n".join(wheel.license_texts) + "\n"
+        f"{'=' * 80}\n{wheel.name} {wheel.version}: {wheel.license}\n\n" + "\n\n".join(wheel.license_texts) + "\n"
         for wheel in (own, *carried)
     ]
     return "\n".join([head, *parts])

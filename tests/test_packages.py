@@ -108,13 +108,18 @@ def test_the_bill_of_materials_names_what_the_debian_package_holds(release: Path
     parts: list[dict[str, Any]] = [bill["metadata"]["component"], *bill["components"]]
     held = {found["Name"].lower().replace("_", "-"): found["Version"] for found in metadata_in(unpacked_deb)}
     assert {part["name"]: part["version"] for part in parts} == held
-    assert all(part["licenses"][0]["expression"] in ALLOWED for part in parts)
+    assert {part["licenses"][0]["expression"] for part in parts} <= ALLOWED
+    rights = unpacked_deb.joinpath("usr/share/doc/hostrouting/copyright").read_text().split("=" * 80)
+    assert [text.split(":")[0].strip() for text in rights[1:]] == [
+        f"{part['name']} {part['version']}" for part in parts
+    ]
+    assert all("copyright" in text.lower() or "common-licenses" in text for text in rights[1:])
     (wheel,) = release.glob("*.whl")
     assert parts[0]["hashes"][0]["content"] == digests(release)[wheel.name]
     assert {need["ref"] for need in bill["dependencies"]} == {part["bom-ref"] for part in parts}
 
 
-ALLOWED = {"MIT", "BSD-2-Clause", "PSF-2.0", "GPL-2.0-or-later OR Apache-2.0"}
+ALLOWED = {"MIT", "BSD-2-Clause", "MPL-2.0", "PSF-2.0", "GPL-2.0-or-later OR Apache-2.0"}
 
 
 def metadata_in(tree: Path) -> list[Message]:
