@@ -21,6 +21,9 @@ from building import build
 if TYPE_CHECKING:
     from email.message import Message
 
+# A build may take a while beside others.
+pytestmark = pytest.mark.timeout(300)
+
 ROOT = Path(__file__).parent.parent
 PAGES, FILES = (
     "https://github.com/hostrouting/hostrouting/blob/main/",
