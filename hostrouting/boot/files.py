@@ -281,5 +281,5 @@ def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[None]
             yield
         finally:
             _HELD.reset(token)
-            # A confirm that was killed isn't done after what was asked for since.
-            remove(host.layout.confirmed)
+        # A confirm that was killed isn't done after what was asked for since.
+        remove(host.layout.confirmed)

@@ -19,6 +19,7 @@ from hostrouting.model.text import to_json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from hostrouting.boot.host import Host
     from hostrouting.boot.layout import Layout
@@ -44,9 +45,9 @@ def render_trial(routes: Sequence[Route], until: str) -> str:
     return fill("trial.sh", UNTIL=until, PYTHON=quote(sys.executable), ROUTES="\n".join(lines))
 
 
-def standing(layout: Layout) -> str | None:
-    """Until when a trial stands; None if none does."""
-    text = files.read_text(layout.trial)
+def standing(path: Path) -> str | None:
+    """Until when a trial stands, by its file; None if none does."""
+    text = files.read_text(path)
     return None if text is None else str(json.loads(text)["until"])
 
 

@@ -47,7 +47,7 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
 
     end = scope.clock.monotonic() + seconds
     try:
-        while standing(host.layout) == until:
+        while standing(host.layout.trial) == until:
             left = max(0.0, end - scope.clock.monotonic())
             scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
             with suppress(phases.TimedOut):
@@ -57,7 +57,8 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
                 put_back(host)
             scope.check()
     except phases.Cancelled:
-        put_back(host)
+        if standing(host.layout.trial) == until:
+            put_back(host)
         raise
     return False
 

@@ -59,7 +59,8 @@ class TryRoutes:
         """
         config, host = self.config, self.host
         with alone(host, scope, is_wanting=True):
-            if (stands := trial.standing(host.layout)) is not None:
+            # One whose confirm was killed is to be confirmed too.
+            if stands := trial.standing(host.layout.trial) or trial.standing(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes stands until {stands}: keep them with hostrouting confirm, or end it by "
                     "hostrouting apply with the config that is wanted"

@@ -77,7 +77,7 @@ def test_without_a_terminal_it_says_until_when_and_how_to_keep_them(run: Any, ho
     code, out, err = run("apply", "--try", "60", config)
     assert (code, err) == (0, "")
     assert out.startswith("added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
-    assert out.splitlines()[-1] == f"until {standing(host.layout)}, unless this keeps them: hostrouting confirm"
+    assert out.splitlines()[-1] == f"until {standing(host.layout.trial)}, unless this keeps them: hostrouting confirm"
     assert not host.layout.manifest.exists()
     code, out, _ = run("confirm")
     assert code == 0
@@ -92,7 +92,7 @@ def test_programs_are_told_the_same(run: Any, host: Host, config: Path) -> None:
     code, out, _ = run("apply", "--try", "60", "--output", "json", config)
     said = json.loads(out)
     assert code == 0
-    assert (said["changed"], said["until"], said["host"]) == (True, standing(host.layout), os.uname().nodename)
+    assert (said["changed"], said["until"], said["host"]) == (True, standing(host.layout.trial), os.uname().nodename)
     assert said["overlap"]["verdict"] == "ok"
     assert len(said["added"]) == 1
     code, out, _ = run("confirm", "--output", "json")
@@ -158,6 +158,6 @@ def test_on_a_terminal_enter_decides(
         monkeypatch.undo()
         somebody.join()
     os.close(controller)
-    assert standing(host.layout) is None
+    assert standing(host.layout.trial) is None
     assert [str(route.destination) for route in ours(kernel)] == (["172.16.1.0/24"] if is_kept else [])
     assert host.layout.manifest.exists() == is_kept

@@ -93,7 +93,7 @@ def test_the_kernel_has_the_routes_a_timer_takes_them_back_and_no_file_is_writte
     assert destinations(kernel) == ["172.16.1.0/24"]
     assert etc(host) == files
     assert units.timers == {TIMER: (60, ("/bin/bash", "-p", str(host.layout.trial_script)))}
-    assert standing(host.layout) == until
+    assert standing(host.layout.trial) == until
     saved = "172.16.9.0/24 via 10.1.0.1 dev eth0 proto 217\n==kernel"
     assert saved in host.layout.trial_script.read_text()
     assert len(before) == 1
@@ -105,13 +105,13 @@ def test_a_strict_check_that_fails_puts_them_back_at_once(host: Host, kernel: Fa
         phases.run(TryRoutes(config("172.16.2.0/24"), 60, host=host))
     assert [finding.cidr for finding in caught.value.findings] == [IPv4Network("172.16.1.0/24")]
     assert ours(kernel) == before
-    assert (standing(host.layout), units.timers) == (None, {})
+    assert (standing(host.layout.trial), units.timers) == (None, {})
 
 
 def test_in_warn_they_stand_and_the_report_tells(host: Host, kernel: FakeKernel) -> None:
     _, overlap, until = phases.run(TryRoutes(config("172.16.2.0/24", mode="WARN"), 60, host=host))
     assert overlap.verdict is Verdict.OVERLAP
-    assert standing(host.layout) == until
+    assert standing(host.layout.trial) == until
     assert destinations(kernel) == ["172.16.2.0/24"]
 
 
@@ -121,7 +121,7 @@ def test_what_the_kernel_refuses_leaves_no_trial(host: Host, kernel: FakeKernel,
     with pytest.raises(RouteError):
         phases.run(TryRoutes(NEW, 60, host=refusing))
     assert ours(kernel) == before
-    assert (standing(host.layout), units.timers) == (None, {})
+    assert (standing(host.layout.trial), units.timers) == (None, {})
 
 
 def test_a_time_that_is_over_before_the_first_change_leaves_no_trial(host: Host, kernel: FakeKernel) -> None:
@@ -129,7 +129,7 @@ def test_a_time_that_is_over_before_the_first_change_leaves_no_trial(host: Host,
     with pytest.raises(RouteError, match="over before"):
         phases.run(TryRoutes(NEW, 0, host=host))
     assert ours(kernel) == before
-    assert standing(host.layout) is None
+    assert standing(host.layout.trial) is None
 
 
 def test_without_a_running_systemd_nothing_is_tried(kernel: FakeKernel, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_without_a_running_systemd_nothing_is_tried(kernel: FakeKernel, tmp_path
     with pytest.raises(UnitError, match="needs a running systemd"):
         phases.run(TryRoutes(NEW, 60, host=host))
     assert ours(kernel) == ()
-    assert standing(host.layout) is None
+    assert standing(host.layout.trial) is None
 
 
 def test_a_second_trial_is_refused_and_told_how_to_keep_the_first(host: Host, kernel: FakeKernel) -> None:
@@ -149,7 +149,7 @@ def test_a_second_trial_is_refused_and_told_how_to_keep_the_first(host: Host, ke
     with pytest.raises(RouteError, match=f"{until}.*hostrouting confirm"):
         phases.run(TryRoutes(OLD, 60, host=host))
     assert destinations(kernel) == ["172.16.1.0/24"]
-    assert standing(host.layout) == until
+    assert standing(host.layout.trial) == until
 
 
 # --- how it ends ---------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_a_confirm_that_can_not_install_puts_the_routes_back(
         phases.run(ConfirmTrial(host=host))
     assert ours(kernel) == before
     assert etc(host) == files
-    assert (standing(host.layout), units.timers, host.layout.confirmed.exists()) == (None, {}, False)
+    assert (standing(host.layout.trial), units.timers, host.layout.confirmed.exists()) == (None, {}, False)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_another_run_ends_the_trial_as_it_says_what_is_wanted(
 ) -> None:
     phases.run(TryRoutes(attrs_without_cidrs(tried), 60, host=host))
     phases.run(other(host))
-    assert standing(host.layout) is None
+    assert standing(host.layout.trial) is None
     after = ours(kernel)
     units.restart("hostrouting-trial.service")  # the time is over
     assert ours(kernel) == after
@@ -219,13 +219,15 @@ def test_a_run_that_fails_leaves_the_trial_as_it_is(host: Host, kernel: FakeKern
     _, _, until = phases.run(TryRoutes(NEW, 60, host=host))
     with pytest.raises(HostRoutingError):
         phases.run(Configure(config("10.1.0.0/24"), host=host))  # a connected network
-    assert standing(host.layout) == until
+    assert standing(host.layout.trial) == until
     assert destinations(kernel) == ["172.16.1.0/24"]
 
 
 def test_a_confirm_that_was_killed_can_be_said_again_but_not_after_another_run(host: Host) -> None:
     phases.run(TryRoutes(NEW, 60, host=host))
     host.layout.trial.rename(host.layout.confirmed)
+    with pytest.raises(RouteError, match="hostrouting confirm"):
+        phases.run(TryRoutes(OLD, 60, host=host))
     phases.run(ConfirmTrial(host=host))
     assert Manifest.load(host.layout).config == NEW
     host.layout.confirmed.write_text(json.dumps(NEW.to_mapping()))
