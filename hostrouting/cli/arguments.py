@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from hostrouting import __version__
 from hostrouting.cli import checking, commands, trying
@@ -21,6 +21,10 @@ from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from hostrouting.boot.host import Host
+
+
+ActionT = TypeVar("ActionT", bound=argparse.Action)
 
 _TRY_SECONDS_MAX = 86400
 _VERBOSE = "log each task as it starts and ends"
@@ -134,14 +138,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         SystemExit: after --help and --version.
     """
     first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
-    parser = Parser(
+    listed = {name: Word(word.run) for name, word in _WORDS.items()}
+    return _parser({first: _WORDS[first]} if first in _WORDS else listed).parse_args(argv)
+
+
+def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser:
+    parser = made_of(
         prog="hostrouting", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=Help, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"hostrouting {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE)
-    listed = {name: Word(word.run) for name, word in _WORDS.items()}
-    _add_words(parser, {first: _WORDS[first]} if first in _WORDS else listed, "hostrouting")
-    return parser.parse_args(argv)
+    _add_words(parser, words, "hostrouting")
+    return parser
 
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
@@ -239,6 +247,10 @@ def _add_format(parser: Parser) -> None:
     parser.add_argument("--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what)
 
 
+def _add_shell(parser: Parser) -> None:
+    parser.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
+
+
 def _add_strict(parser: Parser) -> None:
     parser.add_argument("--strict", action="store_true", help="exit with 1 also for what only may break later")
 
@@ -276,6 +288,30 @@ def _azure_vnet() -> Mapping[str, Word]:
     return {"plan": Word(vnet.plan, takes), "clean": Word(vnet.remove, takes)}
 
 
+def _completion(options: argparse.Namespace, host: Host) -> int:
+    """Print what has a shell complete our words.
+
+    hostrouting completion bash > /usr/share/bash-completion/completions/hostrouting
+    hostrouting completion zsh > /usr/local/share/zsh/site-functions/_hostrouting
+    hostrouting completion fish > /etc/fish/completions/hostrouting.fish
+    """
+    del host
+    import shtab
+
+    class Completing(Parser):
+        """Tells apart what is a path."""
+
+        def _add_action(self, action: ActionT) -> ActionT:
+            if action.metavar in ("CONFIG", "FILE"):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+            elif action.metavar == "DIR":
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            return super()._add_action(action)
+
+    say(shtab.complete(_parser(_WORDS, Completing), options.shell).rstrip())
+    return 0
+
+
 _WORDS = {
     "demo": Word(commands.demo, (_add_picture,)),
     "apply": Word(commands.apply, (_add_config, _add_where, _add_output)),
@@ -293,4 +329,5 @@ _WORDS = {
     "azure-vnet": Word(_azure_vnet, is_followed=True),
     "remove": Word(commands.remove),
     "schema": Word(commands.schema),
+    "completion": Word(_completion, (_add_shell,)),
 }
