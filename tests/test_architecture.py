@@ -262,6 +262,7 @@ def test_a_pure_module_touches_nothing() -> None:
     [
         ("pyroute2", {"hostrouting.kernel.channel"}),
         ("rich", {"hostrouting.cli.drawn"}),
+        ("shtab", {"hostrouting.cli.arguments"}),
         ("jinja2", {"hostrouting.cli.fleet_page"}),
         ("pyarrow", {"hostrouting.cli.fleet_table"}),
         ("dask", set()),
@@ -283,7 +284,17 @@ def test_only_one_module_imports_a_library(package: str, modules: set[str]) -> N
         ("from hostrouting.testing import FakeKernel, FakeSystemd", ["pyroute2", "asyncio", "hypothesis"]),
         (
             "import hostrouting.cli",
-            ["pyroute2", "rich", "asyncio", "hostrouting.cli.demo", "logging", "subprocess", "pathlib", "json"],
+            [
+                "pyroute2",
+                "rich",
+                "shtab",
+                "asyncio",
+                "hostrouting.cli.demo",
+                "logging",
+                "subprocess",
+                "pathlib",
+                "json",
+            ],
         ),
         ("from hostrouting import judge", ["pyroute2", "rich", "asyncio", "multiprocessing", "jinja2", "pyarrow"]),
         (
