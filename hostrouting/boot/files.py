@@ -41,13 +41,8 @@ def read_text(path: Path) -> str | None:
     Raises:
         FileError: it is there and can't be read.
     """
-    with (
-        _told(f"read {path}"),
-        contextlib.suppress(FileNotFoundError),
-        open(path, encoding="utf-8", errors="surrogateescape", opener=only_regular) as file,
-    ):
-        return file.read()
-    return None
+    state = read_state(path)
+    return None if state is None else state[0].decode("utf-8", "surrogateescape")
 
 
 def read_state(path: Path) -> tuple[bytes, int] | None:

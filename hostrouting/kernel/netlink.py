@@ -112,18 +112,15 @@ class NetlinkBackend:
 
         return self._read(_LIST_ROUTES, read)
 
-    def default_routes(self, table: int = Table.MAIN) -> tuple[Route, ...]:
-        """The entries of a table for 0.0.0.0/0, which stand at its head; it is read no further.
-
-        Args:
-            table: its number.
+    def default_routes(self) -> tuple[Route, ...]:
+        """The entries of table main for 0.0.0.0/0, which stand at its head; it is read no further.
 
         Returns:
             The entries in the kernel's order: by tos, then by metric.
         """
 
         def read(talk: Conversation) -> tuple[Route, ...]:
-            entries = chain.from_iterable(map(self._reader().read, _dumped_routes(talk, table)))
+            entries = chain.from_iterable(map(self._reader().read, _dumped_routes(talk, Table.MAIN)))
             # The walk is in the order of addresses (leaf_walk_rcu). What is left of it ends with the socket.
             head = takewhile(lambda entry: not int(entry.destination.network_address), entries)
             return tuple(entry for entry in head if entry.destination.prefixlen == 0)
@@ -287,11 +284,13 @@ class NetlinkBackend:
         return RouteReader(rtnl.Names(), is_wanted, inside, nexthops)
 
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:
+        attempt, kind, body, decode = listing
+
         def read(talk: Conversation) -> tuple[T, ...]:
             names = rtnl.Names()
-            return tuple(listing.decode(message, names) for message in talk.messages(listing.kind, listing.body))
+            return tuple(decode(message, names) for message in talk.messages(kind, body))
 
-        return self._read(listing.attempt, read)
+        return self._read(attempt, read)
 
     def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
         """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,15 +40,12 @@ STDIN = "-"
 _SNAPSHOT_BYTES_MAX = 1 << 30
 
 
-def take_snapshot(
-    backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = (), now: Callable[[], float] = time.time
-) -> Snapshot:
+def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = ()) -> Snapshot:
     """Record a host: one question to the kernel after the other, so while nothing changes.
 
     Args:
         backend: the kernel.
         nameservers: that the host asks.
-        now: the time of day, in seconds since the epoch.
 
     Returns:
         What was found.
@@ -67,7 +64,7 @@ def take_snapshot(
         default=_chosen_default(routes, backend),
         nameservers=tuple(nameservers),
         host=kernel.nodename,
-        time=rfc_3339(now()),
+        time=rfc_3339(time.time()),
         kernel=f"{kernel.sysname} {kernel.release}",
     )
 
@@ -205,7 +202,7 @@ class SnapshotBackend(WholeTables):
         if self.snapshot.default not in tied:
             what = f"which of {len(tied)} default routes of metric {route.metric} is taken"
             raise RouteError(f"{_UNTOLD} {what}, which decides about {address}; {_RECORD}")
-        return attrs.evolve(found, route=self.snapshot.default)
+        return found._replace(route=self.snapshot.default)
 
     @cached_property
     def _fibs(self) -> list[Fib]:
@@ -213,7 +210,7 @@ class SnapshotBackend(WholeTables):
         known = self.snapshot
         are_plain = known.rules == KERNEL_RULES
         merged = [False] if not are_plain else [True, False] if known.is_merged is None else [known.is_merged]
-        return [self._fib(each) for each in merged]
+        return [self._fib(is_merged=each) for each in merged]
 
     @cached_property
     def _otherwise(self) -> Fib | None:
@@ -221,16 +218,10 @@ class SnapshotBackend(WholeTables):
         has_some = any(rule.has_unknown and rule.is_inverted for rule in self.snapshot.rules)
         return self._fib(is_merged=False, lacks_unknown=True) if has_some else None
 
-    def _fib(self, is_merged: bool, *, lacks_unknown: bool = False) -> Fib:
+    @cached_property
+    def _fib(self) -> Callable[..., Fib]:
         known = self.snapshot
-        return Fib(
-            known.rules,
-            known.routes,
-            known.addresses,
-            links=known.links,
-            is_merged=is_merged,
-            lacks_unknown=lacks_unknown,
-        )
+        return partial(Fib, known.rules, known.routes, known.addresses, links=known.links)
 
     # --- writing -----------------------------------------------------------------------------------------------
 

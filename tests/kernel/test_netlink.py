@@ -674,8 +674,9 @@ def test_the_kernels_mark_on_an_interrupted_dump_is_seen_and_obeyed(node: Namesp
     lines = (f"address add {first + number}/32 dev eth0" for number in range(1500))
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.1/32"))
+    _, _, body, _ = ADDRESSES
     with closing(backend._connect()) as talk, pytest.raises(rtnl.AgainError, match="they changed"):
-        list(talk.dump(rtnl.RTM_GETADDR, ADDRESSES.body))
+        list(talk.dump(rtnl.RTM_GETADDR, body))
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.2/32"))
     assert len({address.local for address in backend.addresses()}) == 1505
 
@@ -796,7 +797,8 @@ def test_an_answer_that_is_cut_short_is_told(kernel: NamespaceKernel, monkeypatc
 def test_a_weight_of_sixteen_bits_is_what_routes_show_of_it() -> None:
     members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
     body = bytes(16 + 8) + struct.pack("=HHIHH", 8, 1, 10, 4 + len(members), 2) + members
-    assert NEXTHOPS.decode(body, Names()).members == ((1, 44), (2, 3))
+    *_, decode = NEXTHOPS
+    assert decode(body, Names()).members == ((1, 44), (2, 3))
 
 
 QUIET = """

@@ -28,9 +28,7 @@ from __future__ import annotations
 import socket
 import struct
 from ipaddress import IPv4Address, IPv4Network, ip_address
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-import attrs
+from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.entries import decode_hop
@@ -41,6 +39,11 @@ from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+    # What the kernel lists: the attempt in words, RTM_GET*, the body that asks, and how a message is read.
+    Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]
 
 _LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
 _RULE, _NEXTHOP = struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
@@ -70,18 +73,6 @@ _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
 # struct nexthop_grp: id, weight - 1. Since 6.12 the next byte is its high one; routes know the low one alone, and that
 # is what the kernel shows of them (fib_add_nexthop), and what a boot script reads.
 _MEMBER = struct.Struct("=IBxH")
-
-T = TypeVar("T")
-
-
-@attrs.frozen
-class Listing(Generic[T]):
-    """What the kernel lists: the attempt in words, RTM_GET*, the body that asks, and how a message is read."""
-
-    attempt: str
-    kind: int
-    body: bytes
-    decode: Callable[[bytes, rtnl.Names], T]
 
 
 def _decode_link(message: bytes, names: rtnl.Names) -> Link:
@@ -186,7 +177,7 @@ def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
 
 
 _NO_STATISTICS = number(_IFLA_EXT_MASK, rtnl.RTEXT_FILTER_SKIP_STATS)
-LINKS = Listing("list the interfaces", rtnl.RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0) + _NO_STATISTICS, _decode_link)
-ADDRESSES = Listing("list the addresses", rtnl.RTM_GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0), _decode_address)
-RULES = Listing("list the rules", rtnl.RTM_GETRULE, _RULE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0), _decode_rule)
-NEXTHOPS = Listing("list the nexthop objects", rtnl.RTM_GETNEXTHOP, _NEXTHOP.pack(0, 0, 0, 0), _decode_nexthop)
+LINKS = ("list the interfaces", rtnl.RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0) + _NO_STATISTICS, _decode_link)
+ADDRESSES = ("list the addresses", rtnl.RTM_GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0), _decode_address)
+RULES = ("list the rules", rtnl.RTM_GETRULE, _RULE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0), _decode_rule)
+NEXTHOPS = ("list the nexthop objects", rtnl.RTM_GETNEXTHOP, _NEXTHOP.pack(0, 0, 0, 0), _decode_nexthop)
