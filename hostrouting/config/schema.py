@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import attrs
 
@@ -33,8 +33,7 @@ Problem = tuple[str, str]
 T = TypeVar("T")
 
 
-@attrs.frozen
-class Invalid:
+class Invalid(NamedTuple):
     """What a field holds until ``raise_invalid``: the problems of the value that it was given."""
 
     problems: tuple[Problem, ...]

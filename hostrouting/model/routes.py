@@ -8,6 +8,7 @@ from collections import Counter
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from typing import NamedTuple
 
 import attrs
 
@@ -124,8 +125,7 @@ class NextHop:
         return " ".join(word for word, is_set in flags if is_set)
 
 
-@attrs.frozen
-class NexthopObject:
+class NexthopObject(NamedTuple):
     """A nexthop object, ip-nexthop(8), whose number a route can name instead of hops of its own.
 
     Args:
@@ -276,8 +276,7 @@ ERRNO_OF_TYPE = {
 _TYPE_OF_ERRNO = {errno: kind for kind, errno in ERRNO_OF_TYPE.items()}
 
 
-@attrs.frozen
-class Lookup:
+class Lookup(NamedTuple):
     """The kernel's answer to: by which entry does an unmarked packet of this host to ``address`` go?
 
     Args:
@@ -296,8 +295,7 @@ class Lookup:
         return None if self.errno is None else _TYPE_OF_ERRNO.get(self.errno)
 
 
-@attrs.frozen
-class RouteFailure:
+class RouteFailure(NamedTuple):
     """One route of a bulk call that the kernel refused.
 
     Args:

@@ -132,7 +132,7 @@ def _judge(
     remedy, tables = remedies.of_all()
     if any(len(answers) > 1 for answers in reading.answers.values()):
         left = _left_of_connections(overlap, reading, tables)
-        remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
+        remedy = remedy._replace(unmendable=(*remedy.unmendable, *left))
     return attrs.evolve(report, findings=tuple(mended), remedy=remedy)
 
 

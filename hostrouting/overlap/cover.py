@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from ipaddress import IPv4Network
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 _TOO_MUCH = 1 << 40
 
 
-@attrs.frozen(slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Consecutive addresses, and what they ask of the prefixes that cover them.
 
     Args:

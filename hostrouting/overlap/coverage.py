@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
@@ -52,8 +52,7 @@ class Tile:
     question: IPv4Address = attrs.field(eq=False)
 
 
-@attrs.frozen
-class Tiling:
+class Tiling(NamedTuple):
     """The tiles of some CIDRs.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
@@ -119,8 +119,7 @@ def in_json(value: Any) -> Any:
     return value if value is None or isinstance(value, int) else str(value)
 
 
-@attrs.frozen
-class Segment:
+class Segment(NamedTuple):
     """A part of a CIDR in which every address has the same answer.
 
     Args:
@@ -146,8 +145,7 @@ class Segment:
         return int(self.last) - int(self.first) + 1
 
 
-@attrs.frozen
-class JudgedCidr:
+class JudgedCidr(NamedTuple):
     """An expected CIDR, cut where the answer changes.
 
     Args:
@@ -182,8 +180,7 @@ class Unmendable:
     about: tuple[IPv4Network, ...] = attrs.field(default=(), eq=False)
 
 
-@attrs.frozen
-class Remedy:
+class Remedy(NamedTuple):
     """What mends all failures of a check together.
 
     Args:

@@ -18,7 +18,6 @@ from hostrouting.model.links import is_like
 from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.text import shortened
-from hostrouting.overlap.cover import Neighbours
 from hostrouting.overlap.coverage import networks_of
 from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, Note, NoteKind, Segment
 from hostrouting.overlap.reading import pending_devs
@@ -220,19 +219,20 @@ def judge(
     notes: list[Note] = []
     for expected, found in outcomes.items():
         tiles = reading.tiling.of(expected.cidr)
-        own = Neighbours(tile for tile in tiles if found[tile.question][0].is_own)
         groups: dict[Hashable, _Group] = {}
         for tile in tiles:
             for outcome in found[tile.question]:
                 if outcome.kind is not None:
                     groups.setdefault(outcome.group, []).append((tile, outcome))
-        for group in groups.values():
-            _, outcome = group[0]
-            if outcome.is_failure:
+        failing = [group for group in groups.values() if group[0][1].is_failure]
+        if failing:
+            from hostrouting.overlap.cover import Neighbours
+
+            own = Neighbours(tile for tile in tiles if found[tile.question][0].is_own)
+            for group in failing:
                 part = own.around(tile for tile, _ in group)
                 findings.append(_finding(expected, group, reading.default.devs, part))
-            else:
-                notes.append(_note(expected, group, reading))
+        notes += [_note(expected, group, reading) for group in groups.values() if not group[0][1].is_failure]
         notes += _foreseen(expected.cidr, foreseen.get(numbers(expected.cidr), ()), reading, found)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
@@ -42,8 +42,7 @@ _ATTEMPTS = 16
 _Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
 
 
-@attrs.frozen
-class Answer:
+class Answer(NamedTuple):
     """What a look-up said.
 
     Args:

@@ -62,12 +62,8 @@ class Puzzle:
             if ask is None:
                 continue
             piece = Piece(number, number, *ask)
-            if (
-                pieces
-                and attrs.evolve(pieces[-1], first=number, last=number) == piece
-                and pieces[-1].last == number - 1
-            ):
-                piece = attrs.evolve(pieces.pop(), last=number)
+            if pieces and pieces[-1]._replace(first=number, last=number) == piece and pieces[-1].last == number - 1:
+                piece = pieces.pop()._replace(last=number)
             pieces.append(piece)
         return pieces
 

@@ -82,7 +82,7 @@ def ask(
     firsts = dict(zip(reversed(raw), reversed(addresses), strict=True))
     answers = kernel.lookup(list(firsts.values()), source=source, is_tcp=is_tcp)
     known = dict(zip(firsts, answers, strict=True))
-    return [attrs.evolve(known[answer], address=address) for answer, address in zip(raw, addresses, strict=True)]
+    return [known[answer]._replace(address=address) for answer, address in zip(raw, addresses, strict=True)]
 
 
 def _raw_answers(addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool) -> Iterator[bytes]:
