@@ -20,27 +20,21 @@ class UnitManager(Protocol):
 
     def reload(self) -> None:
         """Have the unit files read again (``systemctl daemon-reload``); does nothing for an image."""
-        ...
 
     def enable(self, unit: str) -> None:
         """Have a unit start at every boot, as its [Install] section says."""
-        ...
 
     def disable(self, unit: str) -> None:
         """Undo ``enable``; a unit that isn't enabled is fine."""
-        ...
 
     def restart(self, unit: str) -> None:
         """Start a unit, anew if it runs, and wait until it has started, or, a oneshot, is done; not for an image."""
-        ...
 
     def start(self, unit: str) -> None:
         """Have a unit start, and don't wait for it; does nothing for an image."""
-        ...
 
     def stop(self, unit: str) -> None:
         """Stop a unit; one that doesn't run is fine; does nothing for an image."""
-        ...
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
         """Have a program run once in so many seconds, whatever becomes of who asks; does nothing for an image.
@@ -50,15 +44,12 @@ class UnitManager(Protocol):
             seconds: from now.
             argv: the program, by its path, and its arguments.
         """
-        ...
 
     def is_active(self, unit: str) -> bool:
         """Whether a unit runs; never in an image."""
-        ...
 
     def is_enabled(self, unit: str) -> bool:
         """Whether a unit starts at every boot."""
-        ...
 
     def instances(self, consumer: str) -> tuple[str, ...]:
         """The units whose settings can be read back that a consumer stands for.
@@ -69,7 +60,6 @@ class UnitManager(Protocol):
         Returns:
             Their names, sorted; none for an image.
         """
-        ...
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Properties of a unit as ``systemctl show`` prints them; empty where one isn't set.
@@ -78,7 +68,6 @@ class UnitManager(Protocol):
             unit: its name; empty: of the manager itself, for example ``Version``.
             names: of the properties.
         """
-        ...
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
         """The order in which everything would start that is in memory or starts at boot.
@@ -89,4 +78,3 @@ class UnitManager(Protocol):
         Returns:
             Each unit with those that it starts after; empty for an image.
         """
-        ...

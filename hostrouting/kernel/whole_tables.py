@@ -34,7 +34,6 @@ class WholeTables:
 
         def routes(self, table: int | None = None) -> tuple[Route, ...]:
             """As ``RouteBackend.routes``."""
-            ...
 
     def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """The entries of a table in the kernel's order, each by itself."""

@@ -9,9 +9,7 @@ from bisect import bisect_left
 from functools import cache, cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
 from itertools import takewhile
-from typing import TYPE_CHECKING
-
-import attrs
+from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets, loopback_of
 from hostrouting.model.links import is_like
@@ -55,8 +53,7 @@ _OTHERS = {
 # --- what an answer means ------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Outcome:
+class Outcome(NamedTuple):
     """What an answer means.
 
     Args:
@@ -83,7 +80,7 @@ class Outcome:
         """Whether no route changes it: an own or a broadcast address."""
         return self.kind in _OWN
 
-    @cached_property
+    @property
     def group(self) -> Hashable:
         """What it is told of together with, of one CIDR."""
         if self.is_failure:

@@ -62,43 +62,33 @@ class ProbeNode(Protocol):
 
     def default_devices(self) -> tuple[str, ...]:
         """The devices of IPv6's default routes, each once, the best metric first."""
-        ...
 
     def addresses(self) -> tuple[NodeAddress, ...]:
         """All IPv6 addresses."""
-        ...
 
     def assigned_addresses(self, scope: CancelScope) -> tuple[IPv6Address, ...]:
         """The IPv6 addresses that the cloud's metadata service says it has assigned, on any NIC.
 
         An empty answer is one; no answer, or one that can't be understood, is an error.
         """
-        ...
 
     def listing(self, table: str) -> str | None:
         """What is in force of a table of family ip6; None if there is none."""
-        ...
 
     def dry_run(self, text: str, table: str) -> str:
         """The listing that a table would have if a text were loaded; what is in force isn't touched."""
-        ...
 
     def load(self, text: str) -> None:
         """Have nft carry out a text, all of it or nothing."""
-        ...
 
     def pins(self) -> tuple[Pin, ...]:
         """The routes to the rewritten source, the best metric first; of several hops, each is one."""
-        ...
 
     def pin(self, pin: Pin) -> None:
         """Add a route, in the place of one of ours of the same metric; somebody else's is an error."""
-        ...
 
     def unpin(self, pin: Pin) -> None:
         """Delete a route; one that isn't there is fine."""
-        ...
 
     def next_hop(self) -> NextHop | None:
         """Where an unmarked packet to the rewritten source goes, by whatever table; None: nowhere."""
-        ...

@@ -80,12 +80,9 @@ class BridgeNode(Protocol):
         Args:
             bridge: whose neighbours to read; no such bridge: there are none.
         """
-        ...
 
     def remove_rules(self, rules: Sequence[str]) -> None:
         """Delete rules of ebtables' nat table in one transaction, each as it was saved; if one isn't there, none."""
-        ...
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
         """Delete neighbours; one that isn't there is fine."""
-        ...
