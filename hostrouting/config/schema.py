@@ -65,7 +65,7 @@ class Section:
     def to_mapping(self) -> Any:
         """The JSON value that reads back as this, without the fields at their default."""
         return {
-            json_key(field.name): _to_json(value)
+            json_key(field.name): in_json(value)
             for field in attrs.fields(type(self))
             if (value := getattr(self, field.name)) != field.default
         }
@@ -74,12 +74,20 @@ class Section:
 Read = TypeVar("Read", bound=Section)
 
 
-def _to_json(value: object) -> object:
+def in_json(value: Any) -> Any:
+    """What stands for a value in JSON: lists, objects of what has its own, numbers, and else its words."""
     if isinstance(value, Section):
         return value.to_mapping()
     if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
-    return value if isinstance(value, int) else str(value)
+        return [in_json(item) for item in value]
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    return value if value is None or isinstance(value, int) else str(value)
+
+
+def fields_in_json(instance: object, *names: str) -> dict[str, Any]:
+    """Some fields of a value, by their keys."""
+    return {json_key(name): in_json(getattr(instance, name)) for name in names}
 
 
 def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.schema import each, kind
+from hostrouting.config.schema import each, kind, parse_boolean
 from hostrouting.kernel._ip import (
     read_addresses,
     read_link,
@@ -137,12 +137,6 @@ def _text(value: object) -> str:
     return value
 
 
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"expected a boolean, not {kind(value)}")
-    return value
-
-
 def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], default: Any = NEEDED) -> Key:
     def parse_list(value: object) -> tuple[Any, ...]:
         # Some versions of ip leave {} where an interface has nothing to show.
@@ -157,7 +151,7 @@ _KEYS = (
     Key("host", "host", _text, str, None),
     Key("time", "time", _text, str, None),
     Key("kernel", "kernel", _text, str, None),
-    Key("isMerged", "is_merged", _boolean, bool, None),
+    Key("isMerged", "is_merged", parse_boolean, bool, None),
     Key("default", "default", read_route, write_route, None),
     _list("links", read_link, write_link),
     _list("addresses", read_addresses, str)._replace(show=write_addresses),

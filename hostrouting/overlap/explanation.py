@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.schema import json_key
+from hostrouting.config.schema import fields_in_json, in_json
 from hostrouting.kernel.fib import Flow
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, why_unmet
 from hostrouting.model.routes import RouteType, Table, word_of
 from hostrouting.model.rules import RuleAction
-from hostrouting.overlap.findings import FindingKind, in_json
+from hostrouting.overlap.findings import FindingKind
 from hostrouting.overlap.judge import sort_answers
 from hostrouting.overlap.reading import ask, read_host
 
@@ -51,8 +51,7 @@ class Step:
 
     def to_json(self) -> dict[str, Any]:
         """The step as JSON."""
-        fields = attrs.asdict(self, recurse=False)
-        return {"preference": self.rule.preference} | {name: in_json(value) for name, value in fields.items()}
+        return {"preference": self.rule.preference} | fields_in_json(self, "rule", "passed", "route")
 
 
 @attrs.frozen
@@ -84,9 +83,8 @@ class LookupWay:
 
     def to_json(self) -> dict[str, Any]:
         """The look-up as JSON."""
-        names = ("kind", "devs", "sources", "route", "is_modelled", "steps")
         ends = {"protocol": "tcp" if self.answer.is_tcp else "udp", "source": in_json(self.answer.source)}
-        return ends | {json_key(name): in_json(getattr(self, name)) for name in names}
+        return ends | fields_in_json(self, "kind", "devs", "sources", "route", "is_modelled", "steps")
 
 
 @attrs.frozen
@@ -112,8 +110,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON."""
-        names = ("address", "is_as_expected", "default_devs", "lookups")
-        found = {json_key(name): in_json(getattr(self, name)) for name in names}
+        found = fields_in_json(self, "address", "is_as_expected", "default_devs", "lookups")
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 

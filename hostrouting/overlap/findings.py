@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
-from hostrouting.config.schema import Section, json_key
+from hostrouting.config.schema import fields_in_json
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.text import StrEnum
 
@@ -82,7 +82,7 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON."""
         names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
-        return {json_key(name): in_json(getattr(self, name)) for name in names}
+        return fields_in_json(self, *names)
 
 
 @attrs.frozen
@@ -105,18 +105,7 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """The note as JSON."""
-        return {field.name: in_json(getattr(self, field.name)) for field in attrs.fields(Note)}
-
-
-def in_json(value: Any) -> Any:
-    """What stands for a value in JSON: lists, objects of what has its own, numbers, and else its words."""
-    if isinstance(value, tuple):
-        return [in_json(item) for item in value]
-    if isinstance(value, Section):
-        return value.to_mapping()
-    if hasattr(value, "to_json"):
-        return value.to_json()
-    return value if value is None or isinstance(value, int) else str(value)
+        return fields_in_json(self, "kind", "message", "cidr", "devs", "ranges")
 
 
 class Segment(NamedTuple):
@@ -227,7 +216,7 @@ class OverlapReport:
     def to_json(self) -> dict[str, Any]:
         """The report in the one form that every output has."""
         names = ("host", "verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
-        return {"schema": 1} | {json_key(name): in_json(getattr(self, name)) for name in names}
+        return {"schema": 1} | fields_in_json(self, *names)
 
 
 class RouteOverlapError(HostRoutingError):
