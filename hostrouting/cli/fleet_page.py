@@ -13,8 +13,8 @@ from jinja2 import Environment, StrictUndefined
 
 from hostrouting.cli.fleet import counts_line, group_title
 from hostrouting.cli.report import overlap_picture
+from hostrouting.config.schema import in_json
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import in_json
 from hostrouting.overlap.wording import reasons
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 from pyarrow import parquet
 
+from hostrouting.config.schema import in_json
 from hostrouting.model.errors import FileError
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import in_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.config.schema import in_json
 from hostrouting.kernel.recording import SnapshotBackend, load_snapshot
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.overlap.check import check_overlap, unjudged
-from hostrouting.overlap.findings import OverlapReport, Verdict, in_json
+from hostrouting.overlap.findings import OverlapReport, Verdict
 from phases import CancelScope
 
 if TYPE_CHECKING:
