@@ -291,9 +291,11 @@ def _azure_vnet() -> Mapping[str, Word]:
 def _completion(options: argparse.Namespace, host: Host) -> int:
     """Print what has a shell complete our words.
 
-    hostrouting completion bash > /usr/share/bash-completion/completions/hostrouting
-    hostrouting completion zsh > /usr/local/share/zsh/site-functions/_hostrouting
-    hostrouting completion fish > /etc/fish/completions/hostrouting.fish
+    For shells that are started afterwards it belongs where they look:
+
+      hostrouting completion bash > /usr/share/bash-completion/completions/hostrouting
+      hostrouting completion zsh > /usr/local/share/zsh/site-functions/_hostrouting
+      hostrouting completion fish > /etc/fish/completions/hostrouting.fish
     """
     del host
     import shtab
