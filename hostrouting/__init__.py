@@ -24,6 +24,14 @@ from typing import TYPE_CHECKING
 
 from hostrouting._lazy import lazily
 
+try:
+    from phases import CancelScope as _CancelScope  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"the package phases is not hostrouting's, but another distribution's ({error}): "
+        "pip uninstall phases, then pip install --force-reinstall hostrouting"
+    ) from error
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

@@ -278,7 +278,7 @@ def test_only_one_module_imports_a_library(package: str, modules: set[str]) -> N
 @pytest.mark.parametrize(
     ("statement", "unloaded"),
     [
-        ("import hostrouting", ["attrs", "pyroute2", "hostrouting.config"]),
+        ("import hostrouting", ["pyroute2", "hostrouting.config"]),
         ("from hostrouting import Config, StaticRoute", ["pyroute2", "asyncio", "hostrouting.tasks", "subprocess"]),
         ("from hostrouting import Configure, Host, NetlinkBackend", ["pyroute2", "asyncio"]),
         ("from hostrouting.testing import FakeKernel, FakeSystemd", ["pyroute2", "asyncio", "hypothesis"]),

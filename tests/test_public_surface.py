@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import pydoc
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,7 +69,7 @@ def test_type_checkers_are_told_of_the_same_names_at_the_same_homes(module: Modu
     told = {
         alias.asname: f"{node.module}.{alias.name}"
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and node.module != "phases"
         for alias in node.names
         if alias.asname is not None
     }
@@ -83,3 +87,17 @@ def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
     assert not hasattr(hostrouting, "FakeKernel")
     with pytest.raises(AttributeError, match="has no attribute 'Remedies'"):
         hostrouting.Remedies  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_another_distributions_phases_is_told_of_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "phases.py").write_text("def phase(): ...\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "from hostrouting import Config"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parent.parent}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("ImportError: the package phases is not hostrouting's")
+    assert "pip uninstall phases" in said
