@@ -45,9 +45,13 @@ from hostrouting import (
 
 _READ = ("-4", "-details", "-json", "-Numeric")
 _NO_ENTRY = {errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL}
-_ERRNO_OF = {os.strerror(number): number for number in errnos.errorcode}  # a sentence that isn't here means EINVAL
-_ERRNO_OF |= {"Device for nexthop is not up": errnos.ENETDOWN, "Nexthop device is not up": errnos.ENETDOWN}
-_ERRNO_OF |= {"Nexthop device required for onlink": errnos.ENODEV, "IPv6 is disabled on nexthop device": errnos.EACCES}
+# A sentence that isn't here means EINVAL.
+_ERRNO_OF = {os.strerror(number): number for number in errnos.errorcode} | {
+    "Device for nexthop is not up": errnos.ENETDOWN,
+    "Nexthop device is not up": errnos.ENETDOWN,
+    "Nexthop device required for onlink": errnos.ENODEV,
+    "IPv6 is disabled on nexthop device": errnos.EACCES,
+}
 # FRA_* of linux/fib_rules.h, by the names that Rule has for them.
 _FRA = {
     1: "destination", 2: "source", 3: "iif", 4: "goto", 6: "preference", 10: "mark", 13: "suppress_group",
@@ -173,7 +177,7 @@ def _errno(reason: str) -> int:
 
 
 def _each(routes: Sequence[Route], write: Callable[[Route], None]) -> tuple[RouteFailure, ...]:
-    failures = []
+    failures: list[RouteFailure] = []
     for route in routes:
         try:
             write(route)

@@ -4,12 +4,14 @@ Thirteen operations, of which ``WholeTables`` makes four and ``NetlinkBackend`` 
 some thirty times as long as the backend by hand (``./run bench backend-example``).
 """
 
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 import errno as errnos
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import Any
@@ -87,7 +89,7 @@ class Pyroute2Backend(WholeTables):
         chosen: list[list[Any]] = [["RTA_SRC", str(source)]] if source else []
         if is_tcp:
             chosen.append(["RTA_IP_PROTO", socket.IPPROTO_TCP])
-        answers = []
+        answers: list[Lookup] = []
         with _socket() as asked:
             for address in addresses:
                 try:
@@ -126,12 +128,13 @@ class Pyroute2Backend(WholeTables):
 
 
 @contextmanager
-def _socket() -> Iterator[Any]:
+def _socket() -> Generator[Any, None, None]:
     try:
         with IPRoute(ext_ack=True, strict_check=True, groups=0) as by:
-            by.register_policy(_CLASSES)
-            by.status["nlm_generator"] = False  # its nlm_request asks for a key that only NetlinkSocket sets
-            yield by
+            untyped: Any = by
+            untyped.register_policy(_CLASSES)
+            untyped.status["nlm_generator"] = False  # its nlm_request asks for a key that only NetlinkSocket sets
+            yield untyped
     except OSError as error:
         raise RouteError(f"can't open a netlink socket: {error.strerror}", errno=error.errno) from error
 
@@ -159,17 +162,18 @@ def _ask(kind: int, flags: int, fields: Mapping[str, int], *attributes: list[Any
     if by is None:
         with _socket() as by:
             return _ask(kind, flags, fields, *attributes, by=by)
-    message = _CLASSES[kind]()
+    message: Any = _CLASSES[kind]()
     message.update({name: 0 for name, _ in message.fields} | dict(fields))
     message["attrs"] = list(attributes)
     try:
         return list(by.nlm_request(message, kind, flags))
     except NetlinkError as error:
-        raise RouteError(f"the kernel refuses: {error}", errno=error.code) from error
+        errno: int = error.code
+        raise RouteError(f"the kernel refuses: {error}", errno=errno) from error
 
 
 def _each(routes: Sequence[Route], write: Callable[[Route, Any], None]) -> tuple[RouteFailure, ...]:
-    failures = []
+    failures: list[RouteFailure] = []
     with _socket() as by:
         for route in routes:
             try:
@@ -298,10 +302,8 @@ def _hops(message: Any) -> tuple[NextHop, ...]:
 
 
 def _hop(message: Any, oif: int | None, weight: int) -> NextHop:
-    gateway, flags = (
-        message.get_attr("RTA_GATEWAY") or (message.get_attr("RTA_VIA") or {}).get("addr"),
-        message["flags"],
-    )
+    via: Any = message.get_attr("RTA_VIA") or {}
+    gateway, flags = message.get_attr("RTA_GATEWAY") or via.get("addr"), message["flags"]
     onlink, is_dead, is_linkdown = (bool(flags & bit) for bit in (_ONLINK, _DEAD, _LINKDOWN))
     return NextHop(_dev(oif), ip_address(gateway) if gateway else None, onlink, weight, is_dead, is_linkdown)
 
@@ -310,6 +312,7 @@ def _rule(message: Any) -> Rule:
     found = message.get_attr
     action = RuleAction(message["action"]) if message["action"] in set(RuleAction) else RuleAction.BLACKHOLE
     is_l3mdev, mask, dscp, uids = (found(f"FRA_{name}") for name in ("L3MDEV", "FWMASK", "DSCP", "UID_RANGE"))
+    first, _, last = (uids or "").partition(":")
     has_table = action is RuleAction.TO_TABLE and not is_l3mdev
     suppressed = [found(f"FRA_SUPPRESS_{name}") for name in ("PREFIXLEN", "IFGROUP")]
     prefix_length, group = (None if number == _UNSET else number for number in suppressed)
@@ -326,7 +329,7 @@ def _rule(message: Any) -> Rule:
         mark_mask=_UNSET if mask is None else mask,
         iif=iif,
         oif=oif,
-        uid_range=tuple(map(int, uids.split(":"))) if uids else None,  # type: ignore[arg-type]
+        uid_range=(int(first), int(last)) if uids else None,
         ip_protocol=found("FRA_IP_PROTO") or 0,
         has_ports=any(found(f"FRA_{name}_RANGE") is not None for name in ("SPORT", "DPORT")),
         suppress_prefix_length=prefix_length,

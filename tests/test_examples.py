@@ -17,9 +17,8 @@ EXAMPLES = ROOT / "examples"
 # The name of each, and how it is started, to a line of what it prints and what each line of its stderr starts with.
 RUNS = {
     "azure_node.py": ([], "probes are rewritten on eth0, as eth0 has fd00:1::4", None),
-    "bootstrap_agent.py": (["--try"], "1 routes added, 0 were there; verdict: ok", "INFO "),
-    "custom_pipeline.py": ([], "bootstrap/check-route-overlap: started", None),
-    "from_asyncio.py": ([], "1 routes added; verdict: ok", None),
+    "agent.py": (["--try"], "1 routes added; verdict: ok; started kube1", "INFO "),
+    "test_agent.py": ([], None, None),
     "ip_command_backend.py": ([], None, None),  # is only imported; tests/kernel/test_example_backend.py runs it
     "pyroute2_backend.py": ([], None, None),  # likewise
 }
@@ -50,15 +49,17 @@ def test_an_example_runs(name: str) -> None:
     assert line is None or line in done.stdout.splitlines()
 
 
-def test_the_agent_starts_the_node_last() -> None:
-    assert run("bootstrap_agent.py", "--try").stdout.splitlines()[-1] == "starting the node"
-
-
-def test_the_pipeline_shows_its_tree_and_ends_well() -> None:
-    lines = run("custom_pipeline.py").stdout.splitlines()
-    assert lines[:3] == ["bootstrap", "├── prepare (all at once)", "│   ├── configure-static-routes"]
-    assert lines.index("bootstrap/start-machine: started") > lines.index("bootstrap/check-route-overlap: started")
-    assert lines[-1].startswith("bootstrap: ok")
+def test_the_agents_own_tests_pass_without_this_project_around_them(tmp_path: Path) -> None:
+    for name in ("agent.py", "test_agent.py"):
+        (tmp_path / name).write_text((EXAMPLES / name).read_text())
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_agent.py"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_agent_names_the_path_of_each_problem_of_a_config(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_the_agent_names_the_path_of_each_problem_of_a_config(tmp_path: Path) ->
     overlap = {"mode": "LOOSE"}
     document = {"hostRouting": {"staticRoutes": {"enabled": True, "routes": routes}, "routeOverlap": overlap}}
     config.write_text(json.dumps(document))
-    done = run("bootstrap_agent.py", str(config))
+    done = run("agent.py", str(config))
     assert done.returncode == 78
     assert done.stdout == ""
     assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == [
@@ -78,6 +79,6 @@ def test_the_agent_names_the_path_of_each_problem_of_a_config(tmp_path: Path) ->
 
 
 def test_the_agent_asks_for_a_config() -> None:
-    done = run("bootstrap_agent.py")
+    done = run("agent.py")
     assert done.returncode == 64
-    assert "bootstrap_agent.py --try" in done.stderr
+    assert "agent.py --try" in done.stderr

@@ -1,0 +1,212 @@
+"""A bootstrap agent: a host gets its routes while an image is pulled, then the routes are proven, then the node starts.
+
+Run it as root on a host:       python examples/agent.py /etc/aks-flex-node/config.json
+Try it without touching one:    python examples/agent.py --try
+Its tests, which need no root:  python -m pytest examples/test_agent.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import TypeVar
+
+import phases
+from hostrouting import (
+    DEFAULT_DESTINATION,
+    Address,
+    CheckRouteOverlap,
+    Config,
+    ConfigError,
+    ConfigureStaticRoutes,
+    Host,
+    Layout,
+    Link,
+    Lookup,
+    NetlinkBackend,
+    NextHop,
+    Protocol,
+    Route,
+    RouteBackend,
+    RouteFailure,
+    Rule,
+    Systemctl,
+    WholeTables,
+)
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+T = TypeVar("T")
+log = logging.getLogger("agent")
+
+
+@dataclass(frozen=True)
+class PullImage:
+    """A task is a value with a name and do(scope)."""
+
+    command: Sequence[str]
+    name: str = "pull-image"
+
+    def do(self, scope: phases.CancelScope) -> str:
+        """Pull it; the subprocess ends, with its children, when the scope is cancelled."""
+        scope.progress(" ".join(self.command))
+        return scope.run(self.command).stdout.strip()
+
+
+@phases.task("start-node")
+def start_node(scope: phases.CancelScope) -> str:
+    """A function can be a task too."""
+    scope.check()
+    return "kube1"
+
+
+class Logged(WholeTables):
+    """A backend of our own: it has another one do the work, and tells of each change of a route before it is made."""
+
+    def __init__(self, inner: RouteBackend) -> None:
+        self.inner = inner
+
+    def links(self) -> tuple[Link, ...]:
+        """All network interfaces."""
+        return self.inner.links()
+
+    def addresses(self) -> tuple[Address, ...]:
+        """All IPv4 addresses."""
+        return self.inner.addresses()
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The policy rules."""
+        return self.inner.rules()
+
+    def routes(self, table: int | None = None) -> tuple[Route, ...]:
+        """The entries of a table, or of all."""
+        return self.inner.routes(table)
+
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
+        """The entry that wins for each address."""
+        return self.inner.lookup(addresses, source=source, is_tcp=is_tcp)
+
+    def wait_for_change(self, scope: phases.CancelScope) -> None:
+        """Return when something may have changed."""
+        self.inner.wait_for_change(scope)
+
+    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes."""
+        return self._tell("add", routes, self.inner.add)
+
+    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Replace routes."""
+        return self._tell("replace", routes, self.inner.replace)
+
+    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Delete routes."""
+        return self._tell("delete", routes, self.inner.delete)
+
+    def _tell(
+        self, verb: str, routes: Sequence[Route], write: Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
+    ) -> tuple[RouteFailure, ...]:
+        for route in routes:
+            log.info("%s %s", verb, route)
+        return write(routes)
+
+
+class Printing:
+    """An observer: told of every start, progress and end, one call at a time, even from parallel tasks."""
+
+    def started(self, path: str) -> None:
+        """A task starts."""
+        print(f"{path}: started")
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        """A task says what it does."""
+        print(f"{path}: {message}" + ("" if fraction is None else f" ({fraction:.0%})"))
+
+    def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None:
+        """A task has ended."""
+        print(f"{path}: {status} after {seconds:.1f} s" + (f": {error}" if error else ""))
+
+
+async def run(task: phases.Task[T], scope: phases.CancelScope) -> T:
+    """Run tasks in a thread; a coroutine that is cancelled cancels them, and ends once they have put things back."""
+    running = asyncio.create_task(asyncio.to_thread(lambda: phases.run(task, scope=scope, observer=Printing())))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        scope.cancel("the coroutine was cancelled")
+        await asyncio.wait([running])
+        running.exception()  # phases.Cancelled, as asked for
+        raise
+
+
+async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
+    """Bring the node up, or nothing; returns the exit code of the agent."""
+    scope = phases.CancelScope()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, scope.cancel, number.name)
+    prepare = phases.Parallel(
+        ConfigureStaticRoutes(config, host=host), phases.Timeout(600, PullImage(pull)), name="prepare"
+    )
+    tree = phases.Serial(prepare, CheckRouteOverlap(config, host=host), start_node, name="bootstrap")
+    print(tree)
+    try:
+        (routes, _image), overlap, node = await run(tree, scope)
+    except phases.Cancelled as stop:
+        print(f"stopped by {stop.reason}; no node was started", file=sys.stderr)
+        return 1
+    except Exception as error:  # noqa: BLE001 - also the group of all that failed in parallel: except* is Python 3.11's
+        failures: Sequence[Exception] = getattr(error, "exceptions", (error,))
+        for failure in failures:
+            print(f"not starting the node: {failure}", file=sys.stderr)
+        return 1
+    for finding in overlap.findings:  # only in WARN mode: in STRICT they are an error
+        print(f"warning: {finding.message}")
+    print(f"{len(routes.added)} routes added; verdict: {overlap.verdict}; started {node}")
+    return 0
+
+
+def h200() -> FakeKernel:
+    """An H200 in memory: ib0 shadows what the cluster lives in."""
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
+    kernel.add([Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)])
+    return kernel
+
+
+TRIED = Config(
+    static_routes={"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+    route_overlap={"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+)
+
+
+def main(arguments: list[str]) -> int:
+    """The agent's command line."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    if arguments == ["--try"]:
+        with tempfile.TemporaryDirectory(prefix="agent-") as root:
+            host = Host(routes=Logged(h200()), units=FakeSystemd(), layout=Layout(root))
+            return asyncio.run(bootstrap(TRIED, host, ["echo", "node:1.31"]))
+    if len(arguments) != 1:
+        print(__doc__, file=sys.stderr)
+        return 64
+    try:
+        config = Config.load(arguments[0])
+    except ConfigError as error:
+        for path, message in error.problems:
+            print(f"{path}: {message}", file=sys.stderr)
+        return 78
+    host = Host(routes=Logged(NetlinkBackend()), units=Systemctl())
+    return asyncio.run(bootstrap(config, host, ["ctr", "image", "pull", "docker.io/library/node:1.31"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""The agent's tests: on the fakes, without root; python -m pytest examples/test_agent.py."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+import attrs
+import pytest
+from agent import TRIED, Logged, bootstrap, h200
+
+from hostrouting import Config, Host, Layout, OverlapMode, Protocol
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    return h200()
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, tmp_path: Path) -> Host:
+    return Host(routes=Logged(kernel), units=FakeSystemd(), layout=Layout(tmp_path))
+
+
+def ours(kernel: FakeKernel) -> list[str]:
+    return [str(route.destination) for route in kernel.routes() if route.protocol is Protocol.HOSTROUTING]
+
+
+def test_a_host_gets_its_routes_and_the_node_starts(
+    kernel: FakeKernel, host: Host, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "agent")
+    assert asyncio.run(bootstrap(TRIED, host, ["echo", "node"])) == 0
+    assert ours(kernel) == ["172.16.1.0/24"]
+    assert [text.split()[:2] for text in caplog.messages if text.startswith("add")] == [["add", "172.16.1.0/24"]]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.index("bootstrap/start-node: started") > lines.index("bootstrap/check-route-overlap: started")
+    assert "bootstrap/prepare/timeout/pull-image: echo node" in lines
+
+
+def test_no_node_starts_where_traffic_would_leave_by_infiniband(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    config = Config(route_overlap=TRIED.route_overlap)
+    assert asyncio.run(bootstrap(config, host, ["true"])) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("not starting the node: ")
+    assert "start-node: started" not in said.out
+    warned = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, mode=OverlapMode.WARN))
+    assert asyncio.run(bootstrap(warned, host, ["true"])) == 0
+    assert "warning: OVERLAP: " in capsys.readouterr().out
+
+
+def test_without_an_image_nothing_starts_and_no_route_stays_half_made(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asyncio.run(bootstrap(TRIED, host, ["false"])) == 1
+    assert "not starting the node: Command" in capsys.readouterr().err
+
+
+def test_a_signal_ends_it_at_once(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    pulling = ["sh", "-c", f"kill -TERM {os.getpid()}; exec sleep 60"]
+    assert asyncio.run(bootstrap(TRIED, host, pulling)) == 1
+    said = capsys.readouterr()
+    assert said.err == f"stopped by {signal.SIGTERM.name}; no node was started\n"
+    assert "start-node" not in said.out.partition("started")[2]
+
+
+def test_a_cancelled_coroutine_ends_it_too(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    async def impatient() -> None:
+        await asyncio.wait_for(bootstrap(TRIED, host, ["sleep", "60"]), 0.1)
+
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(impatient())
+    assert "pull-image: cancelled" in capsys.readouterr().out
