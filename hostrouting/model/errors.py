@@ -55,7 +55,7 @@ class ConfigError(HostRoutingError):
     """
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[tuple[str, str], ...] = tuple(problems)
         super().__init__("\n".join(f"{path}: {text}" if path else text for path, text in self.problems))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[tuple[str, str], ...]]]:

@@ -52,7 +52,7 @@ config = Config(
 StaticRoute(IPv4Network("10.0.0.0/8"), gateway=IPv4Address("10.1.0.1"))
 StaticRoute("10.0.0.0/8", "onlink", dev=None)
 RouteOverlap((), OverlapMode.WARN)
-Config(static_routes={"enabled": False}, route_overlap=None)  # type: ignore[arg-type]
+Config(static_routes={"enabled": False}, route_overlap=None)  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
 
 routes: RouteBackend = FakeKernel()
 real: RouteBackend = NetlinkBackend()
@@ -91,9 +91,13 @@ assert_type(
     phases.run(phases.Serial(ConfigureStaticRoutes(config), CheckRouteOverlap(config))),
     tuple[RoutesReport, OverlapReport],
 )
-assert_type(phases.run(phases.Parallel(*[own_task, own_task])), tuple[int, ...])
+assert_type(phases.run(phases.Parallel(*[own_task, own_task]))[0], int)
+assert_type(
+    phases.run(phases.Serial(phases.Parallel(ConfigureStaticRoutes(config), own_task), CheckRouteOverlap(config))),
+    tuple[tuple[RoutesReport, int], OverlapReport],
+)
 assert_type(phases.run(phases.Timeout(3, own_task)), int)
 
 
 async def from_asyncio() -> RoutesReport:
-    return await asyncio.to_thread(phases.run, ConfigureStaticRoutes(config))
+    return await asyncio.to_thread(lambda: phases.run(ConfigureStaticRoutes(config)))
