@@ -21,8 +21,6 @@ from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-import attrs
-
 from hostrouting.kernel.rules import matches
 from hostrouting.model.parsing import RESERVED
 from hostrouting.model.prefixes import PrefixSet, ends, numbers
@@ -37,19 +35,18 @@ if TYPE_CHECKING:
     from hostrouting.model.rules import Rule
 
 
-@attrs.frozen(slots=True)
-class Tile:
+class Tile(NamedTuple):
     """Consecutive addresses with the same answer.
 
     Args:
         first: the first address, as a number.
         last: the last one.
-        question: the address to ask the kernel about; tiles that share it share its answer. It doesn't count in a hash.
+        question: the address to ask the kernel about; tiles that share it share its answer.
     """
 
     first: int
     last: int
-    question: IPv4Address = attrs.field(eq=False)
+    question: IPv4Address
 
 
 class Tiling(NamedTuple):
