@@ -24,14 +24,13 @@ from hostrouting.config.schema import (
     read_section,
 )
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.parsing import parse_any_address, parse_any_prefix, parse_device
+from hostrouting.model.parsing import IpAddress, IpNetwork, parse_any_address, parse_any_prefix, parse_device
 from hostrouting.model.text import StrEnum
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from hostrouting.model.parsing import IpAddress, IpNetwork
 
 SECTION = "hostNetworking"
 

@@ -12,7 +12,7 @@ from hostrouting.azure.probe.part import installed_config
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
 from hostrouting.azure.probe.tasks import plan_next_boot, plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
-from hostrouting.boot.examination import Examination, Fault, Severity, missing_tools, stale_files
+from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity, missing_tools, stale_files
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.probe.plan import ProbePlan
-    from hostrouting.boot.examination import ExaminedHost
 
 _TOOLS = {"nft": "nftables", "unshare": "util-linux"}
 

@@ -16,7 +16,7 @@ from hostrouting.boot import files
 from hostrouting.boot.gate import list_text, missing_commands, opening_settings
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
 from hostrouting.boot.parts import BootFile, Part, wanted_files
-from hostrouting.boot.systemd import ANY_INSTANCE
+from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.errors import UnitError
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
     from hostrouting.boot.layout import Layout
-    from hostrouting.boot.systemd import UnitManager
     from phases import CancelScope, Undo
 
 

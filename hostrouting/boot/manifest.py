@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -19,7 +19,6 @@ from hostrouting.model.errors import ConfigError, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from hostrouting.boot.layout import Layout
 

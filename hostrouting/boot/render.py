@@ -15,15 +15,13 @@ from itertools import pairwise
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.config.overlap import CONTAINER_DEVS
+from hostrouting.config.overlap import CONTAINER_DEVS, ExpectedCidr
 from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.model.parsing import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from ipaddress import IPv4Network
-
-    from hostrouting.config.overlap import ExpectedCidr
 
 
 ROOM = "hostrouting.boot"

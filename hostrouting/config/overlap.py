@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,7 +13,6 @@ from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.text import StrEnum
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Sequence
     from ipaddress import IPv4Network
 
 

@@ -7,7 +7,7 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
-from hostrouting.boot.examination import Fault, Severity, missing_tools, stale_files
+from hostrouting.boot.examination import ExaminedHost, Fault, Severity, missing_tools, stale_files
 from hostrouting.boot.files import locked, read_state
 from hostrouting.boot.installation import reference_links
 from hostrouting.boot.parts import CONFIGURED, wanted_files, wanted_manifest, wanted_parts
@@ -17,8 +17,6 @@ from hostrouting.model.errors import FileError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from hostrouting.boot.examination import ExaminedHost
 
 
 _EXECUTABLE = 0o111

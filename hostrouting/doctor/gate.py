@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
-from hostrouting.boot.examination import Fault, Severity
+from hostrouting.boot.examination import ExaminedHost, Fault, Severity
 from hostrouting.boot.gate import missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import is_there
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
@@ -16,8 +16,6 @@ from hostrouting.overlap.findings import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from hostrouting.boot.examination import ExaminedHost
 
 
 def consumer(examined: ExaminedHost) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from hostrouting.boot.examination import Fault, Severity
+from hostrouting.boot.examination import ExaminedHost, Fault, Severity
 from hostrouting.boot.files import read_text
 from hostrouting.boot.manifest import WATCH
 from hostrouting.boot.unit_files import in_order, settings
@@ -19,7 +19,6 @@ from hostrouting.watch.managers import NETWORK_MANAGER, NETWORKD, noted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.boot.examination import ExaminedHost
     from hostrouting.model.routes import Route
 
 

@@ -18,16 +18,14 @@ import attrs
 
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, loopback_of, matches
-from hostrouting.model.prefixes import PrefixIndex, numbers
-from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, Route, RouteType, Scope, Table
+from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
+from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from hostrouting.model.links import Address, Link
-    from hostrouting.model.prefixes import Prefix
-    from hostrouting.model.routes import NextHop
 
 BROADCAST = IPv4Address("255.255.255.255")
 

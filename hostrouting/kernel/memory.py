@@ -27,22 +27,19 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel._memory import devinet
-from hostrouting.kernel._memory.net import Device
+from hostrouting.kernel._memory.net import Device, Net
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel._memory.trie import fib_table_delete, fib_tables_dump
 from hostrouting.kernel.rtnetlink.constants import ADD, REPLACE, RefusedError, told
 from hostrouting.kernel.rtnetlink.wire import Deletable, refuse_unwritable
 from hostrouting.kernel.whole_tables import WholeTables
-from hostrouting.model.links import Address, Hardware
-from hostrouting.model.routes import RouteFailure, Scope
+from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hostrouting.kernel._memory.net import Net
-    from hostrouting.model.links import Link
-    from hostrouting.model.routes import Lookup, NextHop, Route
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 

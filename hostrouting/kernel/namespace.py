@@ -20,19 +20,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel._namespaces import Namespace, is_made_here, make_namespace, refusal, this_namespace
 from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
-from hostrouting.kernel.channel import channel
+from hostrouting.kernel.channel import Message, channel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.conversation import Listener
+from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener
 from hostrouting.model.errors import RouteError
-from hostrouting.model.rules import RuleAction
+from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostrouting.kernel.channel import Message
-    from hostrouting.kernel.rtnetlink.conversation import Conversation
-    from hostrouting.model.rules import Rule
 
 T = TypeVar("T")
 

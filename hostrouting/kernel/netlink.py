@@ -12,27 +12,23 @@ import threading
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm
-from hostrouting.kernel.rtnetlink.entries import RouteReader, routes_of
+from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
 from hostrouting.kernel.whole_tables import is_plain_by
-from hostrouting.model.prefixes import PrefixSet, numbers
-from hostrouting.model.routes import Lookup, RouteFailure, Table
+from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.routes import Lookup, NexthopObject, Route, RouteFailure, Table
 from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from ipaddress import IPv4Address, IPv4Network
-    from typing import TypeVar
 
-    from hostrouting.kernel.rtnetlink.entries import Group
     from hostrouting.kernel.rtnetlink.messages import Run
     from hostrouting.model.links import Address, Link
-    from hostrouting.model.prefixes import Prefix
-    from hostrouting.model.routes import NexthopObject, Route
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model.routes import RouteType, Scope
+from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from hostrouting.model.links import Address
-    from hostrouting.model.routes import NextHop, NexthopObject, Route
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:

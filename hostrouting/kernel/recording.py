@@ -22,7 +22,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.prefixes import numbers, own_addresses
-from hostrouting.model.routes import Lookup, Route, RouteType, Table
+from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.text import rfc_3339
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.links import Address, Link
-    from hostrouting.model.routes import RouteFailure
     from hostrouting.model.rules import Rule
     from phases import CancelScope
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
-from hostrouting.model.links import Hardware
+from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Protocol, Table
 from hostrouting.model.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hostrouting.model.links import Link
 
 # What the kernel compares as long as no source is chosen.
 NO_SOURCE = IPv4Address(0)

@@ -19,7 +19,7 @@ the keys that our values come from, and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,6 @@ from hostrouting.model.parsing import parse_address
 from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from ipaddress import IPv4Address
 
     from hostrouting.model.links import Address, Link

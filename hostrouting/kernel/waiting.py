@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from phases import TimedOut
+from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostrouting.kernel.port import RouteBackend
-    from phases import CancelScope
 
 T = TypeVar("T")
 

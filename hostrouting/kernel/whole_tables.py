@@ -5,15 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hostrouting.model.prefixes import PrefixSet, numbers
-from hostrouting.model.routes import RouteType, Scope, Table
+from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.routes import Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from ipaddress import IPv4Network
-
-    from hostrouting.model.prefixes import Prefix
-    from hostrouting.model.routes import Route
 
 
 def is_plain_by(route: Route, devs: Collection[str]) -> bool:

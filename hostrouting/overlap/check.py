@@ -12,12 +12,12 @@ from hostrouting.kernel.default_route import default_route, missing_default_rout
 from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.model.text import rfc_3339
-from hostrouting.overlap.coverage import networks_of
-from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Unmendable, Verdict
-from hostrouting.overlap.judge import judge, judged_cidr, sort_answers
-from hostrouting.overlap.reading import ask, pending_devs, read_host
+from hostrouting.overlap.coverage import Tile, networks_of
+from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, Finding, OverlapReport, Unmendable, Verdict
+from hostrouting.overlap.judge import Outcome, judge, judged_cidr, sort_answers
+from hostrouting.overlap.reading import Reading, ask, pending_devs, read_host
 from hostrouting.overlap.wording import decided_by, ways_past
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import Config
     from hostrouting.kernel.fib import Fib
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.routes import Lookup, Route
-    from hostrouting.overlap.coverage import Tile
-    from hostrouting.overlap.findings import Finding
-    from hostrouting.overlap.judge import Outcome
-    from hostrouting.overlap.reading import Reading
     from phases import CancelScope
 
 

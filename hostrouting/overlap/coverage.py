@@ -23,16 +23,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting.kernel.rules import matches
 from hostrouting.model.parsing import RESERVED
-from hostrouting.model.prefixes import PrefixSet, ends, numbers
-from hostrouting.model.routes import RouteType, Table
-from hostrouting.model.rules import RuleAction
+from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
+from hostrouting.model.routes import Route, RouteType, Table
+from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from hostrouting.model.prefixes import Prefix
-    from hostrouting.model.routes import Route
-    from hostrouting.model.rules import Rule
 
 
 class Tile(NamedTuple):

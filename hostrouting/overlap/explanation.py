@@ -6,32 +6,26 @@ and that is said.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hostrouting.config.schema import fields_in_json, in_json
-from hostrouting.kernel.fib import Flow
+from hostrouting.kernel.fib import Fib, Flow
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, why_unmet
-from hostrouting.model.routes import RouteType, Table, word_of
-from hostrouting.model.rules import RuleAction
-from hostrouting.overlap.findings import FindingKind
+from hostrouting.model.routes import Route, RouteType, Table, word_of
+from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.overlap.judge import sort_answers
-from hostrouting.overlap.reading import ask, read_host
+from hostrouting.overlap.reading import Answer, ask, read_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from ipaddress import IPv4Address
 
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
-    from hostrouting.kernel.fib import Fib
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.routes import Route
-    from hostrouting.model.rules import Rule
-    from hostrouting.overlap.findings import NoteKind
-    from hostrouting.overlap.reading import Answer
     from phases import CancelScope
 
 

@@ -25,14 +25,14 @@ from hostrouting.kernel.fib import Fib, Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_device
-from hostrouting.model.prefixes import PrefixIndex, ends, numbers
+from hostrouting.model.prefixes import Prefix, PrefixIndex, ends, numbers
 from hostrouting.model.routes import NextHop, Route, Table
-from hostrouting.model.rules import RuleAction
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.cover import Neighbours, Piece, fewest_prefixes
-from hostrouting.overlap.coverage import networks_of
-from hostrouting.overlap.findings import Remedy, Unmendable
-from hostrouting.overlap.reading import own_subnets
+from hostrouting.overlap.coverage import Tile, networks_of
+from hostrouting.overlap.findings import Finding, Remedy, Unmendable
+from hostrouting.overlap.reading import Reading, own_subnets
 from hostrouting.overlap.wording import decided_by, ways_past
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
@@ -41,12 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.config.overlap import ExpectedCidr
-    from hostrouting.model.prefixes import Prefix
-    from hostrouting.model.rules import Rule
-    from hostrouting.overlap.coverage import Tile
-    from hostrouting.overlap.findings import Finding
     from hostrouting.overlap.judge import Outcome, Outcomes
-    from hostrouting.overlap.reading import Reading
 
 
 # Where another program owns the network: a route would be undone, or break what it is for.

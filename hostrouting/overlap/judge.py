@@ -12,22 +12,18 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets, loopback_of
-from hostrouting.model.links import is_like
-from hostrouting.model.prefixes import PrefixIndex, ends, numbers
+from hostrouting.model.links import Address, is_like
+from hostrouting.model.prefixes import Prefix, PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.text import shortened
-from hostrouting.overlap.coverage import networks_of
+from hostrouting.overlap.coverage import Tile, networks_of
 from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, Note, NoteKind, Segment
-from hostrouting.overlap.reading import pending_devs
+from hostrouting.overlap.reading import Answer, Reading, pending_devs
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
-    from hostrouting.model.links import Address
-    from hostrouting.model.prefixes import Prefix
-    from hostrouting.overlap.coverage import Tile
-    from hostrouting.overlap.reading import Answer, Reading
 
     Outcomes = Mapping[IPv4Address, tuple["Outcome", ...]]
     # The tiles of which something is told together, each with the outcome that it is told for.

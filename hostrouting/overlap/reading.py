@@ -8,7 +8,7 @@ goes by the first look-up. Whatever connects is looked up again, from the source
 from __future__ import annotations
 
 from functools import cached_property
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -17,21 +17,18 @@ from hostrouting.kernel.default_route import default_route
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
-from hostrouting.model.links import Hardware
+from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import PrefixSet, numbers
-from hostrouting.overlap.coverage import suspect_networks, tiling_of
+from hostrouting.overlap.coverage import Tiling, suspect_networks, tiling_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from ipaddress import IPv4Address
 
     from hostrouting.config.overlap import RouteOverlap
     from hostrouting.kernel.fib import Fib
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.links import Address, Link
     from hostrouting.model.routes import Lookup, Route
     from hostrouting.model.rules import Rule
-    from hostrouting.overlap.coverage import Tiling
     from phases import CancelScope
 
 

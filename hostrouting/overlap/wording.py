@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from ipaddress import collapse_addresses
 from shlex import quote
-from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model.routes import Table
-from hostrouting.model.rules import RuleAction
+from hostrouting.model.routes import Route, Table
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
-from hostrouting.overlap.findings import Verdict
-
-if TYPE_CHECKING:
-    from hostrouting.model.routes import Route
-    from hostrouting.model.rules import Rule
-    from hostrouting.overlap.findings import OverlapReport
-
+from hostrouting.overlap.findings import OverlapReport, Verdict
 
 # A line is for people; ``hostrouting fix`` prints all of them.
 _SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16

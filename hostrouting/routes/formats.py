@@ -13,12 +13,10 @@ import attrs
 
 from hostrouting.model.errors import RouteError
 from hostrouting.model.parsing import parse_device
-from hostrouting.model.routes import Protocol
+from hostrouting.model.routes import NextHop, Protocol, Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from hostrouting.model.routes import NextHop, Route
 
 
 _IP = """\

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import NextHop, Table
+from hostrouting.model.routes import NextHop, Route, RouteFailure, Table
 from hostrouting.model.text import shortened
 from hostrouting.routes.plan import RoutePlan
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.routes import Route, RouteFailure
     from phases import CancelScope, Undo
 
     _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]

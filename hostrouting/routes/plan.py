@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.prefixes import numbers
-from hostrouting.model.routes import Scope, Table
+from hostrouting.model.prefixes import Prefix, numbers
+from hostrouting.model.routes import Route, Scope, Table
 from hostrouting.model.uncollected import uncollected
 from hostrouting.routes.resolve import resolve
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from hostrouting.config.routing import Config
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.prefixes import Prefix
-    from hostrouting.model.routes import Route
 
 
 @attrs.frozen

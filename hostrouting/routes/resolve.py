@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.routing import ONLINK, StaticRoute
+from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
 from hostrouting.kernel.default_route import default_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope
@@ -15,9 +15,7 @@ from hostrouting.model.text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from ipaddress import IPv4Network
 
-    from hostrouting.config.routing import Gateway
     from hostrouting.model.links import Address, Link
 
 

@@ -36,7 +36,7 @@ of which never exists), and the answers to look-ups.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from operator import methodcaller
@@ -51,7 +51,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import network_of
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import Route, RouteFailure, Table
 from hostrouting.testing.strategies import (
     DESTINATIONS,
     DEVICES,
@@ -65,11 +65,9 @@ from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
     from unittest import TestCase
 
     from hostrouting.kernel.port import Kernel, RouteBackend
-    from hostrouting.model.routes import Route, RouteFailure
     from hostrouting.model.rules import Rule
 
 _links = st.sampled_from(DEVICES)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.model.text import shortened
-from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.wording import PASTE, summary
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
     from hostrouting.model.routes import Route
-    from hostrouting.overlap.findings import Finding, OverlapReport
     from hostrouting.watch.repair import Repair
 
 

@@ -15,13 +15,13 @@ import attrs
 from hostrouting.boot.files import locked, remove_litter, write_if_changed
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.watch.events import HOW_TO_STOP, Event, EventKind, devs_of, of_failures, of_routes, of_troubles, status
 from hostrouting.watch.managers import who_manages
 from hostrouting.watch.outputs import metrics_text
-from hostrouting.watch.repair import Keeper
-from phases import Cancelled, TimedOut
+from hostrouting.watch.repair import Keeper, Repair
+from phases import Cancelled, CancelScope, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
-    from hostrouting.overlap.findings import OverlapReport
-    from hostrouting.watch.repair import Repair
-    from phases import CancelScope
 
 
 # Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address. It is

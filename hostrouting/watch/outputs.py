@@ -7,13 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import FindingKind, Verdict
+from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 
 if TYPE_CHECKING:
     from collections import Counter
     from pathlib import Path
 
-    from hostrouting.overlap.findings import OverlapReport
     from hostrouting.watch.events import Event
     from hostrouting.watch.repair import Repair
 

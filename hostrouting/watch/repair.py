@@ -8,12 +8,12 @@ import attrs
 
 from hostrouting.boot.files import locked
 from hostrouting.model.errors import HostRoutingError, RouteError
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import Route, Table
 from hostrouting.routes.install import apply_what_goes
 from hostrouting.routes.plan import RoutePlan, plan_what_goes
 from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
-from phases import all_or_nothing
+from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.routes import Route
-    from phases import CancelScope
 
 
 # --- when ----------------------------------------------------------------------------------------------------------

@@ -9,14 +9,10 @@ import json
 import threading
 from http.client import HTTPException
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING
 from urllib.request import HTTPHandler, OpenerDirector, Request
 
 from hostrouting.azure.errors import LoadBalancerProbeError
-from phases import TimedOut
-
-if TYPE_CHECKING:
-    from phases import CancelScope
+from phases import CancelScope, TimedOut
 
 _REQUEST = Request(
     "http://169.254.169.254/metadata/instance/network/interface?api-version=2021-02-01",

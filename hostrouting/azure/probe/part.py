@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe
 from hostrouting.azure.probe.ruleset import PROBE, ROOM, render_ruleset
-from hostrouting.boot.layout import SEARCH_PATH
+from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.parts import BootFile, Part, unit_text
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
 if TYPE_CHECKING:
-    from hostrouting.boot.layout import Layout
     from hostrouting.boot.manifest import Manifest
 
 # How long the oneshot waits for the device of the pinned route.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.azure.errors import LoadBalancerProbeError
-from hostrouting.azure.probe.port import Pin
+from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
 from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import Protocol
@@ -15,7 +15,6 @@ from hostrouting.model.routes import Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hostrouting.azure.probe.port import NodeAddress
     from hostrouting.model.links import Link
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.azure.config import Ipv6Detection
+from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe
 from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.nodes import given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
@@ -25,12 +25,10 @@ from hostrouting.boot.parts import BootPlan, plan_part
 from hostrouting.kernel.default_route import unicast_defaults
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import ConfigError
-from phases import all_or_nothing
+from phases import CancelScope, Undo, all_or_nothing
 
 if TYPE_CHECKING:
-    from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
     from hostrouting.azure.probe.port import Pin, ProbeNode
-    from phases import CancelScope, Undo
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet.port import NodeState
+from hostrouting.azure.vnet.port import Neighbour, NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from hostrouting.azure.vnet.port import Neighbour
 
 
 @attrs.define(slots=False)

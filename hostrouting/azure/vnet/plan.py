@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.vnet.parse import TUNNEL_MAC, PodRule, parse_pod_rule
+from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, PodRule, parse_pod_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hostrouting.azure.config import StaleAzureVnet
-    from hostrouting.azure.vnet.parse import Endpoint
     from hostrouting.azure.vnet.port import Neighbour, NodeState
     from hostrouting.model.parsing import IpAddress
 

@@ -16,14 +16,13 @@ from hostrouting.azure.nodes import given_or_real
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, plan_cleaning
-from hostrouting.azure.vnet.port import Neighbour
+from hostrouting.azure.vnet.port import BridgeNode, Neighbour
 from hostrouting.boot.files import locked, read_text
 from hostrouting.boot.host import Host
 from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
     from hostrouting.azure.config import HostNetworking
-    from hostrouting.azure.vnet.port import BridgeNode
     from phases import CancelScope
 
 

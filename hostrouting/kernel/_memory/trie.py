@@ -6,11 +6,10 @@ import errno as errnos
 from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.model.routes import Scope
+from hostrouting.model.routes import Route, Scope
 
 if TYPE_CHECKING:
     from hostrouting.kernel._memory.net import Net
-    from hostrouting.model.routes import Route
 
 
 def info_of(route: Route) -> tuple[object, ...]:

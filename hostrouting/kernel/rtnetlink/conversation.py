@@ -19,12 +19,11 @@ import struct
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, attributes, runs
+from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hostrouting.kernel.rtnetlink.messages import Run
 
 T = TypeVar("T")
 

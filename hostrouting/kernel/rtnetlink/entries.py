@@ -9,26 +9,19 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
 from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, to_number
-from hostrouting.model.prefixes import network_of
-from hostrouting.model.routes import NextHop, Route, RouteType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from hostrouting.kernel.rtnetlink.messages import Run
-    from hostrouting.model.prefixes import PrefixSet
-    from hostrouting.model.routes import NexthopObject
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
+from hostrouting.model.prefixes import PrefixSet, network_of
+from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType
 
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)

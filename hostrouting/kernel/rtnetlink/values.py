@@ -28,7 +28,7 @@ from __future__ import annotations
 import socket
 import struct
 from ipaddress import IPv4Address, IPv4Network, ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.entries import decode_hop
@@ -39,7 +39,6 @@ from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
 
     T = TypeVar("T")
     # What the kernel lists: the attempt in words, RTM_GET*, the body that asks, and how a message is read.

@@ -46,12 +46,11 @@ from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.messages import attribute, number
-from hostrouting.model.routes import Scope
+from hostrouting.model.routes import NextHop, Route, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hostrouting.model.routes import NextHop, Route
 
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
