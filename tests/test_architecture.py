@@ -52,6 +52,7 @@ PURE = (
     "hostrouting.overlap.findings",
     "hostrouting.overlap.fix",
     "hostrouting.overlap.judge",
+    "hostrouting.overlap.metrics",
     "hostrouting.overlap.wording",
     "hostrouting.azure.config",
     "hostrouting.azure.probe.plan",

@@ -224,8 +224,9 @@ def _add_folder(parser: Parser) -> None:
 
 
 def _add_more_output(parser: Parser) -> None:
-    what = "for people, for programs, as a monitoring plugin, or a picture"
-    parser.add_argument("--output", choices=("text", "json", "nagios", "svg"), default="text", help=what)
+    what = "for people, for programs, as a monitoring plugin, a picture, or metrics"
+    choices = ("text", "json", "nagios", "svg", "prometheus")
+    parser.add_argument("--output", choices=choices, default="text", help=what)
     what = "what the boot check's verdict leaves out: judges by the installed config, and leaves route-overlap.json"
     parser.add_argument("--report", action="store_true", help=what)
 

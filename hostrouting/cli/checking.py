@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
       hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host, as recorded (waits for nothing)
       hostrouting check --output svg > check.svg                     a picture for a ticket
       hostrouting check --output nagios                              one line with performance data (waits for nothing)
+      hostrouting check --output prometheus > x; mv x hosts.prom   metrics, where no watcher leaves them (likewise)
     """
     from hostrouting.overlap.findings import Verdict
 
@@ -52,7 +54,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
         return _explain_verdict(host)
     _, config = read_with_cidrs(options, host)
     on, recorded = asked_host(options, host)
-    is_waiting = recorded is None and options.output != "nagios"
+    is_waiting = recorded is None and options.output not in ("nagios", "prometheus")
     result = _judge(config if is_waiting else config.without_waits(), on.routes, recorded=recorded)
     if options.output == "nagios":
         from hostrouting.cli.report import nagios
@@ -66,6 +68,10 @@ def check(options: argparse.Namespace, host: Host) -> int:
         from hostrouting.cli.report import overlap_picture
 
         say(overlap_picture(result))
+    elif options.output == "prometheus":
+        from hostrouting.overlap.metrics import check_metrics, exposition
+
+        say(exposition(*check_metrics(result, int(time.time()))).rstrip())
     else:
         from hostrouting.cli.report import overlap_text
 
@@ -237,7 +243,7 @@ def judge(options: argparse.Namespace, host: Host) -> int:
 
       hostrouting judge config.json recordings/*.json
       hostrouting judge config.json recordings/*.json --output html > fleet.html         needs hostrouting[html]
-      hostrouting judge config.json recordings/*.json --output parquet --out fleet.parquet    and hostrouting[parquet]
+      hostrouting judge config.json recordings/*.json --output parquet --out fleet.parquet    needs hostrouting[parquet]
     """
     from hostrouting.overlap.findings import Verdict
     from hostrouting.overlap.fleet import judge as judge_all

@@ -7,12 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
+from hostrouting.overlap.metrics import Metric, check_metrics, exposition
 
 if TYPE_CHECKING:
     from collections import Counter
     from pathlib import Path
 
+    from hostrouting.overlap.findings import OverlapReport
     from hostrouting.watch.events import Event
     from hostrouting.watch.repair import Repair
 
@@ -78,7 +79,7 @@ def _send(address: str, datagram: bytes) -> bool:
 
 
 def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], time: float) -> str:
-    """The textfile after a look, in Prometheus' text exposition format 0.0.4; docs/reference/watch.md lists them.
+    """The textfile after a look; docs/reference/watch.md lists the metrics.
 
     Args:
         report: of the check.
@@ -87,39 +88,23 @@ def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], t
             ``removed``.
         time: of the look, in seconds since 1970.
     """
-    failing = {finding.cidr for finding in report.findings}
-    usual = Verdict.UNKNOWN if report.verdict is Verdict.UNKNOWN else Verdict.OK
-    verdicts = {
-        f'{{cidr="{cidr}",verdict="{verdict}"}}': int(verdict is (Verdict.OVERLAP if cidr in failing else usual))
-        for cidr in report.cidrs
-        for verdict in Verdict
-    }
-    failures = {f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in FindingKind}
     drifts = {
         "missing": counted["installed"],
         "lost": counted["restored"],
         "default-changed": counted["followed"],
         "unwanted": counted["removed"],
     }
-    metrics = (
-        ("last_run_timestamp_seconds", "gauge", "When the watcher last looked, in seconds since 1970.", {"": time}),
-        ("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
-        ("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
-        ("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
-        ("routes_contested", "gauge", "Lost routes that somebody keeps removing.", {"": len(repair.waiting)}),
-        ("trouble", "gauge", "1 if not all static routes can be kept as wanted.", {"": int(bool(repair.problems))}),
-        ("checks_total", "counter", "Looks since the watcher was started.", {"": counted["looks"]}),
-        (
+    trouble = int(bool(repair.problems))
+    return exposition(
+        *check_metrics(report, time),
+        Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
+        Metric("routes_contested", "gauge", "Lost routes that somebody keeps removing.", {"": len(repair.waiting)}),
+        Metric("trouble", "gauge", "1 if not all static routes can be kept as wanted.", {"": trouble}),
+        Metric("checks_total", "counter", "Looks since the watcher was started.", {"": counted["looks"]}),
+        Metric(
             "routes_repaired_total",
             "counter",
             "Routes put right since the watcher was started, by what was wrong with them.",
             {f'{{drift="{drift}"}}': number for drift, number in drifts.items()},
         ),
     )
-    lines: list[str] = []
-    for name, kind, meaning, samples in metrics:
-        if samples:
-            lines += (f"# HELP hostrouting_{name} {meaning}", f"# TYPE hostrouting_{name} {kind}")
-            # No label here holds anything that has to be escaped.
-            lines += (f"hostrouting_{name}{labels} {value}" for labels, value in samples.items())
-    return "".join(f"{line}\n" for line in lines)
