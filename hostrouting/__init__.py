@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from hostrouting.kernel.netlink import NetlinkBackend as NetlinkBackend
     from hostrouting.kernel.port import RouteBackend as RouteBackend
     from hostrouting.kernel.whole_tables import WholeTables as WholeTables
+    from hostrouting.model.changes import Change as Change
+    from hostrouting.model.changes import Changes as Changes
     from hostrouting.model.errors import ConfigError as ConfigError
     from hostrouting.model.errors import FileError as FileError
     from hostrouting.model.errors import HostRoutingError as HostRoutingError
@@ -107,6 +109,7 @@ else:
             "kernel.netlink": "NetlinkBackend",
             "kernel.port": "RouteBackend",
             "kernel.whole_tables": "WholeTables",
+            "model.changes": "Change Changes",
             "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
             "model.links": "Address Family Hardware Link",
             "model.routes": "DEFAULT_DESTINATION Lookup NextHop Protocol Route RouteFailure RouteType Scope Table",

@@ -9,13 +9,17 @@ import os
 import stat
 from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import attrs
+
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError
 from hostrouting.model.files import only_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hostrouting.boot.host import Host
     from phases import CancelScope
@@ -80,28 +84,62 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     """
     content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     with _told(f"write {path}"):
-        with contextlib.suppress(FileNotFoundError):
-            state = path.lstat()
-            is_as_asked = state.st_mode == stat.S_IFREG | mode and state.st_uid == os.geteuid()
-            if is_as_asked and path.read_bytes() == content:
-                return False
+        if _is_written(path, content, mode):
+            return False
         make_folders(path.parent)
-        import tempfile  # it loads hashes and three kinds of compression, and much of what runs only reads
-
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
-        temporary = Path(name)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                os.fchmod(file.fileno(), mode)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync(path.parent)
+        _replace(path, content, mode)
     return True
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Give somebody's file another content, as whole as ``write_if_changed``; its mode and owner stay, and links to it.
+
+    Raises:
+        FileError: it can't be written, or isn't there; the old content is still there.
+    """
+    with _told(f"write {path}"):
+        there = path.resolve(strict=True)
+        state = there.stat()
+        content = text.encode("utf-8", "surrogateescape")
+        _replace(there, content, stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid))
+
+
+def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
+    import tempfile  # it loads hashes and three kinds of compression, and much of what runs only reads
+
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
+    temporary = Path(name)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            if owner is not None:
+                os.fchown(file.fileno(), *owner)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def is_written(path: Path, text: str, *, mode: int = 0o644) -> bool:
+    """Whether ``write_if_changed`` would touch nothing.
+
+    Raises:
+        FileError: it can't be read.
+    """
+    with _told(f"read {path}"):
+        return _is_written(path, text.encode("utf-8", "surrogateescape"), mode)
+
+
+def _is_written(path: Path, content: bytes, mode: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        state = path.lstat()
+        is_as_asked = state.st_mode == stat.S_IFREG | mode and state.st_uid == os.geteuid()
+        return is_as_asked and path.read_bytes() == content
+    return False
 
 
 def make_folders(folder: Path) -> None:
@@ -247,11 +285,19 @@ def _is_taken(descriptor: int, path: Path) -> bool:
 # As long as another run may wait for the network.
 _RUN_WAIT_SECONDS = 660
 
-_HELD: ContextVar[frozenset[Path]] = ContextVar("_HELD", default=frozenset())
+
+@attrs.define
+class Run:
+    """A run, as a whole or the part of it that is one task's: what it has changed so far, and not put back."""
+
+    changes: Changes = attrs.field(factory=Changes)
+
+
+_RUNS: ContextVar[Mapping[Path, Run]] = ContextVar("_RUNS", default=MappingProxyType({}))
 
 
 @contextlib.contextmanager
-def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[None]:
+def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Run]:
     """Hold the lock of a whole run: of two at once the second begins where the first has ended.
 
     A task inside another one holds it with that. An image has no other runs, and no /run to leave a file in; a run
@@ -262,19 +308,27 @@ def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[None]
         scope: ends the wait for another run.
         is_wanting: whether anything is to be installed.
 
+    Yields:
+        The run, where what it changes is to be noted; it becomes part of the run around it, and ``changes`` of an
+        exception.
+
     Raises:
         FileError: it can't be taken.
     """
-    path, held = host.layout.run_lock, _HELD.get()
+    path, runs, run = host.layout.run_lock, _RUNS.get(), Run()
     has_none_before = not path.exists() and not host.layout.manifest.exists()
-    if host.is_image or path in held or (has_none_before and not is_wanting):
-        yield
-        return
-    with locked(path, scope, seconds=_RUN_WAIT_SECONDS):
-        token = _HELD.set(held | {path})
+    needs_none = host.is_image or path in runs or (has_none_before and not is_wanting)
+    with contextlib.nullcontext() if needs_none else locked(path, scope, seconds=_RUN_WAIT_SECONDS):
+        token = _RUNS.set({**runs, path: run})
         try:
-            yield
+            yield run
+        except BaseException as error:
+            error.changes = run.changes  # type: ignore[attr-defined]
+            raise
         finally:
-            _HELD.reset(token)
-        # A confirm that was killed isn't done after what was asked for since.
-        remove(host.layout.confirmed)
+            _RUNS.reset(token)
+            if path in runs:
+                runs[path].changes |= run.changes
+        if not needs_none:
+            # A confirm that was killed isn't done after what was asked for since.
+            remove(host.layout.confirmed)

@@ -15,15 +15,17 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.gate import list_text, missing_commands, opening_settings
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import BootFile, Part, wanted_files
+from hostrouting.boot.parts import BootFile, Part, reference_links, wanted_files, with_folders
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from hostrouting.boot.files import Run
     from hostrouting.boot.host import Host
     from hostrouting.boot.layout import Layout
     from phases import CancelScope, Undo
@@ -37,7 +39,7 @@ def is_installed(host: Host, name: str) -> bool:
     return name in Manifest.load(host.layout).parts
 
 
-def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
+def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> Changes:
     """Install a part, and see that every instance of the consumer is held back by it.
 
     Args:
@@ -47,7 +49,7 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
         undo: gets the way back.
 
     Returns:
-        Whether anything changed.
+        What has changed; false if nothing.
 
     Raises:
         FileError: a file can't be written.
@@ -58,45 +60,50 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> bool:
     _remove_litter(layout, before)
     former = tuple(sorted({before.consumer, *before.former} - {consumer})) if before.parts else ()
     manifest = attrs.evolve(before.with_part(part.name, part.installed(layout)), consumer=consumer, former=former)
-    above = {folder for path in (layout.manifest, *manifest.files(layout)) for folder in path.parents}
-    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not each.exists()}
-    manifest = attrs.evolve(manifest, folders=tuple(sorted({*before.folders, *missing})))
+    manifest = with_folders(manifest, layout)
 
-    changed: list[Path] = []
+    changed: dict[Path, str] = {}
 
     def is_stale() -> bool:
         return any(path.is_relative_to(layout.units) for path in changed)
 
     undo.push(lambda: units.reload() if is_stale() else None)
     undo.push(partial(_remove_folders, layout, manifest))
-    _leave_the_reference(host, undo)
+    links = _leave_the_reference(host, undo)
     for file in (BootFile(layout.manifest, manifest.to_text()), *wanted_files(layout, manifest, [part])):
-        changed += [file.path] if _write(file, undo) else []
+        changed |= _write(file, undo)
     for gate in map(layout.gate, former):
         undo.push(partial(_restore, gate, files.read_state(gate)))
-        changed += [gate] if files.remove(gate) else []
+        changed |= {gate: "removed"} if files.remove(gate) else {}
     if former:
         _remove_folders(layout, manifest)
         manifest = attrs.evolve(manifest, former=())
         _write(BootFile(layout.manifest, manifest.to_text()), undo)
     unit = f"{part.name}.service"
-    must_reload = is_stale() or _needs_reload(units, manifest)
-    if must_reload:
+    unread = () if is_stale() else _unread(units, manifest)
+    if is_stale() or unread:
         units.reload()
-    must_enable = not units.is_enabled(unit)
-    if must_enable:
+    is_new = not units.is_enabled(unit)
+    if is_new:
         undo.push(partial(units.disable, unit))
         units.enable(unit)
     _see_that_it_holds(units, manifest)
-    return bool(changed) or must_reload or must_enable
+    return Changes(
+        files=_as_changes(layout, dict.fromkeys(links, "removed") | changed),
+        units=(*(Change(name, "reloaded") for name in unread), *((Change(unit, "enabled"),) if is_new else ())),
+    )
 
 
-def _needs_reload(units: UnitManager, manifest: Manifest) -> bool:
-    """Whether systemd hasn't read what is there: a run that was killed between writing and reloading."""
+def _as_changes(layout: Layout, fates: Mapping[Path, str]) -> tuple[Change, ...]:
+    return tuple(Change(layout.relative(path), fate) for path, fate in fates.items())
+
+
+def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
+    """The units that systemd hasn't read as they are: a run was killed between writing and reloading."""
     instances = units.instances(manifest.consumer)
     ours = [unit for part in manifest.parts.values() for unit in part.units]
     watched = [*instances, *ours] if instances else []
-    return any(units.show(name, "NeedDaemonReload")["NeedDaemonReload"] == "yes" for name in watched)
+    return tuple(name for name in watched if units.show(name, "NeedDaemonReload")["NeedDaemonReload"] == "yes")
 
 
 def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
@@ -118,7 +125,7 @@ def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
 _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", "SuccessExitStatus", "TimeoutStartUSec")
 
 
-def start_oneshot(host: Host, name: str) -> None:
+def start_oneshot(host: Host, name: str, run: Run) -> None:
     """Have a part's oneshot run if it doesn't and hasn't, without waiting for it; not under the lock, which it takes.
 
     Where the network isn't up yet, boot's own job starts it; one of ours would pull the waiting for it in.
@@ -129,17 +136,21 @@ def start_oneshot(host: Host, name: str) -> None:
     units, unit = host.units, f"{name}.service"
     if units.is_active("network-online.target") and not units.is_active(unit):
         units.start(unit)
+        run.changes |= Changes(units=(Change(unit, "started"),))
 
 
-def _leave_the_reference(host: Host, undo: Undo) -> None:
+def _leave_the_reference(host: Host, undo: Undo) -> list[Path]:
     """Remove the links by which the reference's installation has the consumer require our units, and see them gone.
 
     As long as one is in force, starting or stopping a oneshot stops the running machine.
+
+    Returns:
+        The links that were removed.
     """
     layout, units = host.layout, host.units
     links = reference_links(layout)
     if not links:
-        return
+        return []
     for link in links:
         undo.push(partial(files.link, link, files.target(link)))
         files.remove(link)
@@ -153,30 +164,23 @@ def _leave_the_reference(host: Host, undo: Undo) -> None:
                     f"{instance} still requires {' '.join(still)} after its links were removed; touching those units "
                     f"would stop it: look at: systemctl cat {instance}"
                 )
-
-
-def reference_links(layout: Layout) -> list[Path]:
-    """The links by which consumers require or want our oneshots, also those that lead nowhere from here."""
-    # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
-    # all of these do.
-    folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.service.{kind}"))]
-    links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
-    return [link for link in links if link.is_symlink() or link.exists()]
+    return links
 
 
 # --- and back ------------------------------------------------------------------------------------------------------
 
 
-def remove_parts(host: Host, scope: CancelScope, *names: str) -> tuple[str, ...]:
+def remove_parts(host: Host, scope: CancelScope, run: Run, *names: str) -> bool:
     """Take parts back: first out of the list, then out of boot, and their scripts last.
 
     Args:
         host: where.
         scope: ends the wait for starts.
+        run: what is changed is noted there, at each step.
         names: of the parts; those that aren't installed are fine.
 
     Returns:
-        The files that were removed, as the running system sees them.
+        Whether any was installed.
 
     Raises:
         FileError: one can't be removed; a later run goes on from there.
@@ -186,35 +190,48 @@ def remove_parts(host: Host, scope: CancelScope, *names: str) -> tuple[str, ...]
     before = Manifest.load(layout)
     going = [name for name in names if name in before.parts]
     if not going:
-        return ()
+        return False
     _remove_litter(layout, before)
+    watcher = f"{WATCH}.service"
     if WATCH in going:
+        is_active = units.is_active(watcher)
         # Never a oneshot: machines of older installations may still require those.
-        units.stop(f"{WATCH}.service")
+        units.stop(watcher)
+        run.changes |= Changes(units=(Change(watcher, "stopped"),) if is_active else ())
     left = attrs.evolve(before.without(*going), former=())
     kept = {*left.files(layout)}
     goes = [path for path in before.files(layout) if path not in kept]
-    if left.has_gate:
-        files.write_if_changed(layout.gate_list, list_text(left))
-    removed = _remove(path for path in goes if path == layout.gate_list)
-    gates = _remove(path for path in goes if path in before.gates(layout))
-    if gates:
+    if left.has_gate and files.write_if_changed(layout.gate_list, list_text(left)):
+        run.changes |= Changes(files=_as_changes(layout, {layout.gate_list: "replaced"}))
+    remove_files(layout, (path for path in goes if path == layout.gate_list), run)
+    if remove_files(layout, (path for path in goes if path in before.gates(layout)), run):
         _wait_for_starts(units, (before.consumer, *before.former), scope)
-    for name in going:
-        units.disable(f"{name}.service")
-    removed += gates + _remove(path for path in goes if path.is_relative_to(layout.units))
+    for unit in (f"{name}.service" for name in going):
+        is_enabled = units.is_enabled(unit)
+        units.disable(unit)
+        run.changes |= Changes(units=(Change(unit, "disabled"),) if is_enabled else ())
+    remove_files(layout, (path for path in goes if path.is_relative_to(layout.units)), run)
     units.reload()
-    removed += _remove(goes)
-    if left.parts:
-        files.write_if_changed(layout.manifest, left.to_text())
-    else:
-        files.remove(layout.manifest)
+    remove_files(layout, goes, run)
+    if not left.parts:
+        remove_files(layout, [layout.manifest], run)
+    elif files.write_if_changed(layout.manifest, left.to_text()):
+        run.changes |= Changes(files=_as_changes(layout, {layout.manifest: "replaced"}))
     _remove_folders(layout, before)
-    return tuple(layout.relative(path) for path in removed)
+    return True
 
 
-def _remove(paths: Iterable[Path]) -> list[Path]:
-    return [path for path in paths if files.remove(path)]
+def remove_files(layout: Layout, paths: Iterable[Path], run: Run) -> bool:
+    """Remove files, note those that were there, and tell whether any was.
+
+    Raises:
+        FileError: one can't be removed.
+    """
+    was = run.changes
+    for path in paths:
+        if files.remove(path):
+            run.changes |= Changes(files=_as_changes(layout, {path: "removed"}))
+    return run.changes != was
 
 
 # As long as a gate takes at most would be 20 s; one that begins now admits at once.
@@ -273,9 +290,11 @@ def _remove_folders(layout: Layout, manifest: Manifest) -> None:
         files.remove_empty_folder(layout.of(name))
 
 
-def _write(file: BootFile, undo: Undo) -> bool:
-    undo.push(partial(_restore, file.path, files.read_state(file.path)))
-    return files.write_if_changed(file.path, file.text, mode=file.mode)
+def _write(file: BootFile, undo: Undo) -> dict[Path, str]:
+    before = files.read_state(file.path)
+    undo.push(partial(_restore, file.path, before))
+    is_new = files.write_if_changed(file.path, file.text, mode=file.mode)
+    return {file.path: "added" if before is None else "replaced"} if is_new else {}
 
 
 def _restore(path: Path, before: tuple[bytes, int] | None) -> None:

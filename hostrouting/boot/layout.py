@@ -98,6 +98,11 @@ class Layout:
     """The last check as JSON."""
 
     @property
+    def markers(self) -> tuple[Path, ...]:
+        """What a check leaves."""
+        return self.marker_ok, self.marker_detected, self.report
+
+    @property
     def is_this_host(self) -> bool:
         """Whether the files are those of the running system."""
         return self.root == Path("/")

@@ -181,6 +181,14 @@ class Manifest:
         ]
         return [layout.gate_list, *self.gates(layout), *found, layout.gate_script] if self.has_gate else found
 
+    def textfile(self, layout: Layout) -> Path | None:
+        """Where the installed watcher writes metrics."""
+        try:
+            name = self.config.watch.textfile
+        except FileError:  # somebody has edited it: then nothing is known of the file, and the rest goes all the same
+            return None
+        return None if name is None else layout.of(name)
+
     def with_part(self, name: str, part: InstalledPart) -> Manifest:
         """The same with a part, in the place of what it was."""
         return attrs.evolve(self, parts=self.parts | {name: part})

@@ -13,11 +13,12 @@ from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manif
 from hostrouting.boot.render import fill, render_check, render_static_routes
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.config.routing import SECTION, Config
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from hostrouting.boot.host import Host
@@ -187,6 +188,22 @@ def wanted_manifest(there: Manifest, config: Config, parts: Sequence[Part], layo
     return attrs.evolve(wanted, consumer=config.consumer if parts else there.consumer or config.consumer)
 
 
+def with_folders(manifest: Manifest, layout: Layout) -> Manifest:
+    """The same with the folders that have to be made for what it names."""
+    above = {folder for path in (layout.manifest, *manifest.files(layout)) for folder in path.parents}
+    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not each.exists()}
+    return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
+
+
+def reference_links(layout: Layout) -> list[Path]:
+    """The links by which consumers require or want our oneshots, also those that lead nowhere from here."""
+    # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
+    # all of these do.
+    folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.service.{kind}"))]
+    links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
+    return [link for link in links if link.is_symlink() or link.exists()]
+
+
 def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> list[BootFile]:
     """All files of some parts and of the gate, in the order in which they are written."""
     wanted = [file for part in parts for file in part.files]
@@ -208,13 +225,19 @@ class FileChange:
 
     Args:
         path: as the running system sees it.
-        before: its content; None: it isn't there.
+        before: its content; of a link, where it leads; None: it isn't there.
         after: the content asked for; None: it goes.
     """
 
     path: str
     before: str | None
     after: str | None
+
+    @property
+    def change(self) -> Change:
+        """What becomes of it."""
+        is_new, goes = self.before is None, self.after is None
+        return Change(self.path, "removed" if goes else "added" if is_new else "replaced")
 
 
 @attrs.frozen
@@ -223,26 +246,21 @@ class BootPlan:
 
     Args:
         files: that are written or removed.
-        enable: units that shall start at boot and don't.
-        disable: units that start at boot and shall not.
+        units: what becomes of them; that a oneshot which hasn't run is started isn't foreseen.
     """
 
     files: tuple[FileChange, ...] = ()
-    enable: tuple[str, ...] = ()
-    disable: tuple[str, ...] = ()
+    units: tuple[Change, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether everything is as asked."""
-        return not (self.files or self.enable or self.disable)
+        return not self.changes
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON; contents as they would be."""
-        return {
-            "files": [{"path": change.path, "content": change.after} for change in self.files],
-            "enable": list(self.enable),
-            "disable": list(self.disable),
-        }
+    @property
+    def changes(self) -> Changes:
+        """The same as a run tells it that has carried it out."""
+        return Changes(files=tuple(file.change for file in self.files), units=self.units)
 
 
 def plan_boot(config: Config, host: Host) -> BootPlan:
@@ -259,9 +277,10 @@ def plan_boot(config: Config, host: Host) -> BootPlan:
         FileError: a file can't be read.
         UnitError: systemd can't be asked.
     """
-    there = Manifest.load(host.layout)
-    parts = wanted_parts(config, host.layout)
-    return _plan(host, there, wanted_manifest(there, config, parts, host.layout), parts)
+    layout = host.layout
+    there, parts = Manifest.load(layout), wanted_parts(config, layout)
+    wanted = wanted_manifest(there, config, parts, layout)
+    return _plan(host, there, wanted, parts, () if CHECK in wanted.parts else layout.markers)
 
 
 def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPlan:
@@ -289,27 +308,56 @@ def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPl
     return _plan(host, there, there.without(name), [])
 
 
-def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part]) -> BootPlan:
-    """What is between a manifest and another one, of whose parts some are written anew."""
+def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], going: Iterable[Path] = ()) -> BootPlan:
+    """What is between a manifest and another one, of whose parts some are written anew; and what else goes."""
     layout = host.layout
-    wanted = attrs.evolve(wanted, former=())
-    goes = {*there.files(layout)} - {*wanted.files(layout)} - {layout.enablement(name) for name in there.parts}
+    wanted = attrs.evolve(with_folders(wanted, layout) if parts else wanted, former=())
+    written: list[BootFile] = []
+    if parts or (wanted.parts and wanted.parts.keys() != there.parts.keys()):
+        written = [BootFile(layout.manifest, wanted.to_text()), *wanted_files(layout, wanted, parts)]
     changes = [
-        FileChange(layout.relative(file.path), before, file.text)
-        for file in wanted_files(layout, wanted, parts)
-        if (before := files.read_text(file.path)) != file.text
+        FileChange(layout.relative(file.path), files.read_text(file.path), file.text)
+        for file in written
+        if not files.is_written(file.path, file.text, mode=file.mode)
     ]
+    goes = {*there.files(layout), *going} - {*wanted.files(layout)} - {*map(layout.enablement, there.parts)}
+    textfile = there.textfile(layout)
+    if textfile is not None and textfile != wanted.textfile(layout):
+        goes.add(textfile)
+    if not wanted.parts:
+        goes.add(layout.manifest)
     changes += [
         FileChange(layout.relative(path), before, None)
         for path in sorted(goes)
         if (before := files.read_text(path)) is not None
     ]
-    known = {*there.parts, *(part.name for part in parts)}
+    if parts:
+        changes += [FileChange(layout.relative(link), files.target(link), None) for link in reference_links(layout)]
+    return BootPlan(tuple(changes), tuple(_unit_changes(host, there, wanted, parts, changes)))
+
+
+def _unit_changes(
+    host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], changes: Iterable[FileChange]
+) -> Iterator[Change]:
+    """What becomes of the units, in the order in which it is done."""
+    units, layout, watcher = host.units, host.layout, f"{WATCH}.service"
+    new = {part.name for part in parts}
     enabled = {
-        name for name in known if files.read_text(layout.unit(name)) and host.units.is_enabled(f"{name}.service")
+        name
+        for name in {*there.parts, *new}
+        if files.read_text(layout.unit(name)) and units.is_enabled(f"{name}.service")
     }
-    return BootPlan(
-        tuple(changes),
-        enable=tuple(f"{part.name}.service" for part in parts if part.name not in enabled),
-        disable=tuple(f"{name}.service" for name in there.parts if name in enabled and name not in wanted.parts),
-    )
+    for part in parts:
+        if part.name not in enabled:
+            yield Change(f"{part.name}.service", "enabled")
+    going = [name for name in there.parts if name not in wanted.parts]
+    if WATCH in new and not host.is_image:
+        is_new = WATCH not in enabled or there.parts.get(WATCH) != wanted.parts[WATCH]
+        is_new = is_new or layout.relative(layout.unit(WATCH)) in {change.path for change in changes}
+        if is_new or not units.is_active(watcher):
+            yield Change(watcher, "restarted")
+    if WATCH in going and units.is_active(watcher):
+        yield Change(watcher, "stopped")
+    for name in going:
+        if name in enabled:
+            yield Change(f"{name}.service", "disabled")

@@ -243,9 +243,12 @@ def _add_address(parser: Parser) -> None:
     parser.add_argument("address", metavar="ADDRESS", help="an IPv4 address")
 
 
-def _add_format(parser: Parser) -> None:
+def _add_fixed(parser: Parser) -> None:
+    fixed = parser.add_mutually_exclusive_group()
     what = "our own config, or the same routes for netplan, systemd-networkd or as ip commands"
-    parser.add_argument("--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what)
+    fixed.add_argument("--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what)
+    what = "write the mended config where CONFIG is, instead of printing it"
+    fixed.add_argument("--in-place", action="store_true", help=what)
 
 
 def _add_shell(parser: Parser) -> None:
@@ -272,7 +275,7 @@ def _lb_probe() -> Mapping[str, Word]:
     return {
         "apply": Word(probe.apply, (_add_config, _add_root, _add_output)),
         "plan": Word(probe.plan, (_add_config, _add_output)),
-        "remove": Word(probe.remove),
+        "remove": Word(probe.remove, (_add_output,)),
     }
 
 
@@ -323,14 +326,14 @@ _WORDS = {
     "render": Word(commands.render, (_add_config, _add_folder)),
     "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
     "explain": Word(checking.explain, (_add_address, _add_config, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
-    "fix": Word(checking.fix, (_add_config, _add_cidr, _add_format, _add_snapshot), EXIT_CHECK_UNKNOWN),
+    "fix": Word(checking.fix, (_add_config, _add_cidr, _add_fixed, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
     "snapshot": Word(commands.snapshot),
     "judge": Word(checking.judge, (_add_recordings,), EXIT_CHECK_UNKNOWN),
     "doctor": Word(checking.doctor, (_add_config, _add_output, _add_strict)),
     "watch": Word(commands.watch, (_add_config,)),
     "lb-probe": Word(_lb_probe, is_followed=True),
     "azure-vnet": Word(_azure_vnet, is_followed=True),
-    "remove": Word(commands.remove),
+    "remove": Word(commands.remove, (_add_output,)),
     "schema": Word(commands.schema),
     "completion": Word(_completion, (_add_shell,)),
 }

@@ -6,23 +6,37 @@ import sys
 from typing import TYPE_CHECKING
 
 from hostrouting.cli.output import bad, columns, dim, good
+from hostrouting.model.changes import Changes
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from hostrouting.boot.parts import BootPlan, FileChange
     from hostrouting.cli.preview import NextStart
+    from hostrouting.model.changes import Change
     from hostrouting.overlap.findings import OverlapReport
     from hostrouting.routes.plan import RoutePlan, RoutesReport
+
+NOTHING = "nothing to change"
 
 _NEW_FILE_LINES = 40
 
 
+_PAINT = {
+    **dict.fromkeys(("added", "enabled", "started", "restarted"), good),
+    **dict.fromkeys(("removed", "disabled", "stopped"), bad),
+}
+
+
+def changes_lines(changes: Changes) -> list[str]:
+    """What was changed, a line each: routes, then files, then units."""
+    return [_line(each.fate, each) for each in (*changes.routes, *changes.files, *changes.units)]
+
+
 def routes_text(report: RoutesReport) -> str:
-    """What became of the routes, a line each; one line if nothing changed."""
-    lines = _route_lines(report.changes, "added", "replaced", "removed", "unchanged")
-    if report.changes.is_empty:
-        lines.append("nothing to change")
-    return "\n".join(lines)
+    """What was changed and which routes weren't, a line each; and one if nothing was changed."""
+    lines = changes_lines(Changes(report.changes.routes)) + _left_alone(report.plan, "unchanged")
+    lines += changes_lines(report.changes.of_boot)
+    return "\n".join(lines if report.changes else [*lines, NOTHING])
 
 
 def applied_text(routes: RoutesReport, overlap: OverlapReport | None) -> str:
@@ -38,13 +52,14 @@ def plan_text(
     plan: RoutePlan, missing: str | None, boot: BootPlan | None, next_start: NextStart, *, wait_seconds: int
 ) -> str:
     """What would become of routes, files and units (None: they aren't known), and of the consumer's next start."""
-    lines = _route_lines(plan, "+", "~", "-", "=")
+    marks = {"added": "+", "replaced": "~", "removed": "-"}
+    lines = [_line(marks[each.fate], each) for each in plan.changes.routes] + _left_alone(plan, "=")
     if missing is not None:
         lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
     if boot is not None:
         lines += boot_lines(boot)
     if plan.is_empty and missing is None and (boot is None or boot.is_empty):
-        lines.append("nothing to change")
+        lines.append(NOTHING)
     if boot is None:
         lines.append(dim("files and units aren't recorded: only routes were compared"))
     verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
@@ -52,22 +67,28 @@ def plan_text(
     return "\n".join(lines)
 
 
+_IMPERATIVE = {"enabled": "enable", "disabled": "disable", "restarted": "restart", "stopped": "stop"}
+
+
 def boot_lines(boot: BootPlan) -> list[str]:
     """What would become of files and units, as diffs and a line a unit."""
     return [
         *(line for change in boot.files for line in diff_lines(change)),
-        *(good(f"enable {unit}") for unit in boot.enable),
-        *(bad(f"disable {unit}") for unit in boot.disable),
+        *(_PAINT[each.fate](f"{_IMPERATIVE[each.fate]} {each.what}") for each in boot.units),
     ]
 
 
 def diff_lines(change: FileChange) -> list[str]:
-    """What would become of a file, as a unified diff; a long new one is only named."""
+    """What would become of a file, as a unified diff; a long new one, and one that goes, is only named."""
     import difflib
 
     before, after = (change.before or "").splitlines(), (change.after or "").splitlines()
     if change.before is None and len(after) > _NEW_FILE_LINES:
         return [good(f"+ {clean(change.path)} ({len(after)} lines, new)")]
+    if change.after is None:
+        return [bad(f"- {clean(change.path)}")]
+    if change.before == change.after:
+        return [f"~ {clean(change.path)} (its mode or owner)"]
     old, new = (change.path if text is not None else "/dev/null" for text in (change.before, change.after))
     paint = {"+": good, "-": bad, "@": dim}
     return [
@@ -77,13 +98,14 @@ def diff_lines(change: FileChange) -> list[str]:
     ]
 
 
-def _route_lines(plan: RoutePlan, add: str, replace: str, remove: str, unchanged: str) -> list[str]:
-    width = max(map(len, (add, replace, remove, unchanged)))
-    add, replace, remove, unchanged = (f"{word:{width}} " for word in (add, replace, remove, unchanged))
+def _line(word: str, change: Change) -> str:
+    was = "" if change.was is None else dim(f"  was: {clean(str(change.was))}")
+    width = len("unchanged") if len(word) > 1 else 1
+    return _PAINT.get(change.fate, str)(f"{word:{width}} {clean(str(change.what))}") + was
+
+
+def _left_alone(plan: RoutePlan, word: str) -> list[str]:
     return [
-        *(good(add + clean(str(route))) for route in plan.add),
-        *(replace + clean(str(item.new)) + dim(f"  was: {clean(str(item.old))}") for item in plan.replace),
-        *(bad(remove + clean(str(route))) for route in plan.remove),
-        *(dim(unchanged + clean(str(route))) for route in plan.unchanged),
-        *(dim(f"{unchanged}{clean(str(route))}  (somebody else's, already there)") for route in plan.foreign),
+        *(dim(f"{word} {clean(str(route))}") for route in plan.unchanged),
+        *(dim(f"{word} {clean(str(route))}  (somebody else's, already there)") for route in plan.foreign),
     ]

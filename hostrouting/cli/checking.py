@@ -13,11 +13,11 @@ from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, page_text, run_task, say_as_asked, say_json
-from hostrouting.config.routing import SECTION, Config
+from hostrouting.config.routing import Config
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.parsing import parse_address, reserved_block
 from hostrouting.model.routes import Table
-from hostrouting.model.text import to_json_text
+from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
     import argparse
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import StaticRoute
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
+    from hostrouting.model.changes import Changes
     from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import OverlapReport
     from hostrouting.overlap.fleet import FleetReport
@@ -173,20 +174,25 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     The fewest routes that cover every failing address and none that is fine, each longer than the route that wins
     there. With CONFIG the whole document with these merged in, as if its own routes were installed already; with --cidr
     alone a document with the proposal alone. What no route can mend, and what else changes sides, is said on standard
-    error. Changes nothing. Exits with 0, with 1 if something isn't mendable (the rest is printed), with 2 if nothing
-    could be judged.
+    error. Changes nothing, but with --in-place the file that CONFIG names, if there is anything to propose: what isn't
+    of hostRouting stays in it byte for byte. Exits with 0, with 1 if something isn't mendable (the rest is printed),
+    with 2 if nothing could be judged.
 
-      hostrouting fix config.json > mended.json && hostrouting apply mended.json
+      hostrouting fix --in-place config.json && hostrouting apply config.json
+      hostrouting fix config.json > mended.json                      to look at it first; config.json isn't changed
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes netplan keeps
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, as it was recorded
     """
     from hostrouting.boot.resolvers import nameservers
+    from hostrouting.cli.changes import NOTHING, changes_lines
     from hostrouting.cli.preview import as_installed
     from hostrouting.cli.report import remedy_lines
+    from hostrouting.model.changes import Changes
     from hostrouting.overlap.findings import Verdict
-    from hostrouting.routes import formats
 
     document, config = read_with_cidrs(options, host)
+    if options.in_place and document is None:
+        raise UsageError("hostrouting: --in-place changes a config: name it beside --cidr")
     on, recorded = asked_host(options, host)
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
     backend = on.routes if document is None else as_installed(config, on.routes)
@@ -196,31 +202,40 @@ def fix(options: argparse.Namespace, host: Host) -> int:
         result = _judge(config.without_waits(), backend, recorded.nameservers, recorded)
     for line in remedy_lines(result):
         complain(line)
+    proposal, changes = None, Changes()
+    if result.verdict is not Verdict.UNKNOWN:
+        if _has_more_to_install(config, on):
+            complain("this is so once the routes that CONFIG has already are installed: hostrouting apply")
+        proposal, changes = _proposal(options, document, result.remedy.routes, on)
+    if options.output == "json":
+        found = {"overlap": result.to_json(), "remedy": result.remedy.to_json()}
+        say_json({"host": result.host} | changes.to_json() | found | {"format": options.format, "proposal": proposal})
+    elif options.in_place:
+        say("\n".join(changes_lines(changes)) or NOTHING)
+    elif proposal is not None:
+        say(proposal if isinstance(proposal, str) else to_json_text(proposal).rstrip())
     if result.verdict is Verdict.UNKNOWN:
         return EXIT_CHECK_UNKNOWN
-    if _has_more_to_install(config, on):
-        complain("this is so once the routes that CONFIG has already are installed: hostrouting apply")
-    if options.cidr:
-        complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
-    entries = result.remedy.routes
-    if options.format == "config":
-        say_json(_merged(document, entries))
-    else:
-        write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
-        say(write(_resolved(entries, on.routes)).rstrip())
     return EXIT_FAILURE if result.remedy.unmendable else 0
 
 
-def _merged(document: dict[str, Any] | None, entries: Sequence[StaticRoute]) -> dict[str, Any]:
-    """A config's document with some more static routes; without one, a document of these alone."""
-    if document is None:
-        document = {}
-    elif not entries:
-        return document
-    section = document.get(SECTION) or {}
-    routes = section.get("staticRoutes") or {}
-    more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
-    return document | {SECTION: section | {"staticRoutes": routes | more}}
+def _proposal(
+    options: argparse.Namespace, document: dict[str, Any] | None, entries: Sequence[StaticRoute], on: Host
+) -> tuple[dict[str, Any] | str, Changes]:
+    """What is proposed, as a document or in another format, and what was changed to have it."""
+    from hostrouting.cli.mending import mended
+    from hostrouting.model.changes import Changes
+    from hostrouting.routes import formats
+
+    if options.cidr:
+        complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
+    if options.format != "config":
+        write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
+        return write(_resolved(entries, on.routes)).rstrip(), Changes()
+    path = on.layout.config if options.config is None else options.config
+    if document is not None and entries and not options.in_place:
+        complain(f"{clean(str(path))} isn't changed; --in-place writes it there")
+    return mended(path, document, entries, is_in_place=options.in_place)
 
 
 def _resolved(entries: Sequence[StaticRoute], backend: RouteBackend) -> tuple[Route, ...]:

@@ -42,6 +42,9 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     Now: the static routes, all of them or none, then the check. For every boot: scripts, units, and the gate, a
     drop-in that holds the consumer back (systemd-nspawn@.service, or what CONFIG names) until both have passed; never
     stops or restarts a running machine. What an earlier run installed and CONFIG no longer asks for is taken back.
+    Says every route, file and unit that it changes, also where it fails half-way. With --output json one document,
+    whatever the exit code: "host", "changed", lists of "routes", "files" and "units", "overlap"; and "error" if it
+    fails.
 
     With --try the kernel's routes alone, and the check. When the time is over systemd puts back those of before,
     whatever has died meanwhile, unless hostrouting confirm (on a terminal: Enter) has come, which installs the rest;
@@ -52,7 +55,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
       hostrouting apply --try 60 config.json                 as Enter, or hostrouting confirm, decides
       hostrouting apply --root /mnt/image config.json        holds from the image's first boot
     """
-    from hostrouting.cli.changes import applied_text
+    from hostrouting.cli.changes import applied_text, routes_text
 
     document, config = read(options, host)
     neighbours.say_what_is_asked_for(document)
@@ -74,7 +77,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     if options.output == "json":
         say_json(routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()})
     elif options.root is not None:
-        say(f"installed into {options.root}; it holds from the first boot")
+        say(f"{routes_text(routes)}\n{options.root} holds from its first boot")
     else:
         say(applied_text(routes, overlap))
     return 0
@@ -94,15 +97,16 @@ def _warn_without_consumer(config: Config, on: Host) -> None:
 def plan(options: argparse.Namespace, host: Host) -> int:
     """Show what apply would change, and change nothing.
 
-    Routes: + is added, ~ is replaced, - is removed, = is there already. Files as diffs. Last, whether the next start
-    of the consumer would be let through. Exits with 2 if there is anything to change, with 0 if not.
+    Routes: + is added, ~ is replaced, - is removed, = is there already. Files as diffs. Units. Last, whether the next
+    start of the consumer would be let through. Exits with 2 if there is anything to change, with 0 if not. Its JSON has
+    the shape of apply's, as if it were done.
     With --snapshot only routes are compared, and the next start is that of the recorded host: files and units aren't
     recorded.
     """
     from hostrouting.boot.parts import plan_boot
     from hostrouting.cli.changes import plan_text
     from hostrouting.cli.preview import will_start
-    from hostrouting.routes.plan import plan_now
+    from hostrouting.routes.plan import RoutesReport, plan_now
 
     config = load(options, host)
     on, recorded = asked_host(options, host)
@@ -113,9 +117,11 @@ def plan(options: argparse.Namespace, host: Host) -> int:
         boot = plan_boot(config, on)
         _warn_without_consumer(config, on)
         next_start = neighbours.as_probes_allow(next_start, on)
-    document = {"schema": 1, **plan.to_json(), "missing": missing, "boot": None if boot is None else boot.to_json()}
+    changes = plan.changes if boot is None else plan.changes | boot.changes
+    document = RoutesReport(plan, changes).to_json() | {"missing": missing, "nextStart": next_start.to_json()}
+    unknown = {} if recorded is None else {"host": recorded.host, "files": None, "units": None}
     text = plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds)
-    say_as_asked(options, document | {"nextStart": next_start.to_json()}, text)
+    say_as_asked(options, document | unknown, text)
     is_done = plan.is_empty and missing is None and (boot is None or boot.is_empty)
     return 0 if is_done else EXIT_PLAN_CHANGES
 
@@ -216,17 +222,15 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 def remove(options: argparse.Namespace, host: Host) -> int:
     """Take back everything that was ever installed.
 
-    Removes our routes (protocol 217 in table main), files and markers. Needs no config. Nothing of anybody else's is
-    touched.
+    Removes our routes (protocol 217 in table main), files and markers, and says each of them. Needs no config. Nothing
+    of anybody else's is touched.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest
-    from hostrouting.cli.changes import routes_text
-    from hostrouting.tasks.configure import RemoveHostRouting
 
     requiring = requiring_units(host, *Manifest.load(host.layout).parts)
-    neighbours.remove(options, host)
-    say(routes_text(run_task(RemoveHostRouting(host=host))))
-    for oneshot, units in requiring.items():
-        say(f"{' '.join(units)} can't be started any more: still required is {oneshot}, which is gone")
+    text, document = run_task(phases.task("remove")(lambda scope: neighbours.remove_all(host, scope)))
+    for oneshot, required_by in requiring.items():
+        text += f"\n{' '.join(required_by)} can't be started any more: still required is {oneshot}, which is gone"
+    say_as_asked(options, document | {"stillRequired": requiring}, text)
     return 0

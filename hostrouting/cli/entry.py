@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import phases
 from hostrouting.cli.arguments import parse
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import bad, complain, say
-from hostrouting.cli.running import EXIT_FAILURE
+from hostrouting.cli.running import EXIT_FAILURE, say_json
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.model.text import clean
 
@@ -36,6 +37,17 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
         The exit code.
     """
     words = sys.argv[1:] if argv is None else argv
+    try:
+        return _run(words, host)
+    except OSError as error:
+        # Ours are HostRoutingErrors by now: this is standard output, and what was asked for has been done.
+        complain(f"hostrouting: done, but can't write the output: {error.strerror}")
+        return _EXIT_OUTPUT
+    except SystemExit as end:  # --help, --version
+        return end.code if isinstance(end.code, int) else _EXIT_USAGE
+
+
+def _run(words: Sequence[str], host: Host | None) -> int:
     failed = EXIT_FAILURE
     try:
         options = parse(words)
@@ -49,15 +61,31 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
             return code
     except (UsageError, HostRoutingError, phases.Cancelled) as error:
         # A monitoring daemon expects an answer of its own kind, whatever is wrong.
-        if "--output=nagios" in words or ("--output", "nagios") in pairwise(words):
+        if _is_asked_for("nagios", words):
             return _fail_for_nagios(error)
-        return _fail(error, failed)
-    except OSError as error:
-        # Ours are HostRoutingErrors by now: this is standard output, and what was asked for has been done.
-        complain(f"hostrouting: done, but can't write the output: {error.strerror}")
-        return _EXIT_OUTPUT
-    except SystemExit as end:  # --help, --version
-        return end.code if isinstance(end.code, int) else _EXIT_USAGE
+        code = _fail(error, failed)
+        if _is_asked_for("json", words):
+            say_json(_document_of(error))
+        elif changes := getattr(error, "changes", None):
+            from hostrouting.cli.changes import changes_lines
+
+            say("\n".join(changes_lines(changes)))
+        return code
+
+
+def _is_asked_for(output: str, words: Sequence[str]) -> bool:
+    return f"--output={output}" in words or ("--output", output) in pairwise(words)
+
+
+def _document_of(error: BaseException) -> dict[str, Any]:
+    """A failure for programs: what was changed until then, what was found, and what went wrong."""
+    document: dict[str, Any] = getattr(error, "changes", Changes()).to_json()
+    if (report := getattr(error, "report", None)) is not None:
+        document["overlap"] = report.to_json()
+    document["error"] = str(error).splitlines()[-1] if isinstance(error, UsageError) else "\n".join(_said(error))
+    if isinstance(error, ConfigError):
+        document["problems"] = [{"path": path, "message": message} for path, message in error.problems]
+    return document
 
 
 # What `phases` tells of a task.
@@ -98,13 +126,17 @@ def _fail_for_nagios(error: BaseException) -> int:
     return code
 
 
+def _said(error: BaseException) -> list[str]:
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
+    what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
+    return "\n".join([what, *notes]).splitlines()
+
+
 def _fail(error: BaseException, failed: int) -> int:
     if isinstance(error, UsageError):
         complain(str(error))
         return _EXIT_USAGE
-    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
-    what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
-    for line in "\n".join([what, *notes]).splitlines():
+    for line in _said(error):
         complain(f"{bad('hostrouting:')} {clean(line)}")
     if isinstance(error, ConfigError):
         return _EXIT_CONFIG

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from contextlib import contextmanager, suppress
@@ -33,12 +34,12 @@ def run_task(task: phases.Task[T]) -> T:
         return phases.run(task, scope=scope, observer=_Waits())
 
 
-def say_json(document: object) -> None:
-    """Print a result for programs."""
-    say(to_json_text(document).rstrip())
+def say_json(document: dict[str, Any]) -> None:
+    """Print a result for programs; where it doesn't name the host that it is about, that is this one."""
+    say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip())
 
 
-def say_as_asked(options: argparse.Namespace, document: object, text: str) -> None:
+def say_as_asked(options: argparse.Namespace, document: dict[str, Any], text: str) -> None:
     """Print a result as ``--output`` asks for it."""
     if options.output == "json":
         say_json(document)

@@ -30,9 +30,9 @@ def apply_for_now(options: argparse.Namespace, config: Config, host: Host) -> in
     except RouteOverlapError:
         complain("hostrouting: the routes of before are back, as this fails with those that were tried:")
         raise
-    document = routes.to_json() | {"overlap": overlap.to_json(), "changed": not routes.changes.is_empty}
+    document = routes.to_json() | {"overlap": overlap.to_json(), "until": until}
     text = f"{applied_text(routes, overlap)}\nuntil {until}, unless this keeps them: hostrouting confirm"
-    say_as_asked(options, document | {"host": overlap.host, "until": until}, text)
+    say_as_asked(options, document, text)
     if options.output == "json" or not all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         return 0
     if run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until))):

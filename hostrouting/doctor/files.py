@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting.boot.examination import ExaminedHost, Fault, Severity, missing_tools, stale_files
 from hostrouting.boot.files import locked, read_state
-from hostrouting.boot.installation import reference_links
-from hostrouting.boot.parts import CONFIGURED, wanted_files, wanted_manifest, wanted_parts
+from hostrouting.boot.parts import CONFIGURED, reference_links, wanted_files, wanted_manifest, wanted_parts
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.model.errors import FileError
 

@@ -21,6 +21,8 @@ import errno as errnos
 import os
 from typing import TYPE_CHECKING
 
+from hostrouting.model.changes import Changes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -34,7 +36,11 @@ class HostRoutingError(Exception):
     Args:
         message: the whole sentence, for a person.
         errno: the kernel's reason as a number, where the kernel gave one.
+
+    ``changes`` is what the run had changed by then and hasn't put back.
     """
+
+    changes = Changes()
 
     def __init__(self, message: str, *, errno: int | None = None) -> None:
         super().__init__(message)

@@ -168,6 +168,10 @@ class Unmendable:
     reason: str
     about: tuple[IPv4Network, ...] = attrs.field(default=(), eq=False)
 
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return fields_in_json(self, "ranges", "devs", "reason")
+
 
 class Remedy(NamedTuple):
     """What mends all failures of a check together.
@@ -181,6 +185,10 @@ class Remedy(NamedTuple):
     routes: tuple[StaticRoute, ...] = ()
     unmendable: tuple[Unmendable, ...] = ()
     consequences: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON; routes as a config has them."""
+        return fields_in_json(self, *self._fields)
 
 
 @attrs.frozen
@@ -224,20 +232,18 @@ class RouteOverlapError(HostRoutingError):
 
     Args:
         message: a line for each finding, or the reason why nothing could be judged.
-        findings: the failures; empty where the verdict is ``unknown``.
-        reason: why the verdict is ``unknown``; None where there are findings.
-        remedy: what mends all failures together, and what no route mends; None where nothing could be judged.
+        report: what was found.
+
+    Of the report ``findings``, ``reason`` and ``remedy`` are its own too; the last is None where nothing could be
+    judged.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        findings: tuple[Finding, ...] = (),
-        reason: str | None = None,
-        remedy: Remedy | None = None,
-    ) -> None:
+    def __init__(self, message: str, report: OverlapReport) -> None:
         super().__init__(message)
-        self.findings = findings
-        self.reason = reason
-        self.remedy = remedy
+        self.report = report
+        self.findings = report.findings
+        self.reason = report.reason
+        self.remedy = None if report.verdict is Verdict.UNKNOWN else report.remedy
+
+    def __reduce__(self) -> tuple[type[RouteOverlapError], tuple[str, OverlapReport], dict[str, Any]]:
+        return type(self), (str(self), self.report), vars(self)

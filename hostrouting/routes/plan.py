@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, Scope, Table
@@ -55,52 +56,55 @@ class RoutePlan:
         """All routes that must win afterwards."""
         return (*self.add, *(item.new for item in self.replace), *self.unchanged, *self.foreign)
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON; each route as ``ip route show`` prints it."""
-        replace = [{"old": str(item.old), "new": str(item.new)} for item in self.replace]
-        rest = {name: [*map(str, getattr(self, name))] for name in ("remove", "unchanged", "foreign")}
-        return {"add": [*map(str, self.add)], "replace": replace} | rest
+    @property
+    def changes(self) -> Changes:
+        """What it changes."""
+        added = (Change(route, "added") for route in self.add)
+        replaced = (Change(item.new, "replaced", item.old) for item in self.replace)
+        return Changes((*added, *replaced, *(Change(route, "removed") for route in self.remove)))
 
 
 @attrs.frozen
 class RoutesReport:
-    """What became of the static routes.
+    """What became of the static routes, and of what has them at every boot.
 
     Args:
-        changes: the plan that was carried out.
+        plan: the plan that was carried out.
+        changes: every route, file and unit that the run has changed.
     """
 
-    changes: RoutePlan = attrs.field(factory=RoutePlan)
+    plan: RoutePlan = attrs.field(factory=RoutePlan)
+    changes: Changes = attrs.field(factory=Changes)
 
     @property
     def added(self) -> tuple[Route, ...]:
         """The routes that weren't there."""
-        return self.changes.add
+        return self.plan.add
 
     @property
     def replaced(self) -> tuple[Route, ...]:
         """The routes of ours that were there and differed, as they are now."""
-        return tuple(item.new for item in self.changes.replace)
+        return tuple(item.new for item in self.plan.replace)
 
     @property
     def removed(self) -> tuple[Route, ...]:
         """The routes of ours that nobody wants any more."""
-        return self.changes.remove
+        return self.plan.remove
 
     @property
     def unchanged(self) -> tuple[Route, ...]:
         """The routes of ours that were as wanted."""
-        return self.changes.unchanged
+        return self.plan.unchanged
 
     @property
     def foreign(self) -> tuple[Route, ...]:
         """The routes of others that already do what is wanted; left alone."""
-        return self.changes.foreign
+        return self.plan.foreign
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON; each route as ``ip route show`` prints it."""
-        names = ("added", "replaced", "removed", "unchanged", "foreign")
-        return {"schema": 1} | {name: [*map(str, getattr(self, name))] for name in names}
+        same = {name: [*map(str, getattr(self, name))] for name in ("unchanged", "foreign")}
+        return {"schema": 1} | self.changes.to_json() | same
 
 
 def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:

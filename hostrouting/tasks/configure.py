@@ -8,27 +8,25 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.boot.files import alone, locked, remove
-from hostrouting.boot.installation import install_part, remove_parts, start_oneshot
+from hostrouting.boot.installation import install_part, remove_files, remove_parts, start_oneshot
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
 from hostrouting.boot.parts import check_part, is_watched, routes_part, watch_part
 from hostrouting.config.overlap import OverlapMode
-from hostrouting.model.errors import FileError
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import Table
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.wording import error_text
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import RoutesReport, plan_routes
+from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.arguments import to_config, to_host
 from hostrouting.tasks.install_routes import await_network, carry_out
 from phases import CancelScope, Serial, all_or_nothing
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from hostrouting.boot.files import Run
     from hostrouting.boot.host import Host
-    from hostrouting.boot.layout import Layout
     from hostrouting.config.routing import Config
     from hostrouting.model.routes import Route
 
@@ -53,26 +51,28 @@ class ConfigureStaticRoutes:
         """Do it.
 
         Returns:
-            What was added, replaced, removed, and left alone.
+            The routes that were added, replaced, removed and left alone; and the files and units that were changed.
 
         Raises:
             RouteError: a route can't be installed or doesn't win; everything is as before.
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
         has_routes = bool(self.config.static_routes.routes)
-        with alone(self.host, scope, is_wanting=has_routes):
-            return self._install(scope) if has_routes else _remove_routes(self.host, scope)
+        with alone(self.host, scope, is_wanting=has_routes) as run:
+            plan = self._install(scope, run) if has_routes else _remove_routes(self.host, scope, run)
+        return RoutesReport(plan, run.changes)
 
-    def _install(self, scope: CancelScope) -> RoutesReport:
+    def _install(self, scope: CancelScope, run: Run) -> RoutePlan:
         config, host = self.config, self.host
         if not host.is_image:
             await_network(config, host, scope)
         with all_or_nothing(scope) as undo:
             # Before the routes: a script of before that still waits for the lock sees that it was replaced.
-            install_part(host, config.consumer, routes_part(config, host.layout), undo)
-            report = RoutesReport() if host.is_image else carry_out(config, host, scope)
-        start_oneshot(host, ROUTES)
-        return report
+            installed = install_part(host, config.consumer, routes_part(config, host.layout), undo)
+            plan = RoutePlan() if host.is_image else carry_out(config, host, scope)
+        run.changes |= installed | plan.changes
+        start_oneshot(host, ROUTES, run)
+        return plan
 
 
 @attrs.frozen
@@ -91,29 +91,39 @@ class ConfigureWatch:
     config: Config = attrs.field(converter=to_config)
     host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
-    def do(self, scope: CancelScope) -> bool:
+    def do(self, scope: CancelScope) -> Changes:
         """Do it.
 
         Returns:
-            Whether anything was installed, changed or removed.
+            What was installed, changed or removed; false if nothing was.
 
         Raises:
             UnitError: systemd refuses, or can't run this Python; everything is as before.
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
         is_wanting = is_watched(self.config)
-        with alone(self.host, scope, is_wanting=is_wanting):
-            return self._install(scope) if is_wanting else _remove_watch(self.host, scope)
+        with alone(self.host, scope, is_wanting=is_wanting) as run:
+            if is_wanting:
+                self._install(scope, run)
+            else:
+                _remove_watch(self.host, scope, run)
+        return run.changes
 
-    def _install(self, scope: CancelScope) -> bool:
-        host, unit, before = self.host, f"{WATCH}.service", _textfile(self.host.layout)
+    def _install(self, scope: CancelScope, run: Run) -> None:
+        host, layout, part = self.host, self.host.layout, watch_part(self.config, self.host.layout)
+        unit, before = f"{WATCH}.service", Manifest.load(layout)
         with all_or_nothing(scope) as undo:
-            is_new = install_part(host, self.config.consumer, watch_part(self.config, host.layout), undo)
-        if before is not None and before != _textfile(host.layout):
-            remove(before)
+            installed = install_part(host, self.config.consumer, part, undo)
+        run.changes |= installed
+        old = before.textfile(layout)
+        if old is not None and old != Manifest.load(layout).textfile(layout):
+            remove_files(layout, [old], run)
+        # What else is installed it reads by itself.
+        is_new = before.parts.get(WATCH) != part.installed(layout) or bool(installed.units)
+        is_new = is_new or layout.relative(layout.unit(WATCH)) in {change.what for change in installed.files}
         if not host.is_image and (is_new or not host.units.is_active(unit)):
             host.units.restart(unit)
-        return is_new
+            run.changes |= Changes(units=(Change(unit, "restarted"),))
 
 
 @attrs.frozen
@@ -142,24 +152,25 @@ class CheckRouteOverlap:
             FileError: a file can't be written, or the lock can't be taken.
         """
         has_cidrs = bool(self.config.route_overlap.expected_cidrs)
-        with alone(self.host, scope, is_wanting=has_cidrs):
+        with alone(self.host, scope, is_wanting=has_cidrs) as run:
             if has_cidrs:
-                return self._check(scope)
-            remove_parts(self.host, scope, CHECK)
-            _remove_markers(self.host, scope)
+                return self._check(scope, run)
+            remove_parts(self.host, scope, run, CHECK)
+            _remove_markers(self.host, scope, run)
             return unjudged(self.config, Verdict.OK)
 
-    def _check(self, scope: CancelScope) -> OverlapReport:
+    def _check(self, scope: CancelScope, run: Run) -> OverlapReport:
         config, host = self.config, self.host
         with all_or_nothing(scope) as undo:
-            install_part(host, config.consumer, check_part(config, host.layout), undo)
+            installed = install_part(host, config.consumer, check_part(config, host.layout), undo)
+        run.changes |= installed
         if host.is_image:
             return unjudged(config, Verdict.UNKNOWN, "an image has no kernel to ask; it is checked at its first boot")
         result = check_overlap(config, host.routes, scope)
         # As the script and the watcher do: two that write at once could leave both markers.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, result)
-        start_oneshot(host, CHECK)
+        start_oneshot(host, CHECK, run)
         raise_if_strict(result)
         return result
 
@@ -167,8 +178,7 @@ class CheckRouteOverlap:
 def raise_if_strict(report: OverlapReport) -> None:
     """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode."""
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK:
-        remedy = None if report.verdict is Verdict.UNKNOWN else report.remedy
-        raise RouteOverlapError(error_text(report), findings=report.findings, reason=report.reason, remedy=remedy)
+        raise RouteOverlapError(error_text(report), report)
 
 
 @attrs.frozen
@@ -189,7 +199,7 @@ class Configure:
         """Do all of them; the check is the last, as it may raise in STRICT mode.
 
         Returns:
-            The reports of the routes and of the check.
+            The reports of the routes, with every file and unit that any of them has changed, and of the check.
 
         Raises:
             HostRoutingError: what any of them raises; the check doesn't run after a failed installation.
@@ -201,9 +211,10 @@ class Configure:
             CheckRouteOverlap(config, host=host),
             name=self.name,
         )
-        with alone(host, scope, is_wanting=bool(config.static_routes.routes or config.route_overlap.expected_cidrs)):
+        is_wanting = bool(config.static_routes.routes or config.route_overlap.expected_cidrs)
+        with alone(host, scope, is_wanting=is_wanting) as run:
             routes, _, overlap = tasks.do(scope)
-        return routes, overlap
+        return attrs.evolve(routes, changes=run.changes), overlap
 
 
 # --- and back ------------------------------------------------------------------------------------------------------
@@ -225,33 +236,35 @@ class RemoveHostRouting:
         """Do it.
 
         Returns:
-            The routes that were removed.
+            The routes, files and units that were removed.
 
         Raises:
             RouteError: a route can't be removed; the table is as before.
             FileError: a file can't be removed; a later run goes on from there.
         """
-        with alone(self.host, scope, is_wanting=False):
+        with alone(self.host, scope, is_wanting=False) as run:
             # All at once: without its routes a node isn't let through by a check that is left.
-            _remove_watch(self.host, scope, CHECK, ROUTES)
-            _remove_markers(self.host, scope)
-            return _remove_routes(self.host, scope)
+            _remove_watch(self.host, scope, run, CHECK, ROUTES)
+            _remove_markers(self.host, scope, run)
+            plan = _remove_routes(self.host, scope, run)
+        return RoutesReport(plan, run.changes)
 
 
-def _remove_routes(host: Host, scope: CancelScope) -> RoutesReport:
+def _remove_routes(host: Host, scope: CancelScope, run: Run) -> RoutePlan:
     """Take back what an earlier run installed; touch nothing if none did.
 
     First what would install the routes again.
     """
-    remove_parts(host, scope, ROUTES)
+    remove_parts(host, scope, run, ROUTES)
     if host.is_image or not (ours(host) or host.layout.trial.exists()):
-        return RoutesReport()
+        return RoutePlan()
     with locked(host.layout.lock, scope):
         plan = plan_routes((), ours(host))
         with all_or_nothing(scope) as undo:
             apply_routes(plan, host.routes, scope, undo)
         remove(host.layout.trial)
-    return RoutesReport(plan)
+    run.changes |= plan.changes
+    return plan
 
 
 def ours(host: Host) -> list[Route]:
@@ -259,30 +272,16 @@ def ours(host: Host) -> list[Route]:
     return [route for route in host.routes.routes(Table.MAIN) if route.is_ours]
 
 
-def _remove_markers(host: Host, scope: CancelScope) -> None:
+def _remove_markers(host: Host, scope: CancelScope, run: Run) -> None:
     """Take the markers back; of a check that isn't installed any more."""
-    markers = (host.layout.marker_ok, host.layout.marker_detected, host.layout.report)
-    if any(path.exists() for path in markers):
+    if any(path.exists() for path in host.layout.markers):
         # The watcher looks under the lock whether they are still asked for.
         with nullcontext() if host.is_image else locked(host.layout.lock, scope):
-            for path in markers:
-                remove(path)
+            remove_files(host.layout, host.layout.markers, run)
 
 
-def _remove_watch(host: Host, scope: CancelScope, *more: str) -> bool:
-    """Take back what an earlier run installed, and more parts with it; whether it did."""
-    textfile = _textfile(host.layout)
-    removed = remove_parts(host, scope, WATCH, *more)
-    if textfile is not None and removed:
-        remove(textfile)
-    return bool(removed)
-
-
-def _textfile(layout: Layout) -> Path | None:
-    """Where the installed watcher writes metrics."""
-    manifest = Manifest.load(layout)
-    try:
-        name = manifest.config.watch.textfile
-    except FileError:  # somebody has edited it: then nothing is known of the file, and the rest goes all the same
-        return None
-    return None if name is None else layout.of(name)
+def _remove_watch(host: Host, scope: CancelScope, run: Run, *more: str) -> None:
+    """Take back what an earlier run installed, and more parts with it."""
+    textfile = Manifest.load(host.layout).textfile(host.layout)
+    if remove_parts(host, scope, run, WATCH, *more) and textfile is not None:
+        remove_files(host.layout, [textfile], run)

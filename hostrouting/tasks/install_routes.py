@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
-
+    from hostrouting.routes.plan import RoutePlan
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def await_network(config: Config, host: Host, scope: CancelScope) -> None:
 
 def carry_out(
     config: Config, host: Host, scope: CancelScope, begin_trial: Callable[[], None] | None = None
-) -> RoutesReport:
+) -> RoutePlan:
     """Take the routes to the kernel: wait, plan, install, prove; or put back what was changed.
 
     Args:
@@ -50,7 +50,7 @@ def carry_out(
         FileError: the lock can't be taken.
     """
 
-    def look() -> tuple[RoutesReport, str | None]:
+    def look() -> tuple[RoutePlan, str | None]:
         with locked(host.layout.lock, scope):
             plan, missing = plan_now(config, host.routes)
             if missing is None:
@@ -61,7 +61,7 @@ def carry_out(
                     verify_routes(plan.wanted, host.routes)
                 if begin_trial is None:
                     remove(host.layout.trial)
-            return RoutesReport(plan), missing
+            return plan, missing
 
     return _until_nothing_is_missing(config, host, scope, look)
 
@@ -99,5 +99,7 @@ class InstallRoutes:
             RouteError: a route can't be installed or doesn't win; the table is as before.
             FileError: the lock can't be taken.
         """
-        with alone(self.host, scope, is_wanting=True):
-            return carry_out(self.config, self.host, scope)
+        with alone(self.host, scope, is_wanting=True) as run:
+            plan = carry_out(self.config, self.host, scope)
+            run.changes |= plan.changes
+        return RoutesReport(plan, run.changes)

@@ -13,6 +13,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import Verdict
+from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.arguments import to_config, to_host
 from hostrouting.tasks.configure import CheckRouteOverlap, ConfigureStaticRoutes, ConfigureWatch, ours, raise_if_strict
 from hostrouting.tasks.install_routes import await_network, carry_out
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
     from hostrouting.overlap.findings import OverlapReport
-    from hostrouting.routes.plan import RoutesReport
     from phases import CancelScope
 
 
@@ -58,7 +58,7 @@ class TryRoutes:
                 everything is as before.
         """
         config, host = self.config, self.host
-        with alone(host, scope, is_wanting=True):
+        with alone(host, scope, is_wanting=True) as run:
             # One whose confirm was killed is to be confirmed too.
             if stands := trial.standing(host.layout.trial) or trial.standing(host.layout.confirmed):
                 raise RouteError(
@@ -76,7 +76,7 @@ class TryRoutes:
 
             trial.start_timer(host, self.seconds)
             try:
-                routes = carry_out(config, host, scope, begin)
+                plan = carry_out(config, host, scope, begin)
                 overlap = unjudged(config, Verdict.OK)
                 if overlap.cidrs:
                     overlap = check_overlap(config.without_waits(), host.routes, scope)
@@ -84,7 +84,8 @@ class TryRoutes:
             except BaseException:
                 trial.put_back(host)
                 raise
-            return routes, overlap, until
+            run.changes |= plan.changes
+        return RoutesReport(plan, run.changes), overlap, until
 
 
 @attrs.frozen
@@ -110,7 +111,7 @@ class ConfirmTrial:
             HostRoutingError: what ``Configure`` raises; if nothing is installed the routes of before are put back.
         """
         host = self.host
-        with alone(host, scope, is_wanting=True):
+        with alone(host, scope, is_wanting=True) as run:
             config = trial.claim(host, scope)
             try:
                 routes = ConfigureStaticRoutes(config, host=host).do(scope)
@@ -119,6 +120,7 @@ class ConfirmTrial:
                 raise
             try:
                 rest = Serial(ConfigureWatch(config, host=host), CheckRouteOverlap(config, host=host), name="configure")
-                return routes, rest.do(scope)[1]
+                overlap = rest.do(scope)[1]
             finally:
                 trial.forget(host)
+        return attrs.evolve(routes, changes=run.changes), overlap

@@ -28,6 +28,7 @@ from hostrouting import (
 from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.ruleset import PROBE
+from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN, list_text
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
@@ -215,7 +216,7 @@ def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
         return asked.consumer if any(wanted.values()) else ""
     parts.pop(PROBE, None)
     if asked.device is None:
-        remove_parts(host, phases.CancelScope(), PROBE)
+        remove_parts(host, phases.CancelScope(), Run(), PROBE)
         return ""
     with all_or_nothing(phases.CancelScope()) as undo:
         part = probe_part(asked.device, host.layout, required=asked.required)

@@ -25,6 +25,7 @@ import phases
 from hostrouting import Config, Configure, Host, HostRoutingError, Layout
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.ruleset import PROBE
+from hostrouting.boot.files import Run
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.testing import FakeSystemd
 from phases import all_or_nothing
@@ -72,7 +73,7 @@ def apply(layout: Layout, wanted: Config | Probe) -> None:
     if isinstance(wanted, Config):
         phases.run(Configure(wanted, host=on))
     elif wanted.device is None:
-        remove_parts(on, phases.CancelScope(), PROBE)
+        remove_parts(on, phases.CancelScope(), Run(), PROBE)
     else:
         with all_or_nothing(phases.CancelScope()) as undo:
             install_part(on, wanted.consumer, probe_part(wanted.device, layout, required=True), undo)

@@ -9,6 +9,7 @@ import attrs
 from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import Protocol
 
@@ -56,10 +57,10 @@ class PinPlan:
         """Whether the table is as wanted."""
         return not (self.add or self.remove)
 
-    def to_json(self) -> dict[str, list[str]]:
-        """The plan as JSON."""
-        fields = {"add": self.add, "remove": self.remove, "unchanged": self.unchanged}
-        return {key: list(map(str, pins)) for key, pins in fields.items()}
+    @property
+    def changes(self) -> Changes:
+        """What it changes."""
+        return Changes((*(Change(pin, "added") for pin in self.add), *(Change(pin, "removed") for pin in self.remove)))
 
 
 @attrs.frozen
@@ -75,6 +76,7 @@ class ProbePlan:
         rules_after: what is wanted to be; None: nothing.
         pins: the routes.
         problem: why rules may be in force that nobody sees.
+        boot: the files and units that change.
     """
 
     device: str | None = None
@@ -85,6 +87,7 @@ class ProbePlan:
     rules_after: str | None = None
     pins: PinPlan = attrs.field(factory=PinPlan)
     problem: str | None = None
+    boot: Changes = attrs.field(factory=Changes)
 
     @property
     def has_new_rules(self) -> bool:
@@ -96,15 +99,29 @@ class ProbePlan:
         """Whether nothing has to change."""
         return not self.has_new_rules and self.pins.is_empty
 
+    @property
+    def changes(self) -> Changes:
+        """What it changes but for the rules."""
+        return self.pins.changes | self.boot
+
+    @property
+    def changed(self) -> bool:
+        """Whether it changes anything: rules, routes, or what is installed for the next boot."""
+        return self.has_new_rules or bool(self.changes)
+
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON; rules as nft(8) lists them, each route as ``ip -6 route show`` prints it."""
         return {
+            "schema": 1,
+            **self.changes.to_json(),
+            "changed": self.changed,
+            "unchanged": [*map(str, self.pins.unchanged)],
             "device": self.device,
             "evidence": self.evidence,
             "skippedBecause": self.skipped_because,
             "missing": self.missing,
+            "problem": self.problem,
             "rules": {"differ": self.has_new_rules, "before": self.rules_before, "after": self.rules_after},
-            "pins": self.pins.to_json(),
         }
 
 
@@ -115,29 +132,7 @@ class ProbeReport(ProbePlan):
     Args:
         problem: why probes aren't rewritten though they should be; what was there before still is. Where the rules
             are required this is an error instead. After a removal: why rules may still be in force.
-        files_changed: whether what is installed for the next boot is something else now.
     """
-
-    files_changed: bool = False
-
-    @property
-    def changed(self) -> bool:
-        """Whether anything did: rules, routes, or what is installed for the next boot."""
-        return self.files_changed or not self.is_empty
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON; each route as ``ip -6 route show`` prints it."""
-        return {
-            "schema": 1,
-            "changed": self.changed,
-            "device": self.device,
-            "evidence": self.evidence,
-            "skippedBecause": self.skipped_because,
-            "problem": self.problem,
-            "rulesChanged": self.has_new_rules,
-            "pins": self.pins.to_json(),
-            "filesChanged": self.files_changed,
-        }
 
 
 # --- the device -----------------------------------------------------------------------------------------------------

@@ -24,11 +24,13 @@ from hostrouting.boot.installation import install_part, is_installed, remove_par
 from hostrouting.boot.parts import BootPlan, plan_part
 from hostrouting.kernel.default_route import unicast_defaults
 from hostrouting.kernel.waiting import look_until
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError
 from phases import CancelScope, Undo, all_or_nothing
 
 if TYPE_CHECKING:
     from hostrouting.azure.probe.port import Pin, ProbeNode
+    from hostrouting.boot.files import Run
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------
@@ -174,38 +176,40 @@ class ConfigureLoadBalancerProbe:
             UnitError: systemd refuses, or doesn't hold the gate; likewise.
         """
         host, probe = self.host or Host(), self.config.load_balancer_probe
-        with alone(host, scope, is_wanting=probe.enabled):
+        with alone(host, scope, is_wanting=probe.enabled) as run:
             if not probe.enabled:
-                return _remove(host, self.node, scope, is_asked_for=False)
+                return _remove(host, self.node, scope, run, is_asked_for=False)
             if host.is_image:
-                return self._install(host, scope, ProbeReport(_device_of_image(probe)))
+                return self._install(host, scope, run, ProbeReport(_device_of_image(probe)))
             node = given_or_real(host, self.node, LinuxProbeNode)
             try:
                 report = self._carry_out(host, node, scope)
+                run.changes |= report.changes
             except LoadBalancerProbeError as error:
                 if probe.required:
                     raise
                 # With what couldn't be put back, if anything.
                 problem = "\n".join([str(error), *getattr(error, "__notes__", ())])
-                report = self._install(host, scope, ProbeReport(_known_device(probe, host, node), problem=problem))
+                device = _known_device(probe, host, node)
+                report = self._install(host, scope, run, ProbeReport(device, problem=problem))
             if is_installed(host, PROBE):
-                start_oneshot(host, PROBE)
-        return report
+                start_oneshot(host, PROBE, run)
+        return attrs.evolve(report, boot=run.changes.of_boot)
 
     def _carry_out(self, host: Host, node: ProbeNode, scope: CancelScope) -> ProbeReport:
         probe = self.config.load_balancer_probe
 
         def look(told: Evidence | None) -> tuple[ProbeReport, str | None]:
-            plan, is_new = _plan_now(probe, host, node, told), False
+            plan, installed = _plan_now(probe, host, node, told), Changes()
             if plan.device is not None and plan.rules_after is not None:
                 with all_or_nothing(scope) as undo:
                     # Not under the lock: the gate of a starting machine waits for that.
-                    is_new = self._install_part(host, plan.device, undo)
+                    installed = self._install_part(host, plan.device, undo)
                     with locked(host.layout.lock, scope), all_or_nothing(scope) as own:
                         plan = _read_again(plan, node)
                         _apply(plan, node, scope, own)
                         _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
-            return ProbeReport(**attrs.asdict(plan, recurse=False), files_changed=is_new), plan.missing
+            return _report(plan, installed), plan.missing
 
         told = _told(probe, node, scope)
         report, missing = look_until(host.routes, scope, probe.wait_seconds, lambda: look(told))
@@ -220,14 +224,16 @@ class ConfigureLoadBalancerProbe:
             )
         return report
 
-    def _install(self, host: Host, scope: CancelScope, report: ProbeReport) -> ProbeReport:
+    def _install(self, host: Host, scope: CancelScope, run: Run, report: ProbeReport) -> ProbeReport:
         """Only what stays for the next boot, which may go better."""
         if report.device is None:
             return report
         with all_or_nothing(scope) as undo:
-            return attrs.evolve(report, files_changed=self._install_part(host, report.device, undo))
+            installed = self._install_part(host, report.device, undo)
+        run.changes |= installed
+        return attrs.evolve(report, boot=installed)
 
-    def _install_part(self, host: Host, device: str, undo: Undo) -> bool:
+    def _install_part(self, host: Host, device: str, undo: Undo) -> Changes:
         part = probe_part(device, host.layout, required=self.config.load_balancer_probe.required)
         return install_part(host, self.config.consumer, part, undo)
 
@@ -271,6 +277,10 @@ def _see_way(node: ProbeNode, pin: Pin) -> None:
     )
 
 
+def _report(plan: ProbePlan, boot: Changes) -> ProbeReport:
+    return ProbeReport(**attrs.asdict(plan, recurse=False) | {"boot": boot})
+
+
 # --- and back ----------------------------------------------------------------------------------------------------
 
 
@@ -300,8 +310,8 @@ class RemoveLoadBalancerProbe:
             UnitError: systemd refuses; likewise.
         """
         host = self.host or Host()
-        with alone(host, scope, is_wanting=False):
-            return _remove(host, self.node, scope, is_asked_for=True)
+        with alone(host, scope, is_wanting=False) as run:
+            return _remove(host, self.node, scope, run, is_asked_for=True)
 
 
 def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> ProbePlan:
@@ -329,16 +339,16 @@ def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> 
     return attrs.evolve(plan, rules_before=before, pins=pins, problem=problem)
 
 
-def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
+def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, run: Run, *, is_asked_for: bool) -> ProbeReport:
     # Where the kernel refuses, the files are as before too.
     plan = _take_back(host, node, scope, is_asked_for=is_asked_for)
     if plan.is_empty and not is_installed(host, PROBE):
         return ProbeReport(skipped_because=plan.skipped_because)
-    is_new = bool(remove_parts(host, scope, PROBE))
+    run.changes |= plan.pins.changes
+    remove_parts(host, scope, run, PROBE)
     # A script or a flush may have given the rules back meanwhile; now nobody does it any more.
     _take_back(host, node, scope, is_asked_for=True)
-    done = attrs.evolve(plan, skipped_because=None)
-    return ProbeReport(**attrs.asdict(done, recurse=False), files_changed=is_new)
+    return _report(attrs.evolve(plan, skipped_because=None), run.changes.of_boot)
 
 
 def _take_back(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbePlan:

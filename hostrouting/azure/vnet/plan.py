@@ -75,7 +75,7 @@ class AzureVnetPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
-        return _to_json(self, remove=self.remove, keep=self.keep)
+        return _to_json(self, self.remove, self.keep)
 
 
 @attrs.frozen
@@ -96,12 +96,20 @@ class AzureVnetReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""
-        return _to_json(self, removed=self.removed, kept=self.kept)
+        return _to_json(self, self.removed, self.kept)
 
 
-def _to_json(about: AzureVnetPlan | AzureVnetReport, **items: tuple[Item, ...]) -> dict[str, Any]:
-    listed = {word: [item.to_json() for item in of_word] for word, of_word in items.items()}
-    return {"schema": 1, **listed, "otherRules": about.other_rules, "notes": list(about.notes)}
+def _to_json(
+    about: AzureVnetPlan | AzureVnetReport, removed: tuple[Item, ...], kept: tuple[Item, ...]
+) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "changed": bool(removed),
+        "removed": [item.to_json() for item in removed],
+        "kept": [item.to_json() for item in kept],
+        "otherRules": about.other_rules,
+        "notes": list(about.notes),
+    }
 
 
 def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetPlan:

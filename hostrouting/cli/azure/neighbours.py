@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.examination import Examination
     from hostrouting.boot.host import Host
     from hostrouting.cli.preview import NextStart
+    from phases import CancelScope
 
 
 def say_what_is_asked_for(document: dict[str, Any]) -> None:
@@ -68,11 +69,22 @@ def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -
     return examinations(load_networking(options, host, quietly=True) if has_config else None)
 
 
-def remove(options: argparse.Namespace, host: Host) -> None:
-    """Take back what was installed for probes, if anything, and say so."""
+def remove_all(host: Host, scope: CancelScope) -> tuple[str, dict[str, Any]]:
+    """Take back all that was installed, for probes too; what was removed, for people and for programs."""
     from hostrouting.azure.probe.ruleset import PROBE
+    from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
+    from hostrouting.boot.files import alone
     from hostrouting.boot.installation import is_installed
-    from hostrouting.cli.azure import probe
+    from hostrouting.cli.azure.probe import report_text
+    from hostrouting.cli.changes import routes_text
+    from hostrouting.tasks.configure import RemoveHostRouting
+    from phases import run_child
 
-    if is_installed(host, PROBE):
-        probe.remove(options, host)
+    with alone(host, scope, is_wanting=False):  # so that a failure tells all that was removed before it
+        probe = run_child(RemoveLoadBalancerProbe(host=host), scope) if is_installed(host, PROBE) else None
+        routes = run_child(RemoveHostRouting(host=host), scope)
+    if probe is None:
+        return routes_text(routes), routes.to_json()
+    text = "\n".join([report_text(probe), *([routes_text(routes)] if routes.changes else [])])
+    document = attrs.evolve(routes, changes=probe.changes | routes.changes).to_json()
+    return text, document | {"changed": probe.changed or bool(routes.changes), "loadBalancerProbe": probe.to_json()}

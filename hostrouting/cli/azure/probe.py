@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 import phases
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.azure.probe.tasks import (
@@ -15,15 +17,15 @@ from hostrouting.azure.probe.tasks import (
 from hostrouting.boot.host import Host
 from hostrouting.boot.parts import FileChange
 from hostrouting.cli.azure import load_networking
-from hostrouting.cli.changes import boot_lines, diff_lines
-from hostrouting.cli.output import bad, dim, good, say
+from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines, diff_lines
+from hostrouting.cli.output import bad, dim, good
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     import argparse
 
-    from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
+    from hostrouting.azure.probe.plan import ProbePlan, ProbeReport
     from hostrouting.boot.parts import BootPlan
 
 
@@ -57,7 +59,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))
     boot = plan_next_boot(config, host, plan)
     text = plan_text(plan, boot, wait_seconds=config.load_balancer_probe.wait_seconds)
-    say_as_asked(options, {"schema": 1, **plan.to_json(), "boot": boot.to_json()}, text)
+    say_as_asked(options, attrs.evolve(plan, boot=boot.changes).to_json(), text)
     is_waiting = plan.missing is not None and plan.skipped_because is None
     return 0 if plan.is_empty and boot.is_empty and not is_waiting else EXIT_PLAN_CHANGES
 
@@ -67,8 +69,8 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 
     Rules, route, files and units. Needs no config. hostrouting remove does it too, with everything else.
     """
-    del options
-    say(report_text(run_task(RemoveLoadBalancerProbe(host=host))))
+    result = run_task(RemoveLoadBalancerProbe(host=host))
+    say_as_asked(options, result.to_json(), report_text(result))
     return 0
 
 
@@ -88,9 +90,11 @@ def plan_text(plan: ProbePlan, boot: BootPlan, *, wait_seconds: int) -> str:
         lines += diff_lines(FileChange(_TABLE, plan.rules_before, plan.rules_after))
     elif plan.rules_after is not None:
         lines.append(dim(f"= {_TABLE}"))
-    lines += _pin_lines(plan.pins, "+", "-", "=") + boot_lines(boot)
+    lines += [good(f"+ {clean(str(pin))}") for pin in plan.pins.add]
+    lines += [bad(f"- {clean(str(pin))}") for pin in plan.pins.remove]
+    lines += [dim(f"= {clean(str(pin))}") for pin in plan.pins.unchanged] + boot_lines(boot)
     if plan.is_empty and plan.missing is None and boot.is_empty:
-        lines.append("nothing to change")
+        lines.append(NOTHING)
     return "\n".join(lines)
 
 
@@ -101,11 +105,9 @@ def report_text(report: ProbeReport) -> str:
         lines += [bad(f"problem: {clean(line)}") for line in report.problem.splitlines()]
     if report.has_new_rules:
         lines.append(good(f"{_TABLE}: {'loaded' if report.device else 'removed'}"))
-    lines += _pin_lines(report.pins, "pinned", "unpinned", "unchanged")
-    if report.files_changed:
-        lines.append(good(f"for the next boot: {'installed' if report.device else 'removed'}"))
+    lines += changes_lines(report.changes) + [dim(f"unchanged {clean(str(pin))}") for pin in report.pins.unchanged]
     if not report.changed and report.problem is None:
-        lines.append("nothing to change")
+        lines.append(NOTHING)
     return "\n".join(lines)
 
 
@@ -120,9 +122,3 @@ def _fate(plan: ProbePlan) -> str:
     if plan.rules_before is None:
         return "new"
     return "changed" if plan.rules_after is not None else "removed"
-
-
-def _pin_lines(pins: PinPlan, add: str, remove: str, unchanged: str) -> list[str]:
-    width = max(map(len, (add, remove, unchanged)))
-    fates = ((good, add, pins.add), (bad, remove, pins.remove), (dim, unchanged, pins.unchanged))
-    return [paint(f"{word:{width}} {clean(str(pin))}") for paint, word, some in fates for pin in some]

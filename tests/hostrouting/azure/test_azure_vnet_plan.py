@@ -267,12 +267,12 @@ def test_a_plan_is_json() -> None:
     assert json.loads(json.dumps(document)) == document
     assert document["schema"] == 1
     assert document["notes"] == ["legacy"]
-    assert document["remove"][0] == {
+    assert document["removed"][0] == {
         "kind": "rule",
         "object": arp_reply(GONE),
         "reason": "no pod here has this MAC any more",
     }
-    assert [item["object"] for item in document["remove"] if item["kind"] != "rule"] == [
+    assert [item["object"] for item in document["removed"] if item["kind"] != "rule"] == [
         f"{GONE} dev azure0 lladdr {GONE_MAC} PERMANENT"
     ]
 

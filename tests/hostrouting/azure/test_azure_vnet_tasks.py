@@ -269,7 +269,7 @@ def test_a_report_is_json_and_text(host: Host, node: WatchedNode) -> None:
     report = clean(host, node)
     document = report.to_json()
     assert json.loads(json.dumps(document)) == document
-    assert set(document) == {"schema", "removed", "kept", "otherRules", "notes"}
+    assert set(document) == {"schema", "changed", "removed", "kept", "otherRules", "notes"}
     assert document["notes"] == ["legacy"]
     text = report_text(report)
     assert text.count("  - ") == 4

@@ -24,6 +24,7 @@ from hostrouting.azure.probe.tasks import (
 )
 from hostrouting.boot.files import locked
 from hostrouting.boot.manifest import Manifest
+from hostrouting.model.changes import Change
 from hostrouting.model.errors import FileError
 from hostrouting.model.routes import NextHop
 from hostrouting.testing import FakeKernel, FakeProbeNode, FakeSystemd
@@ -121,7 +122,7 @@ def world(tmp_path: Path) -> World:
 
 def test_the_first_run_loads_pins_and_installs_and_the_second_touches_nothing(world: World) -> None:
     first = world.configure()
-    assert (first.changed, first.has_new_rules, first.files_changed, first.pins.add) == (True, True, True, (PINNED,))
+    assert (first.changed, first.has_new_rules, bool(first.boot), first.pins.add) == (True, True, True, (PINNED,))
     assert (first.device, first.evidence, first.problem) == ("eth0", "eth0 has fd00::4", None)
     assert world.node.tables == {TABLE: rules("eth0")}
     assert world.node.pin_list == [PINNED]
@@ -522,12 +523,12 @@ def test_a_plan_names_what_is_installed_for_the_next_boot(world: World) -> None:
     assert boot(config(enabled=False)).is_empty
     coming = boot(config())
     assert "/etc/aks-flex-node/load-balancer-probe.nft" in {change.path for change in coming.files}
-    assert coming.enable == ("load-balancer-probe.service",)
+    assert coming.units == (Change("load-balancer-probe.service", "enabled"),)
     world.configure()
     assert boot(config()).is_empty
     assert not boot(config(required=True)).is_empty
     going = boot(config(enabled=False))
-    assert going.disable == ("load-balancer-probe.service",)
+    assert going.units == (Change("load-balancer-probe.service", "disabled"),)
     assert all(change.after is None for change in going.files)
 
 
@@ -553,7 +554,7 @@ def test_an_image_gets_files_and_its_kernel_is_not_asked(tmp_path: Path) -> None
     assert world.is_installed
     assert not (tmp_path / "run").exists()
     assert not ConfigureLoadBalancerProbe(asked, host=image).do(CancelScope()).changed
-    assert RemoveLoadBalancerProbe(host=image).do(CancelScope()).files_changed
+    assert RemoveLoadBalancerProbe(host=image).do(CancelScope()).boot.files
     assert not world.is_installed
 
 
@@ -567,4 +568,5 @@ def test_reports_and_plans_are_json(world: World) -> None:
     assert world.plan().to_json()["rules"]["differ"] is True
     document = world.configure().to_json()
     assert document["schema"] == 1
-    assert document["pins"] == {"add": [str(PINNED)], "remove": [], "unchanged": []}
+    assert document["routes"] == [{"route": str(PINNED), "change": "added"}]
+    assert {"path": "/etc/aks-flex-node/load-balancer-probe.sh", "change": "added"} in document["files"]

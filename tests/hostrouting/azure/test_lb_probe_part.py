@@ -13,10 +13,12 @@ from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.config import HostNetworking, Ipv6Detection
 from hostrouting.azure.probe.part import FLUSHERS, installed_config, probe_part
 from hostrouting.azure.probe.ruleset import PROBE
+from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
 from hostrouting.boot.parts import FileChange, plan_boot, plan_part
+from hostrouting.model.changes import Change
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope, all_or_nothing
 
@@ -75,7 +77,7 @@ def tree(layout: Layout, *, manifest: bool = True) -> dict[str, object]:
 def install(host: Host, part: Part, consumer: str = TEMPLATE) -> bool:
     scope = CancelScope()
     with all_or_nothing(scope) as undo:
-        return install_part(host, consumer, part, undo)
+        return bool(install_part(host, consumer, part, undo))
 
 
 def apply(host: Host, wanted: Config | None = None) -> None:
@@ -166,16 +168,19 @@ def test_the_manifest_tells_what_it_was_rendered_from(host: Host, layout: Layout
     assert (probe.enabled, probe.devices, probe.required) == (True, ("azure0",), required)
     assert probe.ipv6_detection is Ipv6Detection.ALWAYS
     assert installed.consumer == "kubelet.service"
-    remove_parts(host, phases.CancelScope(), PROBE)
+    remove_parts(host, phases.CancelScope(), Run(), PROBE)
     assert installed_config(Manifest.load(layout)) == HostNetworking(consumer="kubelet.service")
 
 
 def test_taken_back_the_tree_is_as_it_was(host: Host, layout: Layout, part: Part) -> None:
     before = tree(layout)
     install(host, part)
-    removed = remove_parts(host, phases.CancelScope(), PROBE)
+    run = Run()
+    remove_parts(host, phases.CancelScope(), run, PROBE)
     gate = [layout.gate_list, layout.gate(TEMPLATE), layout.gate_script]
-    assert {*removed} == {*map(layout.relative, (*gate, *(file.path for file in part.files)))}
+    gone = (layout.manifest, *gate, *(file.path for file in part.files))
+    assert {*run.changes.files} == {Change(layout.relative(path), "removed") for path in gone}
+    assert run.changes.units == (Change(UNIT, "disabled"),)
     assert tree(layout) == before
 
 
@@ -196,7 +201,7 @@ def test_it_is_out_of_the_gate_before_its_unit_and_its_files_go(
             super().disable(unit)
 
     on = Host(routes=host.routes, units=Watching(layout, running=[MACHINE]), layout=layout)
-    remove_parts(on, phases.CancelScope(), PROBE)
+    remove_parts(on, phases.CancelScope(), Run(), PROBE)
     assert order == ["disable False True", "reload [False, False, False] True True"]
 
 
@@ -230,7 +235,7 @@ def test_it_comes_changes_and_goes_beside_host_routing(host: Host, layout: Layou
     assert steps(layout) == [*BOTH_STEPS, PROBE_STEP]
     install(host, probe_part("eth1", layout, required=False))
     assert steps(layout) == [*BOTH_STEPS, "load-balancer-probe.sh forgiven"]
-    remove_parts(host, phases.CancelScope(), PROBE)
+    remove_parts(host, phases.CancelScope(), Run(), PROBE)
     assert tree(layout, manifest=False) == alone
 
 
@@ -283,12 +288,15 @@ def test_the_plan_of_host_routing_is_empty_beside_it(host: Host, layout: Layout,
     apply(host)
     assert plan_boot(config(), host).is_empty
     taken_back = plan_boot(NOTHING, host)
-    assert taken_back.disable == ("static-routes.service", "check-route-overlap.service")
-    (kept,) = [change for change in taken_back.files if change.after is not None]
-    assert kept.path == layout.relative(layout.gate_list)
+    assert taken_back.units == (
+        Change("static-routes.service", "disabled"),
+        Change("check-route-overlap.service", "disabled"),
+    )
+    manifest, kept = [change for change in taken_back.files if change.after is not None]
+    assert (manifest.path, kept.path) == (layout.relative(layout.manifest), layout.relative(layout.gate_list))
     assert not any("load-balancer" in change.path or "nftables" in change.path for change in taken_back.files)
     apply(host, NOTHING)
-    assert layout.gate_list.read_text() == kept.after
+    assert (layout.manifest.read_text(), layout.gate_list.read_text()) == (manifest.after, kept.after)
 
 
 def test_the_plan_says_how_the_whole_gate_moves(host: Host, layout: Layout, part: Part) -> None:
@@ -300,15 +308,13 @@ def test_the_plan_says_how_the_whole_gate_moves(host: Host, layout: Layout, part
 
 
 def changes(before: dict[str, object], after: dict[str, object]) -> set[tuple[str, object]]:
-    """Which files have which text afterwards, but for the manifest and links."""
+    """Which files have which text afterwards, but for links."""
 
     def text(value: object) -> object:
         return value[0] if isinstance(value, tuple) else None
 
     return {
-        (name, text(after.get(name)))
-        for name in {*before, *after}
-        if text(before.get(name)) != text(after.get(name)) and not name.endswith("installed.json")
+        (name, text(after.get(name))) for name in {*before, *after} if text(before.get(name)) != text(after.get(name))
     }
 
 
@@ -326,14 +332,14 @@ def test_the_plan_of_the_part_alone_is_what_is_done(
     before = tree(layout)
     plan = plan_part(host, consumer, part, PROBE)
     assert tree(layout) == before
-    assert (plan.enable, plan.disable) == ((UNIT,), ())
+    assert plan.units == (Change(UNIT, "enabled"),)
     install(host, part, consumer)
     assert told(plan.files) == changes(before, tree(layout))
     assert plan_part(host, consumer, part, PROBE).is_empty
 
     there = tree(layout)
     plan = plan_part(host, consumer, None, PROBE)
-    assert (plan.enable, plan.disable) == ((), (UNIT,))
-    remove_parts(host, phases.CancelScope(), PROBE)
+    assert plan.units == (Change(UNIT, "disabled"),)
+    remove_parts(host, phases.CancelScope(), Run(), PROBE)
     assert told(plan.files) == changes(there, tree(layout))
     assert plan_part(host, consumer, None, PROBE).is_empty

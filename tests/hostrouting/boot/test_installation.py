@@ -29,6 +29,7 @@ from hostrouting.boot.files import locked
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import plan_boot
+from hostrouting.model.changes import Change
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -514,24 +515,30 @@ def test_a_manifest_can_not_make_us_remove_somebody_elses_folder(host: Host, lay
 # --- plan and images -----------------------------------------------------------------------------------------------
 
 
+def units_all(fate: str) -> tuple[Change, ...]:
+    return tuple(Change(unit, fate) for unit in ("static-routes.service", "check-route-overlap.service"))
+
+
 def test_plan_says_what_apply_does_and_nothing_afterwards(host: Host, layout: Layout) -> None:
     before = tree(layout)
     plan = plan_boot(config(), host)
     assert tree(layout) == before
-    assert {change.path for change in plan.files} | {"/etc/aks-flex-node/hostrouting.installed.json"} == {
+    assert {change.path for change in plan.files} == {
         f"/{path.relative_to(layout.root)}"
         for path in [*write_steps(layout), layout.script("check-route-overlap"), layout.unit("check-route-overlap")]
     }
-    assert plan.enable == ("static-routes.service", "check-route-overlap.service")
+    assert plan.units == units_all("enabled")
     apply(host)
     assert plan_boot(config(), host).is_empty
     host.units.disable("static-routes.service")
-    assert plan_boot(config(), host).enable == ("static-routes.service",)
+    assert plan_boot(config(), host).units == (Change("static-routes.service", "enabled"),)
     host.units.enable("static-routes.service")
     taken_back = plan_boot(NOTHING, host)
     assert all(change.after is None for change in taken_back.files)
-    assert len(taken_back.files) == 8
-    assert taken_back.disable == ("static-routes.service", "check-route-overlap.service")
+    assert {layout.of(change.path) for change in taken_back.files} == {
+        *(path for path in layout.root.rglob("*") if path.is_file() and path not in (layout.lock, layout.run_lock))
+    }
+    assert taken_back.units == units_all("disabled")
 
 
 @pytest.fixture
@@ -595,7 +602,7 @@ def test_an_image_gets_files_and_enablement_and_no_run(image_root: Path) -> None
     before = tree(Layout(root))
     image = Host.image(root)
     routes, overlap = phases.run(Configure(config(), host=image))
-    assert routes.changes.is_empty
+    assert (routes.plan.is_empty, bool(routes.changes.files)) == (True, True)
     assert (overlap.verdict, overlap.findings) == ("unknown", ())
     assert image.layout.enablement("static-routes").is_symlink()
     assert image.layout.gate("systemd-nspawn@.service").exists()

@@ -292,7 +292,9 @@ def test_a_bad_or_missing_config_is_78(run: Run, tmp_path: Path, content: str | 
     "words",
     [
         ["--format", "yaml"],
-        ["--output", "json"],
+        ["--output", "yaml"],
+        ["--in-place", "--cidr", EXPECTED],
+        ["--in-place", "--format", "ip"],
         ["--cidr", "10.0.0.0"],
         ["--cidr"],
         ["a", "b"],
@@ -308,7 +310,7 @@ def test_wrong_usage_is_64(run: Run, words: list[str]) -> None:
 def test_its_help_teaches(run: Run) -> None:
     code, out, _ = run("fix", "--help")
     assert code == 0
-    assert "hostrouting fix config.json > mended.json && hostrouting apply mended.json" in out
+    assert "hostrouting fix --in-place config.json && hostrouting apply config.json" in out
 
 
 # --- nameservers, and recorded hosts -----------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_apply_does_what_plan_said_and_then_there_is_nothing_left(run: Any, prob
     code, out, _ = run("lb-probe apply CONFIG")
     assert code == 0
     assert f"nftables table ip6 {TABLE}: loaded" in out
-    assert "for the next boot: installed" in out
+    assert "added     /etc/systemd/system/load-balancer-probe.service" in out
     assert TABLE in probe.tables
     assert run("lb-probe plan CONFIG")[0] == 0
     assert "nothing to change" in run("lb-probe apply CONFIG")[1]
@@ -97,7 +97,7 @@ def test_apply_does_what_plan_said_and_then_there_is_nothing_left(run: Any, prob
 def test_json_is_one_document(run: Any) -> None:
     plan = json.loads(run("lb-probe plan CONFIG --output json")[1])
     assert (plan["schema"], plan["device"], plan["rules"]["differ"]) == (1, "eth0", True)
-    assert plan["boot"]["enable"] == ["load-balancer-probe.service"]
+    assert {"unit": "load-balancer-probe.service", "change": "enabled"} in plan["units"]
     report = json.loads(run("lb-probe apply CONFIG --output json")[1])
     assert (report["schema"], report["changed"], report["problem"]) == (1, True, None)
 
@@ -110,7 +110,7 @@ def test_it_is_taken_back_by_its_own_word_and_with_everything_else(
     code, out, _ = run(word)
     assert code == 0
     assert f"nftables table ip6 {TABLE}: removed" in out
-    assert "for the next boot: removed" in out
+    assert "removed   /etc/systemd/system/load-balancer-probe.service" in out
     assert not probe.tables
     assert not host.layout.manifest.exists()
 
@@ -198,7 +198,7 @@ def test_clean_removes_it_and_a_second_run_finds_nothing(run: Any, bridge: FakeB
 def test_its_json_is_one_document(run: Any) -> None:
     plan = json.loads(run("azure-vnet plan CONFIG --output json")[1])
     assert plan["schema"] == 1
-    assert [(one["kind"], one["object"]) for one in plan["remove"]] == [("rule", DNAT)]
+    assert [(one["kind"], one["object"]) for one in plan["removed"]] == [("rule", DNAT)]
     report = json.loads(run("azure-vnet clean CONFIG --output json")[1])
     assert (report["schema"], len(report["removed"])) == (1, 1)
 

@@ -9,6 +9,7 @@ from hostrouting.azure.probe.port import Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE
 from hostrouting.boot.parts import BootPlan, FileChange
 from hostrouting.cli.azure.probe import plan_text, report_text
+from hostrouting.model.changes import Change, Changes
 
 OURS = Pin(PROBE_SOURCE, "eth0", 217, 1)
 OLD = Pin(PROBE_SOURCE, "eth1", 217, 1)
@@ -26,7 +27,7 @@ def test_a_plan_shows_devices_rules_routes_and_files() -> None:
         rules_after="a\nc\n",
         pins=PinPlan(add=(OURS,), remove=(OLD,)),
     )
-    boot = BootPlan((FileChange("/etc/x", None, "y\n"),), enable=("load-balancer-probe.service",))
+    boot = BootPlan((FileChange("/etc/x", None, "y\n"),), (Change("load-balancer-probe.service", "enabled"),))
     assert plain(plan_text(plan, boot, wait_seconds=5)).splitlines() == [
         "probes come in by: eth0  (eth0 has fd00::4)",
         "nftables table ip6 azure_slb_probe: changed",
@@ -73,14 +74,14 @@ def test_a_plan_says_what_would_be_waited_for_or_why_nothing_is_done() -> None:
 def test_a_report_shows_what_was_done() -> None:
     report = ProbeReport(
         "eth0", "eth0 has fd00::4", rules_after="a\n", pins=PinPlan(add=(OURS,), remove=(OLD,)),
-        files_changed=True,
+        boot=Changes(files=(Change("/etc/x", "added"),)),
     )  # fmt: skip
     assert plain(report_text(report)).splitlines() == [
         "probes come in by: eth0  (eth0 has fd00::4)",
         "nftables table ip6 azure_slb_probe: loaded",
-        f"pinned    {OURS}",
-        f"unpinned  {OLD}",
-        "for the next boot: installed",
+        f"added     {OURS}",
+        f"removed   {OLD}",
+        "added     /etc/x",
     ]
     assert plain(report_text(ProbeReport(skipped_because="no IPv6"))) == "skipped: no IPv6\nnothing to change"
 

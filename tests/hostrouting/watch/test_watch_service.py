@@ -19,6 +19,7 @@ from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, Remo
 from hostrouting.boot import files
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import plan_boot, watch_part
+from hostrouting.model.changes import Change
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
@@ -248,13 +249,13 @@ def test_another_textfile_takes_the_old_one_away(host: Host, layout: Layout) -> 
 def test_plan_names_what_would_be_installed_and_taken_back(host: Host) -> None:
     apply(host, UNWATCHED)
     plan = plan_boot(WATCHED, host)
-    assert plan.enable == (UNIT,)
+    assert plan.units == (Change(UNIT, "enabled"), Change(UNIT, "restarted"))
     assert [change.path for change in plan.files if change.before is None] == [
         "/etc/systemd/system/hostrouting-watch.service",
     ]
     apply(host, WATCHED)
     assert plan_boot(WATCHED, host).is_empty
-    assert plan_boot(UNWATCHED, host).disable == (UNIT,)
+    assert plan_boot(UNWATCHED, host).units == (Change(UNIT, "stopped"), Change(UNIT, "disabled"))
 
 
 @pytest.mark.parametrize("path", ["", '/opt/a"b/python', "/opt/it's/python", "/opt/a\\b/python", "/opt/a\nb/python"])

@@ -1,0 +1,88 @@
+"""A config's file with more static routes: all that isn't of host routing stays as it is written, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hostrouting.boot import files
+from hostrouting.config.routing import SECTION
+from hostrouting.model.changes import Change, Changes
+from hostrouting.model.errors import FileError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from hostrouting.config.routing import StaticRoute
+
+
+def mended(
+    path: str | os.PathLike[str],
+    document: dict[str, Any] | None,
+    entries: Sequence[StaticRoute],
+    *,
+    is_in_place: bool,
+) -> tuple[dict[str, Any], Changes]:
+    """A config with some more static routes.
+
+    Args:
+        path: of the config.
+        document: what it held when it was judged; None: there is none, and these routes are all.
+        entries: the routes.
+        is_in_place: whether it is written, unless there are none.
+
+    Returns:
+        The document, and what was changed.
+
+    Raises:
+        FileError: it can't be read or written, or somebody has changed it meanwhile.
+    """
+    text = "{}" if document is None else files.read_text(Path(path)) or ""
+    section = (document or {}).get(SECTION) or {}
+    try:
+        is_same = (json.loads(text).get(SECTION) or {}) == section
+    except (ValueError, AttributeError):
+        is_same = False
+    if not is_same:
+        raise FileError(f"{path} was changed meanwhile, so what is proposed may not mend it; run again")
+    if entries or document is None:
+        routes = section.get("staticRoutes") or {}
+        more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
+        text = _with_value(text, SECTION, section | {"staticRoutes": routes | more})
+    changes = Changes()
+    if entries and is_in_place:
+        files.rewrite(Path(path), text)
+        changes = Changes(files=(Change(path, "replaced"),))
+    return json.loads(text), changes
+
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+def _with_value(text: str, key: str, value: object) -> str:
+    """The text of a JSON object with another value of one of its keys, or with one more."""
+    decode = json.JSONDecoder().raw_decode
+
+    def begin(at: int) -> int:
+        """Where the next word begins."""
+        space = _SPACE.match(text, at)
+        return at if space is None else space.end()
+
+    at = end = begin(0) + 1
+    while text[at := begin(at)] != "}":
+        name, at = decode(text, at)
+        at = begin(begin(at) + 1)
+        start, (_, end) = at, decode(text, at)
+        if name == key:
+            return text[:start] + _indented(value) + text[end:]
+        at = begin(end)
+        at += text[at] == ","
+    comma = "," if end > begin(0) + 1 else ""
+    return f"{text[:end]}{comma}\n  {json.dumps(key)}: {_indented(value)}\n{text[at:]}"
+
+
+def _indented(value: object) -> str:
+    return json.dumps(value, indent=2).replace("\n", "\n  ")

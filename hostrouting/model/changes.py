@@ -1,0 +1,76 @@
+"""What a run has changed, or would change: routes, files and units, each with what became of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import attrs
+
+
+class Change(NamedTuple):
+    """One thing that a run has changed, or would change.
+
+    Args:
+        what: a route, which is told as ip(8) prints it, the path of a file as the running system sees it, or a unit.
+        fate: what became of it: ``added``, ``replaced`` or ``removed``; of a unit ``enabled``, ``disabled``,
+            ``started``, ``restarted``, ``stopped`` or ``reloaded``.
+        was: the route that was replaced.
+    """
+
+    what: object
+    fate: str
+    was: object = None
+
+
+@attrs.frozen
+class Changes:
+    """What a run has changed, or would change; false if that is nothing.
+
+    What a run leaves anew each time isn't among it: its lock, and what a check has found.
+
+    Args:
+        routes: of the kernel's table.
+        files: scripts, units, drop-ins, links, the manifest.
+        units: those of systemd; what a reload alone brings isn't listed.
+    """
+
+    routes: tuple[Change, ...] = ()
+    files: tuple[Change, ...] = ()
+    units: tuple[Change, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.routes or self.files or self.units)
+
+    def __or__(self, later: Changes) -> Changes:
+        """What both have changed, one after the other."""
+        files = {change.what: change for change in self.files}
+        for change in later.files:
+            before = files.get(change.what)
+            if before is not None and before.fate == "removed":
+                change = Change(change.what, "replaced")
+            elif before is not None and change.fate == "replaced":
+                change = before
+            files[change.what] = change
+        units = tuple(dict.fromkeys((*self.units, *later.units)))
+        return Changes((*self.routes, *later.routes), tuple(files.values()), units)
+
+    @property
+    def of_boot(self) -> Changes:
+        """The same without routes."""
+        return Changes(files=self.files, units=self.units)
+
+    def to_json(self) -> dict[str, Any]:
+        """Whether anything is changed, and lists of what is."""
+        return {
+            "changed": bool(self),
+            "routes": _listed("route", self.routes),
+            "files": _listed("path", self.files),
+            "units": _listed("unit", self.units),
+        }
+
+
+def _listed(key: str, changes: tuple[Change, ...]) -> list[dict[str, str]]:
+    return [
+        {key: str(each.what), "change": each.fate} | ({} if each.was is None else {"was": str(each.was)})
+        for each in changes
+    ]
