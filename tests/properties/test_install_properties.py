@@ -32,13 +32,15 @@ from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN, list_text
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import plan_boot, plan_part
+from hostrouting.boot.parts import BootPlan, is_watched, plan_boot, plan_part
 from hostrouting.kernel.memory import FakeKernel
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import all_or_nothing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 PREFIXES = ["172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.9/32", "172.16.0.10/32",
@@ -156,19 +158,29 @@ class Probe:
 
 
 consumers = st.sampled_from(["systemd-nspawn@.service", "kubelet.service"])
-asked_of_routing = st.builds(
-    lambda has_routes, has_check, is_watched, consumer: Config(
+
+
+def asked_config(
+    has_routes: bool = False,
+    has_check: bool = False,
+    watch: Mapping[str, object] | None = None,
+    consumer: str = "systemd-nspawn@.service",
+) -> Config:
+    return Config(
         StaticRoutes(has_routes, [StaticRoute("172.16.1.0/24")] * has_routes),
         {"expectedCidrs": ["10.96.0.0/12"] * has_check},
         wait_seconds=0,
         consumer=consumer,
-        watch={"enabled": is_watched},
-    ),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-    consumers,
-)
+        watch=watch or {},
+    )
+
+
+watches = st.sampled_from([{}, {"enabled": True}, {"enabled": True, "textfile": "/var/lib/x.prom"}])
+asked_of_routing = st.builds(asked_config, st.booleans(), st.booleans(), watches, consumers)
+BOTH = asked_config(has_routes=True, has_check=True)
+ROUTES_ALONE, CHECK_ALONE = asked_config(has_routes=True), asked_config(has_check=True)
+WATCHED = attrs.evolve(BOTH, watch={"enabled": True, "textfile": "/var/lib/x.prom"})
+NOTHING = asked_config()
 asked_of_probe = st.builds(Probe, st.sampled_from([None, "eth0", "azure0"]), st.booleans(), consumers)
 
 
@@ -188,7 +200,7 @@ def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_
             consumer = ask(host, asked, parts) or consumer
             manifest = Manifest.load(layout)
             assert {name: part.is_blocking for name, part in manifest.parts.items()} == parts
-            assert is_planned_empty(host, asked)
+            assert planned_boot(host, asked).is_empty
             files = {path for path in all_below(layout) - before if not path.is_dir()}
             assert files == ({layout.manifest, *manifest.files(layout)} if parts else set())
             if manifest.has_gate:
@@ -200,10 +212,79 @@ def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_
         assert all_below(layout) == before
 
 
+@given(st.lists(st.one_of(asked_of_routing, asked_of_probe), min_size=1, max_size=5))
+@settings(max_examples=by_day(12, by_night=2500))
+@example([BOTH, attrs.evolve(BOTH, consumer="kubelet.service"), NOTHING])
+@example([ROUTES_ALONE, CHECK_ALONE, ROUTES_ALONE])
+@example([WATCHED, attrs.evolve(WATCHED, watch={"enabled": True, "textfile": "/var/lib/y.prom"}), BOTH])
+def test_what_a_plan_foresees_is_what_a_run_tells_and_what_became_of_files_and_units(
+    story: list[Config | Probe],
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        layout = Layout(root)
+        layout.units.mkdir(parents=True)
+        units = FakeSystemd(layout)
+        host = Host(routes=node([]), units=units, layout=layout)
+        for asked in story:
+            before, enabled, active, restarts = contents(layout), {*units.enabled}, {*units.active}, len(units.restarts)
+            planned = planned_boot(host, asked).changes
+            assert contents(layout) == before
+            told = carry_out(host, asked)
+            became = fates(before, contents(layout), {*layout.markers})
+            assert {layout.of(str(path)): fate for path, fate, _ in planned.files} == became
+            of_files = {layout.of(str(path)): fate for path, fate, _ in told.files}
+            # What a task has removed, and the next one has made again as it was.
+            assert {fate for path, fate in of_files.items() if path not in became} <= {"replaced"}
+            assert {path: fate for path, fate in of_files.items() if path in became} == became
+            assert sorted(told.units) == sorted(planned.units)
+            assert {*told.units} == {
+                *(Change(unit, "enabled") for unit in units.enabled - enabled),
+                *(Change(unit, "disabled") for unit in enabled - units.enabled),
+                *(Change(unit, "restarted") for unit in units.restarts[restarts:]),
+                *(Change(unit, "stopped") for unit in active - units.active),
+            }
+            if isinstance(asked, Config) and is_watched(asked) and asked.watch.textfile is not None:
+                layout.of(asked.watch.textfile).parent.mkdir(parents=True, exist_ok=True)
+                layout.of(asked.watch.textfile).touch()  # as the watcher does
+
+
+def contents(layout: Layout) -> dict[Path, object]:
+    """Every file but locks and what systemd enables, with its mode."""
+    paths = (path for path in layout.root.rglob("*") if path.is_file() and not path.is_symlink())
+    locks = (layout.lock, layout.run_lock)
+    return {path: (path.read_bytes(), path.stat().st_mode) for path in paths if path not in locks}
+
+
+def fates(before: dict[Path, object], after: dict[Path, object], found: set[Path]) -> dict[Path, str]:
+    """What became of each file; of what a check has found only that it is gone."""
+    became = dict.fromkeys(before.keys() - after.keys(), "removed")
+    became |= dict.fromkeys(after.keys() - before.keys() - found, "added")
+    return became | {path: "replaced" for path in before.keys() & after.keys() - found if before[path] != after[path]}
+
+
+def planned_boot(host: Host, asked: Config | Probe) -> BootPlan:
+    if isinstance(asked, Config):
+        return plan_boot(asked, host)
+    part = None if asked.device is None else probe_part(asked.device, host.layout, required=asked.required)
+    return plan_part(host, asked.consumer, part, PROBE)
+
+
+def carry_out(host: Host, asked: Config | Probe) -> Changes:
+    if isinstance(asked, Config):
+        return phases.run(Configure(asked, host=host))[0].changes
+    run = Run()
+    if asked.device is None:
+        remove_parts(host, phases.CancelScope(), run, PROBE)
+        return run.changes
+    with all_or_nothing(phases.CancelScope()) as undo:
+        part = probe_part(asked.device, host.layout, required=asked.required)
+        return install_part(host, asked.consumer, part, undo)
+
+
 def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
     """Have it done; what is installed then; the consumer, if it is named anew."""
+    carry_out(host, asked)
     if isinstance(asked, Config):
-        phases.run(Configure(asked, host=host))
         wanted = {
             ROUTES: bool(asked.static_routes.routes),
             CHECK: bool(asked.route_overlap.expected_cidrs),
@@ -216,20 +297,9 @@ def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
         return asked.consumer if any(wanted.values()) else ""
     parts.pop(PROBE, None)
     if asked.device is None:
-        remove_parts(host, phases.CancelScope(), Run(), PROBE)
         return ""
-    with all_or_nothing(phases.CancelScope()) as undo:
-        part = probe_part(asked.device, host.layout, required=asked.required)
-        install_part(host, asked.consumer, part, undo)
     parts[PROBE] = asked.required
     return asked.consumer
-
-
-def is_planned_empty(host: Host, asked: Config | Probe) -> bool:
-    if isinstance(asked, Config):
-        return plan_boot(asked, host).is_empty
-    part = None if asked.device is None else probe_part(asked.device, host.layout, required=asked.required)
-    return plan_part(host, asked.consumer, part, PROBE).is_empty
 
 
 def all_below(layout: Layout) -> set[Path]:
