@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -311,6 +312,118 @@ def test_its_help_teaches(run: Run) -> None:
     code, out, _ = run("fix", "--help")
     assert code == 0
     assert "hostrouting fix --in-place config.json && hostrouting apply config.json" in out
+
+
+# --- where CONFIG is ---------------------------------------------------------------------------------------------
+
+
+OWN = """{ "agent":{"z": 1e2,"a":[1.50, null,"ü"] },
+\t"hostRouting": {"waitSeconds": 0, "routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}  ,
+  "last":"\\u00fc hostRouting"}
+"""
+
+
+def test_in_place_all_that_is_not_ours_stays_byte_for_byte_and_apply_has_nothing_left_to_mend(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "given.json"
+    path.write_text(OWN)
+    code, out, err = run("fix", "--in-place", path)
+    assert (code, out) == (0, f"replaced  {path}\n")
+    assert err.startswith("mind: ")
+    text = path.read_text()
+    before, after = OWN.split('{"waitSeconds"')[0], OWN.split('["172.16.0.0/16"]}}')[1]
+    assert text.startswith(before)
+    assert text.endswith(after)
+    section = json.loads(text[len(before) : -len(after)])
+    assert section == json.loads(OWN)["hostRouting"] | {"staticRoutes": static(*HALVES)}
+    assert run("apply", "--routes-only", path)[0] == 0
+    assert run("fix", "--in-place", path)[:2] == (0, "nothing to change\n")
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["{}", '{"a": 1}', '{\n  "a": {"hostRouting": 1},\n  "b": 2\n}\n'])
+def test_a_config_without_our_key_gets_it_beside_its_others(run: Run, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "given.json"
+    path.write_text(text)
+    assert run("fix", "--in-place", path, "--cidr", EXPECTED)[0] == 0
+    assert json.loads(path.read_text()) == json.loads(text) | {"hostRouting": {"staticRoutes": static(*HALVES)}}
+    assert path.read_text().startswith(text.rstrip("}\n"))
+
+
+def test_in_place_keeps_mode_owner_and_the_link_that_leads_there(run: Run, written: Any, tmp_path: Path) -> None:
+    path, link = written(expecting(EXPECTED)), tmp_path / "link.json"
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 12, 34)
+    before = path.stat()
+    link.symlink_to("given.json")
+    assert run("fix", "--in-place", link)[0] == 0
+    after = path.stat()
+    assert link.is_symlink()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert after.st_ino != before.st_ino, "it is replaced as a whole"
+    assert "staticRoutes" in path.read_text()
+    assert sorted(each.name for each in tmp_path.glob("*.json")) == ["given.json", "link.json"]
+
+
+def test_in_place_without_a_name_is_the_default_config(run: Run, host: Host) -> None:
+    host.layout.config.parent.mkdir(parents=True)
+    host.layout.config.write_text(json.dumps(expecting(EXPECTED)))
+    assert run("fix", "--in-place")[0] == 0
+    assert Config.load(host.layout.config).static_routes.enabled
+
+
+def test_in_place_writes_nothing_where_nothing_is_proposed(run: Run, written: Any, kernel: FakeKernel) -> None:
+    path = written(expecting("10.96.0.0/12"))
+    before = path.read_text(), path.stat().st_ino
+    assert run("fix", "--in-place", path)[:2] == (0, "nothing to change\n")
+    without_default_route(kernel)
+    assert run("fix", "--in-place", path)[0] == 2
+    assert (path.read_text(), path.stat().st_ino) == before
+
+
+def test_what_somebody_changes_meanwhile_is_not_lost(
+    run: Run, written: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = written(expecting(EXPECTED))
+    theirs = json.dumps(expecting(EXPECTED, "10.96.0.0/12"))
+
+    def write_meanwhile(*_: object) -> bool:
+        path.write_text(theirs)
+        return False
+
+    monkeypatch.setattr("hostrouting.cli.checking._has_more_to_install", write_meanwhile)
+    code, out, err = run("fix", "--in-place", path)
+    assert (code, out) == (2, "")
+    assert "was changed meanwhile" in err
+    assert path.read_text() == theirs
+
+
+def test_what_is_only_printed_is_said_not_to_be_in_the_config(run: Run, written: Any) -> None:
+    path = written(expecting(EXPECTED))
+    assert f"{path} isn't changed; --in-place writes it there" in run("fix", path)[2]
+    assert "isn't changed" not in run("fix", "--in-place", path)[2]
+    assert "isn't changed" not in run("fix", path)[2]
+    assert "isn't changed" not in run("fix", "--cidr", EXPECTED)[2]
+
+
+def test_its_json_has_what_was_found_proposed_and_changed(run: Run, written: Any, kernel: FakeKernel) -> None:
+    path = written(expecting(EXPECTED))
+    mended = json.loads(run("fix", path)[1])
+    code, out, _ = run("fix", path, "--output", "json")
+    document = json.loads(out)
+    assert (code, document["host"], document["changed"], document["files"]) == (0, os.uname().nodename, False, [])
+    assert (document["overlap"]["verdict"], document["remedy"]["routes"]) == ("overlap", HALVES)
+    assert (document["format"], document["proposal"]) == ("config", mended)
+    done = json.loads(run("fix", path, "--output", "json", "--in-place")[1])
+    assert (done["changed"], done["files"]) == (True, [{"path": str(path), "change": "replaced"}])
+    assert json.loads(path.read_text()) == mended
+    as_ip = json.loads(run("fix", "--cidr", "172.16.9.0/24", "--output", "json", "--format", "ip")[1])
+    assert as_ip["proposal"] == run("fix", "--cidr", "172.16.9.0/24", "--format", "ip")[1].rstrip()
+    without_default_route(kernel)
+    code, out, _ = run("fix", written(expecting(EXPECTED)), "--output", "json")
+    assert (code, json.loads(out)["overlap"]["verdict"], json.loads(out)["proposal"]) == (2, "unknown", None)
 
 
 # --- nameservers, and recorded hosts -----------------------------------------------------------------------------

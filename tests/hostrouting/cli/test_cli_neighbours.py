@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostrouting import Host, Layout, cli
+from hostrouting import Host, Layout, UnitError, cli
 from hostrouting.azure import AzureVnetError, LinuxBridgeNode, LinuxProbeNode, examinations
 from hostrouting.azure.probe import tasks as probe_tasks
 from hostrouting.azure.probe.port import NodeAddress
@@ -113,6 +114,31 @@ def test_it_is_taken_back_by_its_own_word_and_with_everything_else(
     assert "removed   /etc/systemd/system/load-balancer-probe.service" in out
     assert not probe.tables
     assert not host.layout.manifest.exists()
+
+
+def test_the_json_of_a_removal_has_both_and_that_of_the_probe_too(run: Any, host: Host) -> None:
+    run("lb-probe apply CONFIG")
+    document = json.loads(run("remove --output json")[1])
+    pins = [{"route": f"{PIN} proto 217 metric 1", "change": "removed"}]
+    assert (document["changed"], document["routes"]) == (True, pins)
+    assert {"unit": "load-balancer-probe.service", "change": "disabled"} in document["units"]
+    assert (document["loadBalancerProbe"]["rules"]["differ"], document["loadBalancerProbe"]["routes"]) == (True, pins)
+    run("lb-probe apply CONFIG")
+    document = json.loads(run("lb-probe remove --output json")[1])
+    assert (document["host"], document["changed"], document["routes"]) == (os.uname().nodename, True, pins)
+    assert json.loads(run("lb-probe remove --output json")[1])["changed"] is False
+
+
+def test_what_was_removed_for_probes_is_told_if_the_rest_fails(run: Any, host: Host, monkeypatch: Any) -> None:
+    def refuse(*_: object) -> None:
+        raise UnitError("no")
+
+    run("lb-probe apply CONFIG")
+    monkeypatch.setattr("hostrouting.tasks.configure._remove_routes", refuse)
+    code, out, _ = run("remove --output json")
+    document = json.loads(out)
+    assert (code, document["error"], document["changed"]) == (1, "no", True)
+    assert {"path": "/etc/systemd/system/load-balancer-probe.service", "change": "removed"} in document["files"]
 
 
 def test_without_nft_it_is_reported_and_only_an_error_where_it_is_required(run: Any, probe: FakeProbeNode) -> None:

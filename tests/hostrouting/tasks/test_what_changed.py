@@ -1,0 +1,214 @@
+"""A run that fails half-way tells what it has changed and hasn't put back."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from shadowed import shadowed_kernel
+
+import phases
+from hostrouting import (
+    Change,
+    Changes,
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    ConfigureWatch,
+    FileError,
+    Host,
+    Layout,
+    RemoveHostRouting,
+    RouteError,
+    RouteOverlapError,
+    StaticRoute,
+    StaticRoutes,
+    UnitError,
+)
+from hostrouting.boot.parts import plan_boot
+from hostrouting.testing import FakeSystemd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = Config(
+    StaticRoutes(True, [StaticRoute("172.16.1.0/24")]),
+    {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+    wait_seconds=0,
+    watch={"enabled": True},
+)
+SHADOWED = attrs.evolve(CONFIG, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "mode": "STRICT"})
+LINE = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
+
+
+class Moody(FakeSystemd):
+    """Refuses a call for a unit."""
+
+    refused = ("", "")
+
+    def _see(self, *call: str) -> None:
+        if call == self.refused:
+            raise UnitError("`systemctl` failed: it is in a mood")
+
+    def enable(self, unit: str) -> None:
+        self._see("enable", unit)
+        super().enable(unit)
+
+    def disable(self, unit: str) -> None:
+        self._see("disable", unit)
+        super().disable(unit)
+
+    def restart(self, unit: str) -> None:
+        self._see("restart", unit)
+        super().restart(unit)
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Moody:
+    return Moody(Layout(tmp_path))
+
+
+@pytest.fixture
+def host(units: Moody, tmp_path: Path) -> Host:
+    layout = Layout(tmp_path)
+    layout.units.mkdir(parents=True)
+    return Host(routes=shadowed_kernel(), units=units, layout=layout)
+
+
+def named(changes: Changes) -> dict[str, list[str]]:
+    fates = {"files": changes.files, "units": changes.units, "routes": changes.routes}
+    return {kind: sorted(str(change.what) for change in of_kind) for kind, of_kind in fates.items()}
+
+
+def test_a_strict_failure_tells_what_was_installed_and_what_was_found(host: Host) -> None:
+    with pytest.raises(RouteOverlapError) as caught:
+        phases.run(Configure(SHADOWED, host=host))
+    told = named(caught.value.changes)
+    assert told["routes"] == [LINE]
+    assert {host.layout.of(path) for path in told["files"]} == {
+        path
+        for path in host.layout.root.rglob("*")
+        if path.is_file() and not path.is_symlink() and not path.is_relative_to(host.layout.run_dir)
+    }
+    assert [change.fate for change in caught.value.changes.units] == ["enabled", "enabled", "restarted", "enabled"]
+    assert caught.value.report.verdict == "overlap"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.findings) == (str(caught.value), caught.value.findings)
+
+
+def test_what_the_first_task_has_installed_is_told_if_the_second_fails(host: Host, units: Moody) -> None:
+    units.refused = ("enable", "hostrouting-watch.service")
+    with pytest.raises(UnitError) as caught:
+        phases.run(Configure(CONFIG, host=host))
+    told = named(caught.value.changes)
+    assert (told["routes"], told["units"]) == ([LINE], ["static-routes.service"])
+    assert "/etc/systemd/system/hostrouting-watch.service" not in told["files"]
+
+
+def test_what_was_put_back_is_not_told(host: Host, units: Moody) -> None:
+    units.refused = ("enable", "static-routes.service")
+    with pytest.raises(UnitError) as caught:
+        phases.run(Configure(CONFIG, host=host))
+    assert caught.value.changes == Changes()
+    refused = attrs.evolve(CONFIG, static_routes=StaticRoutes(True, [StaticRoute("172.16.0.0/16")]))
+    units.refused = ("", "")
+    with pytest.raises(RouteError) as refusal:
+        phases.run(Configure(refused, host=host))
+    assert refusal.value.changes == Changes()
+
+
+def test_what_can_not_be_undone_is_told(host: Host, units: Moody) -> None:
+    units.refused = ("restart", "hostrouting-watch.service")
+    with pytest.raises(UnitError) as caught:
+        phases.run(ConfigureWatch(CONFIG, host=host))
+    assert "/etc/systemd/system/hostrouting-watch.service" in named(caught.value.changes)["files"]
+    assert caught.value.changes.units == (Change("hostrouting-watch.service", "enabled"),)
+
+
+def test_a_removal_that_stops_half_way_tells_what_is_gone(host: Host, units: Moody) -> None:
+    phases.run(Configure(CONFIG, host=host))
+    before = {path for path in host.layout.root.rglob("*") if path.is_file()}
+    units.refused = ("disable", "static-routes.service")
+    with pytest.raises(UnitError) as caught:
+        phases.run(RemoveHostRouting(host=host))
+    gone = {path for path in before if not path.exists() and path.parent.suffix != ".wants"}
+    assert gone
+    assert {host.layout.of(path) for path in named(caught.value.changes)["files"]} == gone
+    assert named(caught.value.changes)["routes"] == []
+
+
+def test_a_run_that_is_cancelled_tells_what_it_has_changed_too(host: Host) -> None:
+    scope = phases.CancelScope()
+
+    class Cancelling(FakeSystemd):
+        def restart(self, unit: str) -> None:
+            super().restart(unit)
+            scope.cancel("SIGTERM")
+
+    on = Host(routes=host.routes, units=Cancelling(host.layout), layout=host.layout)
+    with pytest.raises(phases.Cancelled) as caught:
+        phases.run(Configure(CONFIG, host=on), scope=scope)
+    changes: Changes = caught.value.changes  # type: ignore[attr-defined]
+    assert changes.units[-1] == Change("hostrouting-watch.service", "restarted")
+    assert named(changes)["routes"] == [LINE]
+
+
+def test_a_task_alone_tells_its_own(host: Host) -> None:
+    routes = phases.run(ConfigureStaticRoutes(CONFIG, host=host))
+    watch = phases.run(ConfigureWatch(CONFIG, host=host))
+    assert "/etc/aks-flex-node/static-routes.sh" in named(routes.changes)["files"]
+    assert watch.units == (
+        Change("hostrouting-watch.service", "enabled"),
+        Change("hostrouting-watch.service", "restarted"),
+    )
+    assert "/etc/aks-flex-node/static-routes.sh" not in named(watch)["files"]
+    assert not phases.run(ConfigureWatch(CONFIG, host=host))
+    removed = phases.run(RemoveHostRouting(host=host)).to_json()
+    assert (removed["changed"], removed["routes"]) == (True, [{"route": LINE, "change": "removed"}])
+    assert {"path": "/etc/aks-flex-node/static-routes.sh", "change": "removed"} in removed["files"]
+    assert not phases.run(RemoveHostRouting(host=host)).to_json()["changed"]
+
+
+def test_the_references_links_are_told_and_foreseen(host: Host) -> None:
+    link = host.layout.units / "systemd-nspawn@kube1.service.requires/static-routes.service"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("../static-routes.service")
+    change = Change(host.layout.relative(link), "removed")
+    assert change in plan_boot(CONFIG, host).changes.files
+    assert change in phases.run(ConfigureStaticRoutes(CONFIG, host=host)).changes.files
+
+
+def test_a_reload_alone_is_told(host: Host) -> None:
+    """What a run that was killed before its reload has left to do."""
+    stale = FakeSystemd(host.layout, running=["systemd-nspawn@kube1.service"])
+    phases.run(ConfigureStaticRoutes(CONFIG, host=host))
+    on = Host(routes=host.routes, units=stale, layout=host.layout)
+    told = [phases.run(ConfigureStaticRoutes(CONFIG, host=on)).changes for _ in range(2)]
+    assert told == [Changes(units=(Change("systemd-nspawn@kube1.service", "reloaded"),)), Changes()]
+
+
+def test_a_oneshot_that_is_started_is_told(host: Host, units: Moody) -> None:
+    phases.run(ConfigureStaticRoutes(CONFIG, host=host))
+    units.active.add("network-online.target")
+    report = phases.run(ConfigureStaticRoutes(CONFIG, host=host))
+    assert report.changes == Changes(units=(Change("static-routes.service", "started"),))
+
+
+def test_markers_of_a_check_that_goes_are_told_and_those_of_one_that_stays_are_not(host: Host) -> None:
+    phases.run(Configure(CONFIG, host=host))
+    assert not phases.run(Configure(CONFIG, host=host))[0].changes
+    removed = phases.run(RemoveHostRouting(host=host))
+    assert {*map(host.layout.relative, host.layout.markers[::2])} <= {*named(removed.changes)["files"]}
+
+
+def test_a_file_that_can_not_be_removed_ends_it_with_what_is_gone(host: Host) -> None:
+    phases.run(Configure(CONFIG, host=host))
+    script = host.layout.script("static-routes")
+    script.unlink()
+    (script / "x").mkdir(parents=True)
+    with pytest.raises(FileError) as caught:
+        phases.run(RemoveHostRouting(host=host))
+    assert "/etc/aks-flex-node/gate.list" in named(caught.value.changes)["files"]
+    assert "/etc/aks-flex-node/static-routes.sh" not in named(caught.value.changes)["files"]
