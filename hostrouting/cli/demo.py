@@ -32,6 +32,7 @@ from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
+from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.configure import ConfigureStaticRoutes, RemoveHostRouting
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: i
 
     yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
     config = attrs.evolve(CONFIG, static_routes={"enabled": True, "routes": sick.remedy.routes})
-    yield _below(routes_text(phases.run(ConfigureStaticRoutes(config, host=host))))
+    yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
     yield _below(_answer(kernel, api_server))
 
     yield _heading("hostrouting check, again")
@@ -124,8 +125,8 @@ def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: i
     yield _below(overlap_text(after, width=width))
 
     yield _heading("hostrouting apply, again; then remove: the table is as it was")
-    yield _below(routes_text(phases.run(ConfigureStaticRoutes(config, host=host))))
-    yield _below(routes_text(phases.run(RemoveHostRouting(host=host))))
+    yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
+    yield _routes(phases.run(RemoveHostRouting(host=host)))
     if kernel.routes(Table.MAIN) != before:
         raise HostRoutingError("the table isn't what it was before; please report this")
     yield _below(f"{good('✓')} every route that was there before is untouched")
@@ -133,6 +134,11 @@ def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: i
 
 def _heading(text: str) -> str:
     return f"\n{head(text)}"
+
+
+def _routes(report: RoutesReport) -> str:
+    """What became of the routes; the files are in a folder that goes with the demo."""
+    return _below(routes_text(RoutesReport(report.plan, report.plan.changes)))
 
 
 def _below(text: str) -> str:
