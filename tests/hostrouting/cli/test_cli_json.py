@@ -8,10 +8,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from backends import FailingBackend
 from shadowed import shadowed_kernel
 
 from hostrouting import Host, Layout, UnitError, cli
-from hostrouting.testing import FailingBackend, FakeSystemd
+from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
