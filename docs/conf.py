@@ -1,5 +1,9 @@
 """How Sphinx builds the site and the man pages:  ./run docs."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from hostrouting import __version__
 
 project = "hostrouting"
@@ -14,8 +18,10 @@ smartquotes = False  # options begin with two hyphens
 html_theme = "furo"
 html_title = f"hostrouting {version}"
 html_show_sphinx = False
+html_copy_source = False
 
 autodoc_member_order = "alphabetical"
+maximum_signature_line_length = 70
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 python_use_unqualified_type_names = True
@@ -24,3 +30,13 @@ man_pages: list[tuple[str, str, str, list[str], int]] = [
     ("reference/commands", "hostrouting", "give a node's traffic the right interface, and prove it", [], 1),
     ("reference/config", "hostrouting-config", "the config file of hostrouting", [], 5),
 ]
+
+
+def setup(app: Any) -> None:
+    """Leave out the docstrings of modules: they are about the code."""
+
+    def without_modules(_app: Any, what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+        if what == "module":
+            lines.clear()
+
+    app.connect("autodoc-process-docstring", without_modules)

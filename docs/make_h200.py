@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "howto"
 TIME = datetime.datetime(2026, 11, 20, 9, 0, tzinfo=datetime.timezone.utc).timestamp()
-COLUMNS = 100
+COLUMNS = 84  # as wide as a block of the site
 
 INFINIBAND = [IPv4Interface(f"172.16.0.{10 + number}/16") for number in range(8)]
 DNS_SERVER = "172.16.1.53"
@@ -91,8 +91,8 @@ VARIANTS = (
         "equal",
         "The cluster's network is 172.16.0.0/16",
         """\
-Nothing can be added at 172.16.0.0/16 itself: it is the InfiniBand interfaces' connected route, and whoever replaces
-that cuts the interface off. Its two halves are longer, so they win.""",
+You can't add a route to 172.16.0.0/16 itself: it is the InfiniBand interfaces' connected route, and replacing it cuts
+the interface off. Its two halves are longer prefixes, so routes to them win.""",
         after="""\
 The eight InfiniBand addresses are still this host's own, and so is the broadcast address: no route changes that. A pod
 or service that gets one of them can't be reached from this node; keep 172.16.0.10 to 172.16.0.17 out of the cluster's
@@ -110,16 +110,17 @@ the rest of the /16 stays with InfiniBand.""",
         "around",
         "The cluster's network is around it, 172.16.0.0/12",
         """\
-Only a sixteenth of what is expected is shadowed. One address, 172.16.0.1, would be enough to see it; had the InfiniBand
-network been 172.20.0.0/16, it would not. So every address is judged.""",
+Only a sixteenth of the expected network is shadowed. A probe of one address, 172.16.0.1, would see that here. It would
+see nothing if InfiniBand had 172.20.0.0/16, so the check judges every address.""",
         expected="172.16.0.0/12",
     ),
     Variant(
         "same-subnet",
         "eth0 is in 172.16.0.0/16 itself",
         """\
-eth0 has a connected /16 of its own, but with metric 100, as networkd gives it; InfiniBand's have metric 0, and win. So
-the neighbours of eth0 are looked for on ib0. They need no gateway: the halves are routes to the link.""",
+eth0 has a connected /16 of its own, but with metric 100, as networkd gives it. InfiniBand's routes have metric 0 and
+win, so the kernel looks for the neighbours of eth0 on ib0. Neighbours need no gateway: the halves are routes to the
+link.""",
         eth0="172.16.0.4/16",
         gateway="172.16.0.1",
     ),
@@ -128,7 +129,7 @@ the neighbours of eth0 are looked for on ib0. They need no gateway: the halves a
         "eth0 has a subnet inside, 172.16.4.0/24",
         """\
 The virtual network is 172.16.0.0/16, and the node has one of its subnets. That /24 is longer than InfiniBand's /16, so
-the neighbours in it are fine, and stay so: it is longer than the two halves, too.""",
+its neighbours are fine. They stay fine, since the /24 is longer than the two halves too.""",
         eth0="172.16.4.4/24",
         gateway="172.16.4.1",
     ),
@@ -136,12 +137,12 @@ the neighbours in it are fine, and stay so: it is longer than the two halves, to
         "gateway",
         "What no route mends: a gateway on the InfiniBand side",
         """\
-Here somebody reaches 192.168.100.0/24 by a router on ib0, 172.16.0.1. A route that took this one address to eth0 would
-cut that off, so it is left out and named. `fix` prints the rest, and exits with 1.""",
+This node reaches 192.168.100.0/24 by a router on ib0, 172.16.0.1. A route that took this one address to eth0 would cut
+off that network, so `fix` leaves the address out, names it, and exits with 1.""",
         behind=("192.168.100.0/24", "172.16.0.1"),
         after="""\
-In STRICT mode the node doesn't start until that is solved too: renumber the router, remove its route, or leave its
-address out of what is expected.""",
+In STRICT mode the node doesn't start until you solve that too: renumber the router, remove its route, or leave its
+address out of what you expect.""",
     ),
 )
 
@@ -217,43 +218,44 @@ def _run(host: Host, *words: str) -> tuple[int, str, str]:
 HEAD = f"""\
 <!-- Made by docs/make_h200.py from the tool's own output; edits are lost. -->
 
-# The sick H200
+# Six sick H200s: find yours
 
 The node is `Ready` and the kubelet looks healthy, but its pods get no answer from the API server, from DNS or from
 other nodes. `ip route get` for one of those addresses says `dev ib0` where it should say `dev eth0`.
 
-The cause: `ib0` to `ib7` of Azure's H200 machines have addresses in 172.16.0.0/16, each brings a connected route to all
-of it, and the cluster's own network lies there too. Find out which of these nodes is yours:
+`ib0` to `ib7` of Azure's H200 machines have addresses in 172.16.0.0/16. Each address brings a connected route to all of
+172.16.0.0/16, and the cluster's own network lies there too. Find out which of these nodes is yours:
 
 {{contents}}
 
-In every one of them hostrouting is asked what is wrong, and what mends it. With the command on the node:
+For each node this page shows what is wrong and what mends it. With hostrouting on the node, ask it yourself; neither
+command changes anything:
 
 ```console
-$ hostrouting check --cidr 172.16.0.0/16       # what is shadowed, and by what; changes nothing
-$ hostrouting fix --cidr 172.16.0.0/16         # the routes that mend it; changes nothing
+$ hostrouting check --cidr 172.16.0.0/16   # what is shadowed, and by what
+$ hostrouting fix --cidr 172.16.0.0/16     # the routes that mend it
 ```
 
-Without it, [record the node with a shell and `ip`](../../README.md#record-on-a-sick-node-judge-on-a-laptop) and
-give the recording to both with `--snapshot`. To make it last, at once and at every boot, have the config name what is
-expected, and `fix` put the routes into it:
+Without it, [record the node with a shell and `ip`](recordings.md) and give the recording to both commands with
+`--snapshot`. To make the mend last, at once and at every boot, name what you expect in a config, and have `fix` put the
+routes into it:
 
 ```console
-$ hostrouting fix config.json > mended.json    # your config with the routes merged in
-$ hostrouting plan mended.json                 # what would change, and whether the node's next start is let through
+$ hostrouting fix config.json > mended.json  # your config with the routes
+$ hostrouting plan mended.json               # what would change
 $ hostrouting apply mended.json
 ```
 
-In STRICT mode the gate then [holds the node back](../explanation/gate.md) whenever something is shadowed. A config to
-begin with:
+In STRICT mode [the gate](../explanation/gate.md) then holds the node back whenever something is shadowed. Begin with
+this config:
 
 ```json
 {{config}}
 ```
 
 What follows is what hostrouting prints. The nodes have `nameserver {DNS_SERVER}` in resolv.conf. `check` exits with 1
-as long as something fails; `LOCAL` and `BROADCAST` are only notes. With `--output json` it says the same to programs,
-in [a form of its own](../../hostrouting/overlap/route-overlap.schema.json).
+as long as something fails; `LOCAL` and `BROADCAST` are only notes. For programs, `--output json` says
+[the same](../reference/report.md).
 """
 
 
@@ -289,18 +291,19 @@ def _section(number: int, variant: Variant, told: Told) -> str:
         parts += [
             "As config:",
             _console(f"hostrouting fix --cidr {variant.expected}", told.fix),
-            "As commands, which hold until the next boot (`--format netplan` or `networkd` is for good, without us):",
+            "As commands, which hold until the next boot (`--format netplan` or `networkd` writes what lasts):",
             _console(f"hostrouting fix --cidr {variant.expected} --format ip", told.commands),
         ]
     parts += ["What changes sides with these routes, by `hostrouting fix`:", _list(sides)] if sides else []
-    parts += ["What they don't mend:", _list(left)] if left else []
+    parts += ["What to mind:", _list(left)] if left else []
     parts += ["Once it is applied:", _console(f"hostrouting check --cidr {variant.expected}", told.after)]
     parts += [variant.after] if variant.after else []
     return "\n\n".join(parts) + "\n"
 
 
 def _console(command: str, output: str) -> str:
-    return f"```console\n$ {command}\n{output}\n```"
+    language = "text" if "'" in output else "console"  # a lone quote is no shell's
+    return f"```{language}\n$ {command}\n{output}\n```"
 
 
 def _list(lines: list[str]) -> str:

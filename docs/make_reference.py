@@ -33,7 +33,7 @@ WIDE = "1000"
 COMMANDS = """\
 <!-- Made by docs/make_reference.py from --help; edits are lost. -->
 
-# hostrouting
+# The command line
 
 ## Synopsis
 
@@ -94,7 +94,7 @@ hostrouting-config(5), ip-route(8), ip-rule(8), systemd-nspawn(1)
 CONFIG = """\
 <!-- Made by docs/make_reference.py from the config's classes; edits are lost. -->
 
-# Config
+# The config
 
 hostrouting reads the keys `hostRouting` and `hostNetworking` of `/etc/aks-flex-node/config.json`, or of the file that
 the command line names. Other keys at the top of the document belong to other components, and hostrouting ignores
@@ -155,7 +155,7 @@ def _help(*words: str) -> dict[str, str]:
     with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, COLUMNS=WIDE):
         assert cli.main([*words, "--help"]) == 0
     usage, _, rest = out.getvalue().partition("\n\n")
-    headings = r"\n\n(positional arguments|options|commands|exit codes):"
+    headings = r"\n\n(positional arguments|options|commands|Exit codes):"
     description, *parts = re.split(headings, "\n\n" + rest)
     told = dict(zip(parts[::2], parts[1::2], strict=True))
     return told | {"usage": usage.removeprefix("usage: "), "description": description.strip("\n")}
@@ -170,7 +170,7 @@ def _rows(part: str) -> Iterator[tuple[str, str]]:
     for line in re.sub(r"\n {20,}", "  ", part).splitlines():
         name, _, said = line.strip().partition("  ")
         if name:
-            yield name, said.strip()
+            yield name, " ".join(said.split())
 
 
 def _usage(usage: str) -> str:
@@ -190,8 +190,8 @@ def _prose(text: str) -> str:
     for paragraph in text.split("\n\n"):
         if paragraph.startswith(("  hostrouting ", "  journalctl ")):
             parts += _examples(paragraph)
-        elif paragraph.startswith(("{ ", "  ")):
-            language = "sh" if paragraph.startswith("{ ") else "text"
+        elif paragraph.startswith("  "):
+            language = "sh" if paragraph.startswith("  { ") else "text"
             parts.append(f"```{language}\n{textwrap.dedent(paragraph)}\n```")
         else:
             parts.append(paragraph)
@@ -201,7 +201,7 @@ def _prose(text: str) -> str:
 def _examples(paragraph: str) -> list[str]:
     found: list[list[str]] = []
     for line in paragraph.splitlines():
-        if line.startswith(" " * 10):
+        if line.startswith(" " * 6):  # what there was no room for beside the command
             found[-1].append(line.strip())
         else:
             found.append(re.split(r" {2,}", line.strip()))
@@ -235,7 +235,7 @@ def _section(path: str, cls: type[Section]) -> str:
             below.append(_section(f"{path}.{key}{'[]' if isinstance(field.default, tuple) else ''}", within))
         if not isinstance(field.default, Section):
             keys.append(f"`{key}` ({_default(field)})\n: {said[key]}")
-    heading = f"## `{path}`\n\n{(inspect.getdoc(cls) or '').partition(chr(10))[0]}\n"
+    heading = f"## {path}\n\n{(inspect.getdoc(cls) or '').partition(chr(10))[0]}\n"
     return "\n".join([heading, *(f"{key}\n" for key in keys), *below, ""])
 
 

@@ -1,0 +1,331 @@
+"""The pages of docs/ and their fenced blocks, run in document order on a node in memory.
+
+A page's blocks are run like this; what else a page shows is marked as ``text``:
+
+    console   each line that begins with "$ " is a command, what follows is all that it prints; "…" stands for anything
+    python    in one namespace, where ``Host()`` is the page's node
+    json      a config; it becomes the node's config.json, also in the folder where commands run
+    ini       some lines of a file that is installed by now
+    sh        what --help teaches
+    promql    metrics of the watcher
+
+Commands of hostrouting run in this process, coreutils below the node's root. Of other programs' commands only what they
+name of ours is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import attrs
+
+from hostrouting import Config, Host, Layout, NextHop, Protocol, Route, Table, cli
+from hostrouting.azure import HostNetworking, LinuxBridgeNode, LinuxProbeNode, NodeAddress, NodeState, examinations
+from hostrouting.azure.probe import tasks as probe_tasks
+from hostrouting.azure.vnet import tasks as vnet_tasks
+from hostrouting.config import routing, schema
+from hostrouting.model.routes import DEFAULT_DESTINATION
+from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+MACHINE = "systemd-nspawn@kube1.service"
+STALE_RULE = (
+    "-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.241.0.20 -j dnat --to-dst 3e:aa:00:00:00:14 --dnat-target ACCEPT"
+)
+
+
+@attrs.frozen
+class Block:
+    """A fenced block.
+
+    Args:
+        language: the word behind the fence.
+        text: what is fenced.
+        line: where it begins.
+    """
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The fenced blocks of a page."""
+    for found in re.finditer(r"^```(\S*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        yield Block(found[1], found[2], page[: found.start()].count("\n") + 1)
+
+
+def h200() -> FakeKernel:
+    """A node whose eight InfiniBand interfaces shadow 172.16.0.0/16."""
+    kernel = FakeKernel()
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+    for number in range(8):
+        kernel.add_link(f"ib{number}")
+        kernel.add_address(f"ib{number}", f"172.16.0.{10 + number}/16")
+    gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
+    assert kernel.add([Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)]) == ()
+    return kernel
+
+
+class Node:
+    """A node in memory, and the folder where a page's commands run.
+
+    Args:
+        root: an empty folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.folder = root / "root", root / "folder"
+        self.folder.mkdir()
+        for machine in ("", "mnt/image/"):
+            units = self.root / machine / "usr/lib/systemd/system"
+            units.mkdir(parents=True)
+            (units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=systemd-nspawn\n")
+        self.kernel = h200()
+        layout = Layout(self.root)
+        layout.config.parent.mkdir(parents=True)
+        self.host = Host(routes=self.kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
+        self.names: dict[str, Any] = {}
+        address = NodeAddress("eth0", IPv6Address("fd00:1::4"))
+        self.neighbours = {
+            LinuxProbeNode: FakeProbeNode(default_devices=["eth0"], addresses=[address]),
+            LinuxBridgeNode: FakeBridgeNode(NodeState(rules=(STALE_RULE,))),
+        }
+        for name in ("bash", "ip", "awk", "flock", "timeout"):
+            self._program(name)
+        self._json('{"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}}')
+
+    def _program(self, name: str) -> None:
+        path = self.root / "usr/bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(shutil.which(name) or "/bin/true")
+
+    def run(self, block: Block) -> None:
+        """Run a block, or see that it says what is so."""
+        if block.language.startswith("{"):
+            return  # Sphinx's
+        runners: dict[str, Callable[[str], None]] = {
+            "console": self._console,
+            "python": self._python,
+            "json": self._json,
+            "ini": self._ini,
+            "sh": self._sh,
+            "promql": self._promql,
+            "text": lambda _: None,
+        }
+        runners[block.language](block.text)
+
+    # --- languages -----------------------------------------------------------------------------------------------
+
+    def _console(self, text: str) -> None:
+        for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
+            said = self._line(command)
+            if shown:
+                assert _is_like(said, shown), f"{command}\n{said}"
+
+    def _python(self, text: str) -> None:
+        tree = compile(text, "a page", "exec")
+        with self._as_this_host(), contextlib.redirect_stdout(io.StringIO()):
+            exec(tree, self.names)
+
+    def _json(self, text: str) -> None:
+        document = json.loads(text)
+        assert document.keys() <= {"hostRouting", "hostNetworking"}
+        Config.from_mapping(document)
+        HostNetworking.from_mapping(document)
+        for path in (self.host.layout.config, self.folder / "config.json"):
+            path.write_text(text)
+
+    def _ini(self, text: str) -> None:
+        assert any(text in path.read_text() for path in self.host.layout.root.rglob("etc/**/*") if path.is_file())
+
+    def _sh(self, text: str) -> None:
+        assert textwrap.indent(text, "  ") in self._line("hostrouting snapshot --help")
+
+    def _promql(self, text: str) -> None:
+        source = (ROOT / "hostrouting/watch/outputs.py").read_text()
+        for metric in re.findall(r"hostrouting_(\w+)", text):
+            assert metric in source
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    def _line(self, line: str) -> str:
+        """What a command line prints: commands with ``&&``, ``|``, ``>``; all that a page needs of a shell."""
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>")
+        lexer.whitespace_split = True
+        said: list[str] = []
+        words: list[str] = []
+        given = ""
+        for word in [*lexer, ";"]:
+            if word in ("&&", "|", ";"):
+                out, err = self._command(words, given)
+                given, words = (out, []) if word == "|" else ("", [])
+                said += [err] if word == "|" else [out, err]
+            else:
+                words.append(word)
+        return "".join(said)
+
+    def _command(self, words: list[str], given: str) -> tuple[str, str]:
+        where = None
+        if ">" in words:
+            *words, _, where = words
+        if words[0] == "sudo":
+            words = words[1:]
+        program, *arguments = words
+        if program == "hostrouting":
+            out, err = self._hostrouting(arguments, given)
+        elif program in ("cat", "cp", "mv", "rm", "touch", "mkdir", "ls"):
+            done = subprocess.run(
+                [program, *map(self._below, arguments)], cwd=self.folder, capture_output=True, text=True
+            )
+            out, err = done.stdout, done.stderr
+        elif words[:3] == ["ip", "route", "show"]:
+            out, err = "".join(f"{route}\n" for route in self.kernel.routes(Table.MAIN)), ""
+        elif words[:3] == ["ip", "route", "get"]:
+            out, err = self._looked_up(words[3]), ""
+        else:
+            out, err = OTHERS[program](self, arguments), ""
+        if where is not None:
+            (self.folder / self._below(where)).write_text(out)
+            out = ""
+        return out, err
+
+    def _hostrouting(self, arguments: list[str], given: str) -> tuple[str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        stdin = mock.Mock(buffer=io.BytesIO(given.encode()))
+        with (
+            self._in_folder(),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.object(sys, "stdin", stdin),
+            self._with_neighbours(),
+        ):
+            code = cli.main([self._below(word) for word in arguments], host=self.host)
+        assert code in (0, 1, 2), err.getvalue()
+        return self._as_on_the_node(out.getvalue()), self._as_on_the_node(err.getvalue())
+
+    def _as_on_the_node(self, said: str) -> str:
+        return said.replace(f"{self.root}/", "/").replace(f"on {os.uname().nodename}:", "on node-7:")
+
+    def _looked_up(self, address: str) -> str:
+        (answer,) = self.kernel.lookup([IPv4Address(address)])
+        assert answer.route is not None
+        return f"{address} {answer.route.hops[0].words()}\n"
+
+    def _below(self, word: str) -> str:
+        return f"{self.root}{word}" if word.startswith("/") and not re.search(r"/\d+$", word) else word
+
+    # --- python --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _as_this_host(self) -> Iterator[None]:
+        build, read, image = Host.__init__, schema.read_document, Host.image
+
+        def built(host: Host, *args: Any, **kwargs: Any) -> None:
+            ours = self.host
+            if args or kwargs:
+                build(host, *args, **kwargs)
+            else:
+                build(host, ours.routes, ours.units, ours.layout)
+
+        def read_below(path: Any, *args: Any, **kwargs: Any) -> Any:
+            return read(self._below(str(path)), *args, **kwargs)
+
+        with (
+            mock.patch.object(Host, "__init__", built),
+            mock.patch.object(routing, "read_document", read_below),
+            mock.patch.object(Host, "image", lambda root: image(self._below(root))),
+            self._in_folder(),
+            self._with_neighbours(),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _in_folder(self) -> Iterator[None]:
+        before = Path.cwd()
+        os.chdir(self.folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+    @contextlib.contextmanager
+    def _with_neighbours(self) -> Iterator[None]:
+        with contextlib.ExitStack() as patches:
+            for module in (probe_tasks, vnet_tasks, examinations):
+                patches.enter_context(
+                    mock.patch.object(module, "given_or_real", lambda _, given, real: given or self.neighbours[real])
+                )
+            yield
+
+
+def _is_like(said: str, shown: str) -> bool:
+    pattern = re.escape(shown.rstrip()).replace("…", r"[\s\S]*?")
+    return re.fullmatch(pattern, said.rstrip()) is not None
+
+
+# --- other programs' commands: what they name of ours is so ---------------------------------------------------------
+
+
+def _run(_node: Node, arguments: list[str]) -> str:
+    assert re.search(rf"^  {re.escape(arguments[0])} ", (ROOT / "run").read_text(), re.MULTILINE), arguments
+    return ""
+
+
+def _systemctl(node: Node, arguments: list[str]) -> str:
+    own = {
+        f"{name}.service"
+        for name in ("static-routes", "check-route-overlap", "hostrouting-watch", "load-balancer-probe")
+    }
+    for word in arguments[1:]:
+        unit = word if "." in word else f"{word}.service"
+        assert unit in {*own, MACHINE}, word
+    return ""
+
+
+def _journalctl(node: Node, arguments: list[str]) -> str:
+    return _systemctl(node, ["status", *(word for word in arguments if word[0] not in "-")])
+
+
+def _pip(_node: Node, arguments: list[str]) -> str:
+    extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+    for found in re.findall(r"\[(\w+)\]", " ".join(arguments)):
+        assert f"\n{found} = [" in extras
+    return ""
+
+
+def _ssh(node: Node, arguments: list[str]) -> str:
+    return node._line(arguments[-1])
+
+
+def _nothing(_node: Node, _arguments: list[str]) -> str:
+    return ""
+
+
+OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
+    "./run": _run,
+    "systemctl": _systemctl,
+    "journalctl": _journalctl,
+    "pip": _pip,
+    "/opt/hostrouting/bin/pip": _pip,
+    "ssh": _ssh,
+    **dict.fromkeys(("apt-get", "python3", "mount", "umount", "ln"), _nothing),
+}

@@ -1,0 +1,98 @@
+"""The README and the site say what is so: their blocks run, their links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from pages import PAGES, ROOT, Node, blocks
+
+from hostrouting import ConfigError
+from hostrouting.azure.examinations import examinations
+from hostrouting.doctor.examine import EXAMINATIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Made by programs, whose tests hold them to what is so.
+MADE = {"docs/howto/h200.md", "docs/explanation/performance.md", "docs/explanation/audit.md"}
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in MADE])
+def test_what_a_page_shows_runs(name: str, tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for block in blocks((ROOT / name).read_text()):
+        try:
+            node.run(block)
+        except Exception as error:
+            error.add_note(f"{name}:{block.line}")
+            raise
+
+
+def anchors(page: str) -> set[str]:
+    """Those of the headings, as GitHub and MyST make them."""
+    without_blocks = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)", without_blocks, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", [*NAMES, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_every_link_leads_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text()
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        to = (ROOT / name).parent / path if path else ROOT / name
+        assert to.exists(), target
+        assert not anchor or anchor in anchors(to.read_text()), target
+
+
+def test_the_readme_is_read_to_its_end() -> None:
+    assert (ROOT / "README.md").read_text().count("\n") <= 140
+
+
+def test_every_page_is_in_the_sites_contents() -> None:
+    listed = set(re.findall(r"^((?:\w+/)?[\w.-]+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - {"index"} <= listed
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "```console\n$ hostrouting check\nall is well\n```",
+        "```console\n$ hostrouting frobnicate\n```",
+        "```console\n$ systemctl start no-such-unit\n```",
+        "```console\n$ ./run frobnicate\n```",
+        "```console\n$ pip install hostrouting[frobnicate]\n```",
+        "```python\nfrom hostrouting import Frobnicate\n```",
+        '```json\n{"hostRouting": {"frobnicate": true}}\n```',
+        "```ini\nExecStartPre=/bin/true\n```",
+        "```promql\nhostrouting_frobnicated\n```",
+        "```\nwhat is this?\n```",
+    ],
+)
+def test_a_page_that_shows_what_is_not_so_fails(lie: str, tmp_path: Path) -> None:
+    (block,) = blocks(lie)
+    with pytest.raises((AssertionError, ImportError, ConfigError, KeyError)):
+        Node(tmp_path).run(block)
+
+
+def test_the_doctors_page_names_every_examination() -> None:
+    page = (ROOT / "docs/reference/doctor.md").read_text()
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [
+        each.name for each in (*EXAMINATIONS, *examinations(None))
+    ]
+
+
+def test_the_pages_of_commands_and_config_are_what_the_tool_says(tmp_path: Path) -> None:
+    program = [sys.executable, str(ROOT / "docs/make_reference.py"), str(tmp_path)]
+    subprocess.run(program, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
+    for made in tmp_path.iterdir():
+        assert made.read_text() == (ROOT / "docs/reference" / made.name).read_text(), (
+            f"{made.name} is stale: ./run docs"
+        )
