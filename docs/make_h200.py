@@ -278,8 +278,7 @@ def _anchor(number: int, variant: Variant) -> str:
 
 
 def _section(number: int, variant: Variant, told: Told) -> str:
-    sides = [line.removeprefix("with these routes: ") for line in told.remarks if line.startswith("with these")]
-    left = [line for line in told.remarks if not line.startswith("with these")]
+    left = [line.removeprefix("mind: ") for line in told.remarks]
     parts = [
         f"## {_heading(number, variant)}",
         variant.story,
@@ -294,7 +293,6 @@ def _section(number: int, variant: Variant, told: Told) -> str:
             "As commands, which hold until the next boot (`--format netplan` or `networkd` writes what lasts):",
             _console(f"hostrouting fix --cidr {variant.expected} --format ip", told.commands),
         ]
-    parts += ["What changes sides with these routes, by `hostrouting fix`:", _list(sides)] if sides else []
     parts += ["What to mind:", _list(left)] if left else []
     parts += ["Once it is applied:", _console(f"hostrouting check --cidr {variant.expected}", told.after)]
     parts += [variant.after] if variant.after else []

@@ -69,7 +69,7 @@ def _wanted_probes(examined: ExaminedHost, networking: HostNetworking) -> Iterat
         plan = plan_probe(networking, examined.host, CancelScope(), node=node)
         is_beside_others = node.listing(_OPEN_TABLE) is not None
         if plan.missing is not None and plan.skipped_because is None:
-            raise LoadBalancerProbeError(f"still missing is {plan.missing}")
+            raise LoadBalancerProbeError(f"the rules can't be there without {plan.missing}")
     except LoadBalancerProbeError as error:
         grave = Severity.BROKEN if networking.load_balancer_probe.required else Severity.RISK
         yield Fault("probes-fail", unit, str(error), f"mend that, then: {apply}", grave)
@@ -108,7 +108,7 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
         return
     plan = plan_stale(config, examined.host)
     if plan.is_unsure:
-        message = f"whether azure-vnet has left nothing in a pod's way isn't known: {'; '.join(plan.notes)}"
+        message = f"can't tell whether azure-vnet has left nothing in a pod's way: {'; '.join(plan.notes)}"
         remedy = f"look at those by hand; {examined.command('azure-vnet plan')} lists all else"
         yield Fault("azure-vnet-unseen", config.stale_azure_vnet.bridge, message, remedy, Severity.UNKNOWN)
     if plan.is_empty:

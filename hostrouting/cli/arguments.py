@@ -38,7 +38,7 @@ checks by the kernel's own answers that every expected CIDR leaves by the defaul
 
 _EPILOG = """\
 Exit codes: 0 done; 1 failed; 64 usage; 74 done, but the output could not be written; 77 not permitted; 78 bad config;
-what more check, fix, plan and doctor have says hostrouting COMMAND --help.
+hostrouting COMMAND --help explains the further codes of check, fix, plan and doctor.
 
 See it happen, on a throw-away copy of the kernel's tables: hostrouting demo
 """
@@ -107,7 +107,7 @@ class Once(argparse.Action):
     ) -> None:
         """Keep it."""
         if getattr(options, self.dest) is not None:
-            parser.error(f"{word} is given twice, and one recording is looked at at a time")
+            parser.error(f"{word} is given twice; give one recording at a time")
         setattr(options, self.dest, value)
 
 
@@ -227,7 +227,7 @@ def _add_more_output(parser: Parser) -> None:
     what = "for people, for programs, as a monitoring plugin, a picture, or metrics"
     choices = ("text", "json", "nagios", "svg", "prometheus")
     parser.add_argument("--output", choices=choices, default="text", help=what)
-    what = "what the boot check's verdict leaves out: judges by the installed config, and leaves route-overlap.json"
+    what = "explain the boot check's verdict: judge by the installed config, and write route-overlap.json"
     parser.add_argument("--report", action="store_true", help=what)
 
 

@@ -78,7 +78,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
         say(overlap_text(result, width=columns(sys.stdout)))
         if result.findings and _has_more_to_install(config, on):
-            say("CONFIG has routes that aren't installed; how it looks with them tells: hostrouting fix, plan")
+            say("CONFIG has routes that aren't installed; hostrouting plan shows what they would change")
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
 
@@ -205,7 +205,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     proposal, changes = None, Changes()
     if result.verdict is not Verdict.UNKNOWN:
         if _has_more_to_install(config, on):
-            complain("this is so once the routes that CONFIG has already are installed: hostrouting apply")
+            complain("the fix counts on the routes that CONFIG has already; hostrouting apply installs them")
         proposal, changes = _proposal(options, document, result.remedy.routes, on)
     if options.output == "json":
         found = {"overlap": result.to_json(), "remedy": result.remedy.to_json()}
@@ -244,7 +244,7 @@ def _resolved(entries: Sequence[StaticRoute], backend: RouteBackend) -> tuple[Ro
 
     routes, missing = resolve(entries, backend.links(), backend.addresses(), backend.routes(Table.MAIN))
     if missing:
-        raise RouteError(f"can't fill in the routes: still missing is {missing}")
+        raise RouteError(f"can't fill in the routes without {missing}")
     return routes
 
 

@@ -231,6 +231,6 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     requiring = requiring_units(host, *Manifest.load(host.layout).parts)
     text, document = run_task(phases.task("remove")(lambda scope: neighbours.remove_all(host, scope)))
     for oneshot, required_by in requiring.items():
-        text += f"\n{' '.join(required_by)} can't be started any more: still required is {oneshot}, which is gone"
+        text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"
     say_as_asked(options, document | {"stillRequired": requiring}, text)
     return 0

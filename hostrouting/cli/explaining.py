@@ -20,19 +20,19 @@ def explanation_page(found: Explanation) -> Page:
     whose = f"of {expected}" if expected else "in no expected CIDR"
     page: Page = [
         head(f"{found.address}, {whose}; the default route leaves by {by}"),
-        dim("the kernel asks the rules from the top (↓: and goes on); the entry that decides is at the arrow"),
+        dim("the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides"),
     ]
     for number, way in enumerate(found.lookups, 1):
         page += [head(f"{number}. {_asked(way, found)}"), *map(_row, way.steps), _end(way)]
         if not way.is_modelled:
-            page.append(bad("the kernel says so; its tables, as they are known here, don't"))
+            page.append(bad("the kernel answers so, although its tables, as far as they are known here, say otherwise"))
     return page
 
 
 def _asked(way: LookupWay, found: Explanation) -> str:
     protocol = "TCP" if way.answer.is_tcp else "UDP"
     if way.answer.source is not None:
-        return f"whatever connects has the source {way.answer.source} by now, and is looked up again ({protocol})"
+        return f"a connection has the source {way.answer.source} by now, and the kernel looks it up again ({protocol})"
     # Where a source is chosen and nothing is asked from it, no rule has a use for it.
     is_only = way.sources and all(each.answer.source is None for each in found.lookups)
     why = "; no rule asks for one, so nothing is looked up again" if is_only else ""

@@ -92,5 +92,5 @@ def as_installed(config: Config, backend: RouteBackend) -> RouteBackend:
     """
     plan, missing = plan_now(config, backend)
     if missing is not None:
-        raise RouteError(f"can't propose routes beside those of the config: still missing is {missing}")
+        raise RouteError(f"can't propose routes beside those of the config without {missing}")
     return _as_planned(plan, backend)

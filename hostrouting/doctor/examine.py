@@ -115,5 +115,5 @@ def _look(examination: Examination, examined: ExaminedHost) -> tuple[Fault, ...]
     except (HostRoutingError, OSError) as error:
         can_not = isinstance(error, HostRoutingError) and error.is_not_permitted
         remedy = "run as root" if can_not else "mend that, then: hostrouting doctor"
-        message = f"whether {examination.fine} couldn't be examined: {error}"
+        message = f"can't tell whether {examination.fine}: {error}"
         return (Fault("not-examined", examination.name, message, remedy, Severity.UNKNOWN),)

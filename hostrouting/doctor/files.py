@@ -57,7 +57,7 @@ def installed(examined: ExaminedHost) -> Iterator[Fault]:
         message = f"{' and '.join(differing)} was rendered from another config"
         yield Fault("another-config", subject, message, f"{examined.command('plan')} shows the difference; {apply}")
     if manifest.former:
-        message = f"a run was stopped while the gate moved: it is still to be removed from {' '.join(manifest.former)}"
+        message = f"a run was stopped while it moved the gate: the old gate is still on {' '.join(manifest.former)}"
         yield Fault("interrupted", subject, message, apply, Severity.RISK)
 
 

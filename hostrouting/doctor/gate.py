@@ -234,7 +234,7 @@ def restarts(examined: ExaminedHost) -> Iterator[Fault]:
         if why := _why_it_stays_down(shown):
             found.setdefault(why, []).append(name)
     for (because, setting), instances in found.items():
-        message = f"held back once, it stays down after the mend until somebody starts it: {because}"
+        message = f"once it was held back, it stays down after the mend until somebody starts it: {because}"
         remedy = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
         yield Fault("no-restart", examined.called(*instances), message, remedy, Severity.RISK)
 

@@ -168,5 +168,5 @@ def _reason(outcome: Outcome, fib: Fib, default: Route) -> str:
     rule = fib.decide(answer.lookup.address, answer.source or NO_SOURCE, is_tcp=answer.is_tcp).rule
     whose = "TCP" if answer.source is None else f"connections from {answer.source}"
     if rule is None:
-        return f"no policy rule leads {whose} to a route: add one, as: ip rule add preference 32766 lookup main"
+        return f"no policy rule leads {whose} to a route: add one: ip rule add preference 32766 lookup main"
     return f"{decided_by(rule)} for {whose}: {ways_past(rule, default)}"

@@ -180,7 +180,7 @@ def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:
     if fib.is_final(rule, route):
         return None
     if route.type is RouteType.THROW:
-        return f"{route} has the next rule asked"
+        return f"{route} sends the kernel on to the next rule"
     longest = rule.suppress_prefix_length
     is_short = longest is not None and route.destination.prefixlen <= longest
     why = f"its prefix isn't longer than {longest}" if is_short else f"its interface is of group {rule.suppress_group}"

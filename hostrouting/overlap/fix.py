@@ -249,7 +249,7 @@ class Remedies:
         if bounds:
             return min(bounds)
         if last is None or self._fib.decide(address).rule is None:
-            return "no policy rule has table main asked: add one, as: ip rule add preference 32766 lookup main"
+            return "no policy rule leads to table main: add one: ip rule add preference 32766 lookup main"
         return f"{decided_by(last)} before table main is asked: {ways_past(last, self._reading.default)}"
 
     @cached_property
@@ -359,14 +359,14 @@ class Remedies:
         for subnet, devs in neighbours.items():
             if parts := taken.get(numbers(subnet)):
                 yield (
-                    f"neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} are then reached by {by} "
-                    f"({shortened(parts, ' ', 8)}); where an interface must still answer them itself, give it a table: "
+                    f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} by {by} "
+                    f"({shortened(parts, ' ', 8)}); if an interface must still answer them itself, give it a table: "
                     f"ip route add {subnet} dev {devs[0]} table 100; ip rule add from ITS-ADDRESS lookup 100"
                 )
         for server in self._nameservers:
             now = self._fib.lookup(server).route
             if now is not None and (int(server), 32) in taken:
-                yield f"the DNS server {server} of resolv.conf is then reached by {by}, not by {','.join(now.devs)}"
+                yield f"the node then reaches the DNS server {server} of resolv.conf by {by}, not {','.join(now.devs)}"
 
 
 def _is_nameable(dev: str) -> bool:

@@ -68,7 +68,7 @@ def resolve(
     # A gateway may be reachable only by another of these routes, which must then be there first.
     nearest = Scope.LINK
     routes.sort(key=lambda route: route.scope != nearest)
-    words = [f"{what}, for {static}" for what, static in missing.items()]
+    words = [f"{what}, needed by {static}" for what, static in missing.items()]
     return tuple(routes), shortened(words, "; ", _NAMED_ROUTES_MAX) or None
 
 

@@ -72,7 +72,7 @@ def _until_nothing_is_missing(
     found, missing = look_until(host.routes, scope, config.wait_seconds, look)
     if missing is not None:
         raise RouteError(
-            f"can't install the static routes: waited {config.wait_seconds} s and still missing is {missing}; "
+            f"can't install the static routes: waited {config.wait_seconds} s in vain for {missing}; "
             "bring it up, name another gateway or dev, or raise waitSeconds"
         )
     return found

@@ -108,7 +108,7 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
     # Who takes many at once takes them alike, and is told once.
     for setbacks, taken in repair.contested.items():
         those, them = ("this route", "it") if len(taken) == 1 else ("these routes", "them")
-        who = "; ".join(managers.get(dev, "who, the kernel does not tell") for dev in devs_of(taken))
+        who = "; ".join(managers.get(dev, "the kernel does not tell who") for dev in devs_of(taken))
         message = (
             f"somebody keeps removing {_listed(taken)}: {setbacks.count} times lately; hostrouting keeps {those}, and "
             f"puts {them} back in {setbacks.wait_seconds:g} s; {who}; {HOW_TO_STOP}"

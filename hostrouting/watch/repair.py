@@ -245,7 +245,7 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
     plan, refusals = plan_what_goes(routes, main)
     problems = ["\n".join(refusals)] if refusals else []
     if missing:
-        problems.append(f"can't keep all static routes: still missing is {missing}")
+        problems.append(f"can't keep all static routes without {missing}")
     if problems:
         # What would be removed stays, some of it only because what it needs is missing.
         plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())

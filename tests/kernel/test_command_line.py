@@ -32,8 +32,8 @@ hostrouting() { "$PYTHON" -m hostrouting "$@"; }
 """
 
 HOST = os.uname().nodename
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
-(BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+PAGE = (Path(__file__).parent.parent.parent / "docs/howto/recordings.md").read_text()
+(BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 CONFIG = {
     "hostRouting": {

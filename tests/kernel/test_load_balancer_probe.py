@@ -375,7 +375,7 @@ def test_a_device_that_is_down_or_gone_is_an_error_in_words(node: Node) -> None:
         node.there.pin(Pin(PROBE_SOURCE, "eth1", OURS, 1))
     with pytest.raises(LoadBalancerProbeError, match="Cannot find device"):
         node.there.pin(Pin(PROBE_SOURCE, "ghost0", OURS, 1))
-    with pytest.raises(LoadBalancerProbeError, match=re.escape("still missing is device eth1 (it is down)")):
+    with pytest.raises(LoadBalancerProbeError, match=re.escape("in vain for device eth1 (it is down)")):
         node.configure(devices=["eth1"], ipv6_detection="ALWAYS")
 
 

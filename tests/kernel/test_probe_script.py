@@ -273,7 +273,7 @@ def test_what_an_alias_says_of_a_device_does_not_count(node: NamespaceKernel, sa
     assert went(sandbox) == [LOADED, PINNED]
     tool("ip", "link", "set", "eth0", "down")
     assert (
-        "waited 0 s and still missing is device eth0 (it is down)"
+        "waited 0 s in vain for device eth0 (it is down)"
         in run(sandbox, text=script(WAIT_SECONDS=0), **prepared()).stderr
     )
 
@@ -375,7 +375,7 @@ def test_a_device_that_never_comes_is_an_error_that_names_it_and_the_rules_are_l
     done = run(sandbox, text=script(WAIT_SECONDS=0), **prepared())
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"{FAILED}waited 0 s and still missing is device eth0 (there is no such device); bring it up, or name "
+        f"{FAILED}waited 0 s in vain for device eth0 (there is no such device); bring it up, or name "
         "another in loadBalancerProbe.devices\n"
     )
     assert "probe in" in table()

@@ -643,10 +643,10 @@ def test_waiting_is_reported_and_the_error_names_what_was_missing_and_for_which_
 ) -> None:
     build_links(kernel)
     before = table(kernel)
-    with pytest.raises(RouteError, match=r"waited 0 s and still missing is the default route .*for 172\.16\.1\.0/24"):
+    with pytest.raises(RouteError, match=r"waited 0 s in vain for the default route .*needed by 172\.16\.1\.0/24"):
         configure(kernel, layout)
     with pytest.raises(
-        RouteError, match=r"device ib9 \(there is no such interface\), for 172\.16\.1\.0/24 onlink dev ib9"
+        RouteError, match=r"device ib9 \(there is no such interface\), needed by 172\.16\.1\.0/24 onlink dev ib9"
     ):
         configure(kernel, layout, config({"destination": "172.16.1.0/24", "gateway": "onlink", "dev": "ib9"}))
     assert table(kernel) == before

@@ -292,7 +292,7 @@ def test_what_only_a_route_reaches_that_is_to_be_removed_is_missing(node: Namesp
     assert node.add([Route(IPv4Network("10.7.0.0/24"), (NextHop("eth1"),))]) == ()
     before = table(node)
     error = refused(sandbox, routes_script({"destination": str(DESTINATION), "gateway": "10.7.0.1", "dev": "eth1"}))
-    assert "still missing is gateway 10.7.0.1 (no route of scope link reaches it on eth1), for 172.16.1.0/24" in error
+    assert "in vain for gateway 10.7.0.1 (no route of scope link reaches it on eth1), needed by 172.16.1.0/24" in error
     assert table(node) == before
 
 
@@ -498,7 +498,7 @@ def test_the_lock_is_not_held_during_a_wait_which_ends_as_soon_as_the_network_is
     """10.5 too: it is waited for once for the whole run, not anew for each route."""
     build_links(kernel)
     process = sandbox.start(routes_script(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60))
-    missing = "the default route, for 172.16.1.0/24"
+    missing = "the default route, needed by 172.16.1.0/24"
     assert read_line(process) == f"waiting up to 60 s for {missing}"
     see_it_give_the_lock_back(sandbox, process)
     assert kernel.add([default_route()]) == ()
@@ -525,11 +525,11 @@ def test_a_device_that_comes_up_and_a_gateway_that_becomes_reachable_are_waited_
 ) -> None:
     wanted = {"destination": str(DESTINATION), "dev": "eth2", "gateway": "10.3.0.1"}
     process = plain.start(routes_script(wanted, wait=60))
-    assert read_line(process).endswith("for device eth2 (there is no such interface), for 172.16.1.0/24")
+    assert read_line(process).endswith("for device eth2 (there is no such interface), needed by 172.16.1.0/24")
     node.add_link("eth2", up=False)
-    assert read_line(process).endswith("for device eth2 (it is down), for 172.16.1.0/24")
+    assert read_line(process).endswith("for device eth2 (it is down), needed by 172.16.1.0/24")
     node.set_link("eth2", up=True)
-    missing = "gateway 10.3.0.1 (no route of scope link reaches it on eth2), for 172.16.1.0/24"
+    missing = "gateway 10.3.0.1 (no route of scope link reaches it on eth2), needed by 172.16.1.0/24"
     assert read_line(process) == f"waiting up to 60 s for {missing}"
     node.add_address("eth2", "10.3.0.4/24")
     out, error = process.communicate(timeout=30)
@@ -545,7 +545,7 @@ def test_what_is_missing_is_named_with_a_route_that_needs_it(kernel: NamespaceKe
         *(f"172.16.{n}.0/24" for n in range(3)),
     ]
     assert refused(sandbox, routes_script(*wanted)) == (
-        "can't install the static routes: waited 0 s and still missing is device ib9 (there is no such interface), for "
+        "can't install the static routes: waited 0 s in vain for device ib9 (there is no such interface), needed by "
         "172.16.9.0/24\n"
     )
     assert table(kernel) == before

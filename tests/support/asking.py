@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hostrouting import OverlapReport, RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
 
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
-(BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+PAGE = (Path(__file__).parent.parent.parent / "docs/howto/recordings.md").read_text()
+(BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 """The commands that record a host with ip alone."""
 
 

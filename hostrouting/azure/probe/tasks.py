@@ -219,7 +219,7 @@ class ConfigureLoadBalancerProbe:
             report, missing = look(Evidence(has_ipv6=True, sentence=sentence))
         if missing is not None and report.skipped_because is None:
             raise LoadBalancerProbeError(
-                f"can't rewrite the load balancer's probes: waited {probe.wait_seconds} s and still missing is "
+                f"can't rewrite the load balancer's probes: waited {probe.wait_seconds} s in vain for "
                 f"{missing}; bring it up, name another as loadBalancerProbe.devices, or raise its waitSeconds"
             )
         return report

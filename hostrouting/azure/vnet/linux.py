@@ -97,7 +97,9 @@ class LinuxBridgeNode:
         done = self._programs.run(attempt, "ebtables-nft-restore", "--noflush", text=text)
         if done.returncode:
             error = self._programs.refusal(attempt, done)
-            raise AzureVnetError(f"{error}; none went: if somebody changes them, run it again", errno=error.errno)
+            raise AzureVnetError(
+                f"{error}; no rule was deleted: if somebody else changes the rules, run it again", errno=error.errno
+            )
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
         """Delete neighbours; one that isn't there is fine."""

@@ -37,7 +37,7 @@ class FakeBridgeNode:
         """Remove rules, all or none."""
         left = list(self.state.rules)
         if Counter(rules) - Counter(left):
-            raise AzureVnetError("can't delete rules: one isn't there; none went: run it again")
+            raise AzureVnetError("can't delete rules: one isn't there; no rule was deleted: run it again")
         for rule in rules:
             left.remove(rule)
         self.state = attrs.evolve(self.state, rules=tuple(left))

@@ -200,7 +200,7 @@ class _Planner:
             return self._owner(rule.address, {rule.mac})
         if self._half_done:
             # Whatever tells where frames for the address go may be of the pod that had it before.
-            return f"no rule says where frames for the pod behind {self._half_done[-1]} go: this one may be its"
+            return f"no rule says where frames for the pod behind {self._half_done[-1]} go: this one may belong to it"
         # Every pod's has this MAC; where the frames of its address go to tells whose it is.
         return self._owner(rule.address, self._frames_to[rule.address])
 
@@ -225,7 +225,7 @@ class _Planner:
             return None, "the pod that had this address and MAC is gone"
         if self._is_flushed:
             return None, "azure-vnet's rules were flushed, and nobody on the bridge has this MAC"
-        return "nothing tells that azure-vnet has made it", ""
+        return "nothing shows that azure-vnet made it", ""
 
     # --- whose it is -------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class _Planner:
         if not any(address in cidr for cidr in self._config.cidrs):
             return "it is outside of the given CIDRs"
         if address in self._config.keep:
-            return "its address is to be kept"
+            return "the config keeps its address"
         return "it is the gateway of a route" if address in self._state.gateways else None
 
     def _owner(self, address: IpAddress, macs: set[str]) -> str | None:
@@ -246,7 +246,7 @@ class _Planner:
                 return f"azure-vnet serves it: {endpoint.interface} is there"
         is_known_dead = bool(macs) and macs <= self._dead_macs[address]
         if self._unreadable and not is_known_dead:
-            return f"it can't be told what is behind {self._unreadable[-1]}: it may be its pod's"
+            return f"nothing tells what is behind {self._unreadable[-1]}: this may be its pod's"
         return None
 
 

@@ -153,7 +153,7 @@ function is_reachable(gateway, name,    n, bits) {
 # Keeps the first reason why the route that is looked at can't be installed yet ("lacking"), or ever ("refused").
 function fail(how, why) {
   if (!(how in reason))
-    reason[how] = how == "lacking" ? why ", for " looked_at : "can\047t install " looked_at ": " why
+    reason[how] = how == "lacking" ? why ", needed by " looked_at : "can\047t install " looked_at ": " why
 }
 
 function make_plan(    i, id, words_of, carrier) {
@@ -367,7 +367,7 @@ attempt() {
       ;;
     lacking\ *)
       status=$MAY_COME MISSING=${DONE#lacking }
-      MESSAGE="can't install the static routes: waited $LIMIT s and still missing is $MISSING"
+      MESSAGE="can't install the static routes: waited $LIMIT s in vain for $MISSING"
       ;;
     refused\ *) MESSAGE=${DONE#refused } ;;
     failed\ *)

@@ -37,7 +37,7 @@ def as_probes_allow(start: NextStart, host: Host) -> NextStart:
         reason = _why_probes_hold(host)
     except LoadBalancerProbeError as error:
         if error.is_not_permitted:
-            unseen = "whether the rules for the load balancer's probes, which are required, can be had only root sees"
+            unseen = "only root can see whether the required rules for the load balancer's probes can be installed"
             return attrs.evolve(start, reason=f"{start.reason}; {unseen}")
         reason = str(error)
     return start if reason is None else attrs.evolve(start, is_admitted=False, reason=reason)

@@ -82,9 +82,9 @@ def _text(
     if going:
         lines.append(f"{removes} {_counted(going)}")
     elif about.notes:
-        lines.append("nothing of what was looked at is to be removed")
+        lines.append("there is nothing to remove among what could be read")
     else:
-        lines.append(good("azure-vnet has left nothing here that is to be removed"))
+        lines.append(good("azure-vnet has left nothing here to remove"))
     return "\n".join([*lines, *(f"note: {clean(note)}" for note in about.notes)])
 
 

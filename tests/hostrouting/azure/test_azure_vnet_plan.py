@@ -88,7 +88,7 @@ def test_an_endpoint_whose_interface_is_there_has_its_address_and_mac() -> None:
         (arp_reply("10.2.0.32"), {}, "it is outside of the given CIDRs"),
         (dnat("fd01::1"), {}, "it is outside of the given CIDRs"),
         (dnat(GONE), {"cidrs": ["10.1.0.0/27"]}, "it is outside of the given CIDRs"),
-        (dnat(GONE), {"keep": [GONE]}, "its address is to be kept"),
+        (dnat(GONE), {"keep": [GONE]}, "the config keeps its address"),
         (arp_reply(OWN, NIC_MAC), {}, "its MAC is that of"),
         (dnat(GATEWAY), {}, "it is the gateway of a route"),
         (dnat(GONE, uplink="eth1"), {}, "it is for frames from eth1, not from eth0"),
@@ -217,7 +217,7 @@ def test_a_permanent_neighbour_goes_with_a_stale_rule_or_a_dead_endpoint_of_its_
     another_uplinks = dnat(GONE, uplink="eth1")
     for others in (dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), arp_reply(GONE, TUNNEL_MAC), another_uplinks):
         found = plan(only(rules=(SNAT, others), neighbours=(entry,)))
-        assert why(found.keep, entry) == "nothing tells that azure-vnet has made it"
+        assert why(found.keep, entry) == "nothing shows that azure-vnet made it"
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_nothing_is_called_left_only_if_all_was_looked_at() -> None:
     assert nothing in plan_text(plan(NodeState()))
     text = plan_text(plan(NodeState(notes=("no ebtables",))))
     assert nothing not in text
-    assert "nothing of what was looked at is to be removed\nnote: no ebtables" in text
+    assert "there is nothing to remove among what could be read\nnote: no ebtables" in text
 
 
 def test_a_plan_is_json() -> None:

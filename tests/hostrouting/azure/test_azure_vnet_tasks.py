@@ -276,7 +276,7 @@ def test_a_report_is_json_and_text(host: Host, node: WatchedNode) -> None:
     assert text.count("  = ") == 4
     assert "removed 3 rules, 1 neighbour" in text
     assert text.endswith("note: legacy")
-    assert "nothing of what was looked at is to be removed" in report_text(clean(host, node))
+    assert "there is nothing to remove among what could be read" in report_text(clean(host, node))
     node.change(notes=())
     assert "azure-vnet has left nothing here" in report_text(clean(host, node))
 

@@ -226,10 +226,10 @@ def test_no_wait_holds_the_lock(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "asked", "expected"),
     [
-        ({"default_devices": []}, {}, "waited 5 s and still missing is a default route"),
-        ({"links": []}, {}, "still missing is device eth0 (there is no such device)"),
-        ({}, {"devices": ["eth7"]}, "still missing is device eth7 (there is no such device)"),
-        ({"links": [{"name": "eth0", "up": False}]}, {}, "still missing is device eth0 (it is down)"),
+        ({"default_devices": []}, {}, "waited 5 s in vain for a default route"),
+        ({"links": []}, {}, "in vain for device eth0 (there is no such device)"),
+        ({}, {"devices": ["eth7"]}, "in vain for device eth7 (there is no such device)"),
+        ({"links": [{"name": "eth0", "up": False}]}, {}, "in vain for device eth0 (it is down)"),
         ({"links": BRIDGED}, {}, "eth0 is a port of azure0"),
         ({"default_devices": ["we ird"]}, {}, "'we ird' is not an interface name"),
         ({"has_nft": False}, {}, "install the package nftables"),

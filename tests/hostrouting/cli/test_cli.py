@@ -412,10 +412,10 @@ def test_check_is_1_while_something_fails_in_either_mode_and_0_after_the_mend(
         "                 by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10\n"
         "✓ 10.96.0.0/12   by eth0\n"
         'fix: add to hostRouting.staticRoutes.routes:\n  {"destination": "172.16.1.0/24"}\n'
-        "mind: neighbours of ib0 in 172.16.0.0/16 are then reached by eth0 (172.16.1.0/24); where an interface must still "
+        "mind: the node then reaches neighbours of ib0 in 172.16.0.0/16 by eth0 (172.16.1.0/24); if an interface must still "
         "answer them itself, give it a table: ip route add 172.16.0.0/16 dev ib0 table 100; "
         "ip rule add from ITS-ADDRESS lookup 100\n"
-        "CONFIG has routes that aren't installed; how it looks with them tells: hostrouting fix, plan\n"
+        "CONFIG has routes that aren't installed; hostrouting plan shows what they would change\n"
     )
     config.write_text(json.dumps(CONFIG).replace("STRICT", "WARN"))
     assert run("check", config)[0] == 1

@@ -97,7 +97,7 @@ def test_the_whole_config_is_printed_with_the_proposal_after_its_own_routes(
     assert json.dumps(mended) == json.dumps(document)
     assert proposal == HALVES, "what is fine by its own /24 stays so"
     assert (kernel.routes(), path.read_text()) == (before, text)
-    assert err.startswith("mind: neighbours of ib0 in 172.16.0.0/16 are then reached by eth0")
+    assert err.startswith("mind: the node then reaches neighbours of ib0 in 172.16.0.0/16 by eth0")
 
 
 def test_what_is_printed_is_a_config_that_mends(run: Run, written: Any, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_beside_routes_of_the_config_that_still_miss_something_it_is_2(
     entry = {"destination": "172.16.9.0/24", "gateway": "10.9.0.1", "dev": "eth9"}
     code, out, err = run("fix", written(expecting(EXPECTED, staticRoutes=static(entry))))
     assert (code, out) == (2, "")
-    assert err.startswith("hostrouting: can't propose routes beside those of the config: still missing is ")
+    assert err.startswith("hostrouting: can't propose routes beside those of the config without ")
     assert "eth9" in err
 
 
@@ -429,7 +429,7 @@ def test_its_json_has_what_was_found_proposed_and_changed(run: Run, written: Any
 # --- nameservers, and recorded hosts -----------------------------------------------------------------------------
 
 
-DNS_CHANGES = "mind: the DNS server 172.16.1.53 of resolv.conf is then reached by eth0, not by ib0"
+DNS_CHANGES = "mind: the node then reaches the DNS server 172.16.1.53 of resolv.conf by eth0, not ib0"
 
 
 def test_a_nameserver_that_changes_sides_is_told_of(run: Run, host: Host) -> None:

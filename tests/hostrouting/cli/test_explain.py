@@ -71,7 +71,7 @@ def test_the_page(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
         capsys.readouterr().out
         == """\
 172.16.3.4, in no expected CIDR; the default route leaves by eth0
-the kernel asks the rules from the top (↓: and goes on); the entry that decides is at the arrow
+the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides
 1. no source is chosen yet (UDP)
 ↓ 0:      from all lookup local: table local has no entry for it
 ↓ 100:    from 10.1.0.4 lookup 100: it is about packets from 10.1.0.4 and no source is chosen yet

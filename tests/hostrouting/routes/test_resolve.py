@@ -137,7 +137,10 @@ def test_a_gateway_picks_the_interface_of_a_multipath_default_that_reaches_it() 
 @pytest.mark.parametrize(
     ("route", "words"),
     [
-        (StaticRoute("172.16.1.0/24"), "the default route (table main has no unicast 0.0.0.0/0), for 172.16.1.0/24"),
+        (
+            StaticRoute("172.16.1.0/24"),
+            "the default route (table main has no unicast 0.0.0.0/0), needed by 172.16.1.0/24",
+        ),
         (StaticRoute("172.16.1.0/24", dev="eth1"), "the default route on eth1"),
         (StaticRoute("172.16.1.0/24", "onlink", "ib9"), "device ib9 (there is no such interface)"),
         (

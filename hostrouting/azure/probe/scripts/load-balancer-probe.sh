@@ -130,7 +130,7 @@ esac
 keep_trying
 case $? in
   0) say "${CHANGES[@]:-nothing to change}" && exit 0 ;;
-  "$MAY_COME") fail "waited $LIMIT s and still missing is $MISSING; bring it up, or name another in loadBalancerProbe.devices" ;;
+  "$MAY_COME") fail "waited $LIMIT s in vain for $MISSING; bring it up, or name another in loadBalancerProbe.devices" ;;
 esac
 complain "$MESSAGE"
 exit 1
