@@ -101,21 +101,20 @@ def _page(report: Report) -> str:
         else f"All {len(promised)} promises below hold."
     )
     pictures = "\n\n".join(f"![{growth.title}](performance-{growth.name}.svg)" for growth in report.growths)
-    return f"""# Speed
+    return f"""# Performance
 
-{verdict} This page, its pictures and [its figures](performance.json) are written by
+{verdict} `./run bench` prints this table, and `./run bench NAME …` some rows of it. This command takes a few
+minutes, and writes this page, its pictures and [its figures](performance.json):
 
 ```console
 $ ./run bench --docs docs
 ```
 
-which takes a few minutes; `./run bench` alone prints the table, `./run bench NAME …` some rows of it.
-
 ## What is promised
 
 {_markdown(promised)}
 
-## And beside other ways
+## Beside other ways
 
 {_markdown(others)}
 
@@ -125,16 +124,17 @@ which takes a few minutes; `./run bench` alone prints the table, `./run bench NA
 
 ## How it is measured
 
-Both sides of a row run alternately, in one go, each in a fresh network namespace (a check changes nothing, and runs in
-one that stays), and what they did is verified each time: the table is read back and compared, the verdict is looked at;
-and a table with one fault must be found faulty. A ratio is that of the medians. *cpu* is that of the processor time, of
-all processes that were started: where the machine was busy with something else, it tells more.
+Each row has two sides, hostrouting and another program. They run alternately, each in a fresh network
+namespace; a check changes nothing, so it runs in one that stays. The benchmark verifies each run: it reads the
+table back and compares it, and looks at the verdict. It also plants a fault, which the check must find. A ratio
+is that of the medians. *cpu* is the ratio of the processor time of all processes that were started. Where the
+machine was busy with something else, *cpu* says more.
 
-The rows of the backend, the proof and the check are measured in a Python that runs already, from values to values.
-Writing includes reading back what was written, by one dump, which `ip -batch` doesn't do. The expected CIDRs are spread
-over the table; a few of them lie inside an InfiniBand interface's prefix, and a more specific route mends each. Boot
-scripts are measured from their start to their end, with mawk, Debian's awk, where there is one. What the other side
-reads and writes are files, or nothing.
+The rows of the backend, the proof and the check are measured in a Python that runs already, from values to
+values. Writing includes reading back by one dump what was written, which `ip -batch` doesn't do. The expected
+CIDRs are spread over the table. A few of them lie inside an InfiniBand interface's prefix, and a more specific
+route mends each. Boot scripts are measured from their start to their end, with mawk, Debian's awk, where there
+is one. The other side reads and writes files, or nothing.
 
 {chr(10).join(f"- {line}" for line in as_words(report))}
 """

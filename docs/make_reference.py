@@ -51,15 +51,26 @@ Each command explains itself with `--help`, in the words of this page. `python -
 
 ## Exit status
 
-| code | means |
-|---|---|
-| 0 | the command did what was asked |
-| 1 | the command failed; `check` found a failure; `doctor` found something broken |
-| 2 | `check`, `fix` and `explain` could not judge; `plan` found something to change |
-| 64 | the arguments are wrong |
-| 74 | the command did its work, but could not write its output |
-| 77 | the user may not do this: run the command as root |
-| 78 | the config is missing or wrong |
+0
+: the command did what was asked.
+
+1
+: the command failed; `check` found a failure; `doctor` found something broken.
+
+2
+: `check`, `fix` and `explain` could not judge; `plan` found something to change.
+
+64
+: the arguments are wrong.
+
+74
+: the command did its work, but could not write its output.
+
+77
+: the user may not do this: run the command as root.
+
+78
+: the config is missing or wrong.
 
 ## Environment
 
@@ -96,6 +107,8 @@ CONFIG = """\
 
 # The config
 
+## Description
+
 hostrouting reads the keys `hostRouting` and `hostNetworking` of `/etc/aks-flex-node/config.json`, or of the file that
 the command line names. Other keys at the top of the document belong to other components, and hostrouting ignores
 them. Inside its two keys an unknown or a duplicate key is an error. So is a key at the top that is probably a
@@ -107,6 +120,8 @@ misspelt `hostRouting`. hostrouting reports all problems of a config at once, ea
 ```json
 {example}
 ```
+
+## Keys
 
 {sections}
 ## See also
@@ -175,7 +190,7 @@ def _rows(part: str) -> Iterator[tuple[str, str]]:
 
 def _usage(usage: str) -> str:
     """At most 70 columns, broken between arguments."""
-    words = re.findall(r"\[[^]]*\](?:\])?|\S+", usage.replace("[-h] [-v] ", ""))
+    words = re.findall(r"\[[^]]*\](?:\])?|\S+", re.sub(r" ?\[-[hv]\]", "", usage))
     lines = [""]
     for word in words:
         if len(lines[-1]) + 1 + len(word) > 70:
@@ -235,7 +250,7 @@ def _section(path: str, cls: type[Section]) -> str:
             below.append(_section(f"{path}.{key}{'[]' if isinstance(field.default, tuple) else ''}", within))
         if not isinstance(field.default, Section):
             keys.append(f"`{key}` ({_default(field)})\n: {said[key]}")
-    heading = f"## {path}\n\n{(inspect.getdoc(cls) or '').partition(chr(10))[0]}\n"
+    heading = f"### {path}\n\n{(inspect.getdoc(cls) or '').partition(chr(10))[0]}\n"
     return "\n".join([heading, *(f"{key}\n" for key in keys), *below, ""])
 
 

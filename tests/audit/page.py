@@ -108,15 +108,17 @@ def _page(figures: Figures) -> str:
     why = "\n".join(f"- {reason}: {hosts:,} {kind}" for kind, reason, hosts in reasons(figures))
     features = [f"| {name} | {figures.plain.features[name]:,} | {figures.odd.features[name]:,} |" for name in FEATURES]
     heading = f"| {' | '.join(_KINDS)} |\n|---|---:|---:|"
-    return f"""# Audit
+    return f"""# The audit
 
-{_verdict(figures)} This page and [its figures](audit.json) are written by
+{_verdict(figures)} The audit makes random hosts, asks the kernel about their addresses, and compares what
+hostrouting says of each. This command takes about ten minutes on two cores, and writes this page and [its
+figures](audit.json):
 
 ```console
 $ ./run audit --docs docs
 ```
 
-which takes about ten minutes on two cores; `./run audit --help` has the options. The same seed makes the same hosts.
+`./run audit --help` has the options. The same seed makes the same hosts.
 
 {heading}
 {chr(10).join(table)}
@@ -127,16 +129,18 @@ which takes about ten minutes on two cores; `./run audit --help` has the options
 
 ## How it is done
 
-Each host is made at random, by ip(8), in a fresh network namespace. The kernel is asked about every address at which
-anything begins or ends in its tables, rules and expected CIDRs, and about up to 1,024 others of each CIDR: as a datagram, as
-TCP, and, where a rule has a `from`, again from each source that a connection would have. So each address has an answer
-by the kernel, and what the check says of it is held to that: live, judged from `hostrouting snapshot`, and from the
-commands with `ip -j`. Then the proposed fix is applied, and the kernel is asked again: what failed must be right,
-but for what was called not mendable, and what was fine must be as it was. On hosts with rules about sources a TCP
-connection and two datagrams are begun to each of some addresses, and their first packets are seen leaving.
+ip(8) makes each host at random, in a fresh network namespace. The audit asks the kernel about every address at
+which anything begins or ends in the host's tables, rules and expected CIDRs, and about up to 1,024 other
+addresses of each CIDR. It asks for a datagram, for TCP, and, where a rule has a `from`, from each source that a
+connection would have. So it knows the kernel's answer for each address. It compares that with the check's
+verdict: live, from a recording by `hostrouting snapshot`, and from a recording by `ip -j`.
 
-Hosts of the right column have something that a recording may not hold. There a recording may be judged as the kernel
-does, or be `unknown` with the reason; on all others it may not be unknown.
+Then it applies the proposed fix and asks the kernel again. What failed must be right, but for what the fix
+called unmendable, and what was fine must be as it was. On hosts with rules about sources it also begins a TCP
+connection and two datagrams to each of some addresses, and sees their first packets leave.
+
+The hosts of the right column have something that a recording may not hold. The verdict of their recording may
+be the kernel's, or `unknown` with the reason. On all other hosts it may not be unknown.
 
 ## What the hosts have
 

@@ -187,10 +187,10 @@ class Node:
         where = None
         if ">" in words:
             *words, _, where = words
-        if words[0] == "sudo":
+        while words[0] == "sudo" or re.match(r"[A-Z_]+=", words[0]):
             words = words[1:]
         program, *arguments = words
-        if program == "hostrouting":
+        if program.endswith("hostrouting"):
             out, err = self._hostrouting(arguments, given)
         elif program in ("cat", "cp", "mv", "rm", "touch", "mkdir", "ls"):
             done = subprocess.run(
@@ -326,6 +326,7 @@ OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
     "journalctl": _journalctl,
     "pip": _pip,
     "/opt/hostrouting/bin/pip": _pip,
+    "pipx": _pip,
     "ssh": _ssh,
-    **dict.fromkeys(("apt-get", "python3", "mount", "umount", "ln"), _nothing),
+    **dict.fromkeys(("apt", "apt-get", "python3", "mount", "umount", "ln"), _nothing),
 }

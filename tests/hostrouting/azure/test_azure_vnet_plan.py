@@ -194,7 +194,7 @@ def test_a_pod_end_that_cant_be_read_keeps_all_that_may_be_its_pods() -> None:
     found = plan(node_state(interfaces=UNREADABLE))
     assert found.is_empty
     for what in (*GONE_RULES, neighbour(GONE)):
-        assert why(found.keep, what) == "it can't be told what is behind azvdark: it may be its pod's"
+        assert why(found.keep, what) == "nothing tells what is behind azvdark: this may be its pod's"
 
 
 def test_what_the_state_knows_to_be_a_gone_pods_goes_all_the_same() -> None:

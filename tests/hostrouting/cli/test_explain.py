@@ -78,7 +78,7 @@ the kernel asks the rules from the top: after ↓ it goes on, at → an entry de
 → 32766:  from all lookup main
           default via 10.1.0.1 dev eth0
 ✓         leaves by eth0, from 10.1.0.4: as expected
-2. whatever connects has the source 10.1.0.4 by now, and is looked up again (UDP)
+2. a connection has the source 10.1.0.4 by now, and the kernel looks it up again (UDP)
 ↓ 0:      from all lookup local: table local has no entry for it
 → 100:    from 10.1.0.4 lookup 100
           default via 10.2.0.1 dev eth1 table 100
@@ -105,7 +105,7 @@ def test_what_a_config_expects_of_an_address_is_what_counts(
         (Rule(7, RuleAction.NOP), "it does nothing"),
         (Rule(7, RuleAction.GOTO, goto=100), "it leads to preference 100"),
         (Rule(7, table=9), "table 9 has no entry for it"),
-        (Rule(7, table=8), "throw 172.16.0.0/16 table 8 proto hostrouting has the next rule asked"),
+        (Rule(7, table=8), "throw 172.16.0.0/16 table 8 proto hostrouting sends the kernel on to the next rule"),
         (Rule(7, suppress_prefix_length=0), None),
         (Rule(7, mark=1), "it is about packets with a mark"),
         (Rule(7, is_inverted=True), "it is about all but such packets"),
