@@ -265,8 +265,8 @@ def _add_strict(parser: Parser) -> None:
 def _lb_probe() -> Mapping[str, Word]:
     """Let nodes answer Azure's IPv6 health probes.
 
-    The balancer probes IPv6 Services from fe80::1234:5678:9abc, which a node must not forward: where a pod elsewhere
-    has to answer (externalTrafficPolicy: Cluster) the probe dies, and the balancer takes the node out. nftables rules
+    The balancer probes IPv6 Services from fe80::1234:5678:9abc, which a node must not forward. If a pod elsewhere has to
+    answer (externalTrafficPolicy: Cluster), the probe is lost, and the balancer takes the node out. nftables rules
     rewrite the source of probes on their way in, and the destination of answers on their way out. CONFIG's key is
     hostNetworking.loadBalancerProbe.
     """
@@ -282,9 +282,9 @@ def _lb_probe() -> Mapping[str, Word]:
 def _azure_vnet() -> Mapping[str, Word]:
     """Clean up what the CNI azure-vnet has left of pods.
 
-    A pod that gets the address of an earlier one that azure-vnet served isn't reached as long as that one's ebtables
-    rules and neighbour are there. What goes is just that: inside the CIDRs that CONFIG names in
-    hostNetworking.staleAzureVnet, of no live pod, of nobody else.
+    Rules and neighbours that azure-vnet has left for pods that are gone keep a later pod with such an address from
+    being reached. The clean-up removes only those: inside the CIDRs that CONFIG names in hostNetworking.staleAzureVnet,
+    and nothing that a running pod or anybody else uses.
     """
     from hostrouting.cli.azure import vnet
 

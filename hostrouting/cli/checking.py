@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 def check(options: argparse.Namespace, host: Host) -> int:
     """Check now that every expected CIDR leaves by the default route's interface.
 
-    Every address counts: the tables cut each CIDR into ranges, and the kernel is asked about each of them; where a
-    policy rule has a "from", also for connections from the source that they get. Waits for a default route, waitSeconds
-    at most (30 without a CONFIG). Writes no marker. Exits with 0 if all is well, with 1 if a CIDR is shadowed, has no
-    route or is discarded, with 2 if nothing could be judged; with --output nagios with 0, 1 (WARN), 2 (STRICT), 3.
+    The check judges every address: it cuts each CIDR into ranges inside which the kernel's answer can't change, and asks
+    the kernel about each range. Where a policy rule has a "from" it also asks for connections from the source that they
+    get. It waits for a default route, at most waitSeconds (30 without a CONFIG), and writes no marker. It exits with 0
+    if all is well, with 1 if a CIDR is shadowed, has no route or is discarded, and with 2 if it can't judge. With
+    --output nagios it exits with 0, 1 (failures, WARN), 2 (failures, STRICT) or 3.
 
       hostrouting check                                        the CIDRs of /etc/aks-flex-node/config.json
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
@@ -132,13 +133,13 @@ def _explain_verdict(host: Host) -> int:
 
 
 def explain(options: argparse.Namespace, host: Host) -> int:
-    """Why does ADDRESS go where it goes.
+    """Explain why ADDRESS goes where it goes.
 
-    Follows each look-up that a socket makes for it: the policy rules in their order and why each is passed, the entry
-    that wins in a table, the interface, and the source that a connection gets, with which whatever connects is looked
-    up again. What is expected of it is what CONFIG expects of the CIDRs around it; of an address in none of them, and
-    without a CONFIG, that it leaves by the default route's interface. Exits with 0 if it does, with 1 if not, with 2 if
-    there is nothing to compare with.
+    The command follows each look-up that a socket makes for the address: the policy rules in their order and why the
+    kernel passes each, the entry that wins in a table, the interface, and the source that a connection gets. From that
+    source it follows the second look-up. It compares the result with what CONFIG expects of the CIDRs around the
+    address. For an address in none of them, and without a CONFIG, it expects the default route's interface. It exits
+    with 0 if the address goes as expected, with 1 if not, and with 2 if there is nothing to compare with.
 
       hostrouting explain 172.16.3.4
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on a host that was recorded
@@ -294,13 +295,13 @@ def _teller(options: argparse.Namespace) -> Callable[[FleetReport], None]:
 
 
 def doctor(options: argparse.Namespace, host: Host) -> int:
-    """Does the gate on this host hold, and what may break it.
+    """Say whether the gate on this host holds, and what may break it.
 
-    First, what the check says now. Then looks at the units as systemd has them in memory, at what is installed (all of
-    it against what CONFIG renders), at the kernel's routes, and at who may take them away; each finding with its
-    remedy. Changes nothing. Without a CONFIG, and without the default one, what is installed is compared with what its
-    own scripts were rendered from. Exits with 0 if nothing is broken, with 1 otherwise; what only may break later is
-    listed.
+    The doctor first says what the check says now. Then it looks at the units as systemd has them in memory, at
+    everything that is installed, at the kernel's routes, and at who may take them away. It names each finding with its
+    remedy, and changes nothing. Without a CONFIG, and without the default one, it compares what is installed with the
+    config that it was made of. It exits with 0 if nothing is broken, and with 1 otherwise; it only lists what may break
+    later.
 
       ✓ is fine;  ✗ is broken now;  • may break later;  ? couldn't be examined
     """

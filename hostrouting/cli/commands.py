@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def demo(options: argparse.Namespace, host: Host) -> int:
     """Show the whole story in a throw-away network namespace.
 
-    Builds a node like Azure's H200 machines in a network namespace of its own: eth0 with the default route, and
-    ib0 to ib7 whose connected /16 routes shadow the cluster's network. Checks, installs more specific routes,
-    checks again, and cleans up. Needs no root where user namespaces are allowed; the host's tables aren't touched.
-    Where namespaces are refused, the same on a kernel in memory.
+    The demo builds a node like Azure's H200 machines: eth0 has the default route, and the connected /16 routes of ib0
+    to ib7 shadow the cluster's network. It checks, installs more specific routes, checks again, and cleans up. It needs
+    no root where user namespaces are allowed, and never touches the host's tables. Where namespaces are refused it runs
+    on a kernel in memory.
     """
     del host  # the demo makes its own
     import subprocess
@@ -129,7 +129,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 def render(options: argparse.Namespace, host: Host) -> int:
     """Write the files that apply would install into a folder.
 
-    For a look, or for a tool that installs files by itself: the units must then be enabled there too.
+    Use it to look at the files, or to have another tool install them; that tool must then enable the units too.
     """
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.layout import Layout
@@ -149,13 +149,13 @@ def render(options: argparse.Namespace, host: Host) -> int:
 def snapshot(options: argparse.Namespace, host: Host) -> int:
     """Print what a check looks at, to judge it elsewhere.
 
-    One JSON document: links, IPv4 addresses, rules, routes of all tables, nexthop objects, nameservers. Needs no
-    privileges and changes nothing.
+    This is one JSON document: links, IPv4 addresses, rules, routes of all tables, nexthop objects, nameservers. The
+    command needs no privileges and changes nothing.
 
       hostrouting snapshot > node.json                               on the sick node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
 
-    A host without hostrouting is recorded by a shell and ip (iproute2 5.15 or newer):
+    To record a host without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough:
 
       { echo '{"links":';      ip -j -N -d link show
         echo ', "addresses":'; ip -j -N -d -4 address show
@@ -190,11 +190,11 @@ def schema(options: argparse.Namespace, host: Host) -> int:
 def watch(options: argparse.Namespace, host: Host) -> int:
     """Keep what CONFIG asks for true, until a signal ends it.
 
-    Looks whenever links, addresses, routes or rules change, and once a minute without a sign: puts our lost routes
-    back, has those that follow the default route follow it, checks, writes the markers and the metrics of
-    watch.textfile, and says once what has come and what has gone: to the journal where systemd has started it, else on
-    standard output. Never stops a running machine. With "watch": {"enabled": true} in CONFIG, apply installs it as
-    hostrouting-watch.service.
+    The watcher looks whenever links, addresses, routes or rules change, and once a minute without such a sign. It puts
+    our lost routes back, has routes follow a changed default route, checks, and writes the markers and the metrics of
+    watch.textfile. It reports once what newly fails, and once what is over: to the journal if systemd has started it,
+    else on standard output. It never stops a running machine. With "watch": {"enabled": true} in CONFIG, apply installs
+    it as hostrouting-watch.service.
 
       hostrouting watch config.json         in the foreground; SIGTERM or Ctrl-C ends it, the routes stay
       journalctl -u hostrouting-watch       what the service has said

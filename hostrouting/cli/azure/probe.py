@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 def apply(options: argparse.Namespace, host: Host) -> int:
     """Rewrite the probes, now and at every boot.
 
-    Now: the rules in one nftables transaction, seen to be in force, and a route to the rewritten address, so that
-    answers of the host itself find back without a default route. For every boot: a script, its unit, and a line in the
-    gate; a flush of the ruleset by nftables.service or nftables-flush.service is made good at once. A second run
-    changes nothing and keeps the counters. A node without IPv6 is left alone, unless CONFIG says "required": true and
-    an address may come later. What fails is an error if it says so; otherwise it is reported, and the node starts.
+    The command loads the rules in one nftables transaction, sees that they are in force, and adds a route to the
+    rewritten address, so that answers of the host itself find back without a default route. For every boot it installs
+    a script, its unit and a line in the gate. If nftables.service or nftables-flush.service flushes the ruleset, the
+    rules come back at once. A second run changes nothing and keeps the counters. A node without IPv6 stays as it is,
+    unless CONFIG says "required": true and an address may come later. A failure is an error if the rules are required;
+    otherwise the command reports it, and the node starts.
 
       hostrouting lb-probe apply /etc/aks-flex-node/config.json
       hostrouting lb-probe apply --root /mnt/image config.json      with "devices"; holds from the image's first boot
@@ -52,8 +53,8 @@ def apply(options: argparse.Namespace, host: Host) -> int:
 def plan(options: argparse.Namespace, host: Host) -> int:
     """Show what apply would change, and change nothing.
 
-    The rules as a diff of nft's own listings, the route with + and -, files as diffs, units. Exits with 2 if there is
-    anything to change, with 0 if not.
+    The command shows the rules as a diff of nft's own listings, the route with + and -, files as diffs, and units. It
+    exits with 2 if there is anything to change, and with 0 if not.
     """
     config = load_networking(options, host)
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))

@@ -36,8 +36,8 @@ def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
 def plan(options: argparse.Namespace, host: Host) -> int:
     """List what would go, and why; change nothing.
 
-    Each rule and neighbour that goes, and each that stays though it looks alike, with the reason. Takes no lock.
-    Exits with 2 if anything would go, with 0 if not.
+    The command lists each rule and neighbour that would go, and each that would stay though it looks alike, with the
+    reason. It takes no lock. It exits with 2 if anything would go, and with 0 if not.
     """
     plan = plan_stale(_load(options, host), host)
     say_as_asked(options, plan.to_json(), plan_text(plan))
@@ -47,8 +47,9 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 def remove(options: argparse.Namespace, host: Host) -> int:
     """Remove what azure-vnet has left, and nothing else.
 
-    Takes azure-vnet's own lock, removes stale neighbours, then all stale rules in one transaction: a second run finds
-    nothing. If somebody changes the rules meanwhile none goes, and it says so: run it again.
+    The command takes azure-vnet's own lock, and removes stale neighbours and then all stale rules, these in one
+    transaction. A second run finds nothing. If somebody changes the rules meanwhile the command removes none and says
+    so: run it again.
 
       hostrouting azure-vnet plan config.json && echo nothing to do
       hostrouting azure-vnet clean config.json
