@@ -19,7 +19,7 @@ import subprocess
 import sys
 import uuid
 import zipfile
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from email.parser import BytesParser
 from email.utils import format_datetime
 from pathlib import Path
@@ -89,7 +89,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     os.umask(0o022)
     epoch = os.environ.setdefault("SOURCE_DATE_EPOCH", time_of_last_change())
-    when = datetime.fromtimestamp(int(epoch), UTC)
+    when = datetime.fromtimestamp(int(epoch), timezone.utc)
     carried = carried_wheels()
     with TemporaryDirectory() as folder:
         made, tree = Path(folder, "made"), Path(folder, "tree")
