@@ -12,7 +12,7 @@ from functools import cached_property
 from ipaddress import IPv4Address
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
@@ -36,8 +36,7 @@ _ERRNO_OF_ACTION = {
 }
 
 
-@attrs.frozen
-class Flow:
+class Flow(NamedTuple):
     """What is looked up (struct flowi4): a packet of this host with mark 0, tos 0 and uid 0, or a gateway.
 
     Args:
@@ -60,8 +59,7 @@ class Flow:
         return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
-@attrs.frozen
-class Decision:
+class Decision(NamedTuple):
     """What ends a look-up.
 
     Args:
