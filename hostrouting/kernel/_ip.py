@@ -214,7 +214,7 @@ _ROUTE = (
     Key("prefsrc", "source", parse_address, str, None),
     Key("metric", "metric", _uint32, int, 0),
     Key("metrics", "mtu", _mtu, lambda mtu: [{"mtu": mtu}], None),
-    Key("nexthops", "hops", lambda items: each(items, _read_hop), list, None),
+    Key("nexthops", "hops", lambda items: each(items, lambda item: _take_hop(read(item, _HOP))), list, None),
 )
 _MEMBER = (Key("id", "id", _uint32, int), Key("weight", "weight", _uint32, int, 1))
 _NEXTHOP = (
@@ -259,10 +259,6 @@ def write_route(route: Route) -> dict[str, Any]:
     return write(fields, _ROUTE)
 
 
-def _read_hop(value: object) -> NextHop:
-    return _take_hop(read(value, _HOP))
-
-
 def _take_hop(fields: dict[str, Any]) -> NextHop:
     dev, gateway, via, flags, weight = map(fields.pop, ("dev", "gateway", "via", "flags", "weight"))
     return NextHop(dev, gateway or via, "onlink" in flags, weight, "dead" in flags, "linkdown" in flags)
@@ -286,10 +282,6 @@ def read_nexthop(value: object) -> NexthopObject:
 
 def _selector(value: object) -> IPv4Address | None:
     return None if value == "all" else parse_address(value)
-
-
-def _goto(value: object) -> int | None:
-    return None if value == "none" else _uint32(value)
 
 
 def _suppressed_length(value: object) -> int | None:
@@ -317,7 +309,7 @@ _RULE = (
     Key("table", "table", _table, _digits, None),
     Key("suppress_prefixlen", "suppress_prefix_length", _suppressed_length, int, None),
     Key("suppress_ifgroup", "suppress_group", _group, _digits, None),
-    Key("goto", "goto", _goto, int, None),
+    Key("goto", "goto", lambda value: None if value == "none" else _uint32(value), int, None),
     Key("nop", "is_nop", is_set, _null, False),
     Key("action", "action", _action, _digits, RuleAction.TO_TABLE),
     Key("protocol", "protocol", _protocol, _digits, Protocol.KERNEL, True),

@@ -105,6 +105,7 @@ def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: 
         return "it is about all but such packets"
     ends = [str(end).removesuffix("/32") for end in (rule.destination, rule.source)]
     unchosen = " and no source is chosen yet" if source == NO_SOURCE else ""
+    protocol = {TCP: "TCP", UDP: "UDP"}.get(rule.ip_protocol, f"protocol {rule.ip_protocol}")
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
         (rule.destination is not None and address not in rule.destination, f"packets to {ends[0]}"),
@@ -114,11 +115,7 @@ def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: 
         (rule.iif not in (None, loopback), f"packets that come in by {rule.iif}"),
         (rule.uid_range is not None and rule.uid_range[0] > 0, "other users' packets"),
         (rule.tos != 0, "packets with a tos"),
-        (rule.ip_protocol not in (0, TCP if is_tcp else UDP), f"{_protocol_words(rule.ip_protocol)} alone"),
+        (rule.ip_protocol not in (0, TCP if is_tcp else UDP), f"{protocol} alone"),
         (rule.has_ports, "certain ports, which aren't known here"),
     )
     return f"it is about {next(words for is_so, words in is_about if is_so)}"
-
-
-def _protocol_words(number: int) -> str:
-    return {TCP: "TCP", UDP: "UDP"}.get(number, f"protocol {number}")

@@ -9,6 +9,7 @@ import attrs
 from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
+from hostrouting.config.schema import fields_in_json
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import Protocol
@@ -111,18 +112,10 @@ class ProbePlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON; rules as nft(8) lists them, each route as ``ip -6 route show`` prints it."""
-        return {
-            "schema": 1,
-            **self.changes.to_json(),
-            "changed": self.changed,
-            "unchanged": [*map(str, self.pins.unchanged)],
-            "device": self.device,
-            "evidence": self.evidence,
-            "skippedBecause": self.skipped_because,
-            "missing": self.missing,
-            "problem": self.problem,
-            "rules": {"differ": self.has_new_rules, "before": self.rules_before, "after": self.rules_after},
-        }
+        rules = {"differ": self.has_new_rules, "before": self.rules_before, "after": self.rules_after}
+        done = self.changes.to_json() | {"changed": self.changed} | fields_in_json(self.pins, "unchanged")
+        why = fields_in_json(self, "device", "evidence", "skipped_because", "missing", "problem")
+        return {"schema": 1} | done | why | {"rules": rules}
 
 
 @attrs.frozen

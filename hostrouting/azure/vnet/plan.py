@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, PodRule, parse_pod_rule
+from hostrouting.config.schema import fields_in_json, in_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -102,14 +103,8 @@ class AzureVnetReport:
 def _to_json(
     about: AzureVnetPlan | AzureVnetReport, removed: tuple[Item, ...], kept: tuple[Item, ...]
 ) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "changed": bool(removed),
-        "removed": [item.to_json() for item in removed],
-        "kept": [item.to_json() for item in kept],
-        "otherRules": about.other_rules,
-        "notes": list(about.notes),
-    }
+    items = {"removed": in_json(removed), "kept": in_json(kept)}
+    return {"schema": 1, "changed": bool(removed)} | items | fields_in_json(about, "other_rules", "notes")
 
 
 def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetPlan:
