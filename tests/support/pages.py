@@ -25,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,14 @@ class Node:
 
     def _python(self, text: str) -> None:
         tree = compile(text, "a page", "exec")
-        with self._as_this_host(), contextlib.redirect_stdout(io.StringIO()):
+        cluster = mock.MagicMock()  # Dask's
+        with (
+            self._as_this_host(),
+            contextlib.redirect_stdout(io.StringIO()),
+            mock.patch.dict(sys.modules, distributed=cluster),
+            ThreadPoolExecutor(1) as executor,
+        ):
+            cluster.Client().__enter__().get_executor.return_value = executor
             exec(tree, self.names)
 
     def _json(self, text: str) -> None:
@@ -169,7 +177,7 @@ class Node:
 
     def _line(self, line: str) -> str:
         """What a command line prints: commands with ``&&``, ``|``, ``>``; all that a page needs of a shell."""
-        lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>")
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>;")
         lexer.whitespace_split = True
         said: list[str] = []
         words: list[str] = []
@@ -189,7 +197,7 @@ class Node:
             *words, _, where = words
         while words[0] == "sudo" or re.match(r"[A-Z_]+=", words[0]):
             words = words[1:]
-        program, *arguments = words
+        program, *arguments = (each for word in words for each in self._globbed(word))
         if program.endswith("hostrouting"):
             out, err = self._hostrouting(arguments, given)
         elif program in ("cat", "cp", "mv", "rm", "touch", "mkdir", "ls"):
@@ -229,6 +237,10 @@ class Node:
         (answer,) = self.kernel.lookup([IPv4Address(address)])
         assert answer.route is not None
         return f"{address} {answer.route.hops[0].words()}\n"
+
+    def _globbed(self, word: str) -> list[str]:
+        found = sorted(str(path.relative_to(self.folder)) for path in self.folder.glob(word)) if "/*" in word else []
+        return found or [word]
 
     def _below(self, word: str) -> str:
         return f"{self.root}{word}" if word.startswith("/") and not re.search(r"/\d+$", word) else word
@@ -316,6 +328,11 @@ def _ssh(node: Node, arguments: list[str]) -> str:
     return node._line(arguments[-1])
 
 
+def _xargs(node: Node, _arguments: list[str]) -> str:
+    (node.folder / "recordings/gpu-0001.json").write_text(node._line("hostrouting snapshot"))
+    return ""
+
+
 def _nothing(_node: Node, _arguments: list[str]) -> str:
     return ""
 
@@ -328,5 +345,6 @@ OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
     "/opt/hostrouting/bin/pip": _pip,
     "pipx": _pip,
     "ssh": _ssh,
-    **dict.fromkeys(("apt", "apt-get", "python3", "mount", "umount", "ln"), _nothing),
+    "xargs": _xargs,
+    **dict.fromkeys(("apt", "apt-get", "duckdb", "python3", "mount", "umount", "ln"), _nothing),
 }
