@@ -241,9 +241,9 @@ Without it, [record the node with a shell and `ip`](recordings.md) and give the 
 routes into it:
 
 ```console
-$ hostrouting fix config.json > mended.json  # your config with the routes
-$ hostrouting plan mended.json               # what would change
-$ hostrouting apply mended.json
+$ hostrouting fix --in-place config.json     # merges the routes into your config
+$ hostrouting plan config.json               # what would change
+$ hostrouting apply config.json
 ```
 
 In STRICT mode [the gate](../explanation/gate.md) then holds the node back whenever something is shadowed. Begin with
