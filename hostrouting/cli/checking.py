@@ -172,12 +172,12 @@ def _unicast(text: str) -> IPv4Address:
 def fix(options: argparse.Namespace, host: Host) -> int:
     """Print the config that mends what a check finds.
 
-    The fewest routes that cover every failing address and none that is fine, each longer than the route that wins
-    there. With CONFIG the whole document with these merged in, as if its own routes were installed already; with --cidr
-    alone a document with the proposal alone. What no route can mend, and what else changes sides, is said on standard
-    error. Changes nothing, but with --in-place the file that CONFIG names, if there is anything to propose: what isn't
-    of hostRouting stays in it byte for byte. Exits with 0, with 1 if something isn't mendable (the rest is printed),
-    with 2 if nothing could be judged.
+    The fix is the fewest routes that cover every failing address and none that is fine, each longer than the route
+    that wins there. With CONFIG the command prints the whole document with these merged in, as if its own routes were
+    installed already; with --cidr alone it prints a document with the proposal alone. On standard error it says what
+    no route can mend, and what else changes. It changes nothing, unless --in-place has it write the file that CONFIG
+    names, where all that isn't of hostRouting stays byte for byte. It exits with 0, with 1 if something isn't
+    mendable (it prints the rest), and with 2 if it can't judge.
 
       hostrouting fix --in-place config.json && hostrouting apply config.json
       hostrouting fix config.json > mended.json                      to look at it first; config.json isn't changed
@@ -253,9 +253,9 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     """Check many recorded hosts at once, and group them by what is wrong.
 
     Each FILE is what hostrouting snapshot printed on a host; one that names no host goes by its own name. Hosts with
-    the same failures (kind, CIDR, interfaces) and the same fix are one group. A FILE that can't be read is unknown, and
-    the others go on. All cores work; how more machines do is in docs/howto/many-hosts.md. Exits with 0 if all is well,
-    with 1 if a host fails, else with 2 if one couldn't be judged.
+    the same failures (kind, CIDR, interfaces) and the same fix are one group. A FILE that can't be read is unknown,
+    and the others go on. The command works on all cores; docs/howto/many-hosts.md shows how more machines help. It
+    exits with 0 if all is well, with 1 if a host fails, and else with 2 if a host can't be judged.
 
       hostrouting judge config.json recordings/*.json
       hostrouting judge config.json recordings/*.json --output html > fleet.html         needs hostrouting[html]

@@ -37,19 +37,20 @@ def demo(options: argparse.Namespace, host: Host) -> int:
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:
-    """Install routes, check and gate of CONFIG, and check now.
+    """Install the routes, the check and the gate of CONFIG, and check now.
 
-    Now: the static routes, all of them or none, then the check. For every boot: scripts, units, and the gate, a
-    drop-in that holds the consumer back (systemd-nspawn@.service, or what CONFIG names) until both have passed; never
-    stops or restarts a running machine. What an earlier run installed and CONFIG no longer asks for is taken back.
-    Says every route, file and unit that it changes, also where it fails half-way. With --output json one document,
-    whatever the exit code: "host", "changed", lists of "routes", "files" and "units", "overlap"; and "error" if it
-    fails.
+    First apply installs the static routes, all of them or none, and then it checks. For every boot it installs
+    scripts, units and the gate, a drop-in that holds the consumer back (systemd-nspawn@.service, or what CONFIG
+    names) until both have passed. It never stops or restarts a running machine. It removes what an earlier run
+    installed and CONFIG no longer asks for. It says every route, file and unit that it changes, also if it fails
+    half-way. With --output json it prints one document, whatever the exit code: "host", "changed", lists of "routes",
+    "files" and "units", "overlap"; and "error" if it fails.
 
-    With --try the kernel's routes alone, and the check. When the time is over systemd puts back those of before,
-    whatever has died meanwhile, unless hostrouting confirm (on a terminal: Enter) has come, which installs the rest;
-    Ctrl-C puts them back at once, and so does a failing check in STRICT. Until then the watcher leaves routes alone;
-    another apply, remove and a start of the consumer, which is judged by what is installed, end the trial.
+    With --try it changes the kernel's routes alone, and checks. When the time is over systemd puts the former routes
+    back, whatever has died meanwhile, unless hostrouting confirm (on a terminal: Enter) has come, which installs the
+    rest. Ctrl-C puts them back at once, and so does a failing check in STRICT mode. Until then the watcher leaves
+    routes alone. Another apply, remove, and a start of the consumer end the trial; what is installed judges that
+    start.
 
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 as Enter, or hostrouting confirm, decides
@@ -97,11 +98,10 @@ def _warn_without_consumer(config: Config, on: Host) -> None:
 def plan(options: argparse.Namespace, host: Host) -> int:
     """Show what apply would change, and change nothing.
 
-    Routes: + is added, ~ is replaced, - is removed, = is there already. Files as diffs. Units. Last, whether the next
-    start of the consumer would be let through. Exits with 2 if there is anything to change, with 0 if not. Its JSON has
-    the shape of apply's, as if it were done.
-    With --snapshot only routes are compared, and the next start is that of the recorded host: files and units aren't
-    recorded.
+    The plan marks routes: + is added, ~ is replaced, - is removed, = is there already. It shows files as diffs, then
+    units, and last whether the next start of the consumer would be let through. It exits with 2 if there is anything to
+    change, and with 0 if not. Its JSON has the shape of apply's, as if it were done. With --snapshot it compares only
+    routes, and the next start is that of the recorded host, as a recording holds no files and units.
     """
     from hostrouting.boot.parts import plan_boot
     from hostrouting.cli.changes import plan_text
@@ -177,8 +177,8 @@ def schema(options: argparse.Namespace, host: Host) -> int:
 
       hostrouting schema > config.schema.json
 
-    An editor then completes and checks a config that has beside hostRouting the key "$schema":
-    "./config.schema.json". VS Code knows it also for all configs by json.schemas in its settings.
+    An editor then completes and checks a config whose top level has the key "$schema": "./config.schema.json". For all
+    configs at once, name the file in json.schemas of VS Code's settings.
     """
     del options, host
     from importlib import resources
@@ -222,8 +222,8 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 def remove(options: argparse.Namespace, host: Host) -> int:
     """Take back everything that was ever installed.
 
-    Removes our routes (protocol 217 in table main), files and markers, and says each of them. Needs no config. Nothing
-    of anybody else's is touched.
+    The command removes our routes (protocol 217 in table main), files and markers, and says each of them. It needs no
+    config, and touches nothing of anybody else's.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest

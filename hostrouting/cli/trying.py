@@ -66,8 +66,8 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
 def confirm(options: argparse.Namespace, host: Host) -> int:
     """Keep the routes that apply --try has given the kernel.
 
-    Writes files and units and checks, as apply does with the config that was tried, and ends the trial. Exits with 1 if
-    no trial stands.
+    The command writes files and units and checks, as apply does with the config that was tried, and ends the trial. It
+    exits with 1 if no trial stands.
     """
     from hostrouting.cli.changes import applied_text
     from hostrouting.tasks.trial import ConfirmTrial
