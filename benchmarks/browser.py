@@ -38,10 +38,10 @@ class Browser:
         return _ask("POST", f"{self._url}/execute/sync", {"script": f"return {script}", "args": []})
 
     def shown(self, selector: str) -> list[str]:
-        """The texts of the elements that are to be seen."""
+        """The texts of the elements that are to be seen, be it by scrolling there."""
         visible = "each => each.checkVisibility()"
         every = f"[...document.querySelectorAll({json.dumps(selector)})]"
-        found: list[str] = self.run(f"{every}.filter({visible}).map(each => each.innerText)")
+        found: list[str] = self.run(f"{every}.filter({visible}).map(each => each.textContent.trim())")
         return found
 
     def type(self, selector: str, keys: str) -> None:

@@ -21,7 +21,7 @@ from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from ipaddress import IPv4Address
 
     from hostrouting.boot.host import Host
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from hostrouting.model.changes import Changes
     from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import OverlapReport
-    from hostrouting.overlap.fleet import FleetReport
 
 
 def check(options: argparse.Namespace, host: Host) -> int:
@@ -261,37 +260,29 @@ def judge(options: argparse.Namespace, host: Host) -> int:
       hostrouting judge config.json recordings/*.json --output html > fleet.html         needs hostrouting[html]
       hostrouting judge config.json recordings/*.json --output parquet --out fleet.parquet    needs hostrouting[parquet]
     """
+    from importlib.util import find_spec
+
+    from hostrouting.cli import fleet
     from hostrouting.overlap.findings import Verdict
     from hostrouting.overlap.fleet import judge as judge_all
 
-    tell = _teller(options)
+    if (options.output == "parquet") != (options.out is not None):
+        raise UsageError("hostrouting: --output parquet and --out FILE go together")
+    library = fleet.LIBRARIES.get(options.output)
+    if library is not None and find_spec(library) is None:
+        how = f"pip install 'hostrouting[{options.output}]'"
+        raise HostRoutingError(f"--output {options.output} needs {library}: {how}")
     config = load(options, host)
     report = run_task(phases.task("judge")(lambda scope: judge_all(options.recordings, config, scope=scope)))
-    tell(report)
+    if options.output == "html":
+        say(fleet.fleet_page(report))
+    elif options.output == "parquet":
+        fleet.write_table(report, options.out)
+    else:
+        say_as_asked(options, report.to_json(), fleet.fleet_text(report, columns(sys.stdout)))
     if report.counts[Verdict.OVERLAP]:
         return EXIT_FAILURE
     return EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0
-
-
-def _teller(options: argparse.Namespace) -> Callable[[FleetReport], None]:
-    """What tells a report as ``--output`` asks for it; that it lacks a library is known before the work."""
-    if (options.output == "parquet") != (options.out is not None):
-        raise UsageError("hostrouting: --output parquet and --out FILE go together")
-    try:
-        if options.output == "html":
-            from hostrouting.cli.fleet_page import fleet_page
-
-            return lambda report: say(fleet_page(report))
-        if options.output == "parquet":
-            from hostrouting.cli.fleet_table import write_table
-
-            return lambda report: write_table(report, options.out)
-    except ModuleNotFoundError as error:
-        how = f"pip install 'hostrouting[{options.output}]'"
-        raise HostRoutingError(f"--output {options.output} needs {error.name}: {how}") from None
-    from hostrouting.cli.fleet import fleet_text
-
-    return lambda report: say_as_asked(options, report.to_json(), fleet_text(report, columns(sys.stdout)))
 
 
 def doctor(options: argparse.Namespace, host: Host) -> int:

@@ -1,41 +1,38 @@
-"""Many recorded hosts told: their groups as a page for people."""
+"""Many recorded hosts told: their groups as text, as a page for a browser, and as a table.
+
+Nothing else loads jinja2 and pyarrow.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from hostrouting.cli.output import Row, bad, dim, good
-from hostrouting.cli.report import dev_words
+from hostrouting.cli.report import dev_words, overlap_picture
 from hostrouting.cli.running import page_text
+from hostrouting.config.schema import in_json
+from hostrouting.model.errors import FileError
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import Verdict
-from hostrouting.overlap.wording import advice
+from hostrouting.overlap.wording import advice, reasons
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hostrouting.cli.output import Page
+    from hostrouting.overlap.findings import OverlapReport
     from hostrouting.overlap.fleet import FleetReport, HostGroup
+
+LIBRARIES = {"html": "jinja2", "parquet": "pyarrow"}
+"""What an output needs, which comes with the extra of its name."""
 
 # Programs have the JSON.
 _SHOWN_HOSTS = 16
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
-
-
-def counts_line(report: FleetReport) -> str:
-    """How many hosts there are of each verdict."""
-    counts = report.counts
-    words = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
-    return f"{sum(counts.values()):,} recordings: {words}"
-
-
-def group_title(group: HostGroup) -> str:
-    """What is the same on the hosts of a group, in a line."""
-    if group.verdict is Verdict.UNKNOWN:
-        return f"unknown: {clean(group.report.reason or '')}"
-    failures = (
-        f"{each.kind} {each.cidr}" + (f" by {clean(dev_words(each.devs))}" if each.devs else "")
-        for each in group.failures
-    )
-    return "; ".join(failures) or "ok"
 
 
 def fleet_text(report: FleetReport, width: int | None) -> str:
@@ -48,9 +45,117 @@ def fleet_text(report: FleetReport, width: int | None) -> str:
     Returns:
         Lines with colours.
     """
-    page: Page = [counts_line(report)]
+    page: Page = [_counts(report)]
     for group in report.groups:
         hosts = shortened(list(map(clean, group.hosts)), " ", _SHOWN_HOSTS)
-        said = [group_title(group), *(good(clean(line)) for line in advice(group.report)), dim(hosts)]
+        said = [_title(group), *(good(clean(line)) for line in advice(group.report)), dim(hosts)]
         page.append(Row(_MARKS[group.verdict], f"{len(group.hosts):,}", said))
     return page_text(page, width)
+
+
+def _counts(report: FleetReport) -> str:
+    words = ", ".join(f"{count:,} {verdict}" for verdict, count in report.counts.items())
+    return f"{sum(report.counts.values()):,} recordings: {words}"
+
+
+def _title(group: HostGroup) -> str:
+    """What is the same on the hosts of a group."""
+    if group.verdict is Verdict.UNKNOWN:
+        return f"unknown: {clean(group.report.reason or '')}"
+    failures = (
+        f"{each.kind} {each.cidr}" + (f" by {clean(dev_words(each.devs))}" if each.devs else "")
+        for each in group.failures
+    )
+    return "; ".join(failures) or "ok"
+
+
+# --- a page for a browser ------------------------------------------------------------------------------------------
+
+
+def fleet_page(report: FleetReport) -> str:
+    """The groups as an HTML document, each with a picture of its first host, the fix to copy, and hosts to filter.
+
+    Args:
+        report: what was found.
+
+    Returns:
+        A document that needs nothing from elsewhere; in ASCII, so that it stays what it is in any encoding.
+    """
+    import hashlib
+
+    from jinja2 import Environment, StrictUndefined
+
+    template, script = (
+        resources.files("hostrouting.cli").joinpath(name).read_text(encoding="ascii")
+        for name in ("fleet.html", "fleet.js")
+    )
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(template)
+    text = page.render(
+        counts=_counts(report),
+        groups=map(_section, report.groups),
+        script=script,
+        script_hash=_base64(hashlib.sha256(script.encode()).digest()),
+    )
+    return text.encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _section(group: HostGroup) -> dict[str, Any]:
+    return {
+        "verdict": str(group.verdict),
+        "title": _title(group),
+        "picture": _picture(group.report) if group.failures and group.report.judged else "",
+        "reasons": [clean(reason) for reason in reasons(group.report)],
+        "fix": ",\n".join(json.dumps(entry) for entry in in_json(group.fix)),
+        "hosts": [clean(host) for host in group.hosts],
+    }
+
+
+def _picture(report: OverlapReport) -> str:
+    # Notes are about this host alone. As an image it can hold no script, and its styles are its own.
+    return _base64(overlap_picture(attrs.evolve(report, notes=())).encode())
+
+
+def _base64(content: bytes) -> str:
+    import base64
+
+    return base64.b64encode(content).decode()
+
+
+# --- a table -------------------------------------------------------------------------------------------------------
+
+
+def write_table(report: FleetReport, path: str) -> None:
+    """Write a table in Apache Parquet: a row for each host and failure; a host without one has a row too.
+
+    Args:
+        report: what was found.
+        path: of the file.
+
+    Raises:
+        FileError: it can't be written.
+    """
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    word, words = pyarrow.string(), pyarrow.list_(pyarrow.string())
+    columns = {"host": word, "group": pyarrow.int32(), "verdict": word, "kind": word, "cidr": word}
+    schema = pyarrow.schema(columns | {"devs": words, "fix": words, "reason": word})
+    try:
+        with ParquetWriter(path, schema) as writer:
+            for number, group in enumerate(report.groups, 1):
+                writer.write_table(pyarrow.Table.from_pylist([*_rows(number, group)], schema))
+    except OSError as error:
+        raise FileError.of(f"write {path}", error) from error
+
+
+def _rows(number: int, group: HostGroup) -> Iterator[dict[str, Any]]:
+    shared = {
+        "group": number,
+        "verdict": str(group.verdict),
+        "fix": [json.dumps(entry) for entry in in_json(group.fix)],
+        "reason": clean(group.report.reason) if group.report.reason else None,
+    }
+    told = [failure.to_json() | {"devs": list(map(clean, failure.devs))} for failure in group.failures]
+    for host in map(clean, group.hosts):
+        for failure in told or [{"devs": []}]:
+            yield shared | failure | {"host": host}

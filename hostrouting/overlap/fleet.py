@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sized
 from concurrent.futures import BrokenExecutor
 from contextlib import nullcontext
@@ -98,10 +98,9 @@ class FleetReport:
     @property
     def counts(self) -> dict[Verdict, int]:
         """How many hosts have each verdict."""
-        counted = Counter[Verdict]()
-        for group in self.groups:
-            counted[group.verdict] += len(group.hosts)
-        return {verdict: counted[verdict] for verdict in Verdict}
+        return {
+            verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict) for verdict in Verdict
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The whole as JSON."""

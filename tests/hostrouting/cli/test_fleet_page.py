@@ -15,6 +15,7 @@ from benchmarks.browser import CONTROL, Browser, chromium
 from benchmarks.fleet import write_page
 from benchmarks.recordings import CONFIG, node
 from hostrouting import Config, judge
+from hostrouting.cli.fleet import fleet_page
 from hostrouting.model.routes import NextHop, Protocol, Route
 
 if TYPE_CHECKING:
@@ -95,8 +96,6 @@ def test_names_are_text_whatever_is_in_them(browser: Browser, tmp_path: Path) ->
     dev, fine = EVIL.replace(" ", "/"), node(0)  # the name of an interface has no white space
     shadow = Route(IPv4Network("10.96.0.0/16"), (NextHop(dev),), protocol=Protocol.STATIC)
     document = attrs.evolve(fine, host=EVIL, routes=(*fine.routes, shadow)).to_document()
-    from hostrouting.cli.fleet_page import fleet_page
-
     missing = tmp_path / f"{EVIL.replace('/', '')}.json"
     report = judge([document, missing], Config.from_mapping(CONFIG))
     (tmp_path / "fleet.html").write_text(fleet_page(report), encoding="ascii")

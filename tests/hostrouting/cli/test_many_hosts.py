@@ -125,8 +125,6 @@ def test_a_table_and_its_file_go_together(judge: Any, words: list[str]) -> None:
 def test_a_library_that_is_missing_is_named_before_the_work(
     judge: Any, monkeypatch: pytest.MonkeyPatch, output: str, library: str, words: list[str]
 ) -> None:
-    for module in ("hostrouting.cli.fleet_page", "hostrouting.cli.fleet_table"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, library, None)
     code, out, err = judge(["mended"], "--output", output, *words)
     assert (code, out) == (2, "")
