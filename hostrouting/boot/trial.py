@@ -14,7 +14,7 @@ from hostrouting.boot import files
 from hostrouting.boot.render import fill
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError, UnitError
-from hostrouting.model.routes import Protocol, Scope
+from hostrouting.model.routes import Protocol, Route, Scope
 from hostrouting.model.text import to_json_text
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from hostrouting.boot.host import Host
     from hostrouting.boot.layout import Layout
-    from hostrouting.model.routes import Route
     from phases import CancelScope
 
 

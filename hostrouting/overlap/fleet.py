@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import os
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sized
-from concurrent.futures import BrokenExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -19,16 +19,13 @@ from hostrouting.kernel.recording import SnapshotBackend, load_snapshot
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.overlap.check import check_overlap, unjudged
-from hostrouting.overlap.findings import OverlapReport, Verdict
+from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from concurrent.futures import Executor, Future
     from ipaddress import IPv4Network
 
     from hostrouting.config.routing import Config, StaticRoute
-    from hostrouting.overlap.findings import FindingKind
 
     Recording = str | os.PathLike[str] | Mapping[str, Any]
     # What is the same of the hosts of a group, with what its reason is about; the first one's report, and all names.

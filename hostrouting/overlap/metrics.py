@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hostrouting.overlap.findings import FindingKind, Verdict
+from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from hostrouting.overlap.findings import OverlapReport
 
 
 class Metric(NamedTuple):

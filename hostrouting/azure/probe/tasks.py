@@ -18,7 +18,7 @@ from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.plan import Evidence, ProbePlan, ProbeReport, choose_device, judge_addresses, plan_pins
 from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
-from hostrouting.boot.files import alone, locked
+from hostrouting.boot.files import Run, alone, locked
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import install_part, is_installed, remove_parts, start_oneshot
 from hostrouting.boot.parts import BootPlan, plan_part
@@ -30,7 +30,6 @@ from phases import CancelScope, Undo, all_or_nothing
 
 if TYPE_CHECKING:
     from hostrouting.azure.probe.port import Pin, ProbeNode
-    from hostrouting.boot.files import Run
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------
