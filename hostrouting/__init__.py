@@ -26,11 +26,11 @@ from hostrouting._lazy import lazily
 
 try:
     from phases import CancelScope as _CancelScope  # noqa: F401
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
-        f"the package phases is not hostrouting's, but another distribution's ({error}): "
+        f"the package phases is not hostrouting's, but another distribution's ({_error}): "
         "pip uninstall phases, then pip install --force-reinstall hostrouting"
-    ) from error
+    ) from _error
 
 __version__ = "0.1.0"
 

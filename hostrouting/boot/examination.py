@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.boot.layout import SEARCH_PATH
+from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.manifest import WATCH, Manifest
-from hostrouting.boot.systemd import ANY_INSTANCE
+from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.model.errors import FileError
 from hostrouting.model.text import StrEnum
 
@@ -72,8 +72,8 @@ class ExaminedHost:
     def __init__(self, host: Host, config: Config | None, config_name: str, scope: CancelScope) -> None:
         self.host = host
         self.scope = scope
-        self.layout = host.layout
-        self.units = host.units
+        self.layout: Layout = host.layout
+        self.units: UnitManager = host.units
         self.given = config
         self._config_name = config_name
 

@@ -104,16 +104,16 @@ class Fib:
         is_merged: bool | None = None,
         lacks_unknown: bool = False,
     ) -> None:
-        self.rules = list(rules)
-        self.routes = tuple(routes)
+        self.rules: list[Rule] = list(rules)
+        self.routes: tuple[Route, ...] = tuple(routes)
         self._addresses = addresses
         self._sources = Sources(addresses)
         self._links = links
         self._lacks_unknown = lacks_unknown
         self._groups = {link.name: link.group for link in links}
         # What this host sends comes in by its loopback, which may be renamed as any interface.
-        self.loopback = loopback_of(links)
-        self.is_merged = tuple(self.rules) == KERNEL_RULES if is_merged is None else is_merged
+        self.loopback: str = loopback_of(links)
+        self.is_merged: bool = tuple(self.rules) == KERNEL_RULES if is_merged is None else is_merged
 
     @cached_property
     def tables(self) -> dict[int, dict[int, dict[int, list[Route]]]]:

@@ -40,7 +40,7 @@ class HostRoutingError(Exception):
     ``changes`` is what the run had changed by then and hasn't put back.
     """
 
-    changes = Changes()
+    changes: Changes = Changes()
 
     def __init__(self, message: str, *, errno: int | None = None) -> None:
         super().__init__(message)

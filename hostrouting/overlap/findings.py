@@ -241,9 +241,9 @@ class RouteOverlapError(HostRoutingError):
     def __init__(self, message: str, report: OverlapReport) -> None:
         super().__init__(message)
         self.report = report
-        self.findings = report.findings
-        self.reason = report.reason
-        self.remedy = None if report.verdict is Verdict.UNKNOWN else report.remedy
+        self.findings: tuple[Finding, ...] = report.findings
+        self.reason: str | None = report.reason
+        self.remedy: Remedy | None = None if report.verdict is Verdict.UNKNOWN else report.remedy
 
     def __reduce__(self) -> tuple[type[RouteOverlapError], tuple[str, OverlapReport], dict[str, Any]]:
         return type(self), (str(self), self.report), vars(self)

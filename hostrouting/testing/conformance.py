@@ -158,8 +158,8 @@ class ConformanceMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._stack = ExitStack()
-        self.candidate = self._stack.enter_context(type(self).make_kernel())
-        self.reference = type(self).make_reference()
+        self.candidate: Kernel = self._stack.enter_context(type(self).make_kernel())
+        self.reference: Kernel = type(self).make_reference()
 
     def teardown(self) -> None:
         """Leave the candidate's world."""

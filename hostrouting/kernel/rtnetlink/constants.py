@@ -70,7 +70,7 @@ class RefusedError(Exception):
 
     def __init__(self, errno: int, message: str = "") -> None:
         self.errno = errno
-        self.message = message or os.strerror(errno)
+        self.message: str = message or os.strerror(errno)
         super().__init__(self.message)
 
 
