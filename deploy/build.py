@@ -40,6 +40,11 @@ WHEELS = ROOT / "build/wheels"
 
 HOME = Path("usr/lib/hostrouting")
 DOC = Path("usr/share/doc/hostrouting")
+COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions/hostrouting",
+    "zsh": "usr/share/zsh/vendor-completions/_hostrouting",
+    "fish": "usr/share/fish/vendor_completions.d/hostrouting.fish",
+}
 # A virtual environment has a folder for each release of Python; what is in ours is for all of them.
 PYTHON_MINORS = range(10, 20)
 COMMON_LICENSES = {"Apache-2.0": "Apache-2.0", "GPL-2.0": "GPL-2", "MPL-2.0": "MPL-2.0"}
@@ -174,6 +179,8 @@ def fill(tree: Path, own: Wheel, carried: list[Wheel], sbom: Path, when: datetim
     tree.joinpath(HOME, "bin").mkdir()
     tree.joinpath(HOME, "bin/python3").symlink_to("../../../bin/python3")
     put(tree / "usr/bin/hostrouting", read("hostrouting"), 0o755)
+    for shell, path in COMPLETIONS.items():
+        put(tree / path, run(sys.executable, "-m", "hostrouting", "completion", shell))
     put(tree / "usr/share/python3/runtime.d/hostrouting.rtupdate", read("rtupdate"), 0o755)
     put(tree / "usr/share/lintian/overrides/hostrouting", read("lintian-overrides"))
     put(tree / DOC / sbom.name, sbom.read_text())

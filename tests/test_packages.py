@@ -134,3 +134,17 @@ def test_the_debian_package_carries_the_versions_that_the_tests_pass_with() -> N
     tested = re.findall(r"^(\S+==[^\s;]+)", ROOT.joinpath("constraints.txt").read_text(), re.M)
     assert {*carried} - {*tested} == set()
     assert len(carried) == 9
+
+
+@pytest.mark.parametrize(
+    ("path", "start"),
+    [
+        ("bash-completion/completions/hostrouting", "#"),
+        ("zsh/vendor-completions/_hostrouting", "#compdef hostrouting\n"),
+        ("fish/vendor_completions.d/hostrouting.fish", "#"),
+    ],
+)
+def test_the_debian_package_has_shells_complete_our_words(unpacked_deb: Path, path: str, start: str) -> None:
+    text = unpacked_deb.joinpath("usr/share", path).read_text()
+    assert text.startswith(start)
+    assert "azure-vnet" in text
