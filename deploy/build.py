@@ -181,6 +181,8 @@ def fill(tree: Path, own: Wheel, carried: list[Wheel], sbom: Path, when: datetim
     put(tree / "usr/bin/hostrouting", read("hostrouting"), 0o755)
     for shell, path in COMPLETIONS.items():
         put(tree / path, run(sys.executable, "-m", "hostrouting", "completion", shell))
+    for page in manual(tree.with_name("manual")):
+        put(tree / f"usr/share/man/man{page.suffix[1:]}" / f"{page.name}.gz", page.read_text())
     put(tree / "usr/share/python3/runtime.d/hostrouting.rtupdate", read("rtupdate"), 0o755)
     put(tree / "usr/share/lintian/overrides/hostrouting", read("lintian-overrides"))
     put(tree / DOC / sbom.name, sbom.read_text())
@@ -194,6 +196,12 @@ def fill(tree: Path, own: Wheel, carried: list[Wheel], sbom: Path, when: datetim
     put(tree / "DEBIAN/control", read("control").replace("@VERSION@", debian_version(own)).replace("@SIZE@", str(size)))
     for script in ("postinst", "prerm", "postrm"):
         put(tree / "DEBIAN" / script, read(script), 0o755)
+
+
+def manual(folder: Path) -> list[Path]:
+    """The man pages, made in a folder."""
+    run(sys.executable, "-m", "sphinx", "-q", "-b", "man", "-d", folder / "read", "docs", folder)
+    return sorted(folder.glob("*.[1-8]"))
 
 
 def put(path: Path, text: str, mode: int = 0o644) -> None:

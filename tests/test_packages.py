@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import gzip
 import hashlib
 import json
 import os
@@ -148,3 +149,10 @@ def test_the_debian_package_has_shells_complete_our_words(unpacked_deb: Path, pa
     text = unpacked_deb.joinpath("usr/share", path).read_text()
     assert text.startswith(start)
     assert "azure-vnet" in text
+
+
+def test_the_debian_package_has_man_pages(unpacked_deb: Path) -> None:
+    pages = {path.name: gzip.decompress(path.read_bytes()).decode() for path in unpacked_deb.rglob("*.[15].gz")}
+    assert pages.keys() == {"hostrouting.1.gz", "hostrouting-config.5.gz"}
+    assert ".TH" in pages["hostrouting.1.gz"]
+    assert "azure\\-vnet" in pages["hostrouting.1.gz"]
