@@ -58,7 +58,7 @@ _LOAD_ALL = """
 import hostrouting, importlib, phases, pkgutil
 for package in (hostrouting, phases):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not module.name.startswith(("hostrouting.testing", "hostrouting.__main__")):
+        if not module.name.startswith(("hostrouting.testing", "hostrouting.__main__", "hostrouting.cli.fleet_")):
             importlib.import_module(module.name)
 """
 
