@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from email.message import Message
 
 # A build may take a while beside others.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parent.parent
 PAGES, FILES = (

@@ -6,6 +6,8 @@ import json
 from base64 import b64encode
 from typing import TYPE_CHECKING
 
+import pytest
+
 from boot.payloads import add_nested_machine
 from boot.test_gate import CONFIG, MARKERS, MENDED, UNITS, start
 from boot.test_watch import UNIT as WATCHER
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boot.rig import Machine
+
+pytestmark = pytest.mark.ci
 
 HOME = "/usr/lib/hostrouting"
 DEB, NEWER = "/root/hostrouting.deb", "/root/newer.deb"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 EVIL = "</script><img src=x onerror=\"document.title='run'\"><svg onload=document.title='run'>{{ 7 * 7 }}\x1b[31m\u202e"
 
 
+pytestmark = pytest.mark.ci
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _has_jinja2() -> None:
     pytest.importorskip("jinja2", reason="jinja2 isn't installed")
@@ -33,9 +35,7 @@ def _has_jinja2() -> None:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if shutil.which("chromedriver") is None:
-        if "browser" in os.environ.get("HOSTROUTING_REQUIRE", ""):
-            pytest.fail("HOSTROUTING_REQUIRE names browser, but chromedriver isn't installed", pytrace=False)
-        pytest.skip("chromedriver isn't installed; apt-get install chromium-driver")
+        pytest.fail("chromedriver isn't installed; apt-get install chromium-driver", pytrace=False)
     with chromium(tmp_path_factory.mktemp("chromium")) as started:
         yield started
 

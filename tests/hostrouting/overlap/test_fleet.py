@@ -85,6 +85,7 @@ def test_all_cores_find_the_same(report: FleetReport, recordings: list[Path]) ->
     assert without_times(judge(map(str, recordings), CONFIG_)) == without_times(report)
 
 
+@pytest.mark.ci
 def test_a_dask_cluster_of_two_workers_finds_the_same(report: FleetReport, recordings: list[Path]) -> None:
     distributed = pytest.importorskip("distributed", reason="distributed isn't installed")
     with (
