@@ -32,8 +32,8 @@ _VERBOSE = "log each task as it starts and ends"
 _DESCRIPTION = """\
 Give a node's traffic the right interface before the node starts, and prove it.
 
-Installs more specific IPv4 routes where an interface such as InfiniBand's shadows the cluster's network, and
-checks by the kernel's own answers that every expected CIDR leaves by the default route's interface.
+hostrouting installs more specific IPv4 routes where an interface such as InfiniBand's shadows the cluster's network.
+It checks, by the kernel's own answers, that every expected CIDR leaves by the default route's interface.
 """
 
 _EPILOG = """\
