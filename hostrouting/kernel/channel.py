@@ -1,22 +1,25 @@
-"""rtnetlink over pyroute2, for what isn't hot: links, addresses and rules to change. Its only user.
+"""rtnetlink in pyroute2's words, for what isn't hot: links, addresses and rules to change. Its only user.
 
-pyroute2 drops keywords that it doesn't know, so nothing is passed through: a request names all that it means, and
-``Channel`` sends just that. Attributes carry the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*), which
-are those of the kernel's headers.
+pyroute2 writes and reads the messages; its sockets, each with an event loop, take thirty times as long as ours. It
+drops keywords that it doesn't know, so nothing is passed through: a request names all that it means, and ``Channel``
+sends just that. Attributes carry the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*), which are those of the kernel's
+headers.
 
-pyroute2 is imported when the first channel is opened: it takes 130 ms, and brings asyncio.
+pyroute2 is imported with the first request: it takes 130 ms, and brings asyncio.
 """
 
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = ["Channel", "Message", "channel", "read", "rtnl"]
 
@@ -53,31 +56,13 @@ def _message_classes() -> dict[int, Any]:
     return {kind: message_class for message_class, kinds in families for kind in kinds}
 
 
-class Channel:
-    """An unbound rtnetlink socket, for one batch of requests in one thread; ``close`` it there."""
+class Channel(Conversation):
+    """An rtnetlink socket, for one batch of requests in one thread; ``close`` it there."""
 
-    def __init__(self) -> None:
-        from pyroute2 import IPRoute
-        from pyroute2.netlink.exceptions import NetlinkError
-
-        self._netlink_error: Any = NetlinkError
-        # Without ext_ack the kernel keeps its sentences to itself; without strict_check it filters nothing.
-        self._socket: Any = IPRoute(ext_ack=True, strict_check=True, groups=0)
-        self._socket.register_policy(_message_classes())
-        # Its nlm_request asks for a key that only NetlinkSocket's own constructor sets.
-        self._socket.status["nlm_generator"] = False
-
-    def close(self) -> None:
-        """Close the socket and its event loop."""
-        self._socket.close()
-
-    def ask(
+    def request(
         self, kind: int, flags: int, fields: Mapping[str, int], *attributes: tuple[str, object]
     ) -> tuple[Message, ...]:
-        """Send one request and return the messages of the answer.
-
-        A change is acknowledged. What is read isn't: the answer is the one message, and an ACK behind it would stay
-        in pyroute2's queue.
+        """Send one request and return the messages of the answer; a change has none.
 
         Args:
             kind: RTM_*.
@@ -87,23 +72,35 @@ class Channel:
 
         Raises:
             RefusedError: the kernel refused, or the socket failed.
-            AgainError: a list changed while it was read.
+            AgainError: a list changed while it was read, or an answer got lost.
         """
-        message = _message_classes()[kind]()
-        message.update({name: 0 for name, _ in message.fields})
-        message.update(fields)
-        message["attrs"] = list(attributes)
-        try:
-            answer: tuple[Message, ...] = tuple(
-                self._socket.nlm_request(message, kind, flags if rtnl.is_read(kind) else flags | rtnl.NLM_F_ACK)
-            )
-        except self._netlink_error as error:
-            raise rtnl.RefusedError(error.code, str(error.args[1])) from error
-        except OSError as error:
-            raise rtnl.RefusedError(error.errno or 0, str(error)) from error
-        if any(each["header"]["flags"] & rtnl.NLM_F_DUMP_INTR for each in answer):
-            raise rtnl.AgainError
-        return answer
+        message_class = _message_classes()[kind]
+
+        def pack(flags: int, sequence: int) -> bytes:
+            message = message_class()
+            message.update({name: 0 for name, _ in message.fields})
+            message.update(fields)
+            message["attrs"] = list(attributes)
+            message["header"].update(type=kind, flags=flags, sequence_number=sequence)
+            message.encode()
+            return bytes(message.data)
+
+        def unpack(answer: bytes | rtnl.RefusedError) -> Message:
+            if isinstance(answer, rtnl.RefusedError):
+                raise answer
+            message: Any = message_class(answer)
+            message.decode()
+            return cast("Message", message)
+
+        if not rtnl.is_read(kind):
+            for refusal in self.change([flags], pack).values():
+                raise refusal
+            return ()
+        if flags == rtnl.DUMP:
+            answers: Iterable[bytes | rtnl.RefusedError] = self.messages(kind, pack(flags, 0)[HEADER_BYTES:])
+        else:
+            ((_, answers),) = self.ask([flags], pack)
+        return tuple(map(unpack, answers))
 
 
 @contextmanager

@@ -264,7 +264,7 @@ class NamespaceKernel(NetlinkBackend):
     ) -> tuple[Message, ...]:
         self._refuse_elsewhere()
         with channel(attempt) as opened:
-            return opened.ask(kind, flags, fields, *attributes)
+            return opened.request(kind, flags, fields, *attributes)
 
 
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:

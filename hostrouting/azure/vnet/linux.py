@@ -118,7 +118,7 @@ class LinuxBridgeNode:
 
 
 def _interfaces(seen: Mapping[str, Sequence[str]], opened: Channel) -> tuple[Interface, ...]:
-    links = {message["index"]: message for message in opened.ask(rtnl.RTM_GETLINK, rtnl.DUMP, {})}
+    links = {message["index"]: message for message in opened.request(rtnl.RTM_GETLINK, rtnl.DUMP, {})}
     # pyroute2 decodes the names that are UTF-8 and leaves others as they are.
     names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
     return tuple(
@@ -149,7 +149,7 @@ def _far_mac(opened: Channel, index: int, link: Message) -> str | None:
     # By its older name: IFLA_TARGET_NETNSID. Without it the far end is in this namespace.
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
     try:
-        (far,) = opened.ask(rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
+        (far,) = opened.request(rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
     except rtnl.RefusedError:
         return None
     # A pair's ends name each other.
