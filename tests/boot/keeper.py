@@ -122,6 +122,16 @@ class Keeper:
             raise MachineError(f"{' '.join(argv)}: not done in {seconds:g} s; so far:\n{''.join(texts)}")
         return subprocess.CompletedProcess(list(argv), process.returncode, *texts)
 
+    def way_in(self, holder: str) -> list[str]:
+        """What stands before a program that another process starts in here.
+
+        Args:
+            holder: whose descriptors of ours it uses, a name in /proc: ``self``, or our number.
+        """
+        # By descriptors: a number of a process may be another's by now, and that one's namespaces the host's.
+        into = [f"--{flag}=/proc/{holder}/fd/{self._fds[name]}" for name, flag in _NAMESPACES.items()]
+        return ["nsenter", *into, "--"]
+
     def path(self, name: str) -> str:
         """A way to a file in here for system calls of this process. Mind: absolute links in it lead to the host."""
         return f"/proc/self/fd/{self._fds['root']}{name}"
@@ -152,10 +162,8 @@ class Keeper:
         errors: IO[bytes] | int,
         env: Mapping[str, str],
     ) -> subprocess.Popen[bytes]:
-        # By descriptors: a number of a process may be another's by now, and that one's namespaces the host's.
-        into = [f"--{flag}=/proc/self/fd/{self._fds[name]}" for name, flag in _NAMESPACES.items()]
         return subprocess.Popen(
-            ["nsenter", *into, "--", *argv],
+            [*self.way_in("self"), *argv],
             stdin=source, stdout=output, stderr=errors, env=dict(env), pass_fds=list(self._fds.values()),
             start_new_session=True,
         )  # fmt: skip

@@ -17,6 +17,7 @@ the test process, its processes, mounts, cgroups and networks are gone.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import select
 import shlex
@@ -362,6 +363,11 @@ class Machine:
     def wait_until_booted(self, *, seconds: float = BOOT_SECONDS) -> None:
         """After ``boot(wait=False)``: until systemd has finished its start; units may have failed."""
         self.systemctl("is-system-running", "--wait", check=False, seconds=seconds)
+
+    def way_in(self) -> list[str]:
+        """What any other process puts before a program that is to run inside, as ``run`` does."""
+        inside = (f"{name}={value}" for name, value in _INSIDE.items())
+        return [*self._keeper.way_in(str(os.getpid())), *self._inside(), "env", "-i", *inside]
 
     # --- the ways in -----------------------------------------------------------------------------------------------
 
