@@ -1,0 +1,43 @@
+"""Runs the hostrouting command of a node, and hands over the document that it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
+
+EXECUTABLE = {"executable": {"type": "path", "default": "hostrouting"}}
+CONFIG = {"config": {"type": "raw", "default": "/etc/aks-flex-node/config.json"}}
+
+
+def config_file(module: AnsibleModule) -> str:
+    """The path of the config; one that is given as a mapping is written to a temporary file."""
+    config: Any = module.params["config"]
+    if not isinstance(config, dict):
+        return str(config)
+    handle, path = tempfile.mkstemp(suffix=".json", dir=module.tmpdir)
+    with os.fdopen(handle, "w") as file:
+        json.dump(config, file)
+    return path
+
+
+def run(module: AnsibleModule, words: list[str], fine: tuple[int, ...] = (0,)) -> dict[str, Any]:
+    """The document that a command prints; with any other exit code than those that are fine, the task fails."""
+    code, out, err = module.run_command([module.params["executable"], *words])
+    try:
+        report: dict[str, Any] = json.loads(out)
+    except ValueError:
+        module.fail_json(msg=err.strip() or out.strip() or "it said nothing", rc=code)
+    if code not in fine:
+        changed = report.get("changed", False)
+        module.fail_json(msg=_why(report) or err.strip(), rc=code, changed=changed, report=report)
+    return report
+
+
+def _why(report: dict[str, Any]) -> str | None:
+    findings = [finding["message"] for finding in report.get("findings", ())]
+    return "\n".join(findings) or report.get("error") or report.get("reason")

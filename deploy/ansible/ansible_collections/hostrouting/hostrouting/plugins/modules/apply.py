@@ -1,0 +1,79 @@
+#!/usr/bin/python
+# The hostrouting authors, MIT license
+"""Ansible's module apply."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: apply
+short_description: Install routes, check and gate of a config
+description:
+  - Runs C(hostrouting apply). In check mode, and for the diff, it runs C(hostrouting plan).
+  - Where the check fails in STRICT mode, the task fails.
+author:
+  - The hostrouting authors (@hostrouting)
+options:
+  config:
+    description: The config, as a mapping, or the path of a file on the node.
+    type: raw
+    default: /etc/aks-flex-node/config.json
+  try_seconds:
+    description:
+      - Give the kernel the routes for so many seconds only. systemd then puts those of before back.
+      - M(hostrouting.hostrouting.confirm) keeps them and installs the rest.
+    type: int
+  executable:
+    description: The C(hostrouting) command of the node.
+    type: path
+    default: hostrouting
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing and says what would change.
+  diff_mode:
+    support: full
+    description: What C(hostrouting plan) shows.
+"""
+
+EXAMPLES = r"""
+- name: Try the routes for five minutes
+  hostrouting.hostrouting.apply:
+    config: "{{ hostrouting_config }}"
+    try_seconds: 300
+"""
+
+RETURN = r"""
+report:
+  description: What C(hostrouting apply --output json) prints, also where it fails; in check mode C(plan).
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command import (
+    CONFIG,
+    EXECUTABLE,
+    config_file,
+    run,
+)
+
+PLAN_CODES = (0, 2)
+
+
+def main() -> None:
+    """Run the command."""
+    spec = {"try_seconds": {"type": "int"}, **CONFIG, **EXECUTABLE}
+    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
+    config, seconds, more = config_file(module), module.params["try_seconds"], {}
+    if module._diff:
+        more["diff"] = {"prepared": module.run_command([module.params["executable"], "plan", config])[1]}
+    if module.check_mode:
+        report = run(module, ["plan", "--output", "json", config], fine=PLAN_CODES)
+    else:
+        tried = [] if seconds is None else ["--try", str(seconds)]
+        report = run(module, ["apply", *tried, "--output", "json", config])
+    module.exit_json(changed=report["changed"], report=report, **more)
+
+
+if __name__ == "__main__":
+    main()

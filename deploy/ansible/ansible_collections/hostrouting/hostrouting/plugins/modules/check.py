@@ -1,0 +1,58 @@
+#!/usr/bin/python
+# The hostrouting authors, MIT license
+"""Ansible's module check."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: check
+short_description: Check a node's routes now
+description:
+  - Runs C(hostrouting check).
+  - The task fails where a CIDR fails, in WARN mode too, and where nothing could be judged.
+author:
+  - The hostrouting authors (@hostrouting)
+options:
+  config:
+    description: The config, as a mapping, or the path of a file on the node.
+    type: raw
+    default: /etc/aks-flex-node/config.json
+  executable:
+    description: The C(hostrouting) command of the node.
+    type: path
+    default: hostrouting
+attributes:
+  check_mode:
+    support: full
+    description: It only reads.
+"""
+
+EXAMPLES = r"""
+- name: Check the node by its own config
+  hostrouting.hostrouting.check:
+"""
+
+RETURN = r"""
+report:
+  description: What C(hostrouting check --output json) prints.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command import (
+    CONFIG,
+    EXECUTABLE,
+    config_file,
+    run,
+)
+
+
+def main() -> None:
+    """Run the command."""
+    module = AnsibleModule(argument_spec=dict(**CONFIG, **EXECUTABLE), supports_check_mode=True)
+    module.exit_json(changed=False, report=run(module, ["check", "--output", "json", config_file(module)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+#!/usr/bin/python
+# The hostrouting authors, MIT license
+"""Ansible's module confirm."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: confirm
+short_description: Keep the routes of a trial
+description:
+  - Runs C(hostrouting confirm), which keeps what M(hostrouting.hostrouting.apply) with C(try_seconds)
+    has given the kernel, and installs files, units and gate.
+  - The task fails where no trial stands.
+author:
+  - The hostrouting authors (@hostrouting)
+options:
+  executable:
+    description: The C(hostrouting) command of the node.
+    type: path
+    default: hostrouting
+attributes:
+  check_mode:
+    support: none
+    description: It is skipped, since check mode begins no trial.
+"""
+
+EXAMPLES = r"""
+- name: Keep the routes
+  hostrouting.hostrouting.confirm:
+"""
+
+RETURN = r"""
+report:
+  description: What C(hostrouting confirm --output json) prints, also where it fails.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command import EXECUTABLE, run
+
+
+def main() -> None:
+    """Run the command."""
+    module = AnsibleModule(argument_spec=EXECUTABLE)
+    report = run(module, ["confirm", "--output", "json"])
+    module.exit_json(changed=report["changed"], report=report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+#!/usr/bin/python
+# The hostrouting authors, MIT license
+"""Ansible's module snapshot."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: snapshot
+short_description: Record a node
+description:
+  - Runs C(hostrouting snapshot), which records links, addresses, rules, routes and nexthops.
+  - It changes nothing and needs no privileges.
+author:
+  - The hostrouting authors (@hostrouting)
+options:
+  executable:
+    description: The C(hostrouting) command of the node.
+    type: path
+    default: hostrouting
+attributes:
+  check_mode:
+    support: full
+    description: It only reads.
+"""
+
+EXAMPLES = r"""
+- name: Record the node
+  hostrouting.hostrouting.snapshot:
+  register: recorded
+"""
+
+RETURN = r"""
+report:
+  description: The recording, for C(hostrouting judge) and C(--snapshot).
+  returned: success
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command import EXECUTABLE, run
+
+
+def main() -> None:
+    """Run the command."""
+    module = AnsibleModule(argument_spec=EXECUTABLE, supports_check_mode=True)
+    module.exit_json(changed=False, report=run(module, ["snapshot"]))
+
+
+if __name__ == "__main__":
+    main()
