@@ -1,0 +1,170 @@
+"""The roll-out of deploy/ansible on booted machines: it stops in the first batch that would be hurt, and later goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from nightly import IS_NIGHTLY, by_day
+
+from boot.rig import Machine
+from boot.test_gate import CONFIG
+from boot.test_trial import UNIT, is_over, ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+pytestmark = pytest.mark.ci
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(sys.executable).parent
+
+# The first sick node is in a batch whose other node is fine.
+BATCHES, SIZE, SICK, KEPT, HELD = (
+    ([1, 10, "10%"], 20, {13, 16, 20}, 11, 2) if IS_NIGHTLY else ([1, 2, "50%"], 4, {3, 4}, 1, 2)
+)
+TRY_SECONDS = by_day(20, by_night=90)
+SHADOW = ("172.16.1.0/25", "dev", "ib0")
+ROUTING = {
+    "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+    "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+    "waitSeconds": 1,
+}
+COMMAND = '#!/bin/sh\nexec python3 -m hostrouting "$@"\n'
+FOR_TRIAL = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
+
+
+class Fleet:
+    """Booted machines, and Ansible beside them, which writes to one folder alone."""
+
+    def __init__(self, nodes: list[Machine], folder: Path) -> None:
+        self.nodes = nodes
+        hosts = {f"n{number:02}": {"ansible_way_in": shlex.join(node.way_in())} for number, node in enumerate(nodes, 1)}
+        common = {
+            "ansible_connection": "nodes_connection",
+            "ansible_python_interpreter": "/usr/bin/python3",
+            "hostrouting_config": {"hostRouting": ROUTING},
+            "hostrouting_try_seconds": TRY_SECONDS,
+        }
+        self._inventory = folder / "nodes.json"
+        self._inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
+        self._env = {
+            "PATH": os.environ["PATH"],
+            "LC_ALL": "C.UTF-8",
+            "HOME": str(folder),
+            "ANSIBLE_HOME": str(folder / "ansible"),
+            "ANSIBLE_LOCAL_TEMP": str(folder / "tmp"),
+            "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "deploy/ansible"),
+            "ANSIBLE_CONNECTION_PLUGINS": str(Path(__file__).parent),
+            "ANSIBLE_PIPELINING": "1",
+            "ANSIBLE_FORKS": "4",
+            "ANSIBLE_NOCOLOR": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        self._folder = folder
+
+    def run(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, str(PROGRAMS / program), "-i", str(self._inventory), *words]
+        return subprocess.run(argv, env=self._env, cwd=self._folder, capture_output=True, text=True)
+
+    def roll_out(self) -> tuple[int, dict[str, dict[str, int]], str]:
+        """The exit code, what became of each host, and all that was said."""
+        began = time.monotonic()
+        done = self.run(
+            "ansible-playbook", "hostrouting.hostrouting.roll_out", "-e", json.dumps({"hostrouting_batches": BATCHES})
+        )
+        print(f"{time.monotonic() - began:.1f} s")  # noqa: T201 - the figures, with --capture=no
+        recap = re.findall(r"^(n\d+) +: (.*)$", done.stdout, re.MULTILINE)
+        counts = {host: {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", rest)} for host, rest in recap}
+        return done.returncode, counts, done.stdout + done.stderr
+
+    def states(self) -> list[str]:
+        return [state(node) for node in self.nodes]
+
+
+def state(node: Machine) -> str:
+    """How far a roll-out has come on a node: the mode that is installed, if any."""
+    if ours(node) and node.exists(CONFIG):
+        return str(json.loads(node.read(CONFIG))["hostRouting"]["routeOverlap"]["mode"])
+    if ours(node) or node.exists(CONFIG) or node.exists("/etc/aks-flex-node"):
+        return "half"
+    return "put back" if f"{UNIT}.service" in node.journal(f"{UNIT}.service") else "untouched"
+
+
+@pytest.fixture
+def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[int, Collection[int]], Fleet]:
+    """Boots so many machines, of which those that are sick have a shadow that no route of the config mends."""
+    if not (PROGRAMS / "ansible-playbook").exists():
+        pytest.fail("Ansible isn't installed; the extra named ansible has it, from Python 3.11 on", pytrace=False)
+
+    def make(size: int, sick: Collection[int]) -> Fleet:
+        nodes = [new_machine() for _ in range(size)]
+        for number, node in enumerate(nodes, 1):
+            node.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
+            node.add_nic("ib0", "172.16.0.10/16")
+            if number in sick:
+                node.ip("route", "add", *SHADOW)
+            node.write("/usr/local/bin/hostrouting", COMMAND, mode=0o755)
+            node.write(f"/etc/systemd/system/{UNIT}.service.d/python.conf", FOR_TRIAL)
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(Machine.boot, nodes))
+        return Fleet(nodes, tmp_path)
+
+    return make
+
+
+@pytest.mark.timeout(by_day(300, by_night=3600), func_only=True)
+@pytest.mark.one_release
+def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_mended(
+    new_fleet: Callable[[int, Collection[int]], Fleet],
+) -> None:
+    fleet = new_fleet(SIZE, SICK)
+    code, counts, said = fleet.roll_out()
+    assert code != 0
+    assert "OVERLAP: expected CIDR 172.16.1.0/24" in said
+    tried = fleet.nodes[KEPT : KEPT + HELD]
+    for node in tried:
+        node.wait_until(partial(is_over, node), "the trial is over", seconds=TRY_SECONDS + 20)
+    later = SIZE - KEPT - HELD
+    assert fleet.states() == ["WARN"] * KEPT + ["put back"] * HELD + ["untouched"] * later, said
+    assert set(counts) == {f"n{number:02}" for number in range(1, KEPT + HELD + 1)}
+
+    for number in SICK:
+        fleet.nodes[number - 1].ip("route", "delete", *SHADOW)
+    code, _, said = fleet.roll_out()
+    assert code == 0, said
+    assert fleet.states() == ["STRICT"] * SIZE
+    code, counts, said = fleet.roll_out()
+    assert code == 0, said
+    assert {host: each["changed"] for host, each in counts.items()} == {f"n{n:02}": 0 for n in range(1, SIZE + 1)}, said
+
+
+@pytest.mark.one_release
+def test_check_mode_is_a_plan_strict_fails_with_its_findings_and_a_recording_comes_here(
+    new_fleet: Callable[[int, Collection[int]], Fleet], tmp_path: Path
+) -> None:
+    fleet = new_fleet(1, {1})
+    arguments = json.dumps({"config": {"hostRouting": ROUTING}, "try_seconds": 60})
+    apply = ("ansible", "n01", "-m", "hostrouting.hostrouting.apply", "-a", arguments)
+    done = fleet.run(*apply, "--check", "--diff")
+    assert "+ 172.16.1.0/24 via 10.1.0.1 dev eth0" in done.stdout
+    assert (done.returncode, fleet.states()) == (0, ["untouched"])
+
+    done = fleet.run(*apply)
+    assert done.returncode != 0
+    result = json.loads(done.stdout.partition("=>")[2])
+    assert [finding["kind"] for finding in result["report"]["overlap"]["findings"]] == ["OVERLAP"]
+    assert (ours(fleet.nodes[0]), is_over(fleet.nodes[0])) == ([], True)
+    done = fleet.run("ansible-playbook", "hostrouting.hostrouting.record", "-e", f"hostrouting_recordings={tmp_path}")
+    assert done.returncode == 0, done.stdout
+    assert json.loads((tmp_path / "n01.json").read_text())["host"] == "node"
