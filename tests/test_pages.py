@@ -67,6 +67,7 @@ def test_every_page_is_in_the_sites_contents() -> None:
         "```console\n$ hostrouting check\nall is well\n```",
         "```console\n$ hostrouting frobnicate\n```",
         "```console\n$ systemctl start no-such-unit\n```",
+        "```console\n$ ansible-playbook hostrouting.hostrouting.frobnicate\n```",
         "```console\n$ ./run frobnicate\n```",
         "```console\n$ pip install hostrouting[frobnicate]\n```",
         "```python\nfrom hostrouting import Frobnicate\n```",

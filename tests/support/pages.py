@@ -333,6 +333,15 @@ def _xargs(node: Node, _arguments: list[str]) -> str:
     return ""
 
 
+def _ansible(_node: Node, arguments: list[str]) -> str:
+    collection = ROOT / "deploy/ansible/ansible_collections/hostrouting/hostrouting"
+    for word in arguments:
+        name = word.removeprefix("hostrouting.hostrouting.")
+        assert name == word or (collection / f"playbooks/{name}.yml").exists(), word
+        assert not word.startswith("./") or (ROOT / word).is_dir(), word
+    return ""
+
+
 def _nothing(_node: Node, _arguments: list[str]) -> str:
     return ""
 
@@ -345,6 +354,9 @@ OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
     "/opt/hostrouting/bin/pip": _pip,
     "pipx": _pip,
     "ssh": _ssh,
+    "ansible-playbook": _ansible,
+    "ansible-galaxy": _ansible,
+    "ansible": _ansible,
     "xargs": _xargs,
     **dict.fromkeys(("apt", "apt-get", "duckdb", "python3", "mount", "umount", "ln"), _nothing),
 }
