@@ -19,7 +19,7 @@ from nightly import IS_NIGHTLY, by_day
 
 from boot.rig import Machine
 from boot.test_gate import CONFIG
-from boot.test_trial import UNIT, is_over, ours
+from boot.test_trial import TRIAL, UNIT, is_over, ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -41,6 +41,7 @@ ROUTING = {
     "waitSeconds": 1,
 }
 COMMAND = '#!/bin/sh\nexec python3 -m hostrouting "$@"\n'
+CUT_OFF = f'if [ -e {TRIAL} ]; then echo "nsenter: cut off" >&2; exit 1; fi; exec "$@"'
 FOR_TRIAL = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
 
 
@@ -77,12 +78,17 @@ class Fleet:
         argv = [sys.executable, str(PROGRAMS / program), "-i", str(self._inventory), *words]
         return subprocess.run(argv, env=self._env, cwd=self._folder, capture_output=True, text=True)
 
-    def roll_out(self) -> tuple[int, dict[str, dict[str, int]], str]:
+    def cut_off_once_tried(self, host: str) -> None:
+        """Have a host be out of Ansible's reach while a trial stands there."""
+        known = json.loads(self._inventory.read_text())
+        known["all"]["hosts"][host]["ansible_way_in"] += f" sh -c {shlex.quote(CUT_OFF)} sh"
+        self._inventory.write_text(json.dumps(known))
+
+    def roll_out(self, *batches: int | str) -> tuple[int, dict[str, dict[str, int]], str]:
         """The exit code, what became of each host, and all that was said."""
         began = time.monotonic()
-        done = self.run(
-            "ansible-playbook", "hostrouting.hostrouting.roll_out", "-e", json.dumps({"hostrouting_batches": BATCHES})
-        )
+        given = json.dumps({"hostrouting_batches": batches or BATCHES})
+        done = self.run("ansible-playbook", "hostrouting.hostrouting.roll_out", "-e", given)
         print(f"{time.monotonic() - began:.1f} s")  # noqa: T201 - the figures, with --capture=no
         recap = re.findall(r"^(n\d+) +: (.*)$", done.stdout, re.MULTILINE)
         counts = {host: {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", rest)} for host, rest in recap}
@@ -147,6 +153,19 @@ def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_m
     code, counts, said = fleet.roll_out()
     assert code == 0, said
     assert {host: each["changed"] for host, each in counts.items()} == {f"n{n:02}": 0 for n in range(1, SIZE + 1)}, said
+
+
+@pytest.mark.one_release
+def test_a_node_that_its_trial_cuts_off_stops_the_batch(
+    new_fleet: Callable[[int, Collection[int]], Fleet],
+) -> None:
+    fleet = new_fleet(2, ())
+    fleet.cut_off_once_tried("n02")
+    code, counts, said = fleet.roll_out(2)
+    assert (code != 0, counts["n02"]["unreachable"]) == (True, 1), said
+    for node in fleet.nodes:
+        node.wait_until(partial(is_over, node), "the trial is over", seconds=TRY_SECONDS + 20)
+    assert fleet.states() == ["put back", "put back"], said
 
 
 @pytest.mark.one_release
