@@ -190,12 +190,20 @@ class Manifest:
         return None if name is None else layout.of(name)
 
     def with_part(self, name: str, part: InstalledPart) -> Manifest:
-        """The same with a part, in the place of what it was."""
-        return attrs.evolve(self, parts=self.parts | {name: part})
+        """The same with a part, in the place of what it was; its values are also those of others with the same keys."""
+        others = {other: attrs.evolve(there, config=_updated(there, part)) for other, there in self.parts.items()}
+        return attrs.evolve(self, parts=others | {name: part})
 
     def without(self, *names: str) -> Manifest:
         """The same without some parts."""
         return attrs.evolve(self, parts={name: part for name, part in self.parts.items() if name not in names})
+
+
+def _updated(there: InstalledPart, part: InstalledPart) -> dict[str, dict[str, Any]]:
+    return {
+        section: {**keys, **{key: value for key, value in part.config.get(section, {}).items() if key in keys}}
+        for section, keys in there.config.items()
+    }
 
 
 def _checked(pattern: re.Pattern[str], name: object) -> str:

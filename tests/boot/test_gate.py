@@ -488,7 +488,8 @@ def test_a_oneshot_of_before_that_still_waits_does_not_write_last(machine: Machi
     machine.python("apply")
     machine.ip("route", "add", "default", "via", "10.1.0.1", "dev", "eth0")
     machine.wait_for("static-routes.service", "active", "failed")
-    assert machine.python("plan", check=False).returncode == 0
+    planned = machine.python("plan", check=False)
+    assert planned.returncode == 0, planned.stdout
     routes = machine.run("ip", "-N", "route", "show", "proto", "217").stdout.split()
     assert [word for word in routes if "/" in word] == ["172.16.2.0/24"]
 

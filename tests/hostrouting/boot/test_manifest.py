@@ -100,6 +100,14 @@ def test_one_that_names_what_no_installation_writes_is_refused_and_nothing_is_re
     assert {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()} == before
 
 
+def test_a_wait_that_changes_while_a_part_goes_is_the_new_one_at_once(host: Host, layout: Layout) -> None:
+    phases.run(Configure(CONFIG, host=host))
+    without = Config(static_routes=CONFIG.static_routes, wait_seconds=7, consumer=CONFIG.consumer)
+    phases.run(Configure(without, host=host))
+    assert Manifest.load(layout).config == without
+    assert not phases.run(Configure(without, host=host))[0].changes
+
+
 def test_parts_of_others_come_behind(layout: Layout) -> None:
     manifest = Manifest("kubelet.service").with_part("another", InstalledPart()).with_part(CHECK, InstalledPart())
     assert list(manifest.with_part(ROUTES, InstalledPart()).parts) == [ROUTES, CHECK, "another"]
