@@ -71,9 +71,14 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print to standard error, if there is one."""
-    if sys.stderr is not None:
-        print(_shown(text, sys.stderr), file=sys.stderr)  # noqa: T201
+    """Print to standard error, if there is one; a run goes on and ends alike where that can't be written."""
+    if sys.stderr is None:
+        return
+    try:
+        print(_shown(text, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
+    except OSError:
+        # What is left of it would fail once more at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 _CODE = re.compile(r"\x1b\[[\d;]+m")

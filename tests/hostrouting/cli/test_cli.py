@@ -712,6 +712,16 @@ def test_an_output_that_can_not_be_written_is_said_and_is_no_overlap(
     assert "done, but can't write the output: No space left on device" in capsys.readouterr().err
 
 
+def test_a_standard_error_that_can_not_be_written_changes_no_exit_code(config: Path) -> None:
+    bad = config.with_name("bad.json")
+    bad.write_text("{")
+    command = [sys.executable, "-m", "hostrouting", "plan", str(bad), "--output", "json"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, check=False)
+    assert done.returncode == 78
+    assert json.loads(done.stdout)["problems"]
+
+
 def test_an_empty_config_argument_is_not_the_default(run: Any) -> None:
     code, _, err = run("plan", "")
     assert code == 64
