@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from phases import CancelScope
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
+    from multiprocessing.connection import Connection
 
     from hostrouting.config.routing import Config, StaticRoute
 
@@ -136,8 +139,7 @@ def judge(
     done = 0
     with _processes() if executor is None else nullcontext(executor) as pool:
         try:
-            for found in _results(pool, snapshots, config.without_waits()):
-                scope.check()
+            for found in _results(pool, snapshots, config.without_waits(), scope):
                 for signature, (report, hosts) in found.items():
                     if signature not in groups:
                         is_drawn = len(groups) < _DRAWN_GROUPS
@@ -155,14 +157,43 @@ def judge(
     return FleetReport(tuple(sorted(made, key=lambda each: (order.index(each.verdict), -len(each.hosts)))))
 
 
-def _processes() -> Executor:
+@contextmanager
+def _processes() -> Iterator[Executor]:
+    """A process on each core; none outlives this block that fails, or this process, be it killed."""
     from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import Pipe
 
-    # The command line does without the collector of garbage, and its workers would inherit that.
-    return ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=gc.enable)
+    ended, lifeline = Pipe(duplex=False)
+    workers = len(os.sched_getaffinity(0))
+    with (
+        ended,
+        lifeline,
+        ProcessPoolExecutor(workers, initializer=_begin_to_work, initargs=(ended, lifeline)) as pool,
+    ):
+        try:
+            yield pool
+        except BaseException:
+            lifeline.close()
+            raise
 
 
-def _results(pool: Executor, snapshots: Iterable[Recording], config: Config) -> Iterator[_Groups]:
+def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
+    """What a worker does first: see to it that it ends with who has started it, and as anybody ends a process."""
+
+    def await_end() -> None:
+        ended.poll(None)
+        os._exit(1)
+
+    lifeline.close()
+    threading.Thread(target=await_end, daemon=True).start()
+    # Ctrl-C is for all processes of a terminal; what is to be done then is not the worker's to decide.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The command line does without the collector of garbage.
+    gc.enable()
+
+
+def _results(pool: Executor, snapshots: Iterable[Recording], config: Config, scope: CancelScope) -> Iterator[_Groups]:
     """What the workers find, in the order of the recordings, so that any executor gives the same report."""
     waiting: deque[Future[_Groups]] = deque()
     left = enumerate(snapshots, 1)
@@ -170,12 +201,19 @@ def _results(pool: Executor, snapshots: Iterable[Recording], config: Config) -> 
         while some := tuple(islice(left, _AT_ONCE)):
             waiting.append(pool.submit(_judge_some, some, config))
             if len(waiting) == _UNDER_WAY:
-                yield waiting.popleft().result()
+                yield _result(waiting.popleft(), scope)
         while waiting:
-            yield waiting.popleft().result()
+            yield _result(waiting.popleft(), scope)
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
+    is_done = threading.Event()
+    future.add_done_callback(lambda _: is_done.set())
+    scope.wait(is_done)
+    return future.result()
 
 
 def _judge_some(recordings: tuple[tuple[int, Recording], ...], config: Config) -> _Groups:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
@@ -132,12 +136,13 @@ class Counting(Executor):
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
 
-        def result(timeout: float | None = None) -> Any:
+        def await_end(tell: Any) -> None:
             self.waiting.remove(future)
             self.done += 1
-            return function(*args, **kwargs)
+            future.set_result(function(*args, **kwargs))
+            tell(future)
 
-        future.result = result  # type: ignore[method-assign]
+        future.add_done_callback = await_end  # type: ignore[assignment,method-assign]
         self.waiting.append(future)
         self.most = max(self.most, len(self.waiting))
         return future
@@ -169,6 +174,37 @@ def test_it_ends_with_its_scope_and_takes_back_what_is_not_begun(recordings: lis
         judge(some(), CONFIG_, executor, scope=scope)
     assert executor.waiting
     assert all(future.cancelled() for future in executor.waiting)
+
+
+class Endless:
+    """A recording that a worker doesn't come to an end with."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return time.sleep, (600,)
+
+
+def test_its_scope_ends_workers_in_the_midst_of_a_recording() -> None:
+    with pytest.raises(phases.TimedOut):
+        judge([Endless()], CONFIG_, scope=phases.CancelScope(timeout=1))  # type: ignore[list-item]
+    assert multiprocessing.active_children() == []
+
+
+def test_no_worker_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, sys\n"
+        "from hostrouting import Config, judge\n"
+        "class Endless:\n"
+        "    def __reduce__(self):\n"
+        "        return exec, (f'import pathlib, time; pathlib.Path({sys.argv[1]!r}).touch(); time.sleep(600)',)\n"
+        "judge([Endless()], Config())\n"
+    )
+    begun = tmp_path / "begun"
+    with subprocess.Popen([sys.executable, "-c", script, begun], stdout=subprocess.PIPE) as process:
+        while not begun.exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.kill()
+        # Each worker holds it too.
+        assert process.communicate(timeout=30)[0] == b""
 
 
 def test_a_worker_that_dies_is_an_error_of_ours(recordings: list[Path]) -> None:
