@@ -14,10 +14,17 @@ def run() -> int:
     Returns:
         The exit code.
     """
-    from hostrouting.cli import main
-
     try:
+        from hostrouting.cli import main
+
         return main()
+    except KeyboardInterrupt:
+        import signal
+
+        # Outside a task, which ends in its own way: as what doesn't catch the signal, without showing where.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+        raise
     finally:
         gc.freeze()
 

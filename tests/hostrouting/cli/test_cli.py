@@ -722,6 +722,19 @@ def test_a_standard_error_that_can_not_be_written_changes_no_exit_code(config: P
     assert json.loads(done.stdout)["problems"]
 
 
+def test_who_is_interrupted_while_it_reads_shows_no_trace(config: Path) -> None:
+    # A shell has SIGINT ignored by what it runs in the background.
+    words = [sys.executable, "-m", "hostrouting", "plan", str(config), "--snapshot", "-"]
+    with subprocess.Popen(
+        ["env", "--default-signal=INT", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b" " * 1_000_000)  # more than a pipe holds: it reads
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=30)
+    assert (process.returncode, complaint) == (-signal.SIGINT, b"")
+
+
 def test_an_empty_config_argument_is_not_the_default(run: Any) -> None:
     code, _, err = run("plan", "")
     assert code == 64
