@@ -83,6 +83,7 @@ def test_our_routes_are_exactly_as_before_and_nobody_elses_are_touched(
     assert (new.destination, new.protocol) == (IPv4Network("172.16.6.0/24"), Protocol.STATIC)
     assert set(before) <= set(node.routes())
     assert "172.16.1.0/24" not in done.stdout
+    assert {line.split()[:2] == ["ip", "route"] for line in done.stdout.splitlines() if line.startswith("ip")} == {True}
     assert not trial.exists()
 
 

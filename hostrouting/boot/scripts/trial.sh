@@ -40,7 +40,7 @@ function key() {
 }
 
 function change(words) {
-  commands[++count] = "route " words
+  commands[++changes] = "route " words
 }
 
 # One that differs goes and comes at once: replace would take what somebody else has put in its place.
@@ -55,10 +55,10 @@ END {
   for (i = 1; i <= theres; i++)
     if (!(there[i] in before))
       change("del " now[there[i]])
-  if (count)
-    run(commands, count, "-force")
+  if (changes)
+    run(commands, changes, "-force")
   print "done"
-  for (i = 1; i <= count; i++)
+  for (i = 1; i <= changes; i++)
     print "ip " commands[i] (i in failed ? ": failed: " failed[i] : "")
 }
 AWK
