@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostrouting.model.changes import Changes
 
@@ -64,8 +64,8 @@ class ConfigError(HostRoutingError):
         self.problems: tuple[tuple[str, str], ...] = tuple(problems)
         super().__init__("\n".join(f"{path}: {text}" if path else text for path, text in self.problems))
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[tuple[str, str], ...]]]:
-        return (ConfigError, (self.problems,))
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[tuple[str, str], ...]], dict[str, Any]]:
+        return type(self), (self.problems,), vars(self)
 
 
 class RouteError(HostRoutingError):

@@ -13,6 +13,7 @@ import pytest
 from hostrouting import Config, ConfigError, ExpectedCidr, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.config.overlap import CONTAINER_DEVS
 from hostrouting.config.routing import Watch
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
 
 if TYPE_CHECKING:
@@ -491,7 +492,9 @@ def test_a_config_error_survives_a_pickle() -> None:
     import pickle
 
     error = ConfigError([("a", "b")])
-    assert pickle.loads(pickle.dumps(error)).problems == error.problems
+    error.changes = Changes(units=(Change("x.service", "started"),))
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.problems, again.changes) == (error.problems, error.changes)
 
 
 # --- files -------------------------------------------------------------------------------------------------------
