@@ -136,6 +136,12 @@ def _text(value: object) -> str:
     return value
 
 
+def _name(value: object) -> str:
+    if len((name := _text(value)).splitlines()) > 1:
+        raise ValueError(f"{shown(name)} is not the name of a host; expected a line")
+    return name
+
+
 def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], default: Any = NEEDED) -> Key:
     def parse_list(value: object) -> tuple[Any, ...]:
         # Some versions of ip leave {} where an interface has nothing to show.
@@ -147,7 +153,7 @@ def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], def
 
 _KEYS = (
     Key("schema", "schema", _schema, int, SNAPSHOT_SCHEMA, True),
-    Key("host", "host", _text, str, None),
+    Key("host", "host", _name, str, None),
     Key("time", "time", _text, str, None),
     Key("kernel", "kernel", _text, str, None),
     Key("isMerged", "is_merged", parse_boolean, bool, None),

@@ -171,6 +171,7 @@ def test_hops_come_from_nexthop_objects_where_a_route_shows_none() -> None:
 def test_all_problems_are_told_at_once_with_their_paths() -> None:
     document = {
         "schema": 2,
+        "host": "a\n✓ 1 b",
         "time": 5,
         "links": [LINK, {"ifname": "", "flags": "UP", "link_type": "sausage"}],
         "addresses": [{"ifname": "eth0", "addr_info": [{"local": "10.1.0.4"}, {"local": "x", "prefixlen": 33}]}],
@@ -186,6 +187,7 @@ def test_all_problems_are_told_at_once_with_their_paths() -> None:
     found = problems(document)
     assert list(found) == [
         "schema",
+        "host",
         "time",
         "links[1].flags",
         "links[1].ifindex",
