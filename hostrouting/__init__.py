@@ -27,6 +27,8 @@ from hostrouting._lazy import lazily
 try:
     from phases import CancelScope as _CancelScope  # noqa: F401
 except ImportError as _error:
+    if _error.name is None or _error.name.partition(".")[0] != "phases":
+        raise  # what ours needs is missing
     raise ImportError(
         f"the package phases is not hostrouting's, but another distribution's ({_error}): "
         "pip uninstall phases, then pip install --force-reinstall hostrouting"

@@ -89,15 +89,25 @@ def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
         hostrouting.Remedies  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_another_distributions_phases_is_told_of_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "phases.py").write_text("def phase(): ...\n")
+def imported_beside(folder: Path) -> str:
+    """How an import ends with some modules before ours."""
     done = subprocess.run(
         [sys.executable, "-c", "from hostrouting import Config"],
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parent.parent}"},
-        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{folder}:{Path(__file__).parent.parent}"},
+        cwd=folder,
         capture_output=True,
         text=True,
     )
-    said = done.stderr.splitlines()[-1]
+    return done.stderr.splitlines()[-1]
+
+
+def test_another_distributions_phases_is_told_of_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "phases.py").write_text("def phase(): ...\n")
+    said = imported_beside(tmp_path)
     assert said.startswith("ImportError: the package phases is not hostrouting's")
     assert "pip uninstall phases" in said
+
+
+def test_a_library_that_is_missing_is_not_taken_for_another_phases(tmp_path: Path) -> None:
+    (tmp_path / "attrs.py").write_text("raise ModuleNotFoundError('no attrs', name='attrs')\n")
+    assert imported_beside(tmp_path) == "ModuleNotFoundError: no attrs"
