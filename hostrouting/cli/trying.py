@@ -52,7 +52,7 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
             scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
             with suppress(phases.TimedOut):
                 scope.child(timeout=0.5).wait(sys.stdin)
-                if sys.stdin.readline():
+                if sys.stdin.buffer.readline():  # whatever bytes come before Enter
                     return True
                 put_back(host)
             scope.check()

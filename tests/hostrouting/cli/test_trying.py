@@ -118,6 +118,7 @@ TIMER_GOES_OFF = 0
     ("act", "code", "is_kept"),
     [
         pytest.param(b"\n", 0, True, id="Enter"),
+        pytest.param(b"\xff\n", 0, True, id="Enter after what is no text"),
         pytest.param(b"\x04", 1, False, id="the end of the input"),
         pytest.param(signal.SIGINT, 1, False, id="Ctrl-C"),
         pytest.param(signal.SIGHUP, 1, False, id="a lost session"),
