@@ -143,7 +143,8 @@ class Parallel(_Several[T_co]):
 
         with ThreadPoolExecutor(max(1, len(self.tasks)), thread_name_prefix=self.name) as pool:
             try:
-                futures.extend(pool.submit(copy_context().run, work, each) for each in self.tasks)
+                for each in self.tasks:
+                    futures.append(pool.submit(copy_context().run, work, each))  # noqa: PERF401 - one at a time, if interrupted
                 for future in futures:
                     future.exception()  # waits for it
             except BaseException as error:  # noqa: BLE001 - no more threads, or a signal handler's; raised below

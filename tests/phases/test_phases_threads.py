@@ -5,6 +5,7 @@ import sys
 import threading
 
 import pytest
+from nightly import IS_NIGHTLY
 
 from phases import CancelScope, Parallel, Task, run, task
 
@@ -57,6 +58,8 @@ class Interrupt(BaseException):
 # What is raised in the callback of a weak reference (threading has some) is lost, and reported as a warning.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_moment_leaves_no_work_running() -> None:
+    # Python 3.11 itself may crash where an interrupt strikes the start of a thread: by day a few, by night many.
+    moments = range(10, 4000, 40 if IS_NIGHTLY else 200)
     running: list[str] = []
     interrupts = 0
 
@@ -73,7 +76,7 @@ def test_an_interrupt_at_any_moment_leaves_no_work_running() -> None:
 
     handler = signal.signal(signal.SIGALRM, interrupt)
     try:
-        for microseconds in range(10, 4000, 40):
+        for microseconds in moments:
             try:
                 signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
                 run(Parallel(work, work, work))
@@ -88,4 +91,4 @@ def test_an_interrupt_at_any_moment_leaves_no_work_running() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-    assert interrupts >= 90  # one in the callback of a weak reference is lost
+    assert interrupts >= 0.9 * len(moments)  # one in the callback of a weak reference is lost
