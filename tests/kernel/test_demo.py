@@ -53,8 +53,9 @@ def test_the_demo_tells_the_story_on_the_real_kernel() -> None:
 # An ordinary user needn't be able to read root's Python: import first, then become one. The kernel takes /proc/self
 # away from a process that changes its user, until it says that it may be looked at (PR_SET_DUMPABLE, prctl(2)).
 AS_NOBODY = """
-import ctypes, importlib.readers, os, sys
+import ctypes, importlib.readers, importlib.resources, os, sys
 import hostrouting.cli.demo, pyroute2
+importlib.resources.files("hostrouting")
 if open("/proc/self/uid_map").read().split() == ["0", "0", "4294967295"] and os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
