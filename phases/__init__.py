@@ -51,8 +51,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from phases import _compose
 
-    value = globals()[name] = getattr(_compose, name)
-    return value
+    return getattr(_compose, name)
 
 
 def __dir__() -> list[str]:

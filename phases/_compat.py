@@ -14,12 +14,10 @@ E = TypeVar("E", bound=BaseException)
 
 def add_note(error: E, note: str) -> E:
     """Add a note to an exception that can carry one, and give it back."""
-    # Frozen exceptions and those with odd __notes__ can't; they must still arrive as they are.
+    # 3.10 has no BaseException.add_note, which does just this. Frozen exceptions and those with odd __notes__
+    # can't; they must still arrive as they are.
     with suppress(AttributeError, TypeError):
-        if sys.version_info >= (3, 11):
-            error.add_note(note)
-        else:
-            error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]
+        error.__notes__ = [*getattr(error, "__notes__", ()), note]
     return error
 
 

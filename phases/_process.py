@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 from phases._compat import add_note
 from phases._errors import POLL_SECONDS, Cancelled, TimedOut
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _TERM_SECONDS = 0.05
 # SIGKILL works at once unless the process hangs in the kernel, where nothing can be done for it.
 _KILL_SECONDS = 1.0
+# No pipe holds more, unless root has raised /proc/sys/fs/pipe-max-size.
+_PIPE_BYTES = 1 << 20
 
 
 def run_process(
@@ -76,10 +78,18 @@ def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> tu
         try:
             return process.communicate(timeout=POLL_SECONDS)
         except subprocess.TimeoutExpired as late:
-            # Those who inherited its pipes may write for ever; what it left in them itself has been read.
-            if has_exited:
-                return late.output or b"", late.stderr or b""
+            if has_exited:  # those who inherited its pipes may write for ever
+                return (late.output or b"") + _left_in(process.stdout), (late.stderr or b"") + _left_in(process.stderr)
         keep_on()
+
+
+def _left_in(pipe: IO[bytes] | None) -> bytes:
+    """What a process has written to a pipe, and communicate hadn't the time to read."""
+    if pipe is not None and not pipe.closed:
+        os.set_blocking(pipe.fileno(), False)
+        with suppress(BlockingIOError):
+            return os.read(pipe.fileno(), _PIPE_BYTES)
+    return b""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -83,11 +83,7 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
         ValueError: the name isn't kebab-case.
     """
     check_name(None, None, name)
-
-    def decorate(function: Callable[[CancelScope], T]) -> Task[T]:
-        return FunctionTask(name, function)
-
-    return decorate
+    return lambda function: FunctionTask(name, function)
 
 
 class _Reporter:

@@ -271,9 +271,8 @@ def all_or_nothing(scope: CancelScope) -> Iterator[Undo]:
         yield undo
     except BaseException as error:
         with scope.shield():
-            problems = undo.roll_back()
-        for problem in problems:
-            add_note(error, f"while putting things back: {problem}")
+            for problem in undo.roll_back():
+                add_note(error, f"while putting things back: {problem}")
         raise
 
 

@@ -108,6 +108,17 @@ def test_run_moves_large_input_and_output_at_once(scope: CancelScope) -> None:
     assert done.stderr == text
 
 
+@pytest.mark.parametrize("seconds", [-1.0, 0.0])
+def test_run_loses_no_output_on_a_machine_that_leaves_it_no_time(
+    scope: CancelScope, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """As where each look at the program's output takes longer than a look may take."""
+    monkeypatch.setattr("phases._process.POLL_SECONDS", seconds)
+    text = "x" * 60_000
+    done = scope.run(["sh", "-c", f"printf {text}; printf {text} >&2; sleep 0.05; printf !"])
+    assert (done.stdout, done.stderr) == (f"{text}!", text)
+
+
 def test_run_bears_a_program_that_does_not_read_its_input(scope: CancelScope) -> None:
     assert scope.run(["true"], input="x" * 1_000_000).returncode == 0
 
