@@ -33,23 +33,22 @@ if TYPE_CHECKING:
 
 Sorts = dict[IPv4Network, dict[IPv4Address, "Sort"]]
 
-# Of each host all addresses at which anything may change, and so many others.
-_ADDRESSES = 1024
-
 
 class Examination:
     """A host in a network namespace of its own, in which the calling thread is from then on.
 
     Args:
         host: which.
+        addresses: how many of each expected CIDR are looked at beside all at which anything may change.
 
     Attributes:
         share: what was counted.
         mistakes: what was wrong, in words.
     """
 
-    def __init__(self, host: Audited) -> None:
+    def __init__(self, host: Audited, addresses: int) -> None:
         self.host = host
+        self._by_chance = addresses
         self.share = Share(worlds=1, features=Counter(host.features))
         self.mistakes: list[str] = []
         enter_namespace()
@@ -110,7 +109,9 @@ class Examination:
         numbers = {number + beside for number in ends for beside in (-1, 0, 1)}
         chance = random.Random(len(self.host.steps))
         for cidr in cidrs:
-            numbers.update(chance.sample(range(int(cidr[0]), int(cidr[-1]) + 1), min(cidr.num_addresses, _ADDRESSES)))
+            numbers.update(
+                chance.sample(range(int(cidr[0]), int(cidr[-1]) + 1), min(cidr.num_addresses, self._by_chance))
+            )
         asked = {number for number in numbers if 1 << 24 <= number < 224 << 24 and number >> 24 != 127}
         return [address for address in map(IPv4Address, sorted(asked)) if any(address in cidr for cidr in cidrs)]
 

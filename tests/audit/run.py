@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 # Of five hosts four are plain, and one is odd.
 _PLAIN_EACH = 4
-# Odd ones in a block, if there are many blocks, and if there are few.
-_MANY, _FEW = 10, 2
-# As a block of few has, or more.
+# Odd ones in a block, and addresses by chance in each expected CIDR of a host: if there are many blocks, and if few.
+_MANY, _FEW = (10, 1024), (2, 64)
+# As a few blocks of few have, or more.
 _LOOK_UPS = 5_000
 # Most take a tenth of one.
 _HOST_SECONDS = 120
@@ -47,34 +47,35 @@ def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Fi
 
     if look_ups <= _LOOK_UPS:
         for block in count():
-            add(examine_block(number, block, _FEW))
+            add(examine_block(number, block, *_FEW))
             if figures.look_ups >= look_ups:
                 return figures
     workers = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        running = deque(pool.submit(examine_block, number, block) for block in range(workers + 1))
+        running = deque(pool.submit(examine_block, number, block, *_MANY) for block in range(workers + 1))
         for block in count(workers + 1):
             # In their order, so that the same ones count each time.
             add(running.popleft().result())
             if figures.look_ups >= look_ups:
                 break
-            running.append(pool.submit(examine_block, number, block))
+            running.append(pool.submit(examine_block, number, block, *_MANY))
         pool.shutdown(cancel_futures=True)
     return figures
 
 
-def examine_block(number: int, block: int, odd: int = _MANY) -> Figures:
+def examine_block(number: int, block: int, odd: int, addresses: int) -> Figures:
     """Draw a block of hosts and examine them.
 
     Args:
         number: of the audit.
         block: of the block.
         odd: hosts with what a recording may not hold.
+        addresses: by chance, in each expected CIDR of a host.
     """
     figures = Figures()
     hosts_drawn = drawn(f"{number} plain {block}", odd * _PLAIN_EACH, is_odd=False)
     for host in (*hosts_drawn, *drawn(f"{number} odd {block}", odd, is_odd=True)):
-        _examine(host, figures)
+        _examine(Examination(host, addresses), figures)
     return figures
 
 
@@ -82,8 +83,8 @@ class _TooLongError(Exception):
     """A host takes minutes."""
 
 
-def _examine(host: Audited, figures: Figures) -> None:
-    examination = Examination(host)
+def _examine(examination: Examination, figures: Figures) -> None:
+    host = examination.host
     signal.signal(signal.SIGALRM, _give_up)
     signal.alarm(_HOST_SECONDS)
     try:

@@ -165,7 +165,8 @@ class Judge:
                     f"the walk found {decision} for {answer.address}, the kernel says {answer.route or answer.errno}"
                 )
             decision = self._unwalked(answer)
-        return attrs.evolve(self._sort(answer, decision), source=source)
+        found = self._sort(answer, decision)
+        return found if source is None else attrs.evolve(found, source=source)
 
     def _unwalked(self, answer: Lookup) -> Route | int:
         """The entry of an answer, as far as the kernel shows it."""
@@ -338,12 +339,14 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
     firsts = ask(kernel, addresses := list(addresses))
     by_tcp = ask(kernel, addresses, is_tcp=True)
     connected: dict[IPv4Address, list[Sort]] = defaultdict(list)
+    has_source = any(rule.source for rule in judge.rules)
     for is_tcp, answers in ((False, firsts), (True, by_tcp)):
         from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
         for answer in answers:
-            for source in set(judge.sources(answer)) if any(rule.source for rule in judge.rules) else ():
+            sources = set(judge.sources(answer)) if has_source else ()
+            for source in sources:
                 from_source[source].append(answer.address)
-            if is_tcp and not any(answer.address in asked for asked in from_source.values()):
+            if is_tcp and not sources:
                 connected[answer.address].append(judge.sort(answer, is_tcp=True))
         for source, asked in from_source.items():
             for answer in ask(kernel, asked, source, is_tcp=is_tcp):
@@ -356,7 +359,7 @@ def _with_failures(first: Sort, others: list[Sort]) -> Sort:
     for other in sorted(others, key=lambda sort: int(sort.source or 0)):
         if other.is_failure and (other.kind, other.devs, None) not in told:
             told.setdefault((other.kind, other.devs, other.source), other)  # type: ignore[arg-type]
-    return attrs.evolve(first, more=tuple(told.values())[1:])
+    return first if len(told) == 1 else attrs.evolve(first, more=tuple(told.values())[1:])
 
 
 def by_kind(sorts: dict[IPv4Address, Sort]) -> dict[Group, list[tuple[IPv4Address, Sort]]]:
