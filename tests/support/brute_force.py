@@ -13,6 +13,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from fnmatch import fnmatchcase
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
@@ -151,6 +152,9 @@ class Judge:
         self._overlap = overlap
         self.foreseen = tuple(dict.fromkeys(overlap.foreseen))
         self._spans = [(int(r.destination[0]), int(r.destination[-1]), r) for r in self._routes if r.tos == 0]
+        prefixes = [r.destination for r in self._routes] + [r.destination for r in self.rules if r.destination]
+        self._ends = sorted({end for prefix in prefixes for end in (int(prefix[0]), int(prefix[-1]) + 1)})
+        self._walked: dict[tuple[int, int, int], Route | int] = {}
         self.addresses = kernel.addresses()
         self.default = default_route(self._routes)
         self.expected = live(self.default) if self.default is not None else ()
@@ -158,7 +162,7 @@ class Judge:
     def sort(self, answer: Lookup, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Sort:
         """What section 6 says of one answer."""
         self.answers += 1
-        decision = self.walk(int(answer.address), int(source or 0), 6 if is_tcp else 17)
+        decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
         if not _is_same(answer, decision):
             if not self._is_odd:
                 raise LookupError(
@@ -240,6 +244,13 @@ class Judge:
 
     # --- rules and tables ----------------------------------------------------------------------------------------
 
+    def _walked_to(self, address: int, source: int, protocol: int) -> Route | int:
+        """As ``walk``; between two ends of prefixes it is the same for all addresses."""
+        key = (bisect_right(self._ends, address), source, protocol)
+        if key not in self._walked:
+            self._walked[key] = self.walk(address, source, protocol)
+        return self._walked[key]
+
     def walk(self, address: int, source: int = 0, protocol: int = 17) -> Route | int:
         """The entry that decides about an address, or the errno of the rule that does."""
         position = 0
@@ -283,7 +294,8 @@ def live(route: Route) -> tuple[str, ...]:
     return tuple(sorted({hop.dev for hop in route.hops if hop.dev is not None and not hop.is_dead}))
 
 
-def _is_like(dev: str, patterns: Iterable[str]) -> bool:
+@cache
+def _is_like(dev: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(dev, pattern) for pattern in patterns)
 
 
@@ -337,10 +349,13 @@ def judged(network: IPv4Network) -> list[IPv4Address]:
 def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, Sort]:
     """What each address is, to a datagram and to what connects."""
     firsts = ask(kernel, addresses := list(addresses))
-    by_tcp = ask(kernel, addresses, is_tcp=True)
+    rounds = [(False, firsts)]
+    # In memory a look-up knows no more of a protocol than the rules.
+    if isinstance(kernel, NamespaceKernel) or any(rule.ip_protocol for rule in judge.rules):
+        rounds.append((True, ask(kernel, addresses, is_tcp=True)))
     connected: dict[IPv4Address, list[Sort]] = defaultdict(list)
     has_source = any(rule.source for rule in judge.rules)
-    for is_tcp, answers in ((False, firsts), (True, by_tcp)):
+    for is_tcp, answers in rounds:
         from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
         for answer in answers:
             sources = set(judge.sources(answer)) if has_source else ()
