@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from asking import BY_HAND, recorded_by
-from scripts import AWKS, Sandbox, awk_or_skip, told_by
+from scripts import Sandbox, awk_or_skip, awks_for, told_by
 
 import phases
 from hostrouting import Config
@@ -305,7 +305,7 @@ def test_a_rule_that_passes_over_results_of_less_than_no_length_passes_over_none
 
 
 def all_say(case: Case, tmp_path: Path) -> None:
-    """Library, both recordings and boot script with every awk."""
+    """Library, both recordings and boot script."""
     recording = Snapshot.from_document(json.loads(take_snapshot(NetlinkBackend()).to_text()))
     by_ip = recorded_by(BY_HAND)
     if not case.is_told_by_ip:
@@ -317,7 +317,7 @@ def all_say(case: Case, tmp_path: Path) -> None:
         assert told == case.told
         assert report.verdict == ("overlap" if case.told else "ok")
     script = render_check_route_overlap_script([case.cidr], "STRICT", wait_seconds=0, **case.overlap)
-    for name in AWKS:
+    for name in awks_for(repr(case)):
         root = tmp_path / name
         root.mkdir()
         sandbox = Sandbox(root, awk_or_skip(name))

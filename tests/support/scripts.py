@@ -60,10 +60,7 @@ def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def awks_for(test: str) -> tuple[str, ...]:
-    """Those that a test tries: all of them by night, by day one, which isn't the same for every test.
-
-    What all three make of the same host ``test_verdicts.py`` compares by day too.
-    """
+    """Those that a test or a case tries: all of them by night, by day one, which isn't the same for every one."""
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
 
 
