@@ -36,6 +36,7 @@ from ipv6_frames import (
     router_advertisement,
     segment,
 )
+from nightly import by_day
 from probe_world import (
     ANSWER,
     BALANCER,
@@ -463,7 +464,7 @@ def test_what_leaves_by_another_device_keeps_the_rewritten_address(bare: World) 
 
 # --- reloads --------------------------------------------------------------------------------------------------------
 
-RELOADS, PROBERS = 50, 4
+RELOADS, PROBERS = by_day(15, by_night=100), 4
 
 # What the node may not send while the rules are there: an answer to the address that nobody has, a refusal.
 MISSES = f"""

@@ -135,13 +135,16 @@ def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) ->
     return found
 
 
-def reference(folder: Path, *configs: Config | Probe) -> dict[str, tuple[str, int]]:
-    layout = Layout(folder)
-    layout.units.mkdir(parents=True)
-    layout.config.parent.mkdir()  # the config is in there; a crash right after making it would leave it empty
-    for wanted in configs:
-        apply(layout, wanted)
-    return tree(layout)
+def references(folder: Path, story: str, first: list[Config | Probe], then: Config | Probe) -> list[dict[str, Any]]:
+    """What is there before the last step of a story, and after it."""
+    before, after = Layout(folder / f"{story}-before"), Layout(folder / f"{story}-after")
+    before.units.mkdir(parents=True)
+    before.config.parent.mkdir()  # the config is in there; a crash right after making it would leave it empty
+    for wanted in first:
+        apply(before, wanted)
+    shutil.copytree(before.root, after.root, symlinks=True)
+    apply(after, then)
+    return [tree(before), tree(after)]
 
 
 def child(layout: Layout, step: int, fault: str, wanted: Config | Probe) -> int:
@@ -168,10 +171,9 @@ def main(folder: Path, fault: str) -> None:
         "remove probe": (OLD, OLD_PROBE, NO_PROBE),
     }
     for story, (*first, then) in stories.items():
-        before = reference(folder / f"{story}-before", *first)
-        after = reference(folder / f"{story}-after", *first, then)
+        before, after = references(folder, story, first, then)
         # By day some of the steps, other ones for each fault.
-        for step in range(1 + (fault == "kill"), 200, by_day(12, by_night=1)):
+        for step in range(1 + (fault == "kill"), 200, by_day(16, by_night=1)):
             layout = Layout(folder / f"{story}-{step}")
             shutil.copytree(folder / f"{story}-before", layout.root, symlinks=True)
             pid = os.fork()

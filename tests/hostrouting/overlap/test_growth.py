@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 
 import pytest
+from nightly import by_day
 
 import phases
 from benchmarks.growth import HOSTS
@@ -28,4 +29,5 @@ def calls_of_a_check(name: str, size: int) -> int:
 @pytest.mark.parametrize("name", HOSTS)
 def test_a_check_of_a_host_of_twice_the_size_makes_twice_the_calls(name: str) -> None:
     calls_of_a_check(name, 1)  # what is made once, however large the host
-    assert calls_of_a_check(name, 160) < 2.15 * calls_of_a_check(name, 80)
+    size = by_day(40, by_night=160)
+    assert calls_of_a_check(name, 2 * size) < 2.15 * calls_of_a_check(name, size)
