@@ -122,18 +122,23 @@ def kind(value: object) -> str:
     return next((words for python, words in kinds if isinstance(value, python)), f"a {type(value).__name__}")
 
 
-def each(value: object, parse: Callable[[Any], T]) -> tuple[T, ...]:
+def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
     """Parse every item of a list, collecting the problems of all."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    is_list = isinstance(value, list) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping))
+    if not is_list:
         raise ValueError(f"expected a list, not {kind(value)}")
-    items = [_attempt(parse, item) for item in value]
+    items: list[T] = []
     problems: list[Problem] = []
-    for position, item in enumerate(items):
-        if isinstance(item, Invalid):
-            problems += below(f"[{position}]", item.problems)
+    for position, item in enumerate(value):
+        try:
+            items.append(parse(item))
+        except ConfigError as error:
+            problems += below(f"[{position}]", error.problems)
+        except ValueError as error:
+            problems.append((f"[{position}]", str(error)))
     if problems:
         raise ConfigError(problems)
-    return tuple(cast("list[T]", items))
+    return tuple(items)
 
 
 def _key(key: object) -> str:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.config.schema import each
-from hostrouting.kernel._items import NEEDED, Key, is_set, is_unset, read, write
+from hostrouting.kernel._items import NEEDED, Key, Keys, is_set, is_unset
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Address, Family, Hardware, Link
 from hostrouting.model.parsing import parse_address
+from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
     NextHop,
@@ -85,8 +86,8 @@ def _texts(value: object) -> tuple[str, ...]:
 
 def _inside(key: str, parse: Callable[[Any], Any], default: object = None) -> Callable[[object], Any]:
     """Parse the one key that counts of an object."""
-    keys = (Key(key, key, parse, str, default),)
-    return lambda value: read(value, keys)[key]
+    keys = Keys(Key(key, key, parse, str, default))
+    return lambda value: keys.read(value)[key]
 
 
 _uint32 = _number()
@@ -111,7 +112,7 @@ _digits, _byte_digits, _null = "{:d}".format, "{:#04x}".format, {True: None}.get
 # --- links and addresses -----------------------------------------------------------------------------------------
 
 
-_LINK = (
+_LINK = Keys(
     Key("flags", "flags", _texts, list),
     Key("ifindex", "index", _number(_INT32), int),
     Key("ifname", "name", _text, str),
@@ -120,7 +121,7 @@ _LINK = (
     Key("group", "group", _group, _digits, 0),
     Key("linkinfo", "kind", _inside("info_kind", _text), lambda name: {"info_kind": name}, None),
 )
-_ADDRESS = (
+_ADDRESS = Keys(
     # Those of another family are left out before.
     Key("family", "family", lambda _: Family.IPV4, lambda _: "inet", Family.IPV4, True),
     Key("local", "local", parse_address, str),
@@ -131,7 +132,7 @@ _ADDRESS = (
     Key("secondary", "is_secondary", is_set, bool, False),
     Key("noprefixroute", "has_prefix_route", is_unset, operator.not_, True),
 )
-_ADDRESSES = (
+_ADDRESSES = Keys(
     Key("ifname", "dev", _text, str),
     Key("addr_info", "found", lambda items: each(items, _read_address), list, ()),
 )
@@ -139,7 +140,7 @@ _ADDRESSES = (
 
 def read_link(value: object) -> Link:
     """One item of ``ip -j -N -d link show``."""
-    fields = read(value, _LINK)
+    fields = _LINK.read(value)
     flags = fields.pop("flags")
     return Link(is_up="UP" in flags, has_carrier="LOWER_UP" in flags, **fields)
 
@@ -147,12 +148,12 @@ def read_link(value: object) -> Link:
 def write_link(link: Link) -> dict[str, Any]:
     """A link as ``read_link`` reads it."""
     flags = (("UP", link.is_up), ("LOWER_UP", link.has_carrier))
-    return write({"flags": [word for word, is_set in flags if is_set], **attrs.asdict(link, recurse=False)}, _LINK)
+    return _LINK.write({"flags": [word for word, is_set in flags if is_set], **attrs.asdict(link, recurse=False)})
 
 
 def read_addresses(value: object) -> tuple[Address, ...]:
     """One item of ``ip -j -N -4 address show``: the addresses of an interface; those of other families are left out."""
-    fields = read(value, _ADDRESSES)
+    fields = _ADDRESSES.read(value)
     return tuple(Address(dev=fields["dev"], **found) for found in fields["found"] if found is not None)
 
 
@@ -160,13 +161,13 @@ def _read_address(value: object) -> dict[str, Any] | None:
     # Some versions of ip leave {} where -4 has filtered an address out.
     if isinstance(value, Mapping) and (not value or value.get("family", "inet") != "inet"):
         return None
-    return read(value, _ADDRESS)
+    return _ADDRESS.read(value)
 
 
 def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
     """Addresses as ``read_addresses`` reads them, an item for each run of the same interface."""
     return [
-        {"ifname": dev, "addr_info": [write(attrs.asdict(address, recurse=False), _ADDRESS) for address in run]}
+        {"ifname": dev, "addr_info": [_ADDRESS.write(attrs.asdict(address, recurse=False)) for address in run]}
         for dev, run in groupby(addresses, lambda address: address.dev)
     ]
 
@@ -178,9 +179,11 @@ def _destination(value: object) -> IPv4Network:
     text = _text(value)
     if text == "default":
         return DEFAULT_DESTINATION
-    address, slash, length = text.partition("/")
-    # Of an address it would make a text, and read that.
-    return IPv4Network((int(parse_address(address)), _length(length) if slash else 32))
+    # Of an address IPv4Network would make a text, and read that.
+    if "/" not in text:
+        return network_of(int(parse_address(text)), 32)
+    address, _, length = text.partition("/")
+    return IPv4Network((int(parse_address(address)), _length(length)))
 
 
 def _any_address(value: object) -> IPv4Address | IPv6Address:
@@ -195,16 +198,17 @@ def _mtu(value: object) -> int | None:
     return next((mtu for mtu in each(value, _inside("mtu", _uint32)) if mtu is not None), None)
 
 
-_HOP = (
+_NO_HOP = NextHop()
+_HOP = Keys(
     Key("flags", "flags", _texts, list, (), True),
     Key("gateway", "gateway", parse_address, str, None),
     Key("via", "via", _inside("host", _any_address, NEEDED), _show_via, None),
     Key("dev", "dev", _text, str, None),
     Key("weight", "weight", _uint32, int, 1),
 )
-_ROUTE = (
-    *_HOP,
-    Key("type", "type", _type, _digits, RouteType.UNICAST, True),
+_ROUTE = Keys(
+    *_HOP.keys,
+    Key("type", "type", lambda value: RouteType(_type(value)), _digits, RouteType.UNICAST, True),
     Key("dst", "destination", _destination, destination_words),
     Key("tos", "tos", _byte, _byte_digits, 0),
     Key("nhid", "nexthop_id", _uint32, int, None),
@@ -214,24 +218,23 @@ _ROUTE = (
     Key("prefsrc", "source", parse_address, str, None),
     Key("metric", "metric", _uint32, int, 0),
     Key("metrics", "mtu", _mtu, lambda mtu: [{"mtu": mtu}], None),
-    Key("nexthops", "hops", lambda items: each(items, lambda item: _take_hop(read(item, _HOP))), list, None),
+    Key("nexthops", "hops", lambda items: each(items, lambda item: _take_hop(_HOP.read(item))), list, None),
 )
-_MEMBER = (Key("id", "id", _uint32, int), Key("weight", "weight", _uint32, int, 1))
-_NEXTHOP = (
-    *(key._replace(parse=_any_address) if key.key == "gateway" else key for key in _HOP),
+_MEMBER = Keys(Key("id", "id", _uint32, int), Key("weight", "weight", _uint32, int, 1))
+_NEXTHOP = Keys(
+    *(key._replace(parse=_any_address) if key.key == "gateway" else key for key in _HOP.keys),
     Key("id", "id", _uint32, int),
-    Key("group", "members", lambda items: each(items, lambda item: tuple(read(item, _MEMBER).values())), list, ()),
+    Key("group", "members", lambda items: each(items, lambda item: tuple(_MEMBER.read(item).values())), list, ()),
 )
 
 
 def read_route(value: object) -> Route:
     """One item of ``ip -j -N -4 route show table all``."""
-    fields = read(_without_tunnel(value), _ROUTE)
-    fields["type"] = RouteType(fields["type"])
+    fields = _ROUTE.read(_without_tunnel(value))
     hop = _take_hop(fields)
     if fields["hops"] is None:
         # A blackhole of a nexthop object shows lo, which no packet sees.
-        fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == NextHop() else (hop,)
+        fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == _NO_HOP else (hop,)
     return Route(**fields)
 
 
@@ -250,13 +253,13 @@ def _without_tunnel(value: object) -> object:
 
 def write_route(route: Route) -> dict[str, Any]:
     """A route as ``read_route`` reads it; every number that ip would show with ``-d`` is there."""
-    fields = {**attrs.asdict(route, recurse=False), **_hop_fields(NextHop()), "hops": None}
+    fields = {**attrs.asdict(route, recurse=False), **_hop_fields(_NO_HOP), "hops": None}
     is_single = len(route.hops) == 1 and route.hops[0].weight == 1
     if is_single and (route.hops[0].dev is not None or route.hops[0].gateway is not None):
         fields |= _hop_fields(route.hops[0])
     elif route.hops:
-        fields["hops"] = [{**write(_hop_fields(hop), _HOP), "weight": hop.weight} for hop in route.hops]
-    return write(fields, _ROUTE)
+        fields["hops"] = [{**_HOP.write(_hop_fields(hop)), "weight": hop.weight} for hop in route.hops]
+    return _ROUTE.write(fields)
 
 
 def _take_hop(fields: dict[str, Any]) -> NextHop:
@@ -272,9 +275,9 @@ def _hop_fields(hop: NextHop) -> dict[str, Any]:
 
 def read_nexthop(value: object) -> NexthopObject:
     """One item of ``ip -j -N nexthop show``."""
-    fields = read(value, _NEXTHOP)
+    fields = _NEXTHOP.read(value)
     hop = _take_hop(fields)
-    return NexthopObject(hop=None if hop == NextHop() else hop, **fields)
+    return NexthopObject(hop=None if hop == _NO_HOP else hop, **fields)
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
@@ -288,7 +291,7 @@ def _suppressed_length(value: object) -> int | None:
     return None if isinstance(value, int) and value < 0 else _uint32(value)
 
 
-_RULE = (
+_RULE = Keys(
     Key("priority", "preference", _uint32, int, 0, True),
     Key("not", "is_inverted", is_set, _null, False),
     Key("src", "source", _selector, lambda address: str(address or "all"), None, True),
@@ -317,7 +320,7 @@ _RULE = (
 _PORTS = ("sport", "sport_start", "dport", "dport_start", "ports")
 # Other keys may be selectors; of these "flow_from" and "flow_to" are realms, given and not asked for.
 _RULE_KEYS = {
-    *(key.key for key in _RULE),
+    *(key.key for key in _RULE.keys),
     *("iif_detached", "oif_detached", *_PORTS, "sport_end", "dport_end", "sport_mask", "dport_mask"),
     *("unresolved", "flow_from", "flow_to"),
 }
@@ -325,7 +328,7 @@ _RULE_KEYS = {
 
 def read_rule(value: object) -> Rule:
     """One item of ``ip -j -N -4 rule show``."""
-    fields = read(value, _RULE)
+    fields = _RULE.read(value)
     item = value if isinstance(value, Mapping) else {}
     action = RuleAction(fields["action"])
     if fields.pop("is_nop"):
@@ -376,4 +379,4 @@ def write_rule(rule: Rule) -> dict[str, Any]:
     more: dict[str, Any] = {"unknown": None} if rule.has_unknown else {}
     if rule.action is RuleAction.GOTO:
         more["goto"] = "none"
-    return {**more, **write(fields, _RULE)}
+    return {**more, **_RULE.write(fields)}

@@ -5,13 +5,18 @@ What a kernel holds is a value already, and its class can't be its own schema, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from hostrouting.config.schema import below, kind
 from hostrouting.model.errors import ConfigError
 
 NEEDED = object()
+
+# What is kept of words is small.
+_WORD_MAX = 64
 
 
 class Key(NamedTuple):
@@ -35,34 +40,54 @@ def is_unset(value: object) -> bool:
     return value is False
 
 
-def read(value: object, keys: Iterable[Key]) -> dict[str, Any]:
-    """The fields of an object; keys that aren't named are passed over.
+class Keys:
+    """The keys of an object.
 
-    Raises:
-        ConfigError: with all that is wrong in it.
+    Args:
+        keys: in the order in which they are written, and their problems told.
     """
-    if not isinstance(value, Mapping):
-        raise ConfigError([("", f"expected an object, not {kind(value)}")])
-    fields: dict[str, Any] = {}
-    problems: list[tuple[str, str]] = []
-    for key, field, parse, _, default, _ in keys:
-        fields[field] = default
-        item = value.get(key)
-        if item is None and (key not in value or parse not in (is_set, is_unset)):
-            if default is NEEDED:
-                problems.append((key, "is missing"))
-            continue
-        try:
-            fields[field] = parse(item)
-        except ConfigError as error:
-            problems += below(key, error.problems)
-        except ValueError as error:
-            problems.append((key, str(error)))
-    if problems:
-        raise ConfigError(problems)
-    return fields
 
+    def __init__(self, *keys: Key) -> None:
+        self.keys = keys
+        # The same words occur again and again, on one host and on many.
+        self._parsers = {key.key: (key.field, key.parse, lru_cache(key.parse)) for key in keys}
+        self._defaults = {key.field: key.default for key in keys}
+        self._needed = [key for key in keys if key.default is NEEDED]
 
-def write(fields: Mapping[str, Any], keys: Iterable[Key]) -> dict[str, Any]:
-    """The object that reads back as these fields."""
-    return {key.key: key.show(fields[key.field]) for key in keys if key.is_always or fields[key.field] != key.default}
+    def read(self, value: object) -> dict[str, Any]:
+        """The fields of an object; keys that aren't named are passed over.
+
+        Raises:
+            ConfigError: with all that is wrong in it.
+        """
+        if not isinstance(value, Mapping):
+            raise ConfigError([("", f"expected an object, not {kind(value)}")])
+        fields = self._defaults.copy()
+        problems: dict[str, list[tuple[str, str]]] = {}
+        for name, item in value.items():
+            if name not in self._parsers:
+                continue
+            field, parse, parse_word = self._parsers[name]
+            if item is None and parse not in (is_set, is_unset):
+                continue
+            try:
+                is_word = type(item) is str and len(item) <= _WORD_MAX
+                fields[field] = parse_word(item) if is_word else parse(item)
+            except ConfigError as error:
+                problems[name] = below(name, error.problems)
+            except ValueError as error:
+                problems[name] = [(name, str(error))]
+        for key in self._needed:
+            if fields[key.field] is NEEDED:
+                problems.setdefault(key.key, [(key.key, "is missing")])
+        if problems:
+            raise ConfigError(chain.from_iterable(problems.get(key.key, ()) for key in self.keys))
+        return fields
+
+    def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The object that reads back as these fields."""
+        return {
+            key.key: key.show(fields[key.field])
+            for key in self.keys
+            if key.is_always or fields[key.field] != key.default
+        }

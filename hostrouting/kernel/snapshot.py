@@ -37,7 +37,7 @@ from hostrouting.kernel._ip import (
     write_route,
     write_rule,
 )
-from hostrouting.kernel._items import NEEDED, Key, read, write
+from hostrouting.kernel._items import NEEDED, Key, Keys
 from hostrouting.kernel.nexthops import with_hops
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_address
@@ -97,7 +97,7 @@ class Snapshot:
         if not isinstance(document, Mapping):
             message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
             raise ConfigError([("", message)])
-        fields = read(document, _KEYS)
+        fields = _KEYS.read(document)
         del fields["schema"]
         nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
         fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
@@ -110,7 +110,7 @@ class Snapshot:
         """The document that ``from_document`` reads back as this snapshot."""
         # The routes have the hops of nexthop objects.
         fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "nexthops": ()}
-        return write(fields, _KEYS)
+        return _KEYS.write(fields)
 
     def to_text(self) -> str:
         """The document as JSON, an item a line, so that two of them can be compared."""
@@ -151,7 +151,7 @@ def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], def
     return Key(key, key, parse_list, lambda values: [*map(show, values)], default, True)
 
 
-_KEYS = (
+_KEYS = Keys(
     Key("schema", "schema", _schema, int, SNAPSHOT_SCHEMA, True),
     Key("host", "host", _name, str, None),
     Key("time", "time", _text, str, None),
