@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from hostrouting.model.links import Address, Link
 
+_ONE_TRIE = (Table.LOCAL, Table.MAIN)
+
 BROADCAST = IPv4Address("255.255.255.255")
 
 _ERRNO_OF_ACTION = {
@@ -158,9 +160,9 @@ class Fib:
 
     def find(self, table: int, flow: Flow) -> Route | None:
         """The entry that a look-up in a table gives, which is one in two as long as local and main are one trie."""
-        if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
+        if not (self.is_merged and table in _ONE_TRIE):
             return self._longest_match(table, flow)
-        local, main = (self._longest_match(each, flow) for each in (Table.LOCAL, Table.MAIN))
+        local, main = (self._longest_match(each, flow) for each in _ONE_TRIE)
         if local is None or main is None:
             return local or main
         # Of equals the one of table local comes first.
@@ -247,12 +249,10 @@ class Fib:
 
     def decide_flow(self, flow: Flow) -> Decision:
         """The same for whatever is looked up."""
-        rule, route = None, None
-        for rule, route in self.asked(flow):  # noqa: B007 the last one counts
-            pass
-        if rule is None or (rule.action is RuleAction.TO_TABLE and (route is None or not self.is_final(rule, route))):
-            return Decision()
-        return Decision(rule, route)
+        for rule, route in self.asked(flow):
+            if rule.action is not RuleAction.TO_TABLE or (route is not None and self.is_final(rule, route)):
+                return Decision(rule, route)
+        return Decision()
 
     # --- the kernel's answer -----------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class Fib:
         kind = route.type
         if address == BROADCAST:
             kind = RouteType.BROADCAST
-        elif address.is_multicast:
+        elif int(address) >> 28 == 0xE:  # as is_multicast in a tenth of the time
             kind = RouteType.MULTICAST
         table = Table.MAIN if self.is_merged and route.table == Table.LOCAL else route.table
         if (kind, table) != (route.type, route.table):
@@ -289,7 +289,7 @@ class Fib:
 
     def _refuse_ends(self, flow: Flow) -> int:
         """Why nothing is looked up; 0: it is."""
-        if flow.source != NO_SOURCE:
+        if int(flow.source):
             if flow.source.is_multicast or flow.source == BROADCAST:
                 return errnos.EINVAL
             if not self._is_own(flow.source):
@@ -311,7 +311,9 @@ class Fib:
         hop = self.hop(route, flow)
         if hop is None or hop.dev == self.loopback:
             return False
-        chosen = flow.source if flow.source != NO_SOURCE else route.source
+        if not int(flow.source) and route.source is None and not self.sources().may_be_loopback(route.scope):
+            return False
+        chosen = flow.source if int(flow.source) else route.source
         source = chosen or self.sources().by_hop(hop, route.scope)
         return source is not None and source.is_loopback
 

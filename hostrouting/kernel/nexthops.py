@@ -16,7 +16,7 @@ import attrs
 from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hostrouting.model.links import Address
 
@@ -52,6 +52,10 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
 
 
+# The first octet.
+_LOOPBACKS = 127
+
+
 class Sources:
     """The sources that a host's packets get where nobody chooses one.
 
@@ -59,12 +63,18 @@ class Sources:
         addresses: of the host, in the kernel's order, which is that of the interfaces.
     """
 
-    def __init__(self, addresses: Iterable[Address]) -> None:
+    def __init__(self, addresses: Sequence[Address]) -> None:
         self._primary: dict[str, list[Address]] = {}
         for address in addresses:
             if not address.is_secondary:
                 self._primary.setdefault(address.dev, []).append(address)
+        loopbacks = (each for each in addresses if int(each.local) >> 24 == _LOOPBACKS)
+        self._loopback_scope = min((each.scope for each in loopbacks), default=Scope.NOWHERE + 1)
         self.by_hop = cache(self._by_hop)
+
+    def may_be_loopback(self, scope: int) -> bool:
+        """Whether an entry of a scope may get a source of 127.0.0.0/8, which most hosts have for themselves alone."""
+        return scope >= self._loopback_scope
 
     def of(self, route: Route) -> tuple[IPv4Address, ...]:
         """The sources that packets by an entry get: of several hops each has its own (fib_result_prefsrc).

@@ -195,8 +195,9 @@ class SnapshotBackend(WholeTables):
                 "check on the host itself"
             )
         route = found.route
-        defaults = fib.tables.get(route.table, {}).get(0, {}).get(0, ()) if route is not None else ()
-        if route is None or not (tied := _tied_with(route, defaults)):
+        if route is None or route.destination.prefixlen:
+            return found
+        if not (tied := _tied_with(route, fib.tables.get(route.table, {}).get(0, {}).get(0, ()))):
             return found
         if self.snapshot.default not in tied:
             what = f"which of {len(tied)} default routes of metric {route.metric} is taken"

@@ -6,20 +6,27 @@ one.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
 
-def is_like(dev: str, patterns: Iterable[str]) -> bool:
+def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
     """Whether the name of an interface is like one of some shell patterns."""
-    return any(fnmatchcase(dev, pattern) for pattern in patterns)
+    return _any_of(patterns)(dev) is not None
+
+
+@lru_cache(maxsize=64)
+def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    return re.compile("|".join(map(translate, patterns)) or "(?!)").match
 
 
 class Family(IntEnum):

@@ -206,7 +206,8 @@ class Route:
     @property
     def devs(self) -> tuple[str, ...]:
         """The interfaces of the hops that the kernel uses, sorted, each once."""
-        return tuple(sorted({hop.dev for hop in self.hops if hop.dev is not None and not hop.is_dead}))
+        devs = [hop.dev for hop in self.hops if hop.dev is not None and not hop.is_dead]
+        return tuple(sorted(set(devs)) if len(devs) > 1 else devs)
 
     @property
     def is_dead(self) -> bool:
