@@ -149,7 +149,7 @@ def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -
     def look_up(addresses: Sequence[IPv4Address], **flow: Any) -> list[Lookup]:
         return [mended.lookup(address, **flow) for address in addresses]
 
-    answers = ask(tuple(reading.answers), reading.rules, reading.addresses, look_up)
+    answers = ask(reading.answers, reading.rules, reading.addresses, look_up)
     after = attrs.evolve(reading, routes=mended.routes, answers=answers)
     left: dict[tuple[tuple[str, ...], str], dict[Tile, None]] = {}
     for expected, outcomes in sort_answers(overlap, after).items():

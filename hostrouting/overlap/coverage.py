@@ -37,12 +37,12 @@ class Tile(NamedTuple):
     Args:
         first: the first address, as a number.
         last: the last one.
-        question: the address to ask the kernel about; tiles that share it share its answer.
+        question: the address to ask the kernel about, as a number; tiles that share it share its answer.
     """
 
     first: int
     last: int
-    question: IPv4Address
+    question: int
 
 
 class Tiling(NamedTuple):
@@ -173,7 +173,7 @@ def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
     reserved = set(map(numbers, RESERVED))
     tiles: list[Tile] = []
     # The prefixes around the current address, outermost first: last address, question; and whether it isn't judged.
-    open_: list[tuple[int, IPv4Address | None, bool]] = []
+    open_: list[tuple[int, int | None, bool]] = []
     position = 0
 
     def lay(last: int) -> None:
@@ -183,7 +183,7 @@ def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
             end, question, is_reserved = open_[-1]
             if not is_reserved:
                 if question is None:
-                    question = IPv4Address(position)
+                    question = position
                     open_[-1] = (end, question, False)
                 tiles.append(Tile(position, last, question))
             position = last + 1

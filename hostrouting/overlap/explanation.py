@@ -135,8 +135,8 @@ def explain(
     fib = attrs.evolve(reading, routes=backend.routes()).fib
 
     def way(answer: Answer) -> LookupWay:
-        sorted_ = sort_answers(alone, attrs.evolve(reading, answers={address: (answer,)}))
-        outcomes = [found[address][0] for found in sorted_.values()]
+        sorted_ = sort_answers(alone, attrs.evolve(reading, answers={int(address): (answer,)}))
+        outcomes = [found[int(address)][0] for found in sorted_.values()]
         outcome = next((each for each in outcomes if each.is_failure), outcomes[0])
         told, source = answer.lookup, answer.source
         return LookupWay(
@@ -149,7 +149,7 @@ def explain(
             is_modelled=fib.lookup(address, source, is_tcp=answer.is_tcp) == told,
         )
 
-    answers = ask([address], reading.rules, reading.addresses, backend.lookup)[address]
+    answers = ask([int(address)], reading.rules, reading.addresses, backend.lookup)[int(address)]
     return Explanation(address, around, reading.default.devs, tuple(map(way, answers)))
 
 

@@ -128,11 +128,11 @@ class Remedies:
             for route in reading.routes
             if route.table == Table.MAIN and (route.is_connected or (route.tos == 0 and route.metric == 0))
         }
-        sizes: Counter[IPv4Address] = Counter()
+        sizes: Counter[int] = Counter()
         for tile in self._tiles:
             sizes[tile.question] += tile.last - tile.first + 1
         self._stakes = {
-            question: self._affordable(self._stake(question, outcome), sizes[question])
+            question: self._affordable(self._stake(outcome), sizes[question])
             for question, outcome in self._outcomes.items()
         }
         # Of each CIDR what routes mend, by how it fails: each tile with the length that they must be longer than.
@@ -176,7 +176,8 @@ class Remedies:
 
     # --- one answer --------------------------------------------------------------------------------------------
 
-    def _stake(self, address: IPv4Address, outcome: Outcome) -> _Stake:
+    def _stake(self, outcome: Outcome) -> _Stake:
+        address = outcome.answer.lookup.address
         if outcome.is_own:
             # A longer route would change it only if table main is asked first and passes it on (suppressed, throw).
             beaten = self._beaten(address)
@@ -201,7 +202,7 @@ class Remedies:
         return attrs.evolve(stake, above=None, reason=reason)
 
     def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
-        if (expected := self._elsewhere.get(address)) is not None:
+        if (expected := self._elsewhere.get(int(address))) is not None:
             return f"{expected} is expected, and the default route leaves by {','.join(self._reading.default.devs)}"
         predicted, answer = self._fib.lookup(address), outcome.answer.lookup
         if (_place(predicted.route), predicted.errno) != (_place(answer.route), answer.errno):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
 
-    Outcomes = Mapping[IPv4Address, tuple["Outcome", ...]]
+    Outcomes = Mapping[int, tuple["Outcome", ...]]
     # The tiles of which something is told together, each with the outcome that it is told for.
     _Group = list[tuple[Tile, "Outcome"]]
 
@@ -99,7 +99,7 @@ def sort_answers(overlap: RouteOverlap, reading: Reading) -> dict[ExpectedCidr, 
     return {expected: sorters[expected.devs] for expected in overlap.expected_cidrs}
 
 
-class _Sorter(dict[IPv4Address, "tuple[Outcome, ...]"]):
+class _Sorter(dict[int, "tuple[Outcome, ...]"]):
     """The outcomes of the questions that somebody asks for: each CIDR may expect interfaces of its own."""
 
     def __init__(self, overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> None:
@@ -109,7 +109,7 @@ class _Sorter(dict[IPv4Address, "tuple[Outcome, ...]"]):
         container_devs, self._allowed_devs = exempted
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
 
-    def __missing__(self, question: IPv4Address) -> tuple[Outcome, ...]:
+    def __missing__(self, question: int) -> tuple[Outcome, ...]:
         self[question] = outcomes = tuple(self._outcomes(self._reading.answers[question]))
         return outcomes
 

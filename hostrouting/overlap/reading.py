@@ -64,7 +64,7 @@ class Reading:
         rules: in the order in which the kernel asks them.
         routes: the entries of every table.
         tiling: of the expected CIDRs.
-        answers: the kernel's answers to each question of the tiling; the first is what goes unconnected by UDP.
+        answers: the kernel's to each question of the tiling; the first is what goes unconnected by UDP.
     """
 
     default: Route
@@ -73,7 +73,7 @@ class Reading:
     rules: Sequence[Rule]
     routes: Sequence[Route]
     tiling: Tiling
-    answers: Mapping[IPv4Address, tuple[Answer, ...]]
+    answers: Mapping[int, tuple[Answer, ...]]
 
     @cached_property
     def fib(self) -> Fib:
@@ -152,27 +152,27 @@ def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) ->
         besides=_besides(overlap, default),
         borders=own_subnets(addresses, default.devs),
     )
-    questions = tuple(dict.fromkeys(tile.question for tile in tiling.tiles))
+    questions = dict.fromkeys(tile.question for tile in tiling.tiles)
     answers = ask(questions, rules, addresses, backend.lookup)
     return Reading(default, backend.links(), addresses, rules, routes, tiling, answers)
 
 
 def ask(
-    addresses: Sequence[IPv4Address],
+    questions: Iterable[int],
     rules: Sequence[Rule],
     own: Sequence[Address],
     look_up: Callable[..., Sequence[Lookup]],
-) -> dict[IPv4Address, tuple[Answer, ...]]:
+) -> dict[int, tuple[Answer, ...]]:
     """Make every look-up that a socket may make, and none that the rules have no use for.
 
     Args:
-        addresses: to send to.
+        questions: the addresses to send to, as numbers.
         rules: of the host; without any for a source there is no second look-up, without any for a protocol none of TCP.
         own: the host's addresses.
         look_up: ``RouteBackend.lookup``, or a model of it.
 
     Returns:
-        For each address the answers: those of UDP first, of a protocol first the one without a source.
+        For each question the answers: those of UDP first, of a protocol first the one without a source.
 
     Raises:
         RouteError: the kernel can't be asked.
@@ -180,18 +180,19 @@ def ask(
     has_source = any(rule.source is not None for rule in rules)
     has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
     sources = Sources(own)
-    found: dict[IPv4Address, list[Answer]] = {address: [] for address in addresses}
+    found: dict[int, list[Answer]] = {question: [] for question in questions}
+    addresses = [IPv4Address(question) for question in found]
     for is_tcp in (False, True) if has_protocol else (False,):
         by_source: dict[IPv4Address, list[IPv4Address]] = {}
         for lookup in look_up(addresses, is_tcp=is_tcp):
-            found[lookup.address].append(Answer(lookup, None, is_tcp))
+            found[int(lookup.address)].append(Answer(lookup, None, is_tcp))
             if has_source and lookup.route is not None:
                 for source in sources.of(lookup.route):
                     by_source.setdefault(source, []).append(lookup.address)
         for source, asked in by_source.items():
             for lookup in look_up(asked, source=source, is_tcp=is_tcp):
-                found[lookup.address].append(Answer(lookup, source, is_tcp))
-    return {address: tuple(answers) for address, answers in found.items()}
+                found[int(lookup.address)].append(Answer(lookup, source, is_tcp))
+    return {question: tuple(answers) for question, answers in found.items()}
 
 
 def pending_devs(links: Sequence[Link], addresses: Sequence[Address], default_devs: Sequence[str]) -> tuple[str, ...]:

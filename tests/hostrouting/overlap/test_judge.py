@@ -38,8 +38,8 @@ def reading(answer: Route | int, **changes: Any) -> Reading:
         addresses=(),
         rules=RULES,
         routes=(DEFAULT,),
-        tiling=Tiling([Tile(int(CIDR[0]), int(CIDR[-1]), PROBE)]),
-        answers={PROBE: (Answer(lookup),)},
+        tiling=Tiling([Tile(int(CIDR[0]), int(CIDR[-1]), int(PROBE))]),
+        answers={int(PROBE): (Answer(lookup),)},
     )
     return attrs.evolve(base, **changes)
 
@@ -296,4 +296,4 @@ def test_a_route_whose_way_out_is_not_known_is_asked_about() -> None:
     """So the kernel shows one by a nexthop object where net.ipv4.nexthop_compat_mode is 0."""
     hidden = Route(IPv4Network("172.16.4.0/24"), nexthop_id=7, scope=Scope.UNIVERSE)
     tiling = tiling_of([CIDR], expected_devs=["eth0"], rules=RULES, routes=[DEFAULT, hidden])
-    assert {tile.question for tile in tiling.tiles} == {IPv4Address("172.16.0.0"), IPv4Address("172.16.4.0")}
+    assert {tile.question for tile in tiling.tiles} == {int(IPv4Address("172.16.0.0")), int(IPv4Address("172.16.4.0"))}
