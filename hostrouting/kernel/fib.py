@@ -353,7 +353,8 @@ class Fib:
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
         """As it would be with some routes more, each before what has its key, and some less."""
         gone = set(remove)
-        routes = (*add, *(route for route in self.routes if route not in gone))
+        left = [route for route in self.routes if route not in gone] if gone else self.routes
+        routes = (*add, *left)
         return Fib(
             self.rules,
             routes,

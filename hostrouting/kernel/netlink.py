@@ -25,7 +25,7 @@ from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-    from ipaddress import IPv4Address, IPv4Network
+    from ipaddress import IPv4Address
 
     from hostrouting.kernel.rtnetlink.messages import Run
     from hostrouting.model.links import Address, Link
@@ -123,8 +123,8 @@ class NetlinkBackend:
 
         return self._read("look for the default route", read)
 
-    def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
-        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks.
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
+        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes.
 
         A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
         nearer, where gateways are. Those that aren't asked for are never made a value: memory goes by the result,
@@ -132,7 +132,7 @@ class NetlinkBackend:
 
         Args:
             devs: names of interfaces.
-            inside: networks; a plain entry whose destination is one of them or lies in one is given too.
+            inside: prefixes; a plain entry whose destination is one of them or lies in one is given too.
 
         Returns:
             The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
@@ -143,7 +143,7 @@ class NetlinkBackend:
             return not is_plain_by(route, names)
 
         def read(talk: Conversation) -> tuple[Route, ...]:
-            reader = self._reader(is_wanted, PrefixSet(map(numbers, inside)) if inside else None)
+            reader = self._reader(is_wanted, PrefixSet(inside) if inside else None)
             with calm(attempts), uncollected():
                 return tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
 

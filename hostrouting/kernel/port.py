@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from contextlib import AbstractContextManager
-    from ipaddress import IPv4Address, IPv4Network
+    from ipaddress import IPv4Address
 
     from hostrouting.model.links import Address, Link
     from hostrouting.model.prefixes import Prefix
@@ -55,7 +55,7 @@ class RouteBackend(Protocol):
     def default_routes(self) -> tuple[Route, ...]:
         """The entries of table main for 0.0.0.0/0, in the kernel's order."""
 
-    def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces: what a check of a large table needs of it.
 
         A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
@@ -63,7 +63,7 @@ class RouteBackend(Protocol):
 
         Args:
             devs: names of interfaces.
-            inside: networks; a plain entry whose destination is one of them or lies in one is given too.
+            inside: prefixes; a plain entry whose destination is one of them or lies in one is given too.
 
         Returns:
             The entries in the kernel's order.

@@ -10,7 +10,6 @@ from hostrouting.model.routes import Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-    from ipaddress import IPv4Network
 
 
 def is_plain_by(route: Route, devs: Collection[str]) -> bool:
@@ -40,13 +39,13 @@ class WholeTables:
         """The entries of table main for 0.0.0.0/0, in the kernel's order."""
         return tuple(route for route in self.routes(Table.MAIN) if route.destination.prefixlen == 0)
 
-    def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
-        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some networks."""
-        networks = PrefixSet(map(numbers, inside))
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
+        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes."""
+        prefixes = PrefixSet(inside)
         return tuple(
             route
             for route in self.routes()
-            if not is_plain_by(route, devs) or networks.covers(numbers(route.destination))
+            if not is_plain_by(route, devs) or prefixes.covers(numbers(route.destination))
         )
 
     @contextmanager

@@ -10,13 +10,15 @@ import re
 from enum import IntEnum
 from fnmatch import translate
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.model.prefixes import network_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from ipaddress import IPv4Address, IPv4Network
 
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
@@ -97,4 +99,5 @@ class Address:
     @property
     def network(self) -> IPv4Network:
         """The connected network: the peer's, where there is one."""
-        return IPv4Network((int(self.peer or self.local), self.prefix_length), strict=False)
+        bits = 32 - self.prefix_length
+        return network_of(int(self.peer or self.local) >> bits << bits, self.prefix_length)

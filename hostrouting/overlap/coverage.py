@@ -66,13 +66,13 @@ class Tiling(NamedTuple):
 
 
 def tiling_of(
-    cidrs: Sequence[IPv4Network],
+    cidrs: Sequence[Prefix],
     *,
     expected_devs: Iterable[str],
     rules: Sequence[Rule],
     routes: Iterable[Route],
-    besides: Iterable[IPv4Network] = (),
-    borders: Iterable[IPv4Network] = (),
+    besides: Iterable[Prefix] = (),
+    borders: Iterable[Prefix] = (),
 ) -> Tiling:
     """Cut CIDRs into ranges inside which the answer can't change.
 
@@ -88,10 +88,10 @@ def tiling_of(
     Returns:
         The tiles of each CIDR, without 0/8, 127/8, 224/4 and 240/4.
     """
-    spans = PrefixSet(map(numbers, cidrs))
+    spans = PrefixSet(cidrs)
     devs = frozenset(expected_devs)
     suspects = _beside_routes(rules, besides)
-    inner = set(map(numbers, borders))
+    inner = set(borders)
     for route in routes:
         is_plain = _is_plain(route, devs)
         if route.tos == 0 and spans.overlaps(*ends(prefix := numbers(route.destination))):
@@ -99,18 +99,18 @@ def tiling_of(
         if not is_plain:
             inner |= {(int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address)}
     shadows = PrefixSet(suspects)
-    cuts = {*map(numbers, (*cidrs, *RESERVED)), *suspects, *(prefix for prefix in inner if shadows.covers(prefix))}
+    cuts = {*cidrs, *map(numbers, RESERVED), *suspects, *(prefix for prefix in inner if shadows.covers(prefix))}
     return Tiling(_lay(sorted(cut for cut in cuts if spans.covers(cut))))
 
 
-def suspect_networks(
-    cidrs: Sequence[IPv4Network],
+def suspects_in(
+    cidrs: Sequence[Prefix],
     *,
     expected_devs: Iterable[str],
     rules: Sequence[Rule],
     routes: Iterable[Route],
-    besides: Iterable[IPv4Network] = (),
-) -> list[IPv4Network]:
+    besides: Iterable[Prefix] = (),
+) -> list[Prefix]:
     """Where in some CIDRs something else than plain routes by the expected interfaces may decide.
 
     Only there do such plain routes matter to ``tiling_of``; elsewhere they may be left out.
@@ -123,27 +123,27 @@ def suspect_networks(
         besides: prefixes to look into as if another interface had them.
 
     Returns:
-        Networks that are in the CIDRs; they may be nested.
+        Prefixes that are in the CIDRs; they may be nested.
     """
-    spans = PrefixSet(map(numbers, cidrs))
+    spans = PrefixSet(cidrs)
     devs = frozenset(expected_devs)
     suspects = _beside_routes(rules, besides)
     suspects |= {numbers(route.destination) for route in routes if route.tos == 0 and not _is_plain(route, devs)}
     shadows = PrefixSet(suspects)
     found = {prefix for prefix in suspects if spans.covers(prefix)}
-    found |= {prefix for prefix in map(numbers, cidrs) if shadows.covers(prefix)}
-    return [IPv4Network(prefix) for prefix in sorted(found)]
+    found |= {prefix for prefix in cidrs if shadows.covers(prefix)}
+    return sorted(found)
 
 
-def _beside_routes(rules: Sequence[Rule], besides: Iterable[IPv4Network]) -> set[Prefix]:
+def _beside_routes(rules: Sequence[Rule], besides: Iterable[Prefix]) -> set[Prefix]:
     """The prefixes that are to be looked into, whatever routes there are."""
-    suspects = {*map(numbers, besides), *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
+    suspects = {*besides, *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
     return suspects if _has_floor(rules) else {*suspects, (0, 0)}
 
 
 def _is_plain(route: Route, expected_devs: frozenset[str]) -> bool:
     """Whether it does what is expected wherever it wins."""
-    return route.type is RouteType.UNICAST and bool(route.devs) and expected_devs.issuperset(route.devs)
+    return route.type is RouteType.UNICAST and bool(devs := route.devs) and expected_devs.issuperset(devs)
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:

@@ -116,7 +116,7 @@ class Remedies:
             for tile in tiling.of(expected.cidr)
         }
         self._fib, self._tiles = reading.fib, tiling.tiles
-        self._own_subnets = {numbers(network): dev for network, dev in own_subnets(reading.addresses, devs).items()}
+        self._own_subnets = own_subnets(reading.addresses, devs)
         self._nested_subnets = PrefixIndex(self._own_subnets)
         # The gateways behind all other interfaces, each with a route by it.
         self._gateways = {

@@ -8,7 +8,7 @@ goes by the first look-up. Whatever connects is looked up again, from the source
 from __future__ import annotations
 
 from functools import cached_property
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -18,8 +18,8 @@ from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
-from hostrouting.model.prefixes import PrefixSet, numbers
-from hostrouting.overlap.coverage import Tiling, suspect_networks, tiling_of
+from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
+from hostrouting.overlap.coverage import Tiling, suspects_in, tiling_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,27 +119,27 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
         return default, addresses, rules, tuple(dict.fromkeys((*defaults, *backend.routes())))
     cidrs, devs, besides = _cidrs(overlap), default.devs, _besides(overlap, default)
     # Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
-    connected = [address.network for address in addresses if address.dev not in devs]
-    single = [IPv4Network(end) for each in addresses for end in (each.local, each.network.broadcast_address)]
-    foretold = suspect_networks(
+    connected = [numbers(address.network) for address in addresses if address.dev not in devs]
+    single = [(end, 32) for each in addresses for end in (int(each.local), ends(numbers(each.network))[1])]
+    foretold = suspects_in(
         cidrs, expected_devs=devs, rules=KERNEL_RULES, routes=(), besides=(*besides, *connected, *single)
     )
     routes = backend.routes_except(devs, inside=foretold)
-    told = suspect_networks(cidrs, expected_devs=devs, rules=rules, routes=routes, besides=besides)
-    was_told = PrefixSet(map(numbers, foretold))
-    if not all(was_told.covers(numbers(network)) for network in told):
+    told = suspects_in(cidrs, expected_devs=devs, rules=rules, routes=routes, besides=besides)
+    if not all(map(PrefixSet(foretold).covers, told)):
         routes = backend.routes_except(devs, inside=told)
-    return default, addresses, rules, tuple(dict.fromkeys((*defaults, *routes)))
+    others = (route for route in routes if route.destination.prefixlen or route not in defaults)
+    return default, addresses, rules, (*defaults, *others)
 
 
-def _cidrs(overlap: RouteOverlap) -> list[IPv4Network]:
-    return [expected.cidr for expected in overlap.expected_cidrs]
+def _cidrs(overlap: RouteOverlap) -> list[Prefix]:
+    return [numbers(expected.cidr) for expected in overlap.expected_cidrs]
 
 
-def _besides(overlap: RouteOverlap, default: Route) -> list[IPv4Network]:
+def _besides(overlap: RouteOverlap, default: Route) -> list[Prefix]:
     """What is to be looked into whatever routes there are: also where even the default route may be wrong."""
     elsewhere = (each.cidr for each in overlap.expected_cidrs if not each.is_default(default.devs))
-    return [*overlap.foreseen, *elsewhere]
+    return [*map(numbers, (*overlap.foreseen, *elsewhere))]
 
 
 def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
@@ -203,7 +203,7 @@ def pending_devs(links: Sequence[Link], addresses: Sequence[Address], default_de
     )
 
 
-def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[IPv4Network, str]:
+def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefix, str]:
     """The subnets of some interfaces, each with the interface.
 
     Args:
@@ -213,5 +213,8 @@ def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[IPv4N
     Returns:
         None that is a single address: nobody else is in it.
     """
-    subnets = ((address.network, address.dev) for address in addresses if address.dev in devs)
-    return {network: dev for network, dev in subnets if network.prefixlen < 32}
+    return {
+        numbers(address.network): address.dev
+        for address in addresses
+        if address.dev in devs and address.prefix_length < 32
+    }

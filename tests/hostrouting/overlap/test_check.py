@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from hostrouting import OverlapReport
+    from hostrouting.model.prefixes import Prefix
 
 SHADOW = Route(IPv4Network("172.20.4.0/24"), (NextHop("ib0"),))
 
@@ -62,7 +63,7 @@ def test_the_way_of_a_check_in_production_runs_on_the_kernel_in_memory() -> None
     asked: list[tuple[str, int]] = []
 
     class Asked(FakeKernel):
-        def routes_except(self, devs: Collection[str], *, inside: Sequence[IPv4Network] = ()) -> tuple[Route, ...]:
+        def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
             found = super().routes_except(devs, inside=inside)
             asked.append(("routes_except", len(found)))
             return found
