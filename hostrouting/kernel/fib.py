@@ -188,6 +188,8 @@ class Fib:
     def _rules_around(self, address: IPv4Address) -> Sequence[int]:
         """The positions of the rules that aren't for other destinations alone."""
         index, positions = self._by_destination
+        if len(positions) == 1:
+            return range(len(self.rules))
         found = [positions[prefix] for prefix in index.around((int(address), 32))]
         return found[0] if len(found) == 1 else sorted(chain.from_iterable(found))
 
@@ -311,10 +313,9 @@ class Fib:
         hop = self.hop(route, flow)
         if hop is None or hop.dev == self.loopback:
             return False
-        if not int(flow.source) and route.source is None and not self.sources().may_be_loopback(route.scope):
-            return False
-        chosen = flow.source if int(flow.source) else route.source
-        source = chosen or self.sources().by_hop(hop, route.scope)
+        source = flow.source if int(flow.source) else route.source
+        if source is None and self.sources().may_be_loopback(route.scope):
+            source = self.sources().by_hop(hop, route.scope)
         return source is not None and source.is_loopback
 
     # --- what the kernel would do ------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def tiling_of(
         if route.tos == 0 and spans.overlaps(*ends(prefix := numbers(route.destination))):
             (inner if is_plain else suspects).add(prefix)
         if not is_plain:
-            inner |= {(int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address)}
+            inner.update((int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address))
     shadows = PrefixSet(suspects)
     cuts = {*cidrs, *map(numbers, RESERVED), *suspects, *(prefix for prefix in inner if shadows.covers(prefix))}
     return Tiling(_lay(sorted(cut for cut in cuts if spans.covers(cut))))

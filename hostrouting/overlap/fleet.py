@@ -244,7 +244,8 @@ def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
     behind: dict[tuple[IPv4Network, str | None, tuple[str, ...]], set[str]] = defaultdict(set)
     for judged in report.judged:
         for segment in judged.segments:
-            behind[judged.cidr, segment.kind, segment.devs].update(segment.behind)
+            if segment.behind:
+                behind[judged.cidr, segment.kind, segment.devs].update(segment.behind)
     # Connections from several sources of a host fail alike.
     return tuple(
         dict.fromkeys(

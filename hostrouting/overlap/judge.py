@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets, loopback_of
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.prefixes import Prefix, PrefixIndex, ends, numbers
-from hostrouting.model.routes import Protocol, Route, RouteType, Table
+from hostrouting.model.routes import Protocol, Route, RouteType, Table, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap.coverage import Tile, networks_of
 from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, Note, NoteKind, Segment
@@ -103,14 +103,16 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
     """The outcomes of the questions that somebody asks for: each CIDR may expect interfaces of its own."""
 
     def __init__(self, overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> None:
-        self._reading, self._expected = reading, expected
+        self._reading, self._expected, self._default_devs = reading, expected, reading.default.devs
         # Who names interfaces means these alone.
         exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
         container_devs, self._allowed_devs = exempted
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
 
     def __missing__(self, question: int) -> tuple[Outcome, ...]:
-        self[question] = outcomes = tuple(self._outcomes(self._reading.answers[question]))
+        answers = self._reading.answers[question]
+        outcomes = (self._sort(answers[0]),) if len(answers) == 1 else tuple(self._outcomes(answers))
+        self[question] = outcomes
         return outcomes
 
     def _outcomes(self, answers: Sequence[Answer]) -> Iterator[Outcome]:
@@ -134,7 +136,7 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         is_own = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_of_table_local(answer)
         # What a local entry of another table takes never leaves this host, whatever its device.
         devs = ("lo",) if route.type is RouteType.LOCAL and not is_own else route.devs
-        foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._reading.default.devs))
+        foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._default_devs))
         if is_own:
             kind = NoteKind.LOCAL if route.type is RouteType.LOCAL else NoteKind.BROADCAST
             return Outcome(kind, answer, devs, route, is_lost=bool(set(foreign) - {"lo"}))
@@ -179,11 +181,10 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
     @cached_property
     def _pods(self) -> list[tuple[int, int, int]]:
         """Table and destination of each route to a container's interface, sorted."""
-        default_devs = self._reading.default.devs
         return sorted(
             (route.table, *numbers(route.destination))
             for route in self._reading.routes
-            if any(dev not in default_devs and self._belongs_to_pods(dev) for dev in route.devs)
+            if any(dev not in self._default_devs and self._belongs_to_pods(dev) for dev in route.devs)
         )
 
 
@@ -288,8 +289,8 @@ def _note(expected: ExpectedCidr, group: _Group, reading: Reading) -> Note:
     else:
         message = f"{part} routes via {by}, {_OTHERS[kind][len(devs) != 1]}"
         # A route to one address is that of a pod here, and hides nobody.
-        hides_others = any(each.route and each.route.destination.prefixlen < 32 for _, each in group)
-        if kind is NoteKind.CONTAINER and own and hides_others:
+        hides_others = (each.route and each.route.destination.prefixlen < 32 for _, each in group)
+        if kind is NoteKind.CONTAINER and own and any(hides_others):
             import json
 
             alone = json.dumps({"cidr": str(cidr), "devs": reading.default.devs})
@@ -309,13 +310,14 @@ def _own_on_default(expected: ExpectedCidr, reading: Reading) -> list[Address]:
     """
     if expected.devs is not None:
         return []
-    return [each for each in reading.addresses if each.dev in reading.default.devs and each.local in expected.cidr]
+    devs = reading.default.devs
+    return [each for each in reading.addresses if each.dev in devs and each.local in expected.cidr]
 
 
 def _part(cidr: IPv4Network, ranges: tuple[IPv4Network, ...]) -> str:
     if ranges == (cidr,):
         return f"expected CIDR {cidr}"
-    return f"{shortened([str(network).removesuffix('/32') for network in ranges], ' ', _SHOWN_NETWORKS)} of {cidr}"
+    return f"{shortened(list(map(destination_words, ranges)), ' ', _SHOWN_NETWORKS)} of {cidr}"
 
 
 def judged_cidr(expected: ExpectedCidr, reading: Reading, outcomes: Outcomes) -> JudgedCidr:
@@ -329,7 +331,7 @@ def judged_cidr(expected: ExpectedCidr, reading: Reading, outcomes: Outcomes) ->
     spans: list[tuple[int, int, tuple[FindingKind | NoteKind | None, bool, tuple[str, ...], tuple[str, ...]]]] = []
     for tile in reading.tiling.of(expected.cidr):
         found = outcomes[tile.question]
-        outcome = next((each for each in found if each.is_failure), found[0])
+        outcome = found[0] if len(found) == 1 else next((each for each in found if each.is_failure), found[0])
         first, said = tile.first, (outcome.kind, outcome.is_failure, outcome.devs, _behind(outcome, expected, reading))
         if spans and spans[-1][1:] == (first - 1, said):
             first, _, _ = spans.pop()
