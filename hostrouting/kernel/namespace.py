@@ -15,12 +15,13 @@ import os
 import select
 import socket
 import time
+from contextlib import closing
 from ipaddress import IPv4Interface
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hostrouting.kernel._namespaces import Namespace, is_made_here, make_namespace, refusal, this_namespace
 from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
-from hostrouting.kernel.channel import Message, channel
+from hostrouting.kernel.channel import request
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener
@@ -261,10 +262,9 @@ class NamespaceKernel(NetlinkBackend):
 
     def _ask(
         self, attempt: str, kind: int, flags: int, fields: dict[str, int], *attributes: tuple[str, object]
-    ) -> tuple[Message, ...]:
-        self._refuse_elsewhere()
-        with channel(attempt) as opened:
-            return opened.request(kind, flags, fields, *attributes)
+    ) -> tuple[Any, ...]:
+        with rtnl.told(attempt), closing(self._connect()) as talk:
+            return request(talk, kind, flags, fields, *attributes)
 
 
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:

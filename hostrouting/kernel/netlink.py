@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
-from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm
+from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
 from hostrouting.kernel.whole_tables import is_plain_by
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
@@ -47,8 +47,7 @@ class NetlinkBackend:
     """The IPv4 FIB of the network namespace that the calling thread is in.
 
     Needs no privileges to read; writing needs CAP_NET_ADMIN, without which each route fails with EPERM. May be
-    shared by threads: every call works on a socket of its own. Raises ``RouteError`` in a thread that runs an
-    asyncio event loop.
+    shared by threads: every call works on a socket of its own.
     """
 
     def __init__(self) -> None:
@@ -100,13 +99,13 @@ class NetlinkBackend:
     def _groups(self, table: int | None) -> list[Group]:
         attempts = iter(range(_CALM_ATTEMPTS))
 
-        def read(talk: Conversation) -> list[Group]:
+        def ask(talk: Conversation) -> list[Group]:
             with calm(attempts):
                 runs = list(_dumped_routes(talk, table))
             reader = self._reader()
             return [group for run in runs for group in reader.groups(run.messages, run.length)]
 
-        return self._read(_LIST_ROUTES, read)
+        return self._read(_LIST_ROUTES, ask)
 
     def default_routes(self) -> tuple[Route, ...]:
         """The entries of table main for 0.0.0.0/0, which stand at its head; it is read no further.
@@ -115,13 +114,13 @@ class NetlinkBackend:
             The entries in the kernel's order: by tos, then by metric.
         """
 
-        def read(talk: Conversation) -> tuple[Route, ...]:
+        def ask(talk: Conversation) -> tuple[Route, ...]:
             entries = chain.from_iterable(map(self._reader().read, _dumped_routes(talk, Table.MAIN)))
             # The walk is in the order of addresses (leaf_walk_rcu). What is left of it ends with the socket.
             head = takewhile(lambda entry: not int(entry.destination.network_address), entries)
             return tuple(entry for entry in head if entry.destination.prefixlen == 0)
 
-        return self._read("look for the default route", read)
+        return self._read("look for the default route", ask)
 
     def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes.
@@ -142,12 +141,12 @@ class NetlinkBackend:
         def is_wanted(route: Route) -> bool:
             return not is_plain_by(route, names)
 
-        def read(talk: Conversation) -> tuple[Route, ...]:
+        def ask(talk: Conversation) -> tuple[Route, ...]:
             reader = self._reader(is_wanted, PrefixSet(inside) if inside else None)
             with calm(attempts), uncollected():
                 return tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
 
-        return self._read(_LIST_ROUTES, read)
+        return self._read(_LIST_ROUTES, ask)
 
     @contextmanager
     def noticing_changes(self) -> Iterator[Callable[[], bool]]:
@@ -217,9 +216,7 @@ class NetlinkBackend:
     def _write(self, routes: Sequence[Route], pack: Callable[[Route, int], bytes]) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
-        attempt = "change routes"
-        rtnl.refuse_running_loop(attempt)
-        with rtnl.told(attempt), closing(self._connect()) as talk:
+        with rtnl.told("change routes"), closing(self._connect()) as talk:
             refusals = talk.change(routes, pack)
         return tuple(
             RouteFailure(routes[number], refusals[number].errno, refusals[number].message)
@@ -229,7 +226,7 @@ class NetlinkBackend:
     def _deletable(self, routes: Sequence[Route]) -> wire.Deletable:
         destinations = PrefixSet(numbers(route.destination) for route in routes)
 
-        def read(table: int, protocol: int, talk: Conversation) -> list[Route]:
+        def ask(table: int, protocol: int, talk: Conversation) -> list[Route]:
             reader = RouteReader(rtnl.Names(), lambda _: False, destinations)
             return list(chain.from_iterable(map(reader.read, _dumped_routes(talk, table, protocol))))
 
@@ -238,7 +235,7 @@ class NetlinkBackend:
             return wire.Deletable(
                 entry
                 for table, protocol in tables
-                for entry in self._read("read the routes to delete", partial(read, table, protocol))
+                for entry in self._read("read the routes to delete", partial(ask, table, protocol))
                 if entry.protocol == protocol  # 0 is no filter to the kernel
             )
 
@@ -258,7 +255,6 @@ class NetlinkBackend:
             RouteError: the kernel can't be listened to.
         """
         attempt = "listen for changes of routes"
-        rtnl.refuse_running_loop(attempt)
         changes: Listener | None = vars(self._local).get("changes")
         if changes is None:
             with rtnl.told(attempt):
@@ -282,21 +278,14 @@ class NetlinkBackend:
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:
         attempt, kind, body, decode = listing
 
-        def read(talk: Conversation) -> tuple[T, ...]:
+        def ask(talk: Conversation) -> tuple[T, ...]:
             names = rtnl.Names()
             return tuple(decode(message, names) for message in talk.messages(kind, body))
 
-        return self._read(attempt, read)
+        return self._read(attempt, ask)
 
-    def _read(self, attempt: str, read: Callable[[Conversation], T]) -> T:
-        """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running."""
-        rtnl.refuse_running_loop(attempt)
-
-        def once() -> T:
-            with rtnl.told(attempt), closing(self._connect()) as talk:
-                return read(talk)
-
-        return rtnl.until_sure(attempt, once)
+    def _read(self, attempt: str, ask: Callable[[Conversation], T]) -> T:
+        return read(attempt, ask, self._connect)
 
 
 def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[Run]:

@@ -169,8 +169,8 @@ def test_without_root_a_second_thread_is_in_the_way_and_the_error_says_so(kernel
 ORDINARY_USER = """
 import ctypes, os
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.kernel.channel import read, rtnl
-read("list the links", lambda opened: opened.request(rtnl.RTM_GETLINK, rtnl.DUMP, {}))  # loads what this user may not read
+from hostrouting.kernel.channel import read, request, rtnl
+read("list the links", lambda talk: request(talk, rtnl.RTM_GETLINK, rtnl.DUMP, {}))  # loads what this user may not read
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
 PR_SET_DUMPABLE = 4  # as after an exec; without it /proc/self belongs to root

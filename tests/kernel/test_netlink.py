@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import errno
 import gc
@@ -37,7 +36,7 @@ from hostrouting.model.rules import Rule, RuleAction
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from typing import TypeVar
 
     from hostrouting.kernel.namespace import NamespaceKernel
@@ -705,24 +704,6 @@ def test_threads_share_one_backend(node: NamespaceKernel) -> None:
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
-
-
-def test_in_a_running_event_loop_it_says_what_to_do(node: NamespaceKernel) -> None:
-    async def main() -> None:
-        calls: Sequence[Callable[[], object]] = (
-            node.links,
-            node.routes,
-            lambda: node.add(many(1)),
-            lambda: node.lookup([GATEWAY]),
-            lambda: NetlinkBackend().wait_for_change(CancelScope()),
-        )
-        for call in calls:
-            with pytest.raises(RouteError, match="asyncio.to_thread"):
-                call()
-        assert await asyncio.to_thread(node.add, many(1)) == ()
-
-    asyncio.run(main())
-    assert len(ours(node)) == 1
 
 
 def open_files() -> int:

@@ -11,13 +11,13 @@ import os
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.programs import Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.layout import SEARCH_PATH
-from hostrouting.kernel.channel import Channel, Message, read, rtnl
+from hostrouting.kernel.channel import Conversation, read, request, rtnl
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.model.errors import RouteError
 
@@ -117,8 +117,8 @@ class LinuxBridgeNode:
         )
 
 
-def _interfaces(seen: Mapping[str, Sequence[str]], opened: Channel) -> tuple[Interface, ...]:
-    links = {message["index"]: message for message in opened.request(rtnl.RTM_GETLINK, rtnl.DUMP, {})}
+def _interfaces(seen: Mapping[str, Sequence[str]], talk: Conversation) -> tuple[Interface, ...]:
+    links = {message["index"]: message for message in request(talk, rtnl.RTM_GETLINK, rtnl.DUMP, {})}
     # pyroute2 decodes the names that are UTF-8 and leaves others as they are.
     names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
     return tuple(
@@ -126,19 +126,19 @@ def _interfaces(seen: Mapping[str, Sequence[str]], opened: Channel) -> tuple[Int
             names[index],
             _mac(link) or "",
             names.get(link.get_attr("IFLA_MASTER")),
-            _far_mac(opened, index, link),
+            _far_mac(talk, index, link),
             tuple(seen.get(names[index], ())),
         )
         for index, link in sorted(links.items())
     )
 
 
-def _mac(link: Message) -> str | None:
+def _mac(link: Any) -> str | None:
     raw: bytes | None = link.get_attr("IFLA_ADDRESS")
     return None if raw is None else raw.hex(":")
 
 
-def _far_mac(opened: Channel, index: int, link: Message) -> str | None:
+def _far_mac(talk: Conversation, index: int, link: Any) -> str | None:
     """The MAC of the far end of a veth pair, whose near end has this index; None if it can't be read."""
     information, far_index = link.get_attr("IFLA_LINKINFO"), link.get_attr("IFLA_LINK")
     namespace = link.get_attr("IFLA_LINK_NETNSID")
@@ -149,7 +149,7 @@ def _far_mac(opened: Channel, index: int, link: Message) -> str | None:
     # By its older name: IFLA_TARGET_NETNSID. Without it the far end is in this namespace.
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
     try:
-        (far,) = opened.request(rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
+        (far,) = request(talk, rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
     except rtnl.RefusedError:
         return None
     # A pair's ends name each other.

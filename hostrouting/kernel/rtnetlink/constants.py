@@ -10,16 +10,13 @@ import errno as errnos
 import os
 import socket
 import struct
-import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hostrouting.model.errors import RouteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-T = TypeVar("T")
+    from collections.abc import Iterator
 
 # linux/rtnetlink.h
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
@@ -50,9 +47,6 @@ IFA_F_SECONDARY, IFA_F_NOPREFIXROUTE = 0x01, 0x200
 FIB_RULE_INVERT = 0x2
 
 TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
-
-# Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
-_ATTEMPTS = 32
 
 
 def is_read(kind: int) -> bool:
@@ -110,26 +104,6 @@ class Indexes(dict[str, int]):
         return index
 
 
-def refuse_running_loop(attempt: str) -> None:
-    """Refuse to block a thread that runs an asyncio event loop.
-
-    Raises:
-        RouteError: it does.
-    """
-    # A loop can only be running if somebody has imported asyncio.
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RouteError(
-        f"can't {attempt} in a thread that runs an asyncio event loop: the call would block it; "
-        "use `await asyncio.to_thread(...)`"
-    )
-
-
 @contextmanager
 def told(attempt: str) -> Iterator[None]:
     """Tell why the kernel refuses, or no socket can be opened, as of the attempt ("list the routes")."""
@@ -141,22 +115,3 @@ def told(attempt: str) -> Iterator[None]:
         raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error
     except struct.error as error:
         raise RouteError(f"can't {attempt}: the kernel's answer is cut short ({error})") from error
-
-
-def until_sure(attempt: str, ask: Callable[[], T]) -> T:
-    """Ask until the answer can be relied upon.
-
-    Args:
-        attempt: in words, "list the neighbours".
-        ask: called anew if what it read changed meanwhile.
-
-    Raises:
-        RouteError: it changes whenever it is read.
-    """
-    reason = ""
-    for _ in range(_ATTEMPTS):
-        try:
-            return ask()
-        except AgainError as again:
-            reason = again.reason
-    raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
+from hostrouting.model.errors import RouteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,9 @@ _RTNLGRP_NEXTHOP = 32
 _NETLINK_ADD_MEMBERSHIP = 1
 # linux/rtnetlink.h: RTMGRP_*. Never the default groups of a library: those bring IPv6, neighbours and traffic control.
 _LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE = 0x1, 0x10, 0x40, 0x80
+
+# Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
+_ATTEMPTS = 32
 
 # A bound, so that a flood that never ends can't keep the caller from looking; the next wait returns at once.
 _DRAINED_AT_ONCE = 100_000
@@ -245,6 +249,27 @@ class Conversation:
             is_lost = error.errno == errnos.ENOBUFS
             reason = _LOST if is_lost else f"netlink gives no answer: {error.strerror or error}"
             raise rtnl.AgainError(reason) from error
+
+
+def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], Conversation] = Conversation) -> T:
+    """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running.
+
+    Args:
+        attempt: in words, "list the interfaces".
+        ask: reads; called anew if what it read changed meanwhile.
+        connect: gives a conversation.
+
+    Raises:
+        RouteError: no socket can be opened, the kernel refuses, or it changes whenever it is read.
+    """
+    reason = ""
+    for _ in range(_ATTEMPTS):
+        try:
+            with rtnl.told(attempt), contextlib.closing(connect()) as talk:
+                return ask(talk)
+        except rtnl.AgainError as again:
+            reason = again.reason
+    raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
 
 
 _UNKNOWN = rtnl.RefusedError(errnos.ENOBUFS, f"{_LOST}; nobody knows whether the change was made")
