@@ -6,6 +6,7 @@ descriptor keeps it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno as errnos
 import os
@@ -25,12 +26,11 @@ T = TypeVar("T")
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
-_THIS_NAMESPACE = Path("/proc/thread-self/ns/net")
 _SO_NETNS_COOKIE = 71  # asm-generic/socket.h
 
 # What this process has made. A list of what may be touched is safer than one of what may not: /proc/1/ns/net, the
 # host's, can't be read without leave to trace that process, which not even every root has.
-_made: set[int] = set()
+made: set[int] = set()
 
 
 class NamespaceError(RouteError):
@@ -40,18 +40,10 @@ class NamespaceError(RouteError):
 def this_namespace() -> int:
     """A number of the network namespace that the calling thread is in, which no other will have until a reboot.
 
-    Before Linux 5.14 it is the inode, which the kernel gives away again as soon as a namespace is gone.
+    It came with Linux 5.14; the inode, which is older, is given away again as soon as a namespace is gone.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as here:
-        try:
-            return int.from_bytes(here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
-        except OSError:
-            return _THIS_NAMESPACE.stat().st_ino
-
-
-def is_made_here() -> bool:
-    """Whether the calling thread is in a network namespace that this process has made."""
-    return this_namespace() in _made
+        return int.from_bytes(here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
 
 
 def make_namespace() -> None:
@@ -65,9 +57,9 @@ def make_namespace() -> None:
             _call("unshare", _CLONE_NEWNET)
         except PermissionError:
             _enter_user_namespace()
+        made.add(this_namespace())
     except OSError as error:
         raise refusal(error.errno) from error
-    _made.add(this_namespace())
 
 
 def _enter_user_namespace() -> None:
@@ -112,7 +104,7 @@ class Namespace:
 
 def _made_aside() -> tuple[int, int]:
     make_namespace()
-    return os.open(_THIS_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC), this_namespace()
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), this_namespace()
 
 
 def in_thread(function: Callable[[], T]) -> T:
@@ -131,13 +123,10 @@ def _hint(errno: int | None) -> str:
     if errno == errnos.EINVAL and threading.active_count() > 1:
         return "; without root it has to be done before the process starts a second thread"
     for setting, forbids, advice in _SETTINGS:
-        if _value(setting) == forbids:
-            return f"; {setting.replace('/', '.')} is {forbids}: {advice}"
-    if errno == errnos.ENOSPC:
-        return "; there are too many: see user.max_user_namespaces and user.max_net_namespaces"
-    if errno in (errnos.EPERM, errnos.EACCES):
-        return "; run as root, and in a container with CAP_SYS_ADMIN and a seccomp profile that allows unshare(2)"
-    return ""
+        with contextlib.suppress(FileNotFoundError):  # not every kernel has each
+            if Path("/proc/sys", setting).read_text().strip() == forbids:
+                return f"; {setting.replace('/', '.')} is {forbids}: {advice}"
+    return "; run as root, and in a container with CAP_SYS_ADMIN and a seccomp profile that allows unshare(2)"
 
 
 _SETTINGS = (
@@ -146,10 +135,3 @@ _SETTINGS = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "set it to 0, or run as root"),
     ("kernel/unprivileged_userns_clone", "0", "set it to 1, or run as root"),
 )
-
-
-def _value(setting: str) -> str | None:
-    try:
-        return Path("/proc/sys", setting).read_text().strip()
-    except OSError:
-        return None

@@ -12,31 +12,30 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
-import time
 from contextlib import closing
 from ipaddress import IPv4Interface
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hostrouting.kernel._namespaces import Namespace, is_made_here, make_namespace, refusal, this_namespace
+from hostrouting.kernel._namespaces import Namespace, made, make_namespace, refusal, this_namespace
 from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
 from hostrouting.kernel.channel import request
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener
 from hostrouting.model.errors import RouteError
 from hostrouting.model.rules import Rule, RuleAction
+from phases import CancelScope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hostrouting.kernel.rtnetlink.conversation import Conversation
 
 
 T = TypeVar("T")
 
 # A carrier reaches the routes from a work queue (net/core/link_watch.c), within microseconds on an idle machine.
 _CARRIER_SECONDS = 10.0
-_WITH_CARRIER = ("UP", "UNKNOWN")  # IFLA_OPERSTATE, as pyroute2 words it; lo is always unknown
 
 
 def enter_namespace() -> None:
@@ -73,7 +72,7 @@ class NamespaceKernel(NetlinkBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        if not is_made_here():
+        if this_namespace() not in made:
             raise NamespaceError(
                 "refused to change a network namespace that this process hasn't made; call enter_namespace() first"
             )
@@ -107,28 +106,19 @@ class NamespaceKernel(NetlinkBackend):
         Raises:
             RouteError: the kernel refused; ENODEV if there is none of that name.
         """
-        with Listener() as changes:
-            if up is not None:
-                self._set_up(name, up)
-            if carrier is not None:
-                self.in_fabric(lambda: self._set_up(name, carrier))
-            self._await_carrier(name, changes)
-
-    def _await_carrier(self, name: str, changes: Listener) -> None:
-        deadline = time.monotonic() + _CARRIER_SECONDS
+        changes, scope = NetlinkBackend(), CancelScope(timeout=_CARRIER_SECONDS)
+        changes.wait_for_change(scope)  # the first is at once
+        if up is not None:
+            self._set_up(name, up)
+        if carrier is not None:
+            self.in_fabric(lambda: self._set_up(name, carrier))
         while not self._is_settled(name):
-            select.select([changes], [], [], max(0.0, deadline - time.monotonic()))
-            changes.drain()
-            if time.monotonic() > deadline:
-                raise RouteError(f"the carrier of {name} didn't settle within {_CARRIER_SECONDS:g} s")
+            changes.wait_for_change(scope)
 
     def _is_settled(self, name: str) -> bool:
         (link,) = self._ask(f"look at the link {name}", rtnl.RTM_GETLINK, rtnl.GET, {"index": self._index(name)})
-        is_up = link["flags"] & rtnl.IFF_UP
         # linkwatch_do_dev sets the operational state and tells the routes under one lock.
-        return not is_up or bool(link["flags"] & rtnl.IFF_LOWER_UP) == (
-            link.get_attr("IFLA_OPERSTATE") in _WITH_CARRIER
-        )
+        return bool(link["flags"] & rtnl.IFF_LOWER_UP) == bool(link["flags"] & rtnl.IFF_RUNNING)
 
     def del_link(self, name: str) -> None:
         """Delete an interface with its addresses and routes.
