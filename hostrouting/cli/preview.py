@@ -53,7 +53,7 @@ def _as_planned(plan: RoutePlan, backend: RouteBackend) -> RouteBackend:
         add=(*plan.add, *(item.new for item in plan.replace)),
         remove=(*plan.remove, *(item.old for item in plan.replace)),
     )
-    return SnapshotBackend(Snapshot(backend.links(), backend.addresses(), rules, fib.routes))
+    return SnapshotBackend(Snapshot(backend.links(), backend.addresses(), rules, tuple(fib.routes)))
 
 
 def will_start(config: Config, backend: RouteBackend, plan: RoutePlan, missing: str | None) -> NextStart:

@@ -80,6 +80,7 @@ class Decision(NamedTuple):
         return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
 
 
+@attrs.define(eq=False, slots=False)
 class Fib:
     """The rules and entries of a host at one moment.
 
@@ -89,33 +90,27 @@ class Fib:
         addresses: of the host, in the kernel's order.
         links: of the host; an interface that isn't among them is of group 0, and the loopback is ``lo`` if none is.
         is_merged: whether tables local and main are one trie, as they are until the first custom rule (fib_unmerge);
-            None: that is taken from the rules.
+            if not given, as the rules say.
         lacks_unknown: as for ``matches``.
     """
 
     # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown; a recording shows such hops as dead.
     ignores_linkdown = False
 
-    def __init__(
-        self,
-        rules: Iterable[Rule],
-        routes: Iterable[Route],
-        addresses: Sequence[Address] = (),
-        *,
-        links: Sequence[Link] = (),
-        is_merged: bool | None = None,
-        lacks_unknown: bool = False,
-    ) -> None:
-        self.rules: list[Rule] = list(rules)
-        self.routes: tuple[Route, ...] = tuple(routes)
-        self._addresses = addresses
-        self._sources = Sources(addresses)
-        self._links = links
-        self._lacks_unknown = lacks_unknown
-        self._groups = {link.name: link.group for link in links}
+    rules: Sequence[Rule]
+    routes: Sequence[Route]
+    _addresses: Sequence[Address] = ()
+    links: Sequence[Link] = attrs.field(default=(), kw_only=True)
+    is_merged: bool = attrs.field(
+        default=attrs.Factory(lambda fib: tuple(fib.rules) == KERNEL_RULES, takes_self=True), kw_only=True
+    )
+    lacks_unknown: bool = attrs.field(default=False, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        self._sources = Sources(self._addresses)
+        self._groups = {link.name: link.group for link in self.links}
         # What this host sends comes in by its loopback, which may be renamed as any interface.
-        self.loopback: str = loopback_of(links)
-        self.is_merged: bool = tuple(self.rules) == KERNEL_RULES if is_merged is None else is_merged
+        self.loopback = loopback_of(self.links)
 
     @cached_property
     def tables(self) -> dict[int, dict[int, dict[int, list[Route]]]]:
@@ -226,7 +221,7 @@ class Fib:
                 protocol=flow.protocol,
                 oif=flow.oif,
                 loopback=self.loopback,
-                lacks_unknown=self._lacks_unknown,
+                lacks_unknown=self.lacks_unknown,
             )
             found = self.find(rule.table, flow) if is_met and rule.action is RuleAction.TO_TABLE else None
             yield rule, is_met, found
@@ -355,15 +350,7 @@ class Fib:
         """As it would be with some routes more, each before what has its key, and some less."""
         gone = set(remove)
         left = [route for route in self.routes if route not in gone] if gone else self.routes
-        routes = (*add, *left)
-        return Fib(
-            self.rules,
-            routes,
-            self._addresses,
-            links=self._links,
-            is_merged=self.is_merged,
-            lacks_unknown=self._lacks_unknown,
-        )
+        return attrs.evolve(self, routes=(*add, *left))
 
     def is_final(self, rule: Rule, route: Route) -> bool:
         """Whether a rule takes the entry that its table gives (fib4_rule_suppress)."""

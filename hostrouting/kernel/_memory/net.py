@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv4Network
 
     from hostrouting.model.routes import Route
+    from hostrouting.model.rules import Rule
 
 
 @attrs.define(eq=False)
@@ -58,6 +59,7 @@ class Net(Fib):
 
     def __init__(self, *, promotes_secondaries: bool, ignores_linkdown: bool) -> None:
         super().__init__(KERNEL_RULES, ())
+        self.rules: list[Rule] = [*KERNEL_RULES]
         self.promotes_secondaries = promotes_secondaries
         self.ignores_linkdown = ignores_linkdown
         self.devices: dict[str, Device] = {}
