@@ -33,6 +33,7 @@ from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel._memory.trie import fib_table_delete, fib_tables_dump
 from hostrouting.kernel.rtnetlink.constants import ADD, REPLACE, RefusedError, told
 from hostrouting.kernel.rtnetlink.wire import Deletable, refuse_unwritable
+from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure, Scope
@@ -58,11 +59,10 @@ class FakeKernel(WholeTables):
 
     def __init__(self, *, promote_secondaries: bool = False, ignore_routes_with_linkdown: bool = False) -> None:
         self._lock = threading.Lock()
-        self._net = devinet.new_net(
-            promotes_secondaries=promote_secondaries, ignores_linkdown=ignore_routes_with_linkdown
-        )
+        self._net = Net(promotes_secondaries=promote_secondaries, ignores_linkdown=ignore_routes_with_linkdown)
         self._changed = threading.Event()
         self._seen = threading.local()
+        self.add_link(LOOPBACK, kind=None, hardware=Hardware.LOOPBACK)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno as errnos
 from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel._memory.net import Device, Net
 from hostrouting.kernel._memory.semantics import (
     fib_forget_dev,
     fib_new_route,
@@ -20,21 +20,16 @@ from hostrouting.kernel._memory.semantics import (
 from hostrouting.kernel._memory.trie import fib_table_delete
 from hostrouting.kernel.rtnetlink.constants import APPEND, RefusedError
 from hostrouting.kernel.rules import LOOPBACK
-from hostrouting.model.links import Address, Hardware
+from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
+
+if TYPE_CHECKING:
+    from hostrouting.kernel._memory.net import Device, Net
 
 _ANY = IPv4Address(0)
 _LOOPBACK_ADDRESS = IPv4Address("127.0.0.1")
 
 # --- links -------------------------------------------------------------------------------------------------------
-
-
-def new_net(*, promotes_secondaries: bool, ignores_linkdown: bool) -> Net:
-    """A namespace as ``unshare -n`` makes it, with ``lo`` up."""
-    net = Net(promotes_secondaries=promotes_secondaries, ignores_linkdown=ignores_linkdown)
-    add_device(net, Device(next(net.indexes), LOOPBACK, hardware=Hardware.LOOPBACK))
-    set_device_up(net, net.devices[LOOPBACK], is_up=True)
-    return net
 
 
 def add_device(net: Net, dev: Device) -> None:

@@ -111,34 +111,30 @@ def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
 def _fib_check_nh_nongw(dev: Device | None, hop: NextHop) -> Device:
     if hop.onlink:
         raise RefusedError(errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set")
+    return _up(dev)
+
+
+def _up(dev: Device | None) -> Device:
     if dev is None:
-        raise RefusedError(errnos.ENODEV)
+        raise RefusedError(errnos.ENODEV, "Nexthop device required")
     if not dev.is_up:
-        raise RefusedError(errnos.ENETDOWN, "Device for nexthop is not up")
+        raise RefusedError(errnos.ENETDOWN, "Nexthop device is not up")
     return dev
 
 
 def _fib_check_onlink(net: Net, dev: Device | None, gateway: IPv4Address, scope: int) -> Device:
     if scope >= Scope.LINK:
         raise RefusedError(errnos.EINVAL, "Nexthop has invalid scope")
-    dev = _onlink_device(dev)
+    dev = _up(dev)
     if inet_addr_type(net, gateway, Table.LOCAL) is not RouteType.UNICAST:
         raise RefusedError(errnos.EINVAL, _INVALID_GATEWAY)
-    return dev
-
-
-def _onlink_device(dev: Device | None) -> Device:
-    if dev is None:
-        raise RefusedError(errnos.ENODEV, "Nexthop device required for onlink")
-    if not dev.is_up:
-        raise RefusedError(errnos.ENETDOWN, "Nexthop device is not up")
     return dev
 
 
 def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) -> Device:
     """fib6_nh_init and ip6_validate_gw of net/ipv6/route.c, where the only IPv6 addresses are link-local ones."""
     if hop.onlink:
-        dev = _onlink_device(dev)
+        dev = _up(dev)
     if gateway.is_multicast or gateway.is_loopback or gateway.is_unspecified:
         raise RefusedError(errnos.EINVAL, "Invalid gateway address")
     if not gateway.is_link_local and not hop.onlink:
@@ -148,9 +144,7 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
         raise RefusedError(errnos.EINVAL, "Egress device not specified")
     if dev.name == LOOPBACK:
         raise RefusedError(errnos.EINVAL, "Egress device can not be loopback device for this route")
-    if not dev.is_up:
-        raise RefusedError(errnos.ENETDOWN, "Nexthop device is not up")
-    return dev
+    return _up(dev)
 
 
 def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
@@ -164,11 +158,8 @@ def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
     if route.type not in (RouteType.UNICAST, RouteType.LOCAL):
         raise RefusedError(errnos.EINVAL, _INVALID_GATEWAY)
     hop = net.hop(route, flow) or route.hops[0]
-    dev = net.device(hop.dev or "")
     # The gateway may be the own address of a device that is down.
-    if not dev.is_up:
-        raise RefusedError(errnos.ENETDOWN)
-    return dev
+    return _up(net.device(hop.dev or ""))
 
 
 def inet_addr_type(net: Net, address: IPv4Address, table: int) -> RouteType:
