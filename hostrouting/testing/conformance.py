@@ -15,15 +15,15 @@ world for each example::
     TestMyKernel = conformance_test(my_kernel)
 
 That is a ``unittest.TestCase``, which pytest collects. A backend that only has routes to offer needs someone else
-to change its world; ``Pair`` makes a kernel of the two::
+to change its world; ``pair`` makes a kernel of the two::
 
     from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-    from hostrouting.testing.conformance import Pair, conformance_test
+    from hostrouting.testing.conformance import conformance_test, pair
 
     @contextmanager
     def my_backend():
         enter_namespace()
-        yield Pair(MyBackend(), world=NamespaceKernel())
+        yield pair(MyBackend(), world=NamespaceKernel())
 
     TestMyBackend = conformance_test(my_backend)
 
@@ -40,7 +40,8 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from operator import methodcaller
-from typing import TYPE_CHECKING, ClassVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import attrs
 from hypothesis import HealthCheck
@@ -49,6 +50,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import network_of, numbers
 from hostrouting.model.routes import Route, RouteFailure, Table
@@ -67,7 +69,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from unittest import TestCase
 
-    from hostrouting.kernel.port import Kernel, RouteBackend
     from hostrouting.model.rules import Rule
 
 _links = st.sampled_from(DEVICES)
@@ -90,35 +91,16 @@ class DisagreementError(Exception):
     """Two kernels gave different answers; the message shows what differs."""
 
 
-class Pair:
+def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
     """A ``Kernel`` made of a backend and of a kernel of the same world, which changes it.
 
     Args:
         backend: is asked about and writes everything that a ``RouteBackend`` does.
         world: changes links, addresses and rules.
     """
-
-    def __init__(self, backend: RouteBackend, *, world: Kernel) -> None:
-        self.links = backend.links
-        self.addresses = backend.addresses
-        self.rules = backend.rules
-        self.routes = backend.routes
-        self.routes_by_way = backend.routes_by_way
-        self.default_routes = backend.default_routes
-        self.routes_except = backend.routes_except
-        self.noticing_changes = backend.noticing_changes
-        self.lookup = backend.lookup
-        self.add = backend.add
-        self.replace = backend.replace
-        self.delete = backend.delete
-        self.wait_for_change = backend.wait_for_change
-        self.add_link = world.add_link
-        self.set_link = world.set_link
-        self.del_link = world.del_link
-        self.add_address = world.add_address
-        self.del_address = world.del_address
-        self.add_rule = world.add_rule
-        self.del_rule = world.del_rule
+    names = [name for name in dir(Kernel) if not name.startswith("_")]
+    methods = {name: getattr(backend if hasattr(RouteBackend, name) else world, name) for name in names}
+    return cast("Kernel", SimpleNamespace(**methods))
 
 
 def conformance_test(
@@ -223,11 +205,7 @@ class ConformanceMachine(RuleBasedStateMachine):
     @rule(dev=_devices, new=new_addresses())
     def add_address(self, dev: str, new: NewAddress) -> None:
         """Give an interface an address."""
-        self._both(
-            lambda kernel: kernel.add_address(
-                dev, new.address, peer=new.peer, metric=new.metric, prefix_route=new.prefix_route
-            )
-        )
+        self._both(lambda kernel: kernel.add_address(dev, **attrs.asdict(new)))
 
     @rule(data=st.data())
     def del_address(self, data: st.DataObject) -> None:

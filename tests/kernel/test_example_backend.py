@@ -18,13 +18,13 @@ from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, RouteError
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeSystemd
-from hostrouting.testing.conformance import Pair, conformance_test
+from hostrouting.testing.conformance import conformance_test, pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.kernel.port import Kernel, RouteBackend
 
 pytestmark = [
     pytest.mark.kernel,
@@ -45,15 +45,15 @@ def pyroute2_backend() -> RouteBackend:
 
 
 @contextmanager
-def routes_by_ip() -> Iterator[Pair]:
+def routes_by_ip() -> Iterator[Kernel]:
     enter_namespace()
-    yield Pair(ip_command_backend(), world=NamespaceKernel())
+    yield pair(ip_command_backend(), world=NamespaceKernel())
 
 
 @contextmanager
-def routes_by_pyroute2() -> Iterator[Pair]:
+def routes_by_pyroute2() -> Iterator[Kernel]:
     enter_namespace()
-    yield Pair(pyroute2_backend(), world=NamespaceKernel())
+    yield pair(pyroute2_backend(), world=NamespaceKernel())
 
 
 # Always the same examples: among many hundreds of others one differed, in an errno that ip doesn't print (see there).
