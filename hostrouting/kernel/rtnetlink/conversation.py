@@ -301,32 +301,32 @@ class Listener(Socket):
         with contextlib.suppress(AttributeError):  # it couldn't be opened
             self.close()
 
-    def drain(self) -> None:
+    def drain(self) -> bool:
         """Forget what has arrived.
+
+        Returns:
+            Whether anything had.
 
         Raises:
             OSError: the socket failed.
         """
+        has_some = False
         for _ in range(_DRAINED_AT_ONCE):
             try:
                 # One byte is enough: the rest of the datagram goes with it.
                 self.recv(1)
             except BlockingIOError:
-                return
+                break
             except OSError as error:
                 # Events were lost; that they were is all there is to know. The socket goes on.
                 if error.errno != errnos.ENOBUFS:
                     raise
+            has_some = True
+        return has_some
 
     def saw_a_change(self) -> bool:
         """Whether anything has changed since this was opened; whoever asks again is told again."""
-        if not self._has_seen:
-            try:
-                self._has_seen = bool(self.recv(1))
-            except BlockingIOError:
-                pass
-            except OSError:
-                self._has_seen = True  # ENOBUFS: there were too many
+        self._has_seen = self._has_seen or self.drain()
         return self._has_seen
 
 

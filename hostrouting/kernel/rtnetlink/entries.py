@@ -45,6 +45,7 @@ class Way(NamedTuple):
 Group = tuple[Way, Sequence[tuple[int, int]]]
 
 
+@attrs.define
 class RouteReader:
     """Reads entries; those that aren't wanted are never made a value, so memory is bounded by what is.
 
@@ -56,18 +57,11 @@ class RouteReader:
         nexthops: gives all nexthop objects; asked for an entry that is shown without the hops of its own.
     """
 
-    def __init__(
-        self,
-        names: rtnl.Names,
-        is_wanted: Callable[[Route], bool] | None = None,
-        inside: PrefixSet | None = None,
-        nexthops: Callable[[], Mapping[int, NexthopObject]] = dict,
-    ) -> None:
-        self._names = names
-        self._is_wanted = is_wanted
-        self._inside = inside
-        self._nexthops = nexthops
-        self._ways: dict[bytes, Way] = {}
+    _names: rtnl.Names
+    _is_wanted: Callable[[Route], bool] | None = None
+    _inside: PrefixSet | None = None
+    _nexthops: Callable[[], Mapping[int, NexthopObject]] = dict
+    _ways: dict[bytes, Way] = attrs.field(factory=dict, init=False)
 
     def read(self, run: Run) -> list[Route]:
         """The wanted entries of a part of a dump, in its order.
