@@ -150,7 +150,6 @@ class SnapshotBackend(WholeTables):
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._seen = threading.local()
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -240,7 +239,7 @@ class SnapshotBackend(WholeTables):
     # --- waiting -----------------------------------------------------------------------------------------------
 
     def wait_for_change(self, scope: CancelScope) -> None:
-        """Return at once on this thread's first call; then wait for the scope's end, since nothing ever changes.
+        """Wait for the scope's end, since nothing ever changes.
 
         Args:
             scope: ends the wait.
@@ -248,9 +247,7 @@ class SnapshotBackend(WholeTables):
         Raises:
             phases.Cancelled, phases.TimedOut: the scope ended.
         """
-        if getattr(self._seen, "is_seen", False):
-            scope.wait(threading.Event())
-        self._seen.is_seen = True
+        scope.wait(threading.Event())
 
 
 def _refuse(attempt: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
