@@ -38,11 +38,6 @@ def missing_default_route(routes: Iterable[Route], dev: str | None = None) -> st
     dead = [route for route in unicast_defaults(routes) if dev is None or any(hop.dev == dev for hop in route.hops)]
     if not dead:
         return f"the default route{on} (table main has no unicast 0.0.0.0/0{on})"
-    if not dead[0].hops:
-        return (
-            f"the next hops of the default route ({dead[0]}), which the kernel doesn't show "
-            "(set the sysctl net.ipv4.nexthop_compat_mode to 1)"
-        )
     return f"a live default route{on} (all hops are dead of {dead[0]})"
 
 

@@ -191,10 +191,6 @@ def test_an_own_address_as_gateway_is_refused_although_the_kernel_takes_it() -> 
         resolution_of(StaticRoute("172.16.1.0/24", "10.1.0.4", "eth0"))
 
 
-def test_a_default_route_whose_hops_the_kernel_hides_is_missing_with_the_sysctl() -> None:
-    assert "nexthop_compat_mode to 1" in missing(StaticRoute("172.16.1.0/24"), default(nexthop_id=7))
-
-
 def test_a_dead_default_route_is_waited_for_and_a_live_one_of_a_higher_metric_counts() -> None:
     dead = default(NextHop("eth0", GATEWAY, is_dead=True, is_linkdown=True), metric=100)
     assert "a live default route (all hops are dead of default via 10.1.0.1 dev eth0" in missing(
