@@ -174,14 +174,9 @@ class NamespaceKernel(NetlinkBackend):
         interface = IPv4Interface(address)
         length = interface.network.prefixlen
         # The kernel compares IFA_ADDRESS, the far end, and the length only where both are named.
-        far_end = next(
-            (
-                there.peer or there.local
-                for there in self.addresses()
-                if (there.dev, there.local, there.prefix_length) == (dev, interface.ip, length)
-            ),
-            interface.ip,
-        )
+        key = (dev, interface.ip, length)
+        there = (each for each in self.addresses() if (each.dev, each.local, each.prefix_length) == key)
+        far_end = next((each.peer or each.local for each in there), interface.ip)
         self._ask(
             f"delete the address {address} of {dev}",
             rtnl.RTM_DELADDR,
