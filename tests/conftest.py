@@ -33,9 +33,8 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel._namespaces import this_namespace
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
-from hostrouting.kernel.rtnetlink.constants import is_read
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.kernel.rtnetlink.messages import runs
+from hostrouting.kernel.rtnetlink.messages import is_read, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, read
-from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -84,7 +83,7 @@ def request(
             raise refusal
         return ()
     if flags == rtnl.DUMP:
-        answers: Iterable[bytes | rtnl.RefusedError] = talk.messages(kind, pack(flags, 0)[HEADER_BYTES:])
+        answers: Iterable[bytes | rtnl.RefusedError] = talk.messages(kind, pack(flags, 0)[rtnl.HEADER_BYTES :])
     else:
         ((_, answers),) = talk.ask([flags], pack)
     return tuple(map(unpack, answers))

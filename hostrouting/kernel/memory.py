@@ -31,7 +31,7 @@ from hostrouting.kernel._memory.net import Device, Net
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel._memory.trie import fib_table_delete, fib_tables_dump
-from hostrouting.kernel.rtnetlink.constants import ADD, REPLACE, RefusedError, told
+from hostrouting.kernel.rtnetlink.messages import ADD, REPLACE, RefusedError, told
 from hostrouting.kernel.rtnetlink.wire import Deletable, refuse_unwritable
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.whole_tables import WholeTables

@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
-from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from ipaddress import IPv4Address
 
-    from hostrouting.kernel.rtnetlink.messages import Run
     from hostrouting.model.links import Address, Link
     from hostrouting.model.rules import Rule
     from phases import CancelScope
@@ -288,7 +287,7 @@ class NetlinkBackend:
         return read(attempt, ask, self._connect)
 
 
-def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[Run]:
+def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[rtnl.Run]:
     if table is not None and not 0 < table <= rtnl.TABLE_MAX:
         return
     try:

@@ -24,10 +24,9 @@ from scenario import play, route, rule, skip_without_other_users
 
 from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.rtnetlink import constants as rtnl
-from hostrouting.kernel.rtnetlink.constants import Names
+from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, attributes, number
+from hostrouting.kernel.rtnetlink.messages import HEADER, Names, Run, attribute, attributes, number
 from hostrouting.kernel.rtnetlink.values import ADDRESSES, NEXTHOPS
 from hostrouting.kernel.rtnetlink.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
 from hostrouting.model.errors import RouteError
@@ -674,7 +673,7 @@ def test_the_kernels_mark_on_an_interrupted_dump_is_seen_and_obeyed(node: Namesp
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.1/32"))
     _, _, body, _ = ADDRESSES
-    with closing(backend._connect()) as talk, pytest.raises(rtnl.AgainError, match="they changed"):
+    with closing(backend._connect()) as talk, pytest.raises(rtnl.AgainError):
         list(talk.dump(rtnl.RTM_GETADDR, body))
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.2/32"))
     assert len({address.local for address in backend.addresses()}) == 1505

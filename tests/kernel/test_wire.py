@@ -22,8 +22,8 @@ from scenario import play
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.rtnetlink import constants as rtnl
 from hostrouting.kernel.rtnetlink import conversation
+from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Socket
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, number
 from hostrouting.model.errors import RouteError

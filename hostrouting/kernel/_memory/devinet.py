@@ -18,7 +18,7 @@ from hostrouting.kernel._memory.semantics import (
     inet_addr_type,
 )
 from hostrouting.kernel._memory.trie import fib_table_delete
-from hostrouting.kernel.rtnetlink.constants import APPEND, RefusedError
+from hostrouting.kernel.rtnetlink.messages import APPEND, RefusedError
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table

@@ -10,7 +10,7 @@ import attrs
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Sources
-from hostrouting.kernel.rtnetlink.constants import RefusedError
+from hostrouting.kernel.rtnetlink.messages import RefusedError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.links import Address, Hardware, Link
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel.rtnetlink.constants import RefusedError
+from hostrouting.kernel.rtnetlink.messages import RefusedError
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule, RuleAction
 

@@ -10,7 +10,7 @@ import attrs
 
 from hostrouting.kernel._memory.trie import fib_table_insert, info_of
 from hostrouting.kernel.fib import BROADCAST, Flow
-from hostrouting.kernel.rtnetlink.constants import RefusedError
+from hostrouting.kernel.rtnetlink.messages import RefusedError
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 

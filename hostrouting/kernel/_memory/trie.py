@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno as errnos
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.model.routes import Route, Scope
 
 if TYPE_CHECKING:

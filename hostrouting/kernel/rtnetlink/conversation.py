@@ -18,7 +18,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, TypeVar
 
-from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
 from hostrouting.model.errors import RouteError
 
@@ -268,7 +268,7 @@ def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], C
             with rtnl.told(attempt), contextlib.closing(connect()) as talk:
                 return ask(talk)
         except rtnl.AgainError as again:
-            reason = again.reason
+            reason = str(again) or "they changed while they were read"
     raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from hostrouting.kernel.nexthops import with_hops
-from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
 from hostrouting.model.prefixes import PrefixSet, network_of

@@ -1,4 +1,7 @@
-"""A message of netlink(7) as bytes: its header and its attributes.
+"""The words of rtnetlink(7): its numbers, what the kernel may answer instead of data and how that is told; names.
+
+Spoken twice: by hand for all that is read and for routes (wire.py, conversation.py), and by pyroute2 for the rest
+(channel.py). A message as bytes is a header and attributes:
 
 ::
 
@@ -20,14 +23,46 @@ from __future__ import annotations
 
 import errno as errnos
 import os
+import socket
 import struct
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.model.errors import RouteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# linux/rtnetlink.h
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
+RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
+RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
+RTM_GETNEXTHOP = 106
+
+# linux/netlink.h
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NLM_F_REQUEST, NLM_F_DUMP_INTR, NLM_F_DUMP = 0x1, 0x10, 0x300
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x100, 0x200, 0x400, 0x800
+SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
+
+ADD = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
+REPLACE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE
+APPEND = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_APPEND
+CHANGE = DELETE = GET = NLM_F_REQUEST
+DUMP = NLM_F_REQUEST | NLM_F_DUMP
+
+RTM_F_LOOKUP_TABLE, RTM_F_FIB_MATCH = 0x1000, 0x2000
+RTNH_F_DEAD, RTNH_F_ONLINK, RTNH_F_LINKDOWN = 0x1, 0x4, 0x10
+RT_TABLE_COMPAT = 252  # in the eight bits of a header, for a table beyond them
+RTEXT_FILTER_SKIP_STATS = 0x8
+
+IFF_UP, IFF_RUNNING, IFF_LOWER_UP = 0x1, 0x40, 0x10000
+IFA_F_SECONDARY, IFA_F_NOPREFIXROUTE = 0x01, 0x200
+FIB_RULE_INVERT = 0x2
+
+TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
 
 HEADER = struct.Struct("=IHHII")
 HEADER_BYTES = HEADER.size
@@ -46,7 +81,7 @@ def attribute(kind: int, value: bytes) -> bytes:
         RefusedError: the value is longer than any attribute (EMSGSIZE).
     """
     if len(value) > _VALUE_BYTES_MAX:
-        raise rtnl.RefusedError(errnos.EMSGSIZE, f"{len(value)} bytes don't fit into an attribute of netlink")
+        raise RefusedError(errnos.EMSGSIZE, f"{len(value)} bytes don't fit into an attribute of netlink")
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
@@ -109,3 +144,66 @@ def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
 def decode_name(value: bytes) -> str:
     """An interface name as ``socket.if_indextoname`` gives it: any bytes make a name to the kernel."""
     return os.fsdecode(value.partition(b"\0")[0])
+
+
+def is_read(kind: int) -> bool:
+    """Whether a request changes nothing: RTM_NEW*, RTM_DEL*, RTM_GET* follow each other, four to a family."""
+    return kind % 4 == RTM_GETLINK % 4
+
+
+class RefusedError(Exception):
+    """The kernel's refusal of one request; never leaves the backend.
+
+    Args:
+        errno: its reason.
+        message: its own sentence (ext-ACK), or the errno in words.
+    """
+
+    def __init__(self, errno: int, message: str = "") -> None:
+        self.errno = errno
+        self.message: str = message or os.strerror(errno)
+        super().__init__(self.message)
+
+
+class AgainError(Exception):
+    """What was read can't be relied upon, for the reason that it gives, or else as it changed: read it again.
+
+    Never leaves the backend.
+    """
+
+
+class Names(dict[int, str]):
+    """Interface names by index, each looked up once; good for one answer of the kernel."""
+
+    def __missing__(self, index: int) -> str:
+        try:
+            name = self[index] = socket.if_indextoname(index)
+        except OSError as error:
+            if error.errno != errnos.ENXIO:  # it couldn't be asked, as if_indextoname opens a socket
+                raise
+            raise AgainError from error
+        return name
+
+
+class Indexes(dict[str, int]):
+    """Interface indexes by name, each looked up once; good for one batch, as a re-created link gets a new one."""
+
+    def __missing__(self, name: str) -> int:
+        try:
+            index = self[name] = socket.if_nametoindex(name)
+        except (OSError, ValueError) as error:
+            raise RefusedError(errnos.ENODEV, f"no interface is named {name!r}") from error
+        return index
+
+
+@contextmanager
+def told(attempt: str) -> Iterator[None]:
+    """Tell why the kernel refuses, or no socket can be opened, as of the attempt ("list the routes")."""
+    try:
+        yield
+    except RefusedError as refusal:
+        raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
+    except OSError as error:
+        raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error
+    except struct.error as error:
+        raise RouteError(f"can't {attempt}: the kernel's answer is cut short ({error})") from error

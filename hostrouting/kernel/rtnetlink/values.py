@@ -30,7 +30,7 @@ import struct
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import TYPE_CHECKING, TypeVar
 
-from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.entries import decode_hop
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, number, to_number
 from hostrouting.model.links import Address, Link

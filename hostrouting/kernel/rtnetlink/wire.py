@@ -44,7 +44,7 @@ import struct
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel.rtnetlink import constants as rtnl
+from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.messages import attribute, number
 from hostrouting.model.routes import NextHop, Route, Scope
 
