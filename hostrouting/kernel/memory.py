@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel._memory import devinet
-from hostrouting.kernel._memory.net import Device, Net
+from hostrouting.kernel._memory.net import Device, Net, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
-from hostrouting.kernel._memory.trie import fib_table_delete, fib_tables_dump
 from hostrouting.kernel.rtnetlink.messages import ADD, REPLACE, RefusedError, told
 from hostrouting.kernel.rtnetlink.wire import Deletable, refuse_unwritable
 from hostrouting.kernel.rules import LOOPBACK

@@ -2,8 +2,7 @@
 
 ::
 
-    net         what holds routes: struct net, which answers as a ``Fib`` does; devices
-    trie        net/ipv4/fib_trie.c      insert, delete, dump
+    net         struct net, which answers as a ``Fib`` does; devices; net/ipv4/fib_trie.c: insert, delete, dump
     rules       net/core/fib_rules.c     policy rules
     semantics   net/ipv4/fib_semantics.c what a route must be like; links that die and come back
     devinet     net/ipv4/devinet.c and fib_frontend.c: links, addresses, and the routes that follow them

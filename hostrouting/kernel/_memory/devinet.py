@@ -5,26 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno as errnos
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.kernel._memory.net import Device, Net, fib_table_delete
 from hostrouting.kernel._memory.semantics import (
-    fib_forget_dev,
     fib_new_route,
     fib_sync_down_addr,
     fib_sync_down_dev,
     fib_sync_up,
     inet_addr_type,
 )
-from hostrouting.kernel._memory.trie import fib_table_delete
 from hostrouting.kernel.rtnetlink.messages import APPEND, RefusedError
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
-
-if TYPE_CHECKING:
-    from hostrouting.kernel._memory.net import Device, Net
 
 _ANY = IPv4Address(0)
 _LOOPBACK_ADDRESS = IPv4Address("127.0.0.1")
@@ -85,7 +80,7 @@ def delete_device(net: Net, dev: Device) -> None:
     set_device_up(net, dev, is_up=False)
     while dev.addresses:
         _inet_del_ifa(net, dev, dev.addresses[0], promotes=False, keeps_secondaries=True)
-    fib_forget_dev(net, dev)
+    net.change_entries(lambda route: None if any(hop.dev == dev.name for hop in route.hops) else route)
     del net.devices[dev.name]
     for other in net.devices.values():
         if other.master == dev.name:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.kernel._memory.trie import fib_table_insert, info_of
+from hostrouting.kernel._memory.net import Device, Net, fib_table_insert, info_of
 from hostrouting.kernel.fib import BROADCAST, Flow
 from hostrouting.kernel.rtnetlink.messages import RefusedError
 from hostrouting.kernel.rules import LOOPBACK
@@ -16,8 +16,6 @@ from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from hostrouting.kernel._memory.net import Device, Net
 
 # fib_props: the nearest scope that a type may have.
 _LEAST_SCOPE = {RouteType.LOCAL: Scope.HOST, RouteType.BROADCAST: Scope.LINK, RouteType.ANYCAST: Scope.LINK}
@@ -204,11 +202,6 @@ def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: boo
         return None if route.is_dead else route
 
     net.change_entries(changed)
-
-
-def fib_forget_dev(net: Net, dev: Device) -> None:
-    """Take out all routes that have a hop by a device that is no more."""
-    net.change_entries(lambda route: None if any(hop.dev == dev.name for hop in route.hops) else route)
 
 
 def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
