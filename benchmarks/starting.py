@@ -16,7 +16,7 @@ from benchmarks.figures import Figures, Measured, Row
 from benchmarks.measure import Span, alternate, run, timed
 from benchmarks.worlds import SCRATCH, World, WrongOutcomeError, routes_of, script
 from hostrouting.boot.render import render_static_routes_script
-from hostrouting.kernel.waiting import look_until
+from hostrouting.kernel.port import look_until
 from hostrouting.model.routes import Table
 from phases import CancelScope
 

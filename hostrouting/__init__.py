@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import Watch as Watch
     from hostrouting.kernel.netlink import NetlinkBackend as NetlinkBackend
     from hostrouting.kernel.port import RouteBackend as RouteBackend
-    from hostrouting.kernel.whole_tables import WholeTables as WholeTables
+    from hostrouting.kernel.port import WholeTables as WholeTables
     from hostrouting.model.changes import Change as Change
     from hostrouting.model.changes import Changes as Changes
     from hostrouting.model.errors import ConfigError as ConfigError
@@ -109,8 +109,7 @@ else:
             "config.overlap": "ExpectedCidr OverlapMode RouteOverlap",
             "config.routing": "Config StaticRoute StaticRoutes Watch",
             "kernel.netlink": "NetlinkBackend",
-            "kernel.port": "RouteBackend",
-            "kernel.whole_tables": "WholeTables",
+            "kernel.port": "RouteBackend WholeTables",
             "model.changes": "Change Changes",
             "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
             "model.links": "Address Family Hardware Link",

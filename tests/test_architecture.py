@@ -38,7 +38,6 @@ PURE = (
     "hostrouting.config.schema",
     "hostrouting.config.overlap",
     "hostrouting.config.routing",
-    "hostrouting.kernel.default_route",
     "hostrouting.kernel.fib",
     "hostrouting.kernel.nexthops",
     "hostrouting.kernel.rules",

@@ -7,7 +7,6 @@ Other rooms import the modules named here, and no others.
 
 __all__ = [
     "channel",
-    "default_route",
     "fib",
     "memory",
     "namespace",
@@ -17,6 +16,4 @@ __all__ = [
     "recording",
     "rules",
     "snapshot",
-    "waiting",
-    "whole_tables",
 ]

@@ -30,10 +30,10 @@ from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, Net, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
+from hostrouting.kernel.port import WholeTables
 from hostrouting.kernel.rtnetlink.messages import ADD, REPLACE, RefusedError, told
 from hostrouting.kernel.rtnetlink.wire import Deletable, refuse_unwritable
 from hostrouting.kernel.rules import LOOPBACK
-from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure, Scope
 

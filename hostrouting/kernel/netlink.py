@@ -14,11 +14,11 @@ from functools import cache, partial
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
+from hostrouting.kernel.port import is_plain_by
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
-from hostrouting.kernel.whole_tables import is_plain_by
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, NexthopObject, Route, RouteFailure, Table
 from hostrouting.model.uncollected import uncollected

@@ -1,25 +1,33 @@
-"""The routes port: what hostrouting asks of a kernel.
+"""The routes port: what hostrouting asks of a kernel, and how it waits for one to become as needed.
 
 ``NetlinkBackend`` (netlink.py) is the real one, ``FakeKernel`` (memory.py) the one in memory; a third is held
 to the same answers by ``hostrouting.testing.conformance``, and may leave what is there for speed alone to
-``WholeTables`` (whole_tables.py). ``NamespaceKernel`` (namespace.py) is the real one in a throw-away network namespace,
-where links and addresses can be changed too.
+``WholeTables``. ``NamespaceKernel`` (namespace.py) is the real one in a throw-away network namespace, where links and
+addresses can be changed too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.routes import Route, RouteType, Scope, Table
+from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
     from ipaddress import IPv4Address
 
     from hostrouting.model.links import Address, Link
-    from hostrouting.model.prefixes import Prefix
-    from hostrouting.model.routes import Lookup, Route, RouteFailure
+    from hostrouting.model.routes import Lookup, RouteFailure
     from hostrouting.model.rules import Rule
-    from phases import CancelScope
+
+T = TypeVar("T")
+
+# Some changes send no event (a sysctl, a nexthop group), so look now and then without one.
+_LOOK_SECONDS = 1.0
 
 
 class RouteBackend(Protocol):
@@ -153,3 +161,76 @@ class Kernel(RouteBackend, Protocol):
 
     def del_rule(self, rule: Rule) -> None:
         """Delete a policy rule."""
+
+
+def is_plain_by(route: Route, devs: Collection[str]) -> bool:
+    """Whether ``RouteBackend.routes_except`` may pass over an entry by some interfaces.
+
+    Args:
+        route: its destination doesn't count.
+        devs: names of interfaces.
+    """
+    is_plain = route.type is RouteType.UNICAST and route.tos == 0 and route.scope < Scope.LINK
+    return is_plain and bool(route.devs) and set(route.devs) <= set(devs)
+
+
+class WholeTables:
+    """The selective reads of a ``RouteBackend``, made of ``routes``; derive from it."""
+
+    if TYPE_CHECKING:
+
+        def routes(self, table: int | None = None) -> tuple[Route, ...]:
+            """As ``RouteBackend.routes``."""
+
+    def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+        """The entries of a table in the kernel's order, each by itself."""
+        return tuple((route, (numbers(route.destination),)) for route in self.routes(table))
+
+    def default_routes(self) -> tuple[Route, ...]:
+        """The entries of table main for 0.0.0.0/0, in the kernel's order."""
+        return tuple(route for route in self.routes(Table.MAIN) if route.destination.prefixlen == 0)
+
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
+        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes."""
+        prefixes = PrefixSet(inside)
+        return tuple(
+            route
+            for route in self.routes()
+            if not is_plain_by(route, devs) or prefixes.covers(numbers(route.destination))
+        )
+
+    @contextmanager
+    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
+        """While it is open, anything may have changed."""
+        yield lambda: True
+
+
+def look_until(
+    backend: RouteBackend, scope: CancelScope, seconds: float, look: Callable[[], tuple[T, str | None]]
+) -> tuple[T, str | None]:
+    """Look, and again after each change, until nothing is missing or the time is up.
+
+    Args:
+        backend: tells of changes.
+        scope: ends it.
+        seconds: how long, at most.
+        look: returns a result, and what is still missing in words.
+
+    Returns:
+        The last look.
+    """
+    start = scope.clock.monotonic()
+    while True:
+        before = scope.clock.monotonic()
+        result, missing = look()
+        waited, took = scope.clock.monotonic() - start, scope.clock.monotonic() - before
+        if missing is None or waited >= seconds:
+            return result, missing
+        scope.progress(f"waiting up to {seconds:g} s for {missing}", waited / seconds)
+        nap = scope.child(timeout=min(_LOOK_SECONDS, seconds - waited))
+        try:
+            # A flood of changes gets half of our time at most.
+            nap.wait(took)
+            backend.wait_for_change(nap)
+        except TimedOut:
+            scope.check()  # the nap's end is no news; the scope's own deadline is

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.config.schema import parse_document, read_document
-from hostrouting.kernel.default_route import default_route
 from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.nexthops import default_route
+from hostrouting.kernel.port import RouteBackend, WholeTables
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.whole_tables import WholeTables
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.prefixes import numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
@@ -28,7 +28,6 @@ from hostrouting.model.text import rfc_3339
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from hostrouting.kernel.port import RouteBackend
     from hostrouting.model.links import Address, Link
     from hostrouting.model.rules import Rule
     from phases import CancelScope

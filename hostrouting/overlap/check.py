@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.kernel.default_route import default_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.port import RouteBackend, look_until
 from hostrouting.kernel.rules import NO_SOURCE
-from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.model.text import rfc_3339
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from hostrouting.config.overlap import RouteOverlap
     from hostrouting.config.routing import Config
     from hostrouting.kernel.fib import Fib
-    from hostrouting.kernel.port import RouteBackend
     from phases import CancelScope
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
-from hostrouting.kernel.default_route import default_route
-from hostrouting.kernel.nexthops import Sources
+from hostrouting.kernel.nexthops import Sources, default_route
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link

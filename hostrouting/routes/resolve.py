@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
-from hostrouting.kernel.default_route import default_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope
 from hostrouting.model.text import shortened

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 
 from hostrouting.boot.files import alone, locked, remove
-from hostrouting.kernel.waiting import look_until
+from hostrouting.kernel.port import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport, plan_now

@@ -22,8 +22,8 @@ from hostrouting.boot.files import Run, alone, locked
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import install_part, is_installed, remove_parts, start_oneshot
 from hostrouting.boot.parts import BootPlan, plan_part
-from hostrouting.kernel.default_route import unicast_defaults
-from hostrouting.kernel.waiting import look_until
+from hostrouting.kernel.nexthops import unicast_defaults
+from hostrouting.kernel.port import look_until
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError
 from phases import CancelScope, Undo, all_or_nothing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostrouting.kernel.waiting import look_until
+from hostrouting.kernel.port import look_until
 from hostrouting.testing import FakeKernel
 from phases import CancelScope
 from phases.testing import FakeClock

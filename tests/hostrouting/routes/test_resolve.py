@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from hostrouting import RouteError, StaticRoute
-from hostrouting.kernel.default_route import default_route
+from hostrouting.kernel.nexthops import default_route
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.routes.resolve import resolve
