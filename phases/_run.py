@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-
-from attrs import field, frozen
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from phases._compat import add_note
 from phases._errors import Status, add_path_note, path_note, text_of
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-
-_KEBAB_CASE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 class Task(Protocol[T_co]):
@@ -54,18 +49,17 @@ def check_name(_instance: object, _attribute: object, value: Any) -> None:
     Raises:
         ValueError: it isn't.
     """
-    if not isinstance(value, str) or not _KEBAB_CASE.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
         raise ValueError(f"a task's name is kebab-case, as 'configure-static-routes', not {value!r}")
 
 
-@frozen
-class FunctionTask(Generic[T_co]):
+class FunctionTask(NamedTuple):
     """A task made of a function."""
 
-    name: str = field(validator=check_name)
-    function: Callable[[CancelScope], T_co]
+    name: str
+    function: Callable[[CancelScope], Any]
 
-    def do(self, scope: CancelScope) -> T_co:
+    def do(self, scope: CancelScope) -> Any:
         """Call the function."""
         return self.function(scope)
 
