@@ -12,7 +12,6 @@ from hostrouting.cli.arguments import parse
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import bad, complain, say
 from hostrouting.cli.running import EXIT_FAILURE, say_json
-from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.model.text import clean
 
@@ -79,6 +78,8 @@ def _is_asked_for(output: str, words: Sequence[str]) -> bool:
 
 def _document_of(error: BaseException) -> dict[str, Any]:
     """A failure for programs: what was changed until then, what was found, and what went wrong."""
+    from hostrouting.model.changes import Changes
+
     document: dict[str, Any] = getattr(error, "changes", Changes()).to_json()
     if (report := getattr(error, "report", None)) is not None:
         document["overlap"] = report.to_json()

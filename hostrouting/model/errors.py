@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import errno as errnos
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-from hostrouting.model.changes import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from hostrouting.model.changes import Changes
 
 
 _NOT_PERMITTED = (errnos.EPERM, errnos.EACCES, errnos.EROFS)
@@ -36,15 +37,18 @@ class HostRoutingError(Exception):
     Args:
         message: the whole sentence, for a person.
         errno: the kernel's reason as a number, where the kernel gave one.
-
-    ``changes`` is what the run had changed by then and hasn't put back.
     """
-
-    changes: Changes = Changes()
 
     def __init__(self, message: str, *, errno: int | None = None) -> None:
         super().__init__(message)
         self.errno = errno
+
+    @cached_property
+    def changes(self) -> Changes:
+        """What the run had changed by then and hasn't put back; the run itself puts it here."""
+        from hostrouting.model.changes import Changes
+
+        return Changes()
 
     @property
     def is_not_permitted(self) -> bool:
