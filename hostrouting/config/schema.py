@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar, cast
 
 import attrs
 
@@ -33,10 +33,10 @@ Problem = tuple[str, str]
 T = TypeVar("T")
 
 
-class Invalid(NamedTuple):
+class Invalid(tuple[Problem, ...]):
     """What a field holds until ``raise_invalid``: the problems of the value that it was given."""
 
-    problems: tuple[Problem, ...]
+    __slots__ = ()
 
 
 def collecting(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
@@ -52,12 +52,14 @@ def _attempt(convert: Callable[[Any], T], value: object) -> T | Invalid:
     except ConfigError as error:
         return Invalid(error.problems)
     except ValueError as error:
-        return Invalid((("", str(error)),))
+        return Invalid([("", str(error))])
 
 
-@attrs.frozen
 class Section:
-    """What all classes of a config have in common."""
+    """What all classes of a config have in common; each of them is an attrs class."""
+
+    __slots__ = ()
+    __attrs_attrs__: ClassVar[Any]
 
     def __attrs_post_init__(self) -> None:
         raise_invalid(self)
@@ -104,7 +106,7 @@ def raise_invalid(instance: Section, *, more: Sequence[Problem] = ()) -> None:
     for field in attrs.fields(type(instance)):
         value = getattr(instance, field.name)
         if isinstance(value, Invalid):
-            problems += below(json_key(field.name), value.problems)
+            problems += below(json_key(field.name), value)
     if problems:
         raise ConfigError(problems)
 
@@ -192,7 +194,7 @@ def read(cls: type[Read], value: object) -> Read:
         if value.get(key) is not None:
             given[field.name] = value[key]
         elif field.default is attrs.NOTHING:
-            given[field.name] = Invalid((("", "is missing"),))
+            given[field.name] = Invalid([("", "is missing")])
     try:
         instance = cls(**given)
     except ConfigError as error:
@@ -241,11 +243,11 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
 Word = TypeVar("Word", bound=StrEnum)
 
 # systemd.unit(5); no path can hide in it.
-_CONSUMER = re.compile(r"[A-Za-z0-9:_.-]+@?[A-Za-z0-9:_.-]*\.service")
-_WORD = re.compile(r"[A-Za-z]*")
-_PATTERN = re.compile(r"[][A-Za-z0-9_.*?-]+")
+_CONSUMER = r"[A-Za-z0-9:_.-]+@?[A-Za-z0-9:_.-]*\.service"
+_WORD = r"[A-Za-z]*"
+_PATTERN = r"[][A-Za-z0-9_.*?-]+"
 # No "." or ".." as a part: where it leads is what it says.
-_TEXTFILE = re.compile(r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom")
+_TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 
 
 def parse_integer(value: int, highest: int) -> int:
@@ -273,8 +275,8 @@ def parse_word(value: str, words: type[Word], kind: str, default: Word) -> Word:
     raise ValueError(f"{shown(value)} is not {kind}; expected {' or '.join(words.__members__)}")
 
 
-def _is(value: object, pattern: re.Pattern[str]) -> bool:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None
+def _is(value: object, pattern: str) -> bool:
+    return isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
 
 def parse_consumer(value: str) -> str:

@@ -52,7 +52,8 @@ class Answer(NamedTuple):
     is_tcp: bool = False
 
 
-@attrs.frozen
+# Nobody compares or prints one, and to make what does that takes as long as to ask the kernel.
+@attrs.frozen(eq=False, repr=False, slots=False)
 class Reading:
     """Everything that a judgement needs to know of the host.
 

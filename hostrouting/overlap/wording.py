@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ipaddress import collapse_addresses
-from shlex import quote
 
 import attrs
 
@@ -70,6 +69,8 @@ def decided_by(rule: Rule) -> str:
 
 def ways_past(rule: Rule, default: Route) -> str:
     """What mends what a policy rule does to a CIDR: commands in which CIDR stands for it."""
+    from shlex import quote
+
     ways = []
     if rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL):
         named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in default.hops]
