@@ -15,7 +15,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.coverage import Tile, networks_of
-from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, Finding, OverlapReport, Unmendable, Verdict
+from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Unmendable, Verdict
 from hostrouting.overlap.judge import Outcome, judge, judged_cidr, sort_answers
 from hostrouting.overlap.reading import Reading, ask, pending_devs, read_host
 from hostrouting.overlap.wording import decided_by, ways_past
@@ -119,15 +119,12 @@ def _judge(
 
     scope.check()
     remedies = Remedies(reading, outcomes, nameservers)
-    mended: list[Finding] = []
-    for finding in findings:
-        scope.check()  # thousands of them take seconds
-        mended.append(attrs.evolve(finding, fix=remedies.fix_of(finding)))
     remedy, tables = remedies.of_all()
+    findings = tuple(remedies.with_fixes(findings, remedy))
     if any(len(answers) > 1 for answers in reading.answers.values()):
         left = _left_of_connections(overlap, reading, tables)
         remedy = remedy._replace(unmendable=(*remedy.unmendable, *left))
-    return attrs.evolve(report, findings=tuple(mended), remedy=remedy)
+    return attrs.evolve(report, findings=findings, remedy=remedy)
 
 
 def _no_default_route(routes: Sequence[Route]) -> str:

@@ -64,7 +64,7 @@ class Finding:
         source: from which connections fail, and otherwise than the rest; None: it fails unconnected.
         ranges: the failing part, as the fewest CIDRs.
         route: the entry that wins at ``probe``, or discards there; None if there is none.
-        fix: ``staticRoutes`` entries that mend all of it that routes can mend.
+        fix: those entries of the whole remedy that mend some of it: all of it that routes can mend.
         message: one line for a person.
     """
 

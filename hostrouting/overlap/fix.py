@@ -38,7 +38,7 @@ from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hostrouting.config.overlap import ExpectedCidr
     from hostrouting.overlap.judge import Outcome, Outcomes
@@ -135,29 +135,23 @@ class Remedies:
             question: self._affordable(self._stake(outcome), sizes[question])
             for question, outcome in self._outcomes.items()
         }
-        # Of each CIDR what routes mend, by how it fails: each tile with the length that they must be longer than.
-        self._targets: dict[Hashable, dict[Tile, int]] = {}
-        for expected in outcomes:
-            for tile in tiling.of(expected.cidr):
-                outcome, above = self._outcomes[tile.question], self._stakes[tile.question].above
-                if above is not None:
-                    self._targets.setdefault((expected.cidr, outcome.kind, outcome.devs), {})[tile] = above
 
-    def fix_of(self, finding: Finding) -> tuple[StaticRoute, ...]:
-        """The entries that mend one failure, as far as routes can."""
-        if finding.source is not None:
-            return ()
-        targets = self._targets.get((finding.cidr, finding.kind, finding.devs), {})
-        return self._entries(targets, finding.cidr.prefixlen)
+    def with_fixes(self, findings: Iterable[Finding], remedy: Remedy) -> Iterator[Finding]:
+        """The failures, each with those entries of the remedy that mend some of it."""
+        entries = {numbers(entry.destination): entry for entry in remedy.routes}
+        places = PrefixIndex(entries)
+        for finding in findings:
+            ranges = finding.ranges if finding.source is None else ()
+            mending = {place for network in ranges for place in self._mending(places, network)}
+            yield attrs.evolve(finding, fix=tuple(entries[place] for place in sorted(mending)))
 
     def of_all(self) -> tuple[Remedy, Fib]:
         """What mends all failures together, proven on the tables as they would be before it is told; and these."""
         stakes = [(tile, self._stakes[tile.question]) for tile in self._tiles]
         targets = {tile: stake.above for tile, stake in stakes if stake.above is not None}
         entries = self._entries(targets)
-        mended = dict.fromkeys(
-            first for entry in entries for first in self._mended_in(numbers(entry.destination), entry)
-        )
+        places = [numbers(entry.destination) for entry in entries]
+        mended = dict.fromkeys(first for place in places for first in self._mended_in(place, place))
         taken = "a route that isn't used has this very destination and metric: remove it"
         reasons = [(tile, stake.reason) for tile, stake in stakes if stake.reason]
         reasons += [(tile, taken) for tile in targets if tile.first not in mended]
@@ -171,7 +165,7 @@ class Remedies:
         ]
         tables = self._tables_with(entries, map(IPv4Address, mended))
         if isinstance(tables, Fib):
-            return Remedy(entries, tuple(unmendable), tuple(self._consequences(entries))), tables
+            return Remedy(entries, tuple(unmendable), tuple(self._consequences(PrefixIndex(places)))), tables
         return Remedy((), (*unmendable, Unmendable(networks_of(targets), (), tables))), self._fib
 
     # --- one answer --------------------------------------------------------------------------------------------
@@ -282,10 +276,10 @@ class Remedies:
 
     # --- the entries -------------------------------------------------------------------------------------------
 
-    def _entries(self, targets: Mapping[Tile, int], shortest: int = 0) -> tuple[StaticRoute, ...]:
-        """The entries that mend some tiles, none of them of a shorter prefix."""
+    def _entries(self, targets: Mapping[Tile, int]) -> tuple[StaticRoute, ...]:
+        """The entries that mend some tiles."""
         pieces = []
-        for tile in self._near(targets, shortest):
+        for tile in self._near(targets):
             if tile in targets:
                 pieces.append(Piece(tile.first, tile.last, is_target=True, above=targets[tile]))
             else:
@@ -293,12 +287,11 @@ class Remedies:
                 pieces.append(Piece(tile.first, tile.last, is_target=False, most=most))
         return tuple(map(self._entry, fewest_prefixes(pieces, self._taken)))
 
-    def _near(self, targets: Mapping[Tile, int], shortest: int) -> Iterator[Tile]:
+    def _near(self, targets: Mapping[Tile, int]) -> Iterator[Tile]:
         """The tiles that what mends some of them may cover, and they themselves."""
         widest = {
-            (end >> (32 - length) << (32 - length), length)
+            (end >> (31 - above) << (31 - above), above + 1)
             for tile, above in targets.items()
-            for length in [max(above + 1, shortest)]
             for end in (tile.first, tile.last)
         }
         last = -1
@@ -333,17 +326,22 @@ class Remedies:
                 return f"{address} would still not leave by {','.join(reading.default.devs)}"
         return fib
 
-    def _mended_in(self, prefix: Prefix, entry: StaticRoute) -> list[int]:
+    def _mended_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
         """The first address of each piece of a tile that an entry mends, of those in a prefix in or around it."""
-        first, _ = inner = max(prefix, numbers(entry.destination), key=itemgetter(1))
+        first, _ = inner = max(prefix, entry, key=itemgetter(1))
         mended = []
         for tile in self._reading.tiling.meeting(inner):
             above = self._stakes[tile.question].above
-            if above is not None and above < entry.destination.prefixlen:
+            if above is not None and above < entry[1]:
                 mended.append(max(first, tile.first))
         return mended
 
-    def _consequences(self, entries: Sequence[StaticRoute]) -> Iterable[str]:
+    def _mending(self, entries: PrefixIndex, network: IPv4Network) -> list[Prefix]:
+        """Those entries that mend something in a network."""
+        prefix = numbers(network)
+        return sorted(entry for entry in entries.meeting(prefix) if self._mended_in(prefix, entry))
+
+    def _consequences(self, entries: PrefixIndex) -> Iterator[str]:
         """What changes sides besides the expected traffic."""
         reading = self._reading
         by = ",".join(reading.default.devs)
@@ -351,14 +349,8 @@ class Remedies:
         for address in reading.addresses:
             if address.dev not in reading.default.devs and address.network.prefixlen < 32:
                 neighbours.setdefault(address.network, []).append(address.dev)
-        places = PrefixIndex([*map(numbers, neighbours), *((int(server), 32) for server in self._nameservers)])
-        taken: dict[Prefix, list[str]] = {}
-        for entry in entries:
-            for place in places.meeting(numbers(entry.destination)):
-                if self._mended_in(place, entry):
-                    taken.setdefault(place, []).append(str(entry.destination))
         for subnet, devs in neighbours.items():
-            if parts := taken.get(numbers(subnet)):
+            if parts := [str(IPv4Network(entry)) for entry in self._mending(entries, subnet)]:
                 yield (
                     f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} by {by} "
                     f"({shortened(parts, ' ', 8)}); if an interface must still answer them itself, give it a table: "
@@ -366,7 +358,7 @@ class Remedies:
                 )
         for server in self._nameservers:
             now = self._fib.lookup(server).route
-            if now is not None and (int(server), 32) in taken:
+            if now is not None and self._mending(entries, IPv4Network(server)):
                 yield f"the node then reaches the DNS server {server} of resolv.conf by {by}, not {','.join(now.devs)}"
 
 
