@@ -167,7 +167,7 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
         return 1
     for finding in overlap.findings:  # only in WARN mode: in STRICT they are an error
         print(f"warning: {finding.message}")
-    print(f"{len(routes.added)} routes added; verdict: {overlap.verdict}; started {node}")
+    print(f"{len(routes.plan.add)} routes added; verdict: {overlap.verdict}; started {node}")
     return 0
 
 

@@ -76,34 +76,9 @@ class RoutesReport:
     plan: RoutePlan = attrs.field(factory=RoutePlan)
     changes: Changes = attrs.field(factory=Changes)
 
-    @property
-    def added(self) -> tuple[Route, ...]:
-        """The routes that weren't there."""
-        return self.plan.add
-
-    @property
-    def replaced(self) -> tuple[Route, ...]:
-        """The routes of ours that were there and differed, as they are now."""
-        return tuple(item.new for item in self.plan.replace)
-
-    @property
-    def removed(self) -> tuple[Route, ...]:
-        """The routes of ours that nobody wants any more."""
-        return self.plan.remove
-
-    @property
-    def unchanged(self) -> tuple[Route, ...]:
-        """The routes of ours that were as wanted."""
-        return self.plan.unchanged
-
-    @property
-    def foreign(self) -> tuple[Route, ...]:
-        """The routes of others that already do what is wanted; left alone."""
-        return self.plan.foreign
-
     def to_json(self) -> dict[str, Any]:
         """The report as JSON; each route as ``ip route show`` prints it."""
-        same = {name: [*map(str, getattr(self, name))] for name in ("unchanged", "foreign")}
+        same = {name: [*map(str, getattr(self.plan, name))] for name in ("unchanged", "foreign")}
         return {"schema": 1} | self.changes.to_json() | same
 
 

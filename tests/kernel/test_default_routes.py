@@ -47,7 +47,7 @@ def install(kernel: NamespaceKernel, tmp_path: Path, wanted: Config | None = Non
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
     phases.run(ConfigureStaticRoutes(wanted or config(), host=host))
     (route,) = [route for route in kernel.routes(Table.MAIN) if route.protocol == 217]
-    assert phases.run(ConfigureStaticRoutes(wanted or config(), host=host)).unchanged == (route,)
+    assert phases.run(ConfigureStaticRoutes(wanted or config(), host=host)).plan.unchanged == (route,)
     return route
 
 

@@ -74,8 +74,8 @@ def test_a_host_works_with_it(kernel: NamespaceKernel, tmp_path: Path, backend: 
     build_node(kernel)
     host = Host(routes=backend(), units=FakeSystemd(), layout=Layout(tmp_path))
     task = ConfigureStaticRoutes(CONFIG, host=host)
-    assert phases.run(task).added == (WANTED,)
-    assert phases.run(task).unchanged == (WANTED,)
+    assert phases.run(task).plan.add == (WANTED,)
+    assert phases.run(task).plan.unchanged == (WANTED,)
     assert WANTED in kernel.routes()
 
 

@@ -102,7 +102,7 @@ def test_pasted_commands_mend_as_our_own_routes_would(kernel: NamespaceKernel, t
     assert (done.returncode, done.stderr) == (0, "")
     assert there(kernel) == static(wanted)
     assert phases.run(CheckRouteOverlap(CONFIG, host=host)).verdict is Verdict.OK
-    assert set(phases.run(ConfigureStaticRoutes(CONFIG, host=host)).foreign) == static(wanted)
+    assert set(phases.run(ConfigureStaticRoutes(CONFIG, host=host)).plan.foreign) == static(wanted)
 
 
 def test_pasted_twice_they_say_so_and_change_nothing(kernel: NamespaceKernel) -> None:

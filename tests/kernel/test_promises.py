@@ -120,7 +120,7 @@ def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
 def test_a_route_is_added_with_the_inherited_next_hop_and_wins(node: Kernel, layout: Layout) -> None:
     report = configure(node, layout)
     route = route_of(node)
-    assert report.added == (route,)
+    assert report.plan.add == (route,)
     assert route.hops == (NextHop("eth0", GATEWAY),)
     assert route.protocol == 217
     (answer,) = node.lookup([DESTINATION.network_address])
@@ -148,7 +148,9 @@ def test_a_changed_config_adds_replaces_and_removes_without_a_gap(node: Kernel, 
         ),
     )
     assert [name for name, _ in recording.written] == ["add", "replace", "delete"]
-    assert [str(r.destination) for r in (*report.added, *report.replaced, *report.removed)] == [
+    assert [
+        str(r.destination) for r in (*report.plan.add, *(item.new for item in report.plan.replace), *report.plan.remove)
+    ] == [
         "172.16.3.0/24",
         "172.16.1.0/24",
         "172.16.2.0/24",
@@ -159,7 +161,7 @@ def test_a_changed_config_adds_replaces_and_removes_without_a_gap(node: Kernel, 
 def test_routes_emptied_in_the_config_are_removed(node: Kernel, layout: Layout) -> None:
     before = table(node)
     configure(node, layout)
-    assert len(configure(node, layout, NOTHING).removed) == 1
+    assert len(configure(node, layout, NOTHING).plan.remove) == 1
     assert table(node) == before
     assert snapshot(layout.root) == {}
 
@@ -182,7 +184,7 @@ def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
     assert node.add([same, other]) == ()
     before = table(node)
     report = configure(node, layout)
-    assert report.foreign == (same,)
+    assert report.plan.foreign == (same,)
     assert report.plan.is_empty
     with pytest.raises(RouteError, match=r"can't install 172\.16\.2\.0/24 .*172\.16\.2\.0/24 via 10\.2\.0\.1 dev eth1"):
         configure(node, layout, config({"destination": "172.16.2.0/24"}))
@@ -205,7 +207,7 @@ def test_10_9_our_routes_carry_protocol_217_and_removal_needs_no_config(node: Ke
     before = table(node)
     configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24", "metric": 9}))
     assert {route.protocol for route in node.routes(Table.MAIN) if str(route) not in before} == {217}
-    removed = phases.run(RemoveHostRouting(host=host_of(node, layout))).removed
+    removed = phases.run(RemoveHostRouting(host=host_of(node, layout))).plan.remove
     assert [str(route.destination) for route in removed] == ["172.16.1.0/24", "172.16.2.0/24"]
     assert table(node) == before
     assert snapshot(layout.root) == {}
@@ -362,8 +364,8 @@ def test_an_interrupt_during_the_way_back_doesnt_end_it(node: Kernel, layout: La
 
 def test_a_higher_metric_of_the_same_destination_stands_by(node: Kernel, layout: Layout) -> None:
     both = config({"destination": str(DESTINATION)}, {"destination": str(DESTINATION), "metric": 100})
-    assert len(configure(node, layout, both).added) == 2
-    assert len(configure(node, layout, both).unchanged) == 2
+    assert len(configure(node, layout, both).plan.add) == 2
+    assert len(configure(node, layout, both).plan.unchanged) == 2
 
 
 # --- 5.6: seen to win --------------------------------------------------------------------------------------------
@@ -431,7 +433,7 @@ def test_a_route_that_our_own_longer_prefixes_cover_wholly_is_fine(node: Kernel,
 def test_two_runs_at_once_come_one_after_the_other_with_the_same_end(node: Kernel, layout: Layout) -> None:
     host = host_of(node, layout)
     reports = phases.run(phases.Parallel(*(ConfigureStaticRoutes(many(300), host=host) for _ in range(2))))
-    assert sorted(len(report.added) for report in reports) == [0, 300]
+    assert sorted(len(report.plan.add) for report in reports) == [0, 300]
     assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
 
 
@@ -508,7 +510,7 @@ def test_configure_installs_then_checks_and_leaves_one_marker(
     node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
 ) -> None:
     routes, overlap = phases.run(Configure(config(cidrs=["172.16.1.0/24", "10.96.0.0/12"]), host=host_of(node, layout)))
-    assert len(routes.added) == 1
+    assert len(routes.plan.add) == 1
     assert (overlap.verdict, overlap.default_devs) == ("ok", ("eth0",))
     assert markers() == {"route-overlap.ok": ""}
     assert layout.report.exists()
@@ -658,7 +660,7 @@ def test_10_5_it_is_waited_for_once_for_the_whole_run_and_only_until_it_comes(ke
     observer = OnProgress(lambda: kernel.add([default_route()]))
     wanted = config(*({"destination": f"172.16.{n}.0/24"} for n in range(1, 50)), wait=60)
     report = phases.run(ConfigureStaticRoutes(wanted, host=host_of(kernel, layout)), observer=observer)
-    assert len(report.added) == 49
+    assert len(report.plan.add) == 49
     assert observer.messages[0].startswith("waiting up to 60 s for the default route")
 
 
@@ -683,5 +685,5 @@ def test_the_outer_deadline_is_the_callers_and_passes_through(kernel: Kernel, la
 def test_a_route_whose_metric_changes_is_added_before_the_old_one_goes(node: Kernel, layout: Layout) -> None:
     configure(node, layout)
     report = configure(node, layout, config({"destination": str(DESTINATION), "metric": 7}))
-    assert (len(report.added), len(report.removed)) == (1, 1)
-    assert attrs.evolve(route_of(node), metric=0) == report.removed[0]
+    assert (len(report.plan.add), len(report.plan.remove)) == (1, 1)
+    assert attrs.evolve(route_of(node), metric=0) == report.plan.remove[0]

@@ -88,7 +88,7 @@ def test_the_kernel_has_the_routes_a_timer_takes_them_back_and_no_file_is_writte
 ) -> None:
     before, files = ours(kernel), etc(host)
     routes, overlap, until = phases.run(TryRoutes(NEW, 60, host=host))
-    assert [str(route.destination) for route in routes.added] == ["172.16.1.0/24"]
+    assert [str(route.destination) for route in routes.plan.add] == ["172.16.1.0/24"]
     assert overlap.verdict is Verdict.OK
     assert destinations(kernel) == ["172.16.1.0/24"]
     assert etc(host) == files
