@@ -6,7 +6,6 @@ the kernel, which allows ``$(reboot)``.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import attrs
@@ -40,13 +39,6 @@ _NETWORKD = """\
 
 # netplan 0.106 writes larger ones as negative numbers, which networkd ignores; 1.1 still loses the largest.
 _NETPLAN_METRIC_MAX = 2**31 - 1
-
-# Anything else might be another type than a string in YAML 1.1 or 1.2: 1e3, 0x1, .inf, -1, on, null.
-_YAML_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[0-9]")
-
-
-class _Unsayable(Exception):
-    """A format has no words for a route; the message says why, and what has."""
 
 
 def as_ip(routes: Sequence[Route]) -> str:
@@ -85,8 +77,8 @@ def as_netplan(routes: Sequence[Route]) -> str:
         return ""
     parts = [_NETPLAN, "network:\n  version: 2\n  ethernets:\n"]
     for dev, texts in _by_device(items).items():
-        name = dev if _YAML_PLAIN.fullmatch(dev) else f'"{dev}"'
-        parts += [f"    {name}:\n      routes:\n", *texts]
+        # Without quotes a name may be something else than a string: 1e3, on, null.
+        parts += [f'    "{dev}":\n      routes:\n', *texts]
     return "".join(parts)
 
 
@@ -108,14 +100,14 @@ def as_networkd(routes: Sequence[Route]) -> str:
 
 
 def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) -> list[tuple[str, str]]:
-    """The text of each route, with the interface of its first hop."""
+    """The text of each route, with the interface of its first hop; a ValueError says why there is none."""
     written: list[tuple[str, str]] = []
     refusals: list[str] = []
     for route in routes:
         try:
-            devs = [_device(hop) for hop in route.hops]
+            devs = [parse_device(hop.dev or "") for hop in route.hops]
             written.append((devs[0], write(route)))
-        except _Unsayable as reason:
+        except ValueError as reason:
             refusals.append(f"can't write {route} {purpose}: {reason}")
     if refusals:
         raise RouteError("\n".join(refusals))
@@ -129,25 +121,18 @@ def _by_device(written: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     return texts
 
 
-def _device(hop: NextHop) -> str:
-    try:
-        return parse_device(hop.dev or "")
-    except ValueError as reason:
-        raise _Unsayable(f'{reason}; rename the interface, or let "hostrouting apply" install the route') from None
-
-
 def _ip_line(route: Route) -> str:
     return f"ip -4 route add {attrs.evolve(route, protocol=Protocol.STATIC)}\n"
 
 
 def _netplan_item(route: Route) -> str:
     if len(route.hops) > 1:
-        raise _Unsayable(f"it has no multipath routes; name one dev of {', '.join(route.devs)}, or use networkd or ip")
+        raise ValueError(f"it has no multipath routes; name one dev of {', '.join(route.devs)}, or use networkd or ip")
     (hop,) = route.hops
     if hop.gateway is not None and hop.gateway.version != 4:
-        raise _Unsayable("it takes no IPv6 gateway for an IPv4 destination (RFC 8950); use networkd or ip")
+        raise ValueError("it takes no IPv6 gateway for an IPv4 destination (RFC 8950); use networkd or ip")
     if route.metric > _NETPLAN_METRIC_MAX:
-        raise _Unsayable(f"it loses metrics above {_NETPLAN_METRIC_MAX}; choose a smaller one, or use networkd or ip")
+        raise ValueError(f"it loses metrics above {_NETPLAN_METRIC_MAX}; choose a smaller one, or use networkd or ip")
     rows = [f"to: {route.destination}", "scope: link" if hop.gateway is None else f"via: {hop.gateway}"]
     rows += ["on-link: true"] if hop.onlink else []
     rows += _rest(route, "from: ", "mtu: ", "metric: ")
@@ -177,5 +162,5 @@ def _networkd_hop(hop: NextHop) -> list[str]:
 def _networkd_hop_of_many(hop: NextHop) -> str:
     if hop.gateway is None or hop.onlink:
         what = "without a gateway" if hop.gateway is None else "with an onlink gateway"
-        raise _Unsayable(f"it has no multipath hops {what}; name one interface as dev, or use ip")
+        raise ValueError(f"it has no multipath hops {what}; name one interface as dev, or use ip")
     return f"MultiPathRoute={hop.gateway}@{hop.dev} {hop.weight}"

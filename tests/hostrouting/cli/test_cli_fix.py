@@ -186,7 +186,7 @@ FORMATS = {
         "network:",
         "  version: 2",
         "  ethernets:",
-        "    eth0:",
+        '    "eth0":',
         "      routes:",
         "        - to: 172.16.0.0/17",
         "          via: 10.1.0.1",

@@ -62,7 +62,7 @@ def test_a_netplan_file_by_interface() -> None:
         network:
           version: 2
           ethernets:
-            eth0:
+            "eth0":
               routes:
                 - to: 172.16.1.0/24
                   via: 10.1.0.1
@@ -73,7 +73,7 @@ def test_a_netplan_file_by_interface() -> None:
                   metric: 77
                 - to: 10.1.0.64/26
                   scope: link
-            eth1:
+            "eth1":
               routes:
                 - to: 172.16.3.0/24
                   via: 169.254.1.1
