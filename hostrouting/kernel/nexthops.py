@@ -16,7 +16,7 @@ import attrs
 from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hostrouting.model.links import Address
 

@@ -245,7 +245,7 @@ def test_of_more_groups_than_anybody_looks_at_strips_and_notes_are_left_out() ->
 
     fine = node(0)
     without_pods = attrs.evolve(
-        fine, routes=[each for each in fine.routes if each.destination.prefixlen < 32], links=fine.links[:10]
+        fine, routes=tuple(each for each in fine.routes if each.destination.prefixlen < 32), links=fine.links[:10]
     )
     groups = judge(map(shadowed, range(52)), CONFIG_).groups
     assert len(groups) == 52
