@@ -17,6 +17,7 @@ from hostrouting.cli import checking, commands, trying
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import columns, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
+from hostrouting.model.parsing import parse_cidr, parse_unicast_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -92,23 +93,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong with the arguments."""
-        raise UsageError(f"{self.format_usage()}{self.prog}: {message}; try {self.prog} --help")
+        raise UsageError(f"{message}; try {self.prog} --help")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
         # Of --help and --version; Python 3.10's own fails where nobody reads on.
         say(message.removesuffix("\n"))
-
-
-class Once(argparse.Action):
-    """Keeps the value of an option that is given once at most."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, word: Any = ""
-    ) -> None:
-        """Keep it."""
-        if getattr(options, self.dest) is not None:
-            parser.error(f"{word} is given twice; give one recording at a time")
-        setattr(options, self.dest, value)
 
 
 class Word(NamedTuple):
@@ -190,15 +179,24 @@ def _add_output(parser: Parser) -> None:
 
 def _add_snapshot(parser: Parser) -> None:
     what = "a host that was recorded, instead of this one; - is standard input"
-    parser.add_argument("--snapshot", action=Once, metavar="FILE", help=what)
+    parser.add_argument("--snapshot", metavar="FILE", help=what)
+
+
+def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
+    """A type whose refusals keep their words; of a ValueError argparse says only that there was one."""
+
+    def parsed(text: str) -> object:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
 def _add_cidr(parser: Parser) -> None:
-    parser.add_argument("--cidr", action="append", default=[], metavar="C", help="a CIDR to expect; may be repeated")
-
-
-def _add_picture(parser: Parser) -> None:
-    parser.add_argument("--output", choices=("text", "svg"), default="text", help="text, or a picture of it")
+    what = "a CIDR to expect; may be repeated"
+    parser.add_argument("--cidr", type=_parsed(parse_cidr), action="append", default=[], metavar="C", help=what)
 
 
 def _add_root(parser: argparse._ActionsContainer) -> None:
@@ -240,7 +238,7 @@ def _add_recordings(parser: Parser) -> None:
 
 
 def _add_address(parser: Parser) -> None:
-    parser.add_argument("address", metavar="ADDRESS", help="an IPv4 address")
+    parser.add_argument("address", type=_parsed(parse_unicast_address), metavar="ADDRESS", help="an IPv4 address")
 
 
 def _add_fixed(parser: Parser) -> None:
@@ -319,7 +317,7 @@ def _completion(options: argparse.Namespace, host: Host) -> int:
 
 
 _WORDS = {
-    "demo": Word(commands.demo, (_add_picture,)),
+    "demo": Word(commands.demo),
     "apply": Word(commands.apply, (_add_config, _add_where, _add_output)),
     "confirm": Word(trying.confirm, (_add_output,)),
     "plan": Word(commands.plan, (_add_config, _add_snapshot, _add_output)),

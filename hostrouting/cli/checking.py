@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import phases
@@ -13,10 +12,9 @@ from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, page_text, run_task, say_as_asked, say_json
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.model.errors import HostRoutingError, RouteError
-from hostrouting.model.parsing import parse_address, reserved_block
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
@@ -25,11 +23,9 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting.boot.host import Host
-    from hostrouting.config.routing import StaticRoute
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.changes import Changes
-    from hostrouting.model.routes import Route
     from hostrouting.overlap.findings import OverlapReport
 
 
@@ -74,10 +70,11 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
         say(exposition(*check_metrics(result, int(time.time()))).rstrip())
     else:
+        from hostrouting.cli.preview import is_installed
         from hostrouting.cli.report import overlap_text
 
         say(overlap_text(result, width=columns(sys.stdout)))
-        if result.findings and _has_more_to_install(config, on):
+        if result.findings and config.static_routes.routes and not is_installed(config, on.routes):
             say("CONFIG has routes that aren't installed; hostrouting plan shows what they would change")
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
@@ -94,19 +91,6 @@ def _judge(
     return run_task(
         phases.task("check")(lambda scope: check_overlap(config, backend, scope, nameservers=nameservers, host=name))
     )
-
-
-def _has_more_to_install(config: Config, on: Host) -> bool:
-    """Whether routes of the config aren't there yet, or can't be."""
-    from hostrouting.routes.plan import plan_now
-
-    if not config.static_routes.routes:
-        return False
-    try:
-        plan, missing = plan_now(config, on.routes)
-    except RouteError:
-        return True
-    return missing is not None or not plan.is_empty
 
 
 def _explain_verdict(host: Host) -> int:
@@ -146,26 +130,15 @@ def explain(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.cli.explaining import explanation_page
     from hostrouting.overlap.explanation import explain as follow
 
-    address = _unicast(options.address)
     overlap = (load(options, host) if has_config(options, host) else Config()).route_overlap
     on, recorded = asked_host(options, host)
-    found = run_task(phases.task("explain")(lambda scope: follow(address, overlap, on.routes, scope)))
+    found = run_task(phases.task("explain")(lambda scope: follow(options.address, overlap, on.routes, scope)))
     if found is None:
         complain("hostrouting: table main has no default route, so there is no interface to compare with")
         return EXIT_CHECK_UNKNOWN
     document = {"host": os.uname().nodename if recorded is None else recorded.host} | found.to_json()
     say_as_asked(options, document, page_text(explanation_page(found), columns(sys.stdout)))
     return 0 if found.is_as_expected else EXIT_FAILURE
-
-
-def _unicast(text: str) -> IPv4Address:
-    try:
-        address = parse_address(text)
-    except ValueError as error:
-        raise UsageError(f"hostrouting: {error}") from None
-    if words := reserved_block(IPv4Network(address)):
-        raise UsageError(f"hostrouting: {address} lies in {words}: nothing is expected of it")
-    return address
 
 
 def fix(options: argparse.Namespace, host: Host) -> int:
@@ -192,7 +165,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
 
     document, config = read_with_cidrs(options, host)
     if options.in_place and document is None:
-        raise UsageError("hostrouting: --in-place changes a config: name it beside --cidr")
+        raise UsageError("--in-place changes a config: name it beside --cidr")
     on, recorded = asked_host(options, host)
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
     backend = on.routes if document is None else as_installed(config, on.routes)
@@ -204,7 +177,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
         complain(line)
     proposal, changes = None, Changes()
     if result.verdict is not Verdict.UNKNOWN:
-        if _has_more_to_install(config, on):
+        if config.static_routes.routes and backend is not on.routes:
             complain("the fix counts on the routes that CONFIG has already; hostrouting apply installs them")
         proposal, changes = _proposal(options, document, result.remedy.routes, on)
     if options.output == "json":
@@ -267,7 +240,7 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.overlap.fleet import judge as judge_all
 
     if (options.output == "parquet") != (options.out is not None):
-        raise UsageError("hostrouting: --output parquet and --out FILE go together")
+        raise UsageError("--output parquet and --out FILE go together")
     library = fleet.LIBRARIES.get(options.output)
     if library is not None and find_spec(library) is None:
         how = f"pip install 'hostrouting[{options.output}]'"

@@ -30,10 +30,10 @@ def demo(options: argparse.Namespace, host: Host) -> int:
     no root where user namespaces are allowed, and never touches the host's tables. Where namespaces are refused it runs
     on a kernel in memory.
     """
-    del host  # the demo makes its own
+    del options, host  # the demo makes its own
     import subprocess
 
-    return subprocess.run([sys.executable, "-m", "hostrouting.cli.demo", options.output], check=False).returncode
+    return subprocess.run([sys.executable, "-m", "hostrouting.cli.demo"], check=False).returncode
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:

@@ -50,24 +50,11 @@ _INDENT = "   "
 CONFIG = Config(route_overlap=RouteOverlap(["172.16.0.0/12", "10.96.0.0/12"], "STRICT"))
 
 
-def main(output: str = "text") -> int:
-    """Tell the story in this process, which is in another network namespace afterwards.
-
-    Args:
-        output: ``text`` or ``svg``.
-
-    Returns:
-        The exit code.
-    """
+def main() -> int:
+    """Tell the story in this process, which is in another network namespace afterwards; returns the exit code."""
     try:
-        if output == "svg":
-            from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
-
-            lines = "\n".join(story(PICTURE_COLUMNS)).split("\n")
-            say(picture([*lines], "hostrouting demo"))
-        else:
-            for part in story(columns(sys.stdout)):
-                say(part)
+        for part in story(columns(sys.stdout)):
+            say(part)
     except HostRoutingError as error:
         complain(f"hostrouting demo: {error}")
         return 1
@@ -192,4 +179,4 @@ def _hears(api_server: socket.socket) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

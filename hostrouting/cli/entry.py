@@ -61,7 +61,11 @@ def _run(words: Sequence[str], host: Host | None) -> int:
     except (UsageError, HostRoutingError, phases.Cancelled) as error:
         # A monitoring daemon expects an answer of its own kind, whatever is wrong.
         if _is_asked_for("nagios", words):
-            return _fail_for_nagios(error)
+            from hostrouting.cli.report import nagios_unknown
+
+            code, line = nagios_unknown(" ".join(_said(error)))
+            say(line)
+            return code
         code = _fail(error, failed)
         if _is_asked_for("json", words):
             say_json(_document_of(error))
@@ -83,7 +87,7 @@ def _document_of(error: BaseException) -> dict[str, Any]:
     document: dict[str, Any] = getattr(error, "changes", Changes()).to_json()
     if (report := getattr(error, "report", None)) is not None:
         document["overlap"] = report.to_json()
-    document["error"] = str(error).splitlines()[-1] if isinstance(error, UsageError) else "\n".join(_said(error))
+    document["error"] = "\n".join(_said(error))
     if isinstance(error, ConfigError):
         document["problems"] = [{"path": path, "message": message} for path, message in error.problems]
     return document
@@ -118,15 +122,6 @@ def _logged_to_stderr() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _fail_for_nagios(error: BaseException) -> int:
-    from hostrouting.cli.report import nagios_unknown
-
-    said = f"stopped: {error.reason}" if isinstance(error, phases.Cancelled) else str(error)
-    code, line = nagios_unknown(said.splitlines()[-1] if isinstance(error, UsageError) else said)
-    say(line)
-    return code
-
-
 def _said(error: BaseException) -> list[str]:
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
     what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
@@ -134,11 +129,10 @@ def _said(error: BaseException) -> list[str]:
 
 
 def _fail(error: BaseException, failed: int) -> int:
-    if isinstance(error, UsageError):
-        complain(str(error))
-        return _EXIT_USAGE
     for line in _said(error):
         complain(f"{bad('hostrouting:')} {clean(line)}")
+    if isinstance(error, UsageError):
+        return _EXIT_USAGE
     if isinstance(error, ConfigError):
         return _EXIT_CONFIG
     return _EXIT_NOT_PERMITTED if isinstance(error, HostRoutingError) and error.is_not_permitted else failed

@@ -9,15 +9,12 @@ import attrs
 from hostrouting.cli.output import bad, complain
 from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import SECTION, Config, read_config
-from hostrouting.config.schema import each
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
-    from ipaddress import IPv4Network
+    from collections.abc import Callable
 
     from hostrouting.boot.host import Host
     from hostrouting.kernel.snapshot import Snapshot
@@ -34,8 +31,6 @@ def asked_host(options: argparse.Namespace, host: Host) -> tuple[Host, Snapshot 
     path = options.snapshot
     if path is None:
         return host, None
-    if path == "":
-        raise UsageError("hostrouting: --snapshot is empty; is a shell variable unset?")
     from hostrouting.boot.host import Host
     from hostrouting.kernel.recording import STDIN, SnapshotBackend, load_snapshot
 
@@ -60,7 +55,7 @@ def read_section(
     """The document of CONFIG, and what a part of it means; None as the section: it needn't be there."""
     path = host.layout.config if options.config is None else options.config
     if path == "":
-        raise UsageError("hostrouting: CONFIG is empty; is a shell variable unset?")
+        raise UsageError("CONFIG is empty; is a shell variable unset?")
     try:
         document = read_config(path)
         config = parse(document)
@@ -70,19 +65,9 @@ def read_section(
     except ConfigError as error:
         if not any(where == str(path) for where, _ in error.problems):
             complain(f"{bad('hostrouting:')} {clean(str(path))} breaks the rules:")
-        elif "cidr" in options and _is_cidr(path):
-            raise UsageError(f"hostrouting: {path} is a CIDR, and CONFIG a file; did you mean --cidr {path}?") from None
-        elif options.config is None and "cidr" in options:
+        elif "cidr" in options:
             complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
         raise
-
-
-def _is_cidr(path: object) -> bool:
-    try:
-        parse_cidr(str(path))
-    except ValueError:
-        return False
-    return True
 
 
 def has_config(options: argparse.Namespace, host: Host) -> bool:
@@ -99,14 +84,7 @@ def load(options: argparse.Namespace, host: Host) -> Config:
 
 def read_with_cidrs(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any] | None, Config]:
     """The same with the CIDRs of --cidr; where only these are given, no file is read, and there is no document."""
-    given = _cidrs(options.cidr)
+    given = options.cidr
     document, config = (None, Config()) if given and options.config is None else read(options, host)
     expected = (*config.route_overlap.expected_cidrs, *map(ExpectedCidr, given))
     return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
-
-
-def _cidrs(texts: Sequence[str]) -> tuple[IPv4Network, ...]:
-    try:
-        return each(texts, parse_cidr)
-    except ConfigError as error:
-        raise UsageError("\n".join(f"hostrouting: --cidr {said}" for _, said in error.problems)) from None

@@ -79,14 +79,14 @@ def parse_address(value: object) -> IPv4Address:
 
 
 def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
-    """Read an address that a next hop can have: not in 0/8, 127/8, 224/4 or 240/4.
+    """Read an address that a host can have: not in 0/8, 127/8, 224/4 or 240/4.
 
     Raises:
         ValueError: it is anything else, with the reason in words.
     """
     address = parse_address(value)
     if words := reserved_block(IPv4Network(address)):
-        raise ValueError(f"'{address}' can't be a gateway: it lies in {words}")
+        raise ValueError(f"'{address}' lies in {words}")
     return address
 
 

@@ -300,7 +300,6 @@ def test_a_bad_or_missing_config_is_78(run: Run, tmp_path: Path, content: str | 
         ["--cidr"],
         ["a", "b"],
         [""],
-        ["--cidr", EXPECTED, "--snapshot", ""],
     ],
 )
 def test_wrong_usage_is_64(run: Run, words: list[str]) -> None:
@@ -389,11 +388,11 @@ def test_what_somebody_changes_meanwhile_is_not_lost(
     path = written(expecting(EXPECTED))
     theirs = json.dumps(expecting(EXPECTED, "10.96.0.0/12"))
 
-    def write_meanwhile(*_: object) -> bool:
+    def write_meanwhile(_: Layout) -> tuple[()]:
         path.write_text(theirs)
-        return False
+        return ()
 
-    monkeypatch.setattr("hostrouting.cli.checking._has_more_to_install", write_meanwhile)
+    monkeypatch.setattr("hostrouting.boot.resolvers.nameservers", write_meanwhile)
     code, out, err = run("fix", "--in-place", path)
     assert (code, out) == (2, "")
     assert "was changed meanwhile" in err
