@@ -179,7 +179,7 @@ def _add_output(parser: Parser) -> None:
 
 def _add_snapshot(parser: Parser) -> None:
     what = "a host that was recorded, instead of this one; - is standard input"
-    parser.add_argument("--snapshot", metavar="FILE", help=what)
+    parser.add_argument("--snapshot", action="append", metavar="FILE", help=what)
 
 
 def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:

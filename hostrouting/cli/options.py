@@ -28,9 +28,11 @@ class UsageError(Exception):
 
 def asked_host(options: argparse.Namespace, host: Host) -> tuple[Host, Snapshot | None]:
     """Whom a command asks: the recorded host of --snapshot, of which nothing is known but its routes, or the given."""
-    path = options.snapshot
-    if path is None:
+    if options.snapshot is None:
         return host, None
+    path, *others = options.snapshot
+    if others:
+        raise UsageError("--snapshot is given twice; give one recording at a time")
     from hostrouting.boot.host import Host
     from hostrouting.kernel.recording import STDIN, SnapshotBackend, load_snapshot
 

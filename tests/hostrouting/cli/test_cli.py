@@ -521,6 +521,13 @@ def test_a_report_names_the_host_that_was_judged(elsewhere: Any, run: Any, recor
     assert json.loads(elsewhere(*words, "--snapshot", recorded)[1])["host"] == "gpu-17"
 
 
+@pytest.mark.parametrize("command", [("check",), ("explain", "10.96.0.1"), ("fix",), ("plan",)])
+def test_of_two_snapshots_none_wins(elsewhere: Any, config: Path, recorded: Path, command: list[str]) -> None:
+    code, out, err = elsewhere(*command, config, "--snapshot", recorded, f"--snapshot={recorded}")
+    assert (code, out) == (64, "")
+    assert "--snapshot is given twice" in err
+
+
 def test_the_config_of_the_layout_is_read_for_a_recorded_host_too(elsewhere: Any, recorded: Path) -> None:
     code, _, err = elsewhere("check", "--snapshot", recorded)
     assert code == 78
