@@ -21,7 +21,7 @@ class FakeSystemd:
         layout: where unit files and drop-ins are; None: there are none to read back.
         running: the units that are loaded, for example ``systemd-nspawn@kube1.service``.
 
-    ``properties`` holds what no file says of units, and, by an empty name, of systemd itself.
+    ``properties`` holds what no file says of units.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
@@ -34,7 +34,7 @@ class FakeSystemd:
         self.starts: list[str] = []
         self.timers: dict[str, tuple[int, tuple[str, ...]]] = {}
         self.reloads = 0
-        self.properties: dict[str, dict[str, str]] = {"": {"Version": "257"}}
+        self.properties: dict[str, dict[str, str]] = {}
         self._load()
 
     def reload(self) -> None:

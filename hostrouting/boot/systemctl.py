@@ -102,8 +102,7 @@ class Systemctl:
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Properties of a unit, in its lines' order joined by newlines where there are several."""
         properties = dict.fromkeys(names, "")
-        which = ["--", unit] if unit else []
-        for line in self._run("show", "--property", ",".join(names), *which).splitlines():
+        for line in self._run("show", "--property", ",".join(names), "--", unit).splitlines():
             name, equals, value = line.partition("=")
             if equals and name in properties:
                 properties[name] = f"{properties[name]}\n{value}".strip("\n")

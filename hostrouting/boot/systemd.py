@@ -65,7 +65,7 @@ class UnitManager(Protocol):
         """Properties of a unit as ``systemctl show`` prints them; empty where one isn't set.
 
         Args:
-            unit: its name; empty: of the manager itself, for example ``Version``.
+            unit: its name.
             names: of the properties.
         """
 

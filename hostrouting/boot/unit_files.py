@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
@@ -62,14 +61,9 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
     """
     *own, kind = unit_names(unit)
     folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in own]
-    return in_order(layout, [*folders, *(f"{folder}/{kind}.d" for folder in UNIT_PATH)])
-
-
-def in_order(layout: Layout, folders: Iterable[str]) -> dict[str, Path]:
-    """The drop-ins in some folders, by their names; of several of a name the first folder's counts."""
     found: dict[str, Path] = {}
-    for folder in map(layout.of, folders):
-        for path in sorted(folder.glob("*.conf")):
+    for folder in (*folders, *(f"{folder}/{kind}.d" for folder in UNIT_PATH)):
+        for path in sorted(layout.of(folder).glob("*.conf")):
             found.setdefault(path.name, path)
     return {name: found[name] for name in sorted(found)}
 

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from hostrouting.boot.examination import ExaminedHost, Fault, Severity
-from hostrouting.boot.files import read_text
 from hostrouting.boot.manifest import WATCH
-from hostrouting.boot.unit_files import in_order, settings
 from hostrouting.model.errors import RouteError
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_now
 from hostrouting.routes.verify import verify_routes
-from hostrouting.watch.managers import NETWORK_MANAGER, NETWORKD, noted
+from hostrouting.watch.loop import NETWORK_MANAGER, NETWORKD, is_managed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from hostrouting.model.routes import Route
 
-
-# The oldest systemd whose ManageForeignRoutes=no and KeepConfiguration=yes were seen to keep routes; 252's don't.
-_KEEPS_SINCE = 257
-
-# In the order in which one overrides the next.
-_CONFIG_FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 
 _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
@@ -54,43 +44,19 @@ def routes(examined: ExaminedHost) -> Iterator[Fault]:
 
 def networkd(examined: ExaminedHost) -> Iterator[Fault]:
     """systemd-networkd leaves our routes alone."""
-    managed = _managed(examined, NETWORKD)
-    version = int(re.sub(r"\D.*", "", examined.units.show("", "Version")["Version"]) or 0) if managed else 0
-    for dev, state in managed.items():
-        if version >= _KEEPS_SINCE and _is_kept(examined, state):
-            continue
-        restart = "at its own restart, " if version >= _KEEPS_SINCE else ""
-        message = (
-            f"systemd-networkd {version} removes our routes by it {restart}when its .network file has changed and is "
-            "reloaded, at networkctl reconfigure, and when the link goes down or loses its carrier"
-        )
-        yield Fault("networkd-flushes", dev, message, _networkd_remedy(examined, version, dev), Severity.RISK)
+    # As measured; a systemd older than 257 does so whatever its settings are.
+    message = (
+        "systemd-networkd removes our routes by it when the link goes down or loses its carrier; before systemd 257, "
+        "or without ManageForeignRoutes=no in networkd.conf, also at networkctl reconfigure, when its .network file "
+        "has changed and is reloaded, and (257) at its own restart"
+    )
+    for dev, routes in _managed(examined, NETWORKD).items():
+        yield Fault("networkd-flushes", dev, message, _networkd_remedy(dev, routes), Severity.RISK)
 
 
-def _is_kept(examined: ExaminedHost, state: dict[str, str]) -> bool:
-    """Whether networkd is told to leave foreign routes alone."""
-    file = PurePosixPath(state.get("NETWORK_FILE", "")).name
-    says_no = _settings_of(examined, "networkd.conf").get("ManageForeignRoutes", "").lower()
-    says_yes = _settings_of(examined, f"network/{file}").get("KeepConfiguration", "").lower() if file else ""
-    return says_no in ("no", "false", "off", "n", "f", "0") or says_yes in ("yes", "true", "on", "y", "t", "1")
-
-
-def _settings_of(examined: ExaminedHost, name: str) -> dict[str, str]:
-    """What a config file and its drop-ins set; of several of a name the first folder's counts."""
-    files = [examined.layout.of(f"{folder}/{name}") for folder in _CONFIG_FOLDERS]
-    first = [path for path in files if path.exists()][:1]
-    later = in_order(examined.layout, [f"{folder}/{name}.d" for folder in _CONFIG_FOLDERS]).values()
-    return dict(settings("\n".join(read_text(path) or "" for path in (*first, *later))))
-
-
-def _networkd_remedy(examined: ExaminedHost, version: int, dev: str) -> str:
-    if version >= _KEEPS_SINCE:
-        return (
-            "/etc/systemd/networkd.conf.d/hostrouting.conf:\n  [Network]\n  ManageForeignRoutes=no\n"
-            f"then: systemctl restart systemd-networkd; a link that goes down still loses them: {_WATCHED}"
-        )
+def _networkd_remedy(dev: str, routes: Sequence[Route]) -> str:
     try:
-        text = as_networkd([route for route in _ours(examined) if dev in route.devs])
+        text = as_networkd(routes)
     except RouteError:  # there are no words for one of them
         return _WATCHED
     rows = [f"  {line}" for line in text.splitlines() if line and not line.startswith("#")]
@@ -104,8 +70,8 @@ def network_manager(examined: ExaminedHost) -> Iterator[Fault]:
         "NetworkManager removes our routes by it when its connection is applied again (nmcli device reapply) or taken "
         "down"
     )
-    for dev in _managed(examined, NETWORK_MANAGER):
-        rows = [f"  nmcli connection modify CONNECTION +ipv4.routes '{_nm_words(each)}'" for each in _ours(examined)]
+    for dev, routes in _managed(examined, NETWORK_MANAGER).items():
+        rows = [f"  nmcli connection modify CONNECTION +ipv4.routes '{_nm_words(each)}'" for each in routes]
         remedy = "\n".join([f"{_WATCHED}; or let NetworkManager install them:", *rows])
         yield Fault("network-manager-flushes", dev, message, remedy, Severity.RISK)
 
@@ -127,17 +93,14 @@ def cloud_init(examined: ExaminedHost) -> Iterator[Fault]:
             yield Fault("cloud-init-hotplug", examined.layout.relative(path), message, remedy, Severity.RISK)
 
 
-def _managed(examined: ExaminedHost, manager: str) -> dict[str, dict[str, str]]:
-    """What a network manager that runs has noted about the interfaces that our routes leave by.
-
-    Nothing where the watcher puts back what it takes.
-    """
+def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
+    """Our routes by each interface of a network manager that runs; none where the watcher puts back what it takes."""
     if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
         return {}
-    devs = {dev for route in _ours(examined) for dev in route.devs}
-    links = [link for link in examined.host.routes.links() if link.name in devs]
-    states = {link.name: noted(examined.layout, manager, link.index) for link in links}
-    return {dev: state for dev, state in states.items() if state}
+    ours = _ours(examined)
+    links = [link for link in examined.host.routes.links() if is_managed(examined.layout, manager, link.index)]
+    routes = {link.name: [route for route in ours if link.name in route.devs] for link in links}
+    return {dev: taken for dev, taken in routes.items() if taken}
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:

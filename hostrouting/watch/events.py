@@ -16,13 +16,13 @@ import attrs
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.wording import PASTE, summary
+from hostrouting.watch.repair import Drift, Repair
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
     from ipaddress import IPv4Network
 
     from hostrouting.model.routes import Route
-    from hostrouting.watch.repair import Repair
 
 
 HOW_TO_STOP = (
@@ -90,6 +90,14 @@ def status(report: OverlapReport, repair: Repair, troubles: Sequence[str]) -> st
 # --- routes --------------------------------------------------------------------------------------------------------
 
 
+_MENDED = {
+    Drift.MISSING: (EventKind.ROUTES_INSTALLED, "installed, as the config asks for it"),
+    Drift.LOST: (EventKind.ROUTES_RESTORED, "put back, as it was lost"),
+    Drift.DEFAULT_CHANGED: (EventKind.ROUTES_FOLLOWED, "changed with the default route"),
+    Drift.UNWANTED: (EventKind.ROUTES_REMOVED, "removed, as no config asks for it"),
+}
+
+
 def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
     """What became of our routes.
 
@@ -97,13 +105,8 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
         repair: as it was done.
         managers: by the interface of a contested route, who manages it and which setting stops that one.
     """
-    for kind, what, routes in (
-        (EventKind.ROUTES_INSTALLED, "installed, as the config asks for it", repair.installed),
-        (EventKind.ROUTES_RESTORED, "put back, as it was lost", repair.restored),
-        (EventKind.ROUTES_FOLLOWED, "changed with the default route", repair.followed),
-        (EventKind.ROUTES_REMOVED, "removed, as no config asks for it", repair.removed),
-    ):
-        if routes:
+    for drift, (kind, what) in _MENDED.items():
+        if routes := repair.mended.get(drift):
             yield _event(kind, f"{what}: {_listed(routes)}", routes)
     # Who takes many at once takes them alike, and is told once.
     for setbacks, taken in repair.contested.items():

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.boot.files import locked, remove_litter, write_if_changed
+from hostrouting.boot.files import locked, read_text, remove_litter, write_if_changed
+from hostrouting.boot.unit_files import settings
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.watch.events import HOW_TO_STOP, Event, EventKind, devs_of, of_failures, of_routes, of_troubles, status
-from hostrouting.watch.managers import who_manages
 from hostrouting.watch.outputs import metrics_text
 from hostrouting.watch.repair import Keeper, Repair
 from phases import Cancelled, CancelScope, TimedOut
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostrouting.boot.host import Host
+    from hostrouting.boot.layout import Layout
     from hostrouting.config.routing import Config
 
 
@@ -98,7 +99,7 @@ class _Watch:
         report: of the last check; if it could judge nothing, with the failures that were known before.
         said: what didn't work at the last look, in words.
         troubles: what didn't work since.
-        counted: for the metrics.
+        counted: looks, and routes that were mended by what was wrong with them, for the metrics.
         burst_seconds: how long a burst of changes keeps us from looking.
     """
 
@@ -121,13 +122,9 @@ class _Watch:
         tell(_PING)
         report = check_overlap(self.config.without_waits(), host.routes, self.scope)
         tell(_PING)
-        self.counted.update(
-            looks=1,
-            installed=len(done.installed),
-            restored=len(done.restored),
-            followed=len(done.followed),
-            removed=len(done.removed),
-        )
+        self.counted["looks"] += 1
+        for drift, routes in done.mended.items():
+            self.counted[drift] += len(routes)
         for write in (self._write_markers, self._write_metrics):
             try:
                 write(report, done)
@@ -211,3 +208,45 @@ class _Watch:
         else:
             return True
         return False
+
+
+# --- who may be taking routes away -----------------------------------------------------------------------------------
+
+# The kernel tells that a route went, not why; but each manager keeps a file about every interface that is its own.
+NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
+
+# networkd's is private, but has been like that since 2014; NetworkManager's is documented in its source only.
+_NOTES = {
+    NETWORKD: ("/run/systemd/netif/links", "ADMIN_STATE"),
+    NETWORK_MANAGER: ("/run/NetworkManager/devices", "managed"),
+}
+_ADVICE = {
+    NETWORKD: "which drops routes that aren't its own when it configures an interface anew: set "
+    "ManageForeignRoutes=no in networkd.conf and KeepConfiguration=yes in the .network file (before systemd 257 "
+    "neither helps), or give it the route: hostrouting fix --format networkd",
+    NETWORK_MANAGER: "which drops routes when it activates a connection anew: give it the route (nmcli connection "
+    "modify … +ipv4.routes), or set unmanaged-devices in NetworkManager.conf",
+}
+
+
+def who_manages(layout: Layout, dev: str, index: int) -> str:
+    """Who manages an interface, and what stops that one from taking routes.
+
+    Raises:
+        FileError: that can't be read.
+    """
+    for manager, advice in _ADVICE.items():
+        if is_managed(layout, manager, index):
+            return f"{dev} is managed by {manager}, {advice}"
+    return f"no network manager claims {dev}: a person, a script or another daemon does it; ip monitor route shows when"
+
+
+def is_managed(layout: Layout, manager: str, index: int) -> bool:
+    """Whether an interface is a manager's own.
+
+    Raises:
+        FileError: that can't be read.
+    """
+    folder, key = _NOTES[manager]
+    found = dict(settings(read_text(layout.of(f"{folder}/{index}")) or ""))
+    return found.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hostrouting.model.text import clean
 from hostrouting.overlap.metrics import Metric, check_metrics, exposition
+from hostrouting.watch.repair import Drift, Repair
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from hostrouting.overlap.findings import OverlapReport
     from hostrouting.watch.events import Event
-    from hostrouting.watch.repair import Repair
 
 
 def write_entry(event: Event, journal: Path | None) -> None:
@@ -84,16 +84,9 @@ def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], t
     Args:
         report: of the check.
         repair: of our routes.
-        counted: since the watcher was started: ``looks``, and routes ``installed``, ``restored``, ``followed`` and
-            ``removed``.
+        counted: since the watcher was started: ``looks``, and the routes that were mended, by their drift.
         time: of the look, in seconds since 1970.
     """
-    drifts = {
-        "missing": counted["installed"],
-        "lost": counted["restored"],
-        "default-changed": counted["followed"],
-        "unwanted": counted["removed"],
-    }
     trouble = int(bool(repair.problems))
     return exposition(
         *check_metrics(report, time),
@@ -105,6 +98,6 @@ def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], t
             "routes_repaired_total",
             "counter",
             "Routes put right since the watcher was started, by what was wrong with them.",
-            {f'{{drift="{drift}"}}': number for drift, number in drifts.items()},
+            {f'{{drift="{drift}"}}': counted[drift] for drift in Drift},
         ),
     )

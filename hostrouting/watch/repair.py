@@ -9,6 +9,7 @@ import attrs
 from hostrouting.boot.files import locked
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.routes import Route, Table
+from hostrouting.model.text import StrEnum
 from hostrouting.routes.install import apply_what_goes
 from hostrouting.routes.plan import RoutePlan, plan_what_goes
 from hostrouting.routes.resolve import resolve
@@ -82,26 +83,30 @@ class Backoff(dict["Hashable", Setbacks]):
 # --- what ----------------------------------------------------------------------------------------------------------
 
 
+class Drift(StrEnum):
+    """What is wrong with a route, as the metrics call it."""
+
+    MISSING = "missing"
+    """No earlier look has seen it: it was missing at the first, or is new in the config."""
+    LOST = "lost"
+    DEFAULT_CHANGED = "default-changed"
+    UNWANTED = "unwanted"
+
+
 @attrs.frozen
 class Repair:
     """How our routes are after a look, and what it took.
 
     Args:
         kept: how many of ours are in the table now.
-        installed: those that no earlier look has seen: missing at the first, or new in the config.
-        restored: those that an earlier look has seen, that were lost, and are back.
-        followed: those that have changed with the default route, as they are now.
-        removed: those that no config asks for any more.
+        mended: those that were put right, as they are now, by what was wrong with them.
         contested: those that somebody has just taken once more, on purpose, by how often.
         waiting: those that are lost, and are put back later since somebody takes them again and again.
         problems: why not all is as wanted, in words.
     """
 
     kept: int = 0
-    installed: tuple[Route, ...] = ()
-    restored: tuple[Route, ...] = ()
-    followed: tuple[Route, ...] = ()
-    removed: tuple[Route, ...] = ()
+    mended: dict[Drift, list[Route]] = attrs.field(factory=dict)
     contested: dict[Setbacks, list[Route]] = attrs.field(factory=dict)
     waiting: tuple[Route, ...] = ()
     problems: tuple[str, ...] = ()
@@ -179,17 +184,17 @@ class Keeper:
         reasons = self.refusals | {route.key: reason for route, reason in refused.items()}
         self.refusals = {key: reason for key, reason in reasons.items() if key in left}
         self.kept = {route.key: route for route in plan.unchanged} | written
-        before = set(self.seen)
+        mended = {Drift.UNWANTED: list(done.remove)}
+        for key, route in written.items():
+            known = Drift.LOST if key in self.seen else Drift.MISSING
+            mended.setdefault(Drift.DEFAULT_CHANGED if key in follows else known, []).append(route)
         self.seen |= self.kept.keys()
         waiting = [key for key in wanted if key in left and now < self.losses[key].due]
         dues = [*(self.losses[key].due for key in waiting), *(self.tries[key].due for key in self.refusals)]
         self.due = min(dues, default=None)
         return Repair(
             len(self.kept),
-            installed=tuple(route for key, route in written.items() if key not in before),
-            restored=tuple(route for key, route in written.items() if key in before - follows),
-            followed=tuple(route for key, route in written.items() if key in follows),
-            removed=done.remove,
+            mended=mended,
             contested=contested,
             waiting=tuple(wanted[key] for key in waiting),
         )

@@ -197,18 +197,13 @@ def test_what_networkd_would_do_is_foretold_and_the_remedy_keeps_the_routes(mach
     code, (finding,) = doctor(machine)
     assert (code, finding["kind"], finding["subject"]) == (0, "networkd-flushes", "eth0")
     assert "networkctl reconfigure" in finding["message"]
-    if machine.systemd_version >= 257:
-        path, _, rest = finding["remedy"].partition(":\n")
-        machine.write(path, rest.partition("\nthen")[0].replace("  ", "") + "\n")
-        machine.systemctl("restart", "systemd-networkd")
-    else:
-        machine.run("networkctl", "reconfigure", "eth0")
-        machine.wait_until(lambda: not is_there(), "the route is gone, as foretold")
-        assert "route-missing" in [each["kind"] for each in doctor(machine)[1]]
-        sections = "".join(f"{line[2:]}\n" for line in finding["remedy"].splitlines() if line.startswith("  "))
-        machine.write("/etc/systemd/network/10-eth0.network.d/90-hostrouting.conf", sections)
-        machine.run("networkctl", "reload")
-        machine.wait_until(is_there, "networkd has installed it")
+    machine.run("networkctl", "reconfigure", "eth0")
+    machine.wait_until(lambda: not is_there(), "the route is gone, as foretold")
+    assert "route-missing" in [each["kind"] for each in doctor(machine)[1]]
+    sections = "".join(f"{line[2:]}\n" for line in finding["remedy"].splitlines() if line.startswith("  "))
+    machine.write("/etc/systemd/network/10-eth0.network.d/90-hostrouting.conf", sections)
+    machine.run("networkctl", "reload")
+    machine.wait_until(is_there, "networkd has installed it")
     assert doctor(machine) == (0, [])
     machine.run("networkctl", "reconfigure", "eth0")
     machine.wait_until(is_there, "the route is there after a reconfigure")

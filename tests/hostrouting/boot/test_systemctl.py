@@ -80,11 +80,6 @@ def test_what_runs_later_is_systemds_and_an_image_has_no_later(program: Path) ->
     assert [first, second] == ["/bin/echo", "a b"]
 
 
-def test_the_manager_is_asked_without_a_unit(program: Path) -> None:
-    be(program, 'printf "Version=%s\\n" "$*"')
-    assert Systemctl().show("", "Version") == {"Version": "show --property Version"}
-
-
 def test_the_order_of_starts_is_said_from_either_side_and_what_is_not_there_is_left_out(program: Path) -> None:
     be(
         program,

@@ -206,12 +206,6 @@ def flush_by_networkd(node: Node) -> None:
     node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=configured\n")
 
 
-def flush_by_an_old_networkd(node: Node) -> None:
-    node.units.properties[""]["Version"] = "252.39-1~deb12u1"
-    node.write("/etc/systemd/networkd.conf", "[Network]\nManageForeignRoutes=no\n")
-    flush_by_networkd(node)
-
-
 def flush_by_network_manager(node: Node) -> None:
     node.manage("NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=true\n")
 
@@ -413,9 +407,8 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "static routes",
         "ip",
     ),
-    "networkd": (flush_by_networkd, "networkd-flushes", "eth0", "[Network]\n  ManageForeignRoutes=no"),
-    "networkd 252, whatever it is told": (
-        flush_by_an_old_networkd,
+    "networkd": (
+        flush_by_networkd,
         "networkd-flushes",
         "eth0",
         "  [Route]\n  Destination=172.16.1.0/24\n  Gateway=10.1.0.1",
@@ -533,35 +526,6 @@ def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
 def test_files_left_behind_by_the_reference_are_found_without_a_manifest(node: Node) -> None:
     node.remove(f"{CONFIG_DIR}/hostrouting.installed.json")
     assert {"stale-file", "stale-gate"} <= set(kinds(examine(node.host)))
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("/etc/systemd/networkd.conf", "[Network]\n#x\nManageForeignRoutes=no\n"),
-        ("/etc/systemd/networkd.conf.d/50.conf", "[Network]\nManageForeignRoutes = false\n"),
-        ("/etc/systemd/network/10-eth.network.d/keep.conf", "[Network]\nKeepConfiguration=yes\n"),
-    ],
-)
-def test_a_networkd_of_257_that_is_told_to_keep_routes_is_fine(node: Node, path: str, text: str) -> None:
-    state = "ADMIN_STATE=configured\nNETWORK_FILE=/etc/systemd/network/10-eth.network\n"
-    node.manage("systemd-networkd.service", "/run/systemd/netif/links", state)
-    assert kinds(examine(node.host)) == ["networkd-flushes"]
-    node.write(path, text)
-    assert kinds(examine(node.host)) == []
-
-
-def test_a_later_drop_in_of_networkd_overrides_and_one_of_etc_masks_its_namesake(node: Node) -> None:
-    flush_by_networkd(node)
-    node.write("/usr/lib/systemd/networkd.conf.d/10.conf", "[Network]\nManageForeignRoutes=no\n")
-    assert kinds(examine(node.host)) == []
-    node.write("/run/systemd/networkd.conf.d/20.conf", "[Network]\nManageForeignRoutes=yes\n")
-    assert kinds(examine(node.host)) == ["networkd-flushes"]
-    node.write("/etc/systemd/networkd.conf.d/20.conf", "[Network]\n")
-    assert kinds(examine(node.host)) == []
-    node.remove("/etc/systemd/networkd.conf.d/20.conf")
-    node.link("/etc/systemd/networkd.conf.d/20.conf", "/dev/null")
-    assert kinds(examine(node.host)) == []
 
 
 def test_with_the_watcher_running_nobody_takes_a_route_away_for_good(node: Node) -> None:
