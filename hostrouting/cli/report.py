@@ -7,26 +7,22 @@ from collections import Counter, defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from hostrouting.cli.output import Row, bad, dim, good, head
+from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.cli.running import page_text
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
+from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, NoteKind, OverlapReport, Segment, Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from ipaddress import IPv4Network
 
-    from hostrouting.cli.output import Page
-    from hostrouting.overlap.findings import Finding, JudgedCidr, OverlapReport, Segment
 
 # Nobody reads more than these, and a thousand CIDRs as they should be are no news; programs have the JSON.
-_FAILING_ROWS, _NOTED_ROWS, _FINE_ROWS, _NOTES = 32, 16, 8, 32
-_FAILS, _NOTED, _FINE = bad("✗"), dim("•"), good("✓")
+_ROWS, _NOTES = 16, 32
 _STRIP_CELLS = 64
 _PICTURE_LINES = 4
-_PAGE_COLUMNS = 100
 
 
 def remedy_lines(report: OverlapReport) -> list[str]:
@@ -78,14 +74,14 @@ def _page(report: OverlapReport, width: int | None, strip_lines: int) -> Page:
     if not report.cidrs:
         return [*page, "there is nothing to check: name CIDRs with --cidr or as routeOverlap.expectedCidrs"]
     default = clean(",".join(report.default_devs))
-    judged, left_out = _judged(report, width, strip_lines)
+    judged = _judged(report, width, strip_lines)
     paints = legend((answer for each in judged for line in each.drawn for answer in line), report.default_devs)
-    page += [head(f"expected interface: {default}"), *_legend_lines(paints.values(), width or _PAGE_COLUMNS)]
+    page.append(head(f"expected interface: {default}"))
+    page += [f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}" for paint in dict.fromkeys(paints.values())]
     for each in judged:
         page += _rows(each, default, paints)
-    for mark, said in ((_FAILS, "; --output json has them all"), (_NOTED, ""), (_FINE, f" by {default}")):
-        if left_out[mark]:
-            page.append(f"{mark} and {left_out[mark]} more{said}")
+    if (more := len(set(report.cidrs)) - _ROWS) > 0:
+        page.append(f"and {more} more; --output json has them all")
     entries, rest = pasted_entries(report)
     if entries:
         page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
@@ -106,8 +102,8 @@ class _Judged(NamedTuple):
     mark: str
 
 
-def _judged(report: OverlapReport, width: int | None, strip_lines: int) -> tuple[list[_Judged], Counter[str]]:
-    """The CIDRs that are worth a row, those that fail first; and how many more there are, by their marks."""
+def _judged(report: OverlapReport, width: int | None, strip_lines: int) -> list[_Judged]:
+    """The CIDRs that are worth a row: those that fail, then those with a note, then others."""
     strips = {strip.cidr: strip for strip in report.judged if not strip.is_fine}
     noted = {*strips, *(note.cidr for note in report.notes)}
     findings = defaultdict(list)
@@ -115,19 +111,15 @@ def _judged(report: OverlapReport, width: int | None, strip_lines: int) -> tuple
         findings[finding.cidr].append(finding)
     count = _cells_in(width, max(len(str(cidr)) for cidr in report.cidrs))
     found: list[_Judged] = []
-    left_out: Counter[str] = Counter({_FAILS: -_FAILING_ROWS, _NOTED: -_NOTED_ROWS, _FINE: -_FINE_ROWS})
-    for cidr in sorted(dict.fromkeys(report.cidrs), key=lambda cidr: cidr not in findings):
-        mark = _FAILS if cidr in findings else _NOTED if cidr in noted else _FINE
-        left_out[mark] += 1
-        if left_out[mark] > 0:
-            continue
+    for cidr in sorted(dict.fromkeys(report.cidrs), key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]:
+        mark = bad("✗") if cidr in findings else dim("•") if cidr in noted else good("✓")
         drawn = []
         if cidr in strips:
             total = count * strip_lines if cidr.num_addresses > count else count
             line = cells(strips[cidr], total)
             drawn = [line[first : first + count] for first in range(0, total, count)]
         found.append(_Judged(cidr, drawn, findings.get(cidr, []), mark))
-    return found, +left_out
+    return found
 
 
 def _rows(each: _Judged, default: str, paints: dict[Answer | None, Paint]) -> list[Row]:
@@ -159,20 +151,6 @@ def _cells_in(columns: int | None, label: int) -> int:
     while columns is not None and columns - label - len("✗   ") < count > 8:
         count //= 2
     return count
-
-
-def _legend_lines(paints: Iterable[Paint], width: int) -> list[str]:
-    lines: list[str] = []
-    used = width
-    for paint in dict.fromkeys(paints):
-        words = clean(paint.meaning)
-        length = len(words) + len("   A    ")
-        if used + length > width:
-            lines.append(" ")
-            used = 1
-        lines[-1] += f" {paint.on(f' {paint.symbol} ')} {words}  "
-        used += length
-    return [line.rstrip() for line in lines]
 
 
 # --- strips and their legend -----------------------------------------------------------------------------------------

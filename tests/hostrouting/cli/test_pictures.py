@@ -35,7 +35,7 @@ def test_a_picture_says_what_fails_where_and_what_mends_it() -> None:
     said = words(overlap_picture(attrs.evolve(report(SHADOWED, strip("10.96.0.0/12")), remedy=remedy)))
     assert said[0] == "hostrouting check: overlap · node-7 · STRICT · 2026-11-20T08:00:00Z"
     assert said[1] == "overlap on node-7: 1 of 2 expected CIDRs fails; mode STRICT"
-    assert "· eth0 expected A ib0 shadow X discarded" in said
+    assert {"· eth0 expected", "A ib0 shadow", "X discarded"} < {*said}
     assert [line.split()[:3] for line in said if line.startswith(("✗", "172."))] == [
         ["✗", "172.16.0.0/12", "A" * 8],
         ["172.20.0.0", "·" * 32, "·"],
@@ -61,7 +61,7 @@ def test_a_hostile_interface_is_text_in_a_picture() -> None:
     hostile = strip("10.0.0.0/8", segment("10.0.0.0", "10.0.0.0", FindingKind.OVERLAP, name))
     note = Note(NoteKind.LOCAL, name, hostile.cidr)
     said = words(overlap_picture(report(hostile, notes=[note])))
-    assert '· eth0 expected A <a"&?? shadow' in said
+    assert 'A <a"&?? shadow' in said
     assert 'note: LOCAL: <a"&??' in said
 
 
