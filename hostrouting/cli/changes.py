@@ -6,13 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from hostrouting.cli.output import bad, columns, dim, good
-from hostrouting.model.changes import Changes
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from hostrouting.boot.parts import BootPlan, FileChange
     from hostrouting.cli.preview import NextStart
-    from hostrouting.model.changes import Change
     from hostrouting.overlap.findings import OverlapReport
     from hostrouting.routes.plan import RoutePlan, RoutesReport
 

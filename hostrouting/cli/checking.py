@@ -127,7 +127,7 @@ def explain(options: argparse.Namespace, host: Host) -> int:
       hostrouting explain 172.16.3.4
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on a host that was recorded
     """
-    from hostrouting.cli.explaining import explanation_page
+    from hostrouting.cli.pages import explanation_page
     from hostrouting.overlap.explanation import explain as follow
 
     overlap = (load(options, host) if has_config(options, host) else Config()).route_overlap
@@ -271,7 +271,7 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     """
     import shlex
 
-    from hostrouting.cli.doctor_text import doctor_text
+    from hostrouting.cli.pages import doctor_page
     from hostrouting.doctor.examine import examine
 
     is_there = has_config(options, host)
@@ -281,5 +281,5 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     report = run_task(
         phases.task("doctor")(lambda scope: examine(host, config, more=more, config_name=name, scope=scope))
     )
-    say_as_asked(options, report.to_json(), doctor_text(report, width=columns(sys.stdout)))
+    say_as_asked(options, report.to_json(), page_text(doctor_page(report), columns(sys.stdout)))
     return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0

@@ -12,15 +12,13 @@ from rich.table import Table
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from hostrouting.cli.output import Row
+from hostrouting.cli.output import Page, Row
 
 if TYPE_CHECKING:
     from typing import TextIO
 
     from rich.console import ConsoleOptions, RenderResult
     from rich.progress import Progress
-
-    from hostrouting.cli.output import Page
 
 PICTURE_COLUMNS = 100
 _LEAST_COLUMNS = 40

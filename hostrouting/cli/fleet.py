@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.cli.output import Row, bad, dim, good
+from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import dev_words, overlap_picture
 from hostrouting.cli.running import page_text
 from hostrouting.config.schema import in_json
 from hostrouting.model.errors import FileError
 from hostrouting.model.text import clean, shortened
-from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.wording import advice, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.cli.output import Page
-    from hostrouting.overlap.findings import OverlapReport
     from hostrouting.overlap.fleet import FleetReport, HostGroup
 
 LIBRARIES = {"html": "jinja2", "parquet": "pyarrow"}

@@ -1,15 +1,17 @@
-"""The way of an address as a page."""
+"""The way of an address, and what the doctor found, as pages for people."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from hostrouting.cli.output import Row, bad, dim, good, head
+from hostrouting.boot.examination import Severity
+from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 if TYPE_CHECKING:
-    from hostrouting.cli.output import Page
+    from hostrouting.doctor.examine import DoctorReport
     from hostrouting.overlap.explanation import Explanation, LookupWay, Step
 
 
@@ -63,3 +65,31 @@ def _end(way: LookupWay) -> Row:
         NoteKind.CNI_DISCARD: "is discarded by a CNI, whose block it is",
     }
     return Row(mark, "", [paint(clean(said[way.kind]))])
+
+
+# --- the doctor ------------------------------------------------------------------------------------------------------
+
+_MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNOWN: bad("?")}
+
+
+def doctor_page(report: DoctorReport) -> Page:
+    """Every examination, with what was found and what to do about it; last, a verdict."""
+    page: Page = []
+    for each, faults in report.found.items():
+        if not faults:
+            page.append(Row(good("✓"), each.name, [each.fine]))
+        for fault in faults:
+            wrong = clean(f"{fault.subject}: {fault.message}").splitlines()
+            first, *others = clean(fault.remedy).splitlines()
+            said = [*map(bad, wrong), f"do: {first}", *map(dim, others)]
+            page.append(Row(_MARKS[fault.severity], each.name, said))
+    return [*page, _verdict(report)]
+
+
+def _verdict(report: DoctorReport) -> str:
+    if not report.faults:
+        return good("nothing was found: the gate holds")
+    count = Counter(fault.severity for fault in report.faults)
+    words = {Severity.RISK: "may break it later", Severity.UNKNOWN: "couldn't be examined"}
+    others = [f"{count[severity]} {word}" for severity, word in words.items() if count[severity]]
+    return bad("; ".join([f"{count[Severity.BROKEN] or 'nothing is'} broken", *others]))

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import phases
-from hostrouting.cli.output import Row, complain, say
+from hostrouting.cli.output import Page, Row, complain, say
 from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.progress import Progress
-
-    from hostrouting.cli.output import Page
 
 T = TypeVar("T")
 

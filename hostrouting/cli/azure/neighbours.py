@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.cli.azure import load_networking
+from hostrouting.cli.options import read_section
 from hostrouting.cli.output import complain
 
 if TYPE_CHECKING:
@@ -64,9 +64,10 @@ def _why_probes_hold(host: Host) -> str | None:
 
 def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[Examination, ...]:
     """What the doctor looks at besides."""
+    from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.examinations import examinations
 
-    return examinations(load_networking(options, host, quietly=True) if has_config else None)
+    return examinations(read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None)
 
 
 def remove_all(host: Host, scope: CancelScope) -> tuple[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 import phases
+from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.azure.probe.tasks import (
     ConfigureLoadBalancerProbe,
@@ -15,9 +16,9 @@ from hostrouting.azure.probe.tasks import (
     plan_probe,
 )
 from hostrouting.boot.host import Host
-from hostrouting.boot.parts import FileChange
-from hostrouting.cli.azure import load_networking
+from hostrouting.boot.parts import BootPlan, FileChange
 from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines, diff_lines
+from hostrouting.cli.options import read_section
 from hostrouting.cli.output import bad, dim, good
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.text import clean
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import argparse
 
     from hostrouting.azure.probe.plan import ProbePlan, ProbeReport
-    from hostrouting.boot.parts import BootPlan
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:
@@ -42,7 +42,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
       hostrouting lb-probe apply /etc/aks-flex-node/config.json
       hostrouting lb-probe apply --root /mnt/image config.json      with "devices"; holds from the image's first boot
     """
-    config = load_networking(options, host)
+    _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if options.root is not None:
         host = Host.image(options.root)
     result = run_task(ConfigureLoadBalancerProbe(config, host=host))
@@ -56,7 +56,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     The command shows the rules as a diff of nft's own listings, the route with + and -, files as diffs, and units. It
     exits with 2 if there is anything to change, and with 0 if not.
     """
-    config = load_networking(options, host)
+    _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))
     boot = plan_next_boot(config, host, plan)
     text = plan_text(plan, boot, wait_seconds=config.load_balancer_probe.wait_seconds)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.vnet.parse import parse_pod_rule
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
-from hostrouting.cli.azure import load_networking
+from hostrouting.cli.options import read_section
 from hostrouting.cli.output import bad, dim, good
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.errors import ConfigError
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, Item
     from hostrouting.boot.host import Host
 
 
 def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
     """The config; here one that asks for nothing is none: nothing outside of its CIDRs is ever touched."""
-    config = load_networking(options, host)
+    _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if config.stale_azure_vnet is None:
         raise ConfigError(
             [("hostNetworking.staleAzureVnet", 'is missing; name the CIDRs of the pods: {"cidrs": ["10.241.0.0/16"]}')]

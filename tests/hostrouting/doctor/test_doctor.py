@@ -20,7 +20,8 @@ from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, Unit
 from hostrouting.boot.examination import Severity
 from hostrouting.boot.files import locked
 from hostrouting.boot.gate import seconds_of
-from hostrouting.cli.doctor_text import doctor_text
+from hostrouting.cli.pages import doctor_page
+from hostrouting.cli.running import page_text
 from hostrouting.doctor.examine import EXAMINATIONS, examine
 from hostrouting.doctor.gate import find_cycle
 from hostrouting.model.parsing import parse_cidr
@@ -138,7 +139,7 @@ def test_a_healthy_host_has_no_finding_and_nothing_is_changed(node: Node, given:
     report = examine(node.host, given)
     assert report.faults == ()
     assert [each.name for each in report.found] == [each.name for each in EXAMINATIONS]
-    assert doctor_text(report).splitlines()[-1].endswith("nothing was found: the gate holds\x1b[0m")
+    assert page_text(doctor_page(report), None).endswith("nothing was found: the gate holds\x1b[0m")
     assert everything(node) == before
 
 
@@ -480,7 +481,7 @@ def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node
     assert remedy in found[0].remedy
     assert found[0].severity is SEVERITIES.get(fault, SEVERITIES.get(kind, Severity.BROKEN))
     assert everything(node) == before
-    assert found[0].subject in doctor_text(report)
+    assert found[0].subject in page_text(doctor_page(report), None)
     json.dumps(report.to_json())
 
 
@@ -660,7 +661,7 @@ def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(n
     assert {each.kind for each in report.faults} == {"not-examined"}
     assert all("Connection timed out" in each.message for each in report.faults)
     assert [each.name for each, faults in report.found.items() if not faults][:2] == ["verdict", "installed"]
-    assert "couldn't be examined" in doctor_text(report).splitlines()[-1]
+    assert "couldn't be examined" in page_text(doctor_page(report), None).splitlines()[-1]
 
 
 # --- the command ---------------------------------------------------------------------------------------------------
