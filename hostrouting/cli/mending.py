@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,28 +37,25 @@ def mended(
         The document, and what was changed.
 
     Raises:
-        FileError: it can't be read or written, or somebody has changed it meanwhile.
+        FileError: it can't be written, or somebody has changed it meanwhile.
     """
-    text = "{}" if document is None else files.read_text(Path(path)) or ""
-    section = (document or {}).get(SECTION) or {}
+    before = document or {}
+    section = before.get(SECTION) or {}
+    routes = section.get("staticRoutes") or {}
+    more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
+    section = section | {"staticRoutes": routes | more}
+    after = before | {SECTION: section} if entries or document is None else before
+    if not (entries and is_in_place):
+        return after, Changes()
+    text = files.read_text(Path(path)) or ""
     try:
-        is_same = (json.loads(text).get(SECTION) or {}) == section
-    except (ValueError, AttributeError):
+        is_same = json.loads(text) == before
+    except ValueError:
         is_same = False
     if not is_same:
         raise FileError(f"{path} was changed meanwhile, so what is proposed may not mend it; run again")
-    if entries or document is None:
-        routes = section.get("staticRoutes") or {}
-        more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
-        text = _with_value(text, SECTION, section | {"staticRoutes": routes | more})
-    changes = Changes()
-    if entries and is_in_place:
-        files.rewrite(Path(path), text)
-        changes = Changes(files=(Change(path, "replaced"),))
-    return json.loads(text), changes
-
-
-_SPACE = re.compile(r"[ \t\n\r]*")
+    files.rewrite(Path(path), _with_value(text, SECTION, section))
+    return after, Changes(files=(Change(path, "replaced"),))
 
 
 def _with_value(text: str, key: str, value: object) -> str:
@@ -68,8 +64,7 @@ def _with_value(text: str, key: str, value: object) -> str:
 
     def begin(at: int) -> int:
         """Where the next word begins."""
-        space = _SPACE.match(text, at)
-        return at if space is None else space.end()
+        return len(text) - len(text[at:].lstrip())
 
     at = end = begin(0) + 1
     while text[at := begin(at)] != "}":

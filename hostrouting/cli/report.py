@@ -11,7 +11,7 @@ from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.cli.running import page_text
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, NoteKind, OverlapReport, Segment, Verdict
+from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, OverlapReport, Segment, Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
 if TYPE_CHECKING:
@@ -74,12 +74,23 @@ def _page(report: OverlapReport, width: int | None, strip_lines: int) -> Page:
     if not report.cidrs:
         return [*page, "there is nothing to check: name CIDRs with --cidr or as routeOverlap.expectedCidrs"]
     default = clean(",".join(report.default_devs))
-    judged = _judged(report, width, strip_lines)
-    paints = legend((answer for each in judged for line in each.drawn for answer in line), report.default_devs)
+    findings: defaultdict[IPv4Network, list[str]] = defaultdict(list)
+    for finding in report.findings:
+        what, _, by = clean(finding.message).partition("; by ")
+        findings[finding.cidr] += [bad(what), *([dim(f"by {by}")] if by else [])]
+    strips = {strip.cidr: strip for strip in report.judged if not strip.is_fine}
+    noted = {*strips, *(note.cidr for note in report.notes)}
+    shown = sorted(dict.fromkeys(report.cidrs), key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]
+    count = _cells_in(width, max(len(str(cidr)) for cidr in report.cidrs))
+    drawn = {cidr: _drawn(strips[cidr], count, strip_lines) for cidr in shown if cidr in strips}
+    paints = legend((answer for lines in drawn.values() for line in lines for answer in line), report.default_devs)
     page.append(head(f"expected interface: {default}"))
     page += [f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}" for paint in dict.fromkeys(paints.values())]
-    for each in judged:
-        page += _rows(each, default, paints)
+    for cidr in shown:
+        mark = bad("✗") if cidr in findings else dim("•") if cidr in noted else good("✓")
+        rows = _rows(mark, cidr, drawn.get(cidr, []), paints)
+        rows[-1].said.extend(findings.get(cidr) or ([] if cidr in drawn else [f"by {default}"]))
+        page += rows
     if (more := len(set(report.cidrs)) - _ROWS) > 0:
         page.append(f"and {more} more; --output json has them all")
     entries, rest = pasted_entries(report)
@@ -93,51 +104,25 @@ def _page(report: OverlapReport, width: int | None, strip_lines: int) -> Page:
     return page
 
 
-class _Judged(NamedTuple):
-    """An expected CIDR with all that is to be said about it."""
-
-    cidr: IPv4Network
-    drawn: list[tuple[Answer | None, ...]]  # the lines of its strip; none where it would show nothing
-    findings: list[Finding]
-    mark: str
+def _drawn(strip: JudgedCidr, count: int, lines: int) -> list[tuple[Answer | None, ...]]:
+    """The lines of a strip."""
+    total = count * lines if strip.cidr.num_addresses > count else count
+    line = cells(strip, total)
+    return [line[first : first + count] for first in range(0, total, count)]
 
 
-def _judged(report: OverlapReport, width: int | None, strip_lines: int) -> list[_Judged]:
-    """The CIDRs that are worth a row: those that fail, then those with a note, then others."""
-    strips = {strip.cidr: strip for strip in report.judged if not strip.is_fine}
-    noted = {*strips, *(note.cidr for note in report.notes)}
-    findings = defaultdict(list)
-    for finding in report.findings:
-        findings[finding.cidr].append(finding)
-    count = _cells_in(width, max(len(str(cidr)) for cidr in report.cidrs))
-    found: list[_Judged] = []
-    for cidr in sorted(dict.fromkeys(report.cidrs), key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]:
-        mark = bad("✗") if cidr in findings else dim("•") if cidr in noted else good("✓")
-        drawn = []
-        if cidr in strips:
-            total = count * strip_lines if cidr.num_addresses > count else count
-            line = cells(strips[cidr], total)
-            drawn = [line[first : first + count] for first in range(0, total, count)]
-        found.append(_Judged(cidr, drawn, findings.get(cidr, []), mark))
-    return found
-
-
-def _rows(each: _Judged, default: str, paints: dict[Answer | None, Paint]) -> list[Row]:
-    """A row for each line of the strip; the second and those after it begin with their first address."""
-    said = []
-    for finding in each.findings:
-        what, _, by = clean(finding.message).partition("; by ")
-        said += [bad(what), *([dim(f"by {by}")] if by else [])]
-    if not each.drawn:
-        return [Row(each.mark, str(each.cidr), said or [f"by {default}"])]
-    step = each.cidr.num_addresses // len(each.drawn)
+def _rows(
+    mark: str, cidr: IPv4Network, drawn: list[tuple[Answer | None, ...]], paints: dict[Answer | None, Paint]
+) -> list[Row]:
+    """A row for each line of a strip, or one without; the second and those after it begin with their first address."""
+    if not drawn:
+        return [Row(mark, str(cidr), [])]
+    step = cidr.num_addresses // len(drawn)
     rows = [
-        Row(" ", str(each.cidr.network_address + number * step), [_strip_text(line, paints)])
-        for number, line in enumerate(each.drawn)
+        Row(" ", str(cidr.network_address + number * step), [_strip_text(line, paints)])
+        for number, line in enumerate(drawn)
     ]
-    rows[0] = rows[0]._replace(mark=each.mark, label=str(each.cidr))
-    rows[-1].said.extend(said)
-    return rows
+    return [rows[0]._replace(mark=mark, label=str(cidr)), *rows[1:]]
 
 
 def _strip_text(line: Iterable[Answer | None], paints: dict[Answer | None, Paint]) -> str:
