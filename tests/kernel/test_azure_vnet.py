@@ -249,10 +249,10 @@ def test_a_dry_run_tells_what_a_run_then_removes_and_changes_nothing(world: Azur
     before = world.everything()
     plan = plan_stale(config_of(), host_of(world), node=LinuxBridgeNode())
     assert world.everything() == before
-    assert len(plan.remove) == len(EACH)
-    assert set(clean(world).removed) == set(plan.remove)
-    assert {DNAT, ARPREPLY} == {item.what for item in plan.remove if item.kind == "rule"}
-    assert all(item.reason for item in (*plan.remove, *plan.keep))
+    assert len(plan.removed) == len(EACH)
+    assert set(clean(world).removed) == set(plan.removed)
+    assert {DNAT, ARPREPLY} == {item.what for item in plan.removed if item.kind == "rule"}
+    assert all(item.reason for item in (*plan.removed, *plan.kept))
 
 
 def test_without_a_state_file_the_macs_decide(world: AzureWorld) -> None:

@@ -14,7 +14,7 @@ from stale import SNAT, arp_reply, dnat
 
 from hostrouting.azure.config import StaleAzureVnet
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, parse_pod_rule
-from hostrouting.azure.vnet.plan import AzureVnetPlan, plan_cleaning
+from hostrouting.azure.vnet.plan import AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def is_inside(config: StaleAzureVnet, address: IPv4Address | IPv6Address) -> boo
 @given(configs, nodes())
 def test_nothing_outside_of_the_cidrs_of_gateways_or_to_be_kept_ever_goes(config: StaleAzureVnet, node: Node) -> None:
     state, listed = node
-    for item in plan_cleaning(config, state, listed).remove:
+    for item in plan_cleaning(config, state, listed).removed:
         assert item.address is not None
         assert is_inside(config, item.address)
         assert item.address not in (*config.keep, *state.gateways)
@@ -190,7 +190,7 @@ def test_nothing_of_a_live_pod_ever_goes(config: StaleAzureVnet, node: Node) -> 
     begun = {rule.mac for rule in known if rule.uplink is not None}
     saved = {endpoint.interface for endpoint in listed}
     is_half_done = any(one.name not in saved and begun.isdisjoint((one.far_mac, *one.seen_macs)) for one in veths)
-    for item in plan_cleaning(config, state, listed).remove:
+    for item in plan_cleaning(config, state, listed).removed:
         rule = parse_pod_rule(item.what) if isinstance(item.what, str) else None
         if rule is not None and rule.is_tunnel:
             assert not is_half_done
@@ -222,7 +222,7 @@ ODD = NodeState(neighbours=(Neighbour("azure0", ADDRESSES[2], TUNNEL_MAC),))
 def test_no_rule_of_another_shape_or_uplink_ever_goes(config: StaleAzureVnet, node: Node) -> None:
     state, listed = node
     plan = plan_cleaning(config, state, listed)
-    for item in plan.remove:
+    for item in plan.removed:
         if isinstance(item.what, str):
             rule = parse_pod_rule(item.what)
             assert rule is not None
@@ -237,16 +237,16 @@ def test_no_rule_of_another_shape_or_uplink_ever_goes(config: StaleAzureVnet, no
 def test_every_object_goes_or_stays_or_is_counted_once(config: StaleAzureVnet, node: Node) -> None:
     state, listed = node
     plan = plan_cleaning(config, state, listed)
-    named = Counter[object](item.what for item in (*plan.remove, *plan.keep))
+    named = Counter[object](item.what for item in (*plan.removed, *plan.kept))
     there = Counter[object]([*state.rules, *state.neighbours])
     assert not named - there
     assert sum(there.values()) == sum(named.values()) + plan.other_rules
-    assert not {item.what for item in plan.remove} & {item.what for item in plan.keep}
-    assert all(item.reason for item in (*plan.remove, *plan.keep))
+    assert not {item.what for item in plan.removed} & {item.what for item in plan.kept}
+    assert all(item.reason for item in (*plan.removed, *plan.kept))
 
 
-def what_is_left(state: NodeState, plan: AzureVnetPlan) -> NodeState:
-    gone = {item.what for item in plan.remove}
+def what_is_left(state: NodeState, plan: AzureVnetReport) -> NodeState:
+    gone = {item.what for item in plan.removed}
     return attrs.evolve(
         state,
         rules=tuple(one for one in state.rules if one not in gone),
@@ -259,8 +259,8 @@ def test_over_what_a_plan_leaves_the_plan_is_empty_and_keeps_the_same(config: St
     state, listed = node
     plan = plan_cleaning(config, state, listed)
     again = plan_cleaning(config, what_is_left(state, plan), listed)
-    assert again.is_empty
-    assert [item.what for item in again.keep] == [item.what for item in plan.keep]
+    assert not again.removed
+    assert [item.what for item in again.kept] == [item.what for item in plan.kept]
 
 
 # A bridge has the MAC of its NIC as a rule.
@@ -295,12 +295,12 @@ def test_after_a_crash_at_any_step_the_rest_still_goes(config: StaleAzureVnet, n
     """Neighbours first, the rules in one batch last: as the task does it."""
     state, listed = node
     plan = plan_cleaning(config, state, listed)
-    steps = [item.what for item in plan.remove if item.kind != "rule"]
+    steps = [item.what for item in plan.removed if item.kind != "rule"]
     for done in range(len(steps) + 1):
         gone = set(steps[:done])
         crashed = attrs.evolve(
             state,
             neighbours=tuple(one for one in state.neighbours if one not in gone),
         )
-        rest = {item.what for item in plan_cleaning(config, crashed, listed).remove}
-        assert rest == {item.what for item in plan.remove} - gone
+        rest = {item.what for item in plan_cleaning(config, crashed, listed).removed}
+        assert rest == {item.what for item in plan.removed} - gone

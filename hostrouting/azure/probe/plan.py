@@ -65,8 +65,8 @@ class PinPlan:
 
 
 @attrs.frozen
-class ProbePlan:
-    """What has to change on a running node.
+class ProbeReport:
+    """What has to change, or was changed, so that probes are rewritten.
 
     Args:
         device: by which probes come in; None: it isn't known.
@@ -76,7 +76,8 @@ class ProbePlan:
         rules_before: what is in force; None: nothing.
         rules_after: what is wanted to be; None: nothing.
         pins: the routes.
-        problem: why rules may be in force that nobody sees.
+        problem: why probes aren't rewritten though they should be; what was there before still is. Where the rules
+            are required this is an error instead. Of a removal: why rules may be in force that nobody sees.
         boot: the files and units that change.
     """
 
@@ -111,21 +112,11 @@ class ProbePlan:
         return self.has_new_rules or bool(self.changes)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON; rules as nft(8) lists them, each route as ``ip -6 route show`` prints it."""
+        """The report as JSON; rules as nft(8) lists them, each route as ``ip -6 route show`` prints it."""
         rules = {"differ": self.has_new_rules, "before": self.rules_before, "after": self.rules_after}
         done = self.changes.to_json() | {"changed": self.changed} | fields_in_json(self.pins, "unchanged")
         why = fields_in_json(self, "device", "evidence", "skipped_because", "missing", "problem")
         return {"schema": 1} | done | why | {"rules": rules}
-
-
-@attrs.frozen
-class ProbeReport(ProbePlan):
-    """What became of a plan to rewrite probes; nothing, if there is a ``problem``.
-
-    Args:
-        problem: why probes aren't rewritten though they should be; what was there before still is. Where the rules
-            are required this is an error instead. After a removal: why rules may still be in force.
-    """
 
 
 # --- the device -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hostrouting.azure.errors import LoadBalancerProbeError
 from hostrouting.azure.nodes import given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
-from hostrouting.azure.probe.plan import Evidence, ProbePlan, ProbeReport, choose_device, judge_addresses, plan_pins
+from hostrouting.azure.probe.plan import Evidence, ProbeReport, choose_device, judge_addresses, plan_pins
 from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.boot.files import Run, alone, locked
 from hostrouting.boot.host import Host
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # --- the plan ----------------------------------------------------------------------------------------------------
 
 
-def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: ProbeNode | None = None) -> ProbePlan:
+def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: ProbeNode | None = None) -> ProbeReport:
     """Plan for the node as it is at this moment, changing nothing and waiting for nothing but Azure's answer.
 
     Args:
@@ -56,12 +56,12 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     if not probe.enabled:
         return _plan_removal(host, node, is_asked_for=False)
     if host.is_image:
-        return ProbePlan(_device_of_image(probe))
+        return ProbeReport(_device_of_image(probe))
     node = given_or_real(host, node, LinuxProbeNode)
     return _plan_now(probe, host, node, _told(probe, node, scope))
 
 
-def plan_next_boot(config: HostNetworking, host: Host, plan: ProbePlan) -> BootPlan:
+def plan_next_boot(config: HostNetworking, host: Host, plan: ProbeReport) -> BootPlan:
     """Plan what stays for the next boot, changing nothing.
 
     Args:
@@ -95,21 +95,21 @@ def _told(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> Evid
     return Evidence(bool(assigned), f"Azure's metadata service has assigned {what}")
 
 
-def _plan_now(probe: LoadBalancerProbe, host: Host, node: ProbeNode, told: Evidence | None) -> ProbePlan:
+def _plan_now(probe: LoadBalancerProbe, host: Host, node: ProbeNode, told: Evidence | None) -> ProbeReport:
     """Plan for this moment."""
     device, missing = _device(probe, host, node)
     if device is None or missing is not None:
-        return ProbePlan(device, missing=missing)
+        return ProbeReport(device, missing=missing)
     evidence = told or judge_addresses(device, node.addresses())
     sentence = evidence.sentence
     # A false no costs the service, a false yes nothing: without probes the rules match nothing.
     if not evidence.has_ipv6:
         if not is_installed(host, PROBE):
             may_come = probe.required and evidence.missing is not None
-            return ProbePlan(device, sentence, None if may_come else sentence, evidence.missing)
+            return ProbeReport(device, sentence, None if may_come else sentence, evidence.missing)
         sentence += ", but it is installed already, and stays"
     after = node.dry_run(render_ruleset(device), TABLE)
-    return _read_again(ProbePlan(device, sentence, rules_after=after), node)
+    return _read_again(ProbeReport(device, sentence, rules_after=after), node)
 
 
 def _device(probe: LoadBalancerProbe, host: Host, node: ProbeNode) -> tuple[str | None, str | None]:
@@ -126,7 +126,7 @@ def _known_device(probe: LoadBalancerProbe, host: Host, node: ProbeNode) -> str 
         return next(iter(probe.devices), None)  # the problem that is reported already
 
 
-def _read_again(plan: ProbePlan, node: ProbeNode) -> ProbePlan:
+def _read_again(plan: ProbeReport, node: ProbeNode) -> ProbeReport:
     """The same plan for what is in force by now."""
     return attrs.evolve(plan, rules_before=node.listing(TABLE), pins=plan_pins(plan.device, node.pins()))
 
@@ -208,7 +208,7 @@ class ConfigureLoadBalancerProbe:
                         plan = _read_again(plan, node)
                         _apply(plan, node, scope, own)
                         _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
-            return _report(plan, installed), plan.missing
+            return attrs.evolve(plan, boot=installed), plan.missing
 
         told = _told(probe, node, scope)
         report, missing = look_until(host.routes, scope, probe.wait_seconds, lambda: look(told))
@@ -237,7 +237,7 @@ class ConfigureLoadBalancerProbe:
         return install_part(host, self.config.consumer, part, undo)
 
 
-def _apply(plan: ProbePlan, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:
+def _apply(plan: ProbeReport, node: ProbeNode, scope: CancelScope, undo: Undo) -> None:
     """Load the rules, see them in force, and change the routes."""
     if plan.has_new_rules:
         scope.check()
@@ -276,10 +276,6 @@ def _see_way(node: ProbeNode, pin: Pin) -> None:
     )
 
 
-def _report(plan: ProbePlan, boot: Changes) -> ProbeReport:
-    return ProbeReport(**attrs.asdict(plan, recurse=False) | {"boot": boot})
-
-
 # --- and back ----------------------------------------------------------------------------------------------------
 
 
@@ -313,7 +309,7 @@ class RemoveLoadBalancerProbe:
             return _remove(host, self.node, scope, run, is_asked_for=True)
 
 
-def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> ProbePlan:
+def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> ProbeReport:
     """What to take back.
 
     Args:
@@ -322,7 +318,7 @@ def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> 
         is_asked_for: not because a config doesn't enable it; else a node on which nothing was installed isn't asked.
     """
     reason = "nothing of it is installed" if is_asked_for else "loadBalancerProbe isn't enabled in the config"
-    plan = ProbePlan(skipped_because=reason)
+    plan = ProbeReport(skipped_because=reason)
     if host.is_image or not (is_asked_for or is_installed(host, PROBE)):
         return plan
     node = given_or_real(host, node, LinuxProbeNode)
@@ -347,10 +343,10 @@ def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, run: Run, *,
     remove_parts(host, scope, run, PROBE)
     # A script or a flush may have given the rules back meanwhile; now nobody does it any more.
     _take_back(host, node, scope, is_asked_for=True)
-    return _report(attrs.evolve(plan, skipped_because=None), run.changes.of_boot)
+    return attrs.evolve(plan, skipped_because=None, boot=run.changes.of_boot)
 
 
-def _take_back(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbePlan:
+def _take_back(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
     plan = _plan_removal(host, node, is_asked_for=is_asked_for)
     if not plan.is_empty:
         with locked(host.layout.lock, scope), all_or_nothing(scope) as undo:

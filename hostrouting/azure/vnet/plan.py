@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, PodRule, parse_pod_rule
-from hostrouting.config.schema import fields_in_json, in_json
+from hostrouting.config.schema import fields_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,62 +52,30 @@ class Item:
 
 
 @attrs.frozen
-class AzureVnetPlan:
-    """What goes and what stays: rules, then neighbours, each by address.
+class AzureVnetReport:
+    """What goes and what stays, or what went and what stayed: rules, then neighbours, each by address.
 
     Args:
-        remove: what nobody needs any more.
-        keep: what is on the bridge or of azure-vnet's shape, and stays.
+        removed: what nobody needs any more.
+        kept: what is on the bridge or of azure-vnet's shape, and stays.
         notes: what couldn't be looked at, in words.
         other_rules: how many rules of table nat aren't of the shape that a pod's have; they stay.
         is_unsure: whether what couldn't be looked at may be in a pod's way; without the bridge no frame meets a rule.
-    """
-
-    remove: tuple[Item, ...] = ()
-    keep: tuple[Item, ...] = ()
-    notes: tuple[str, ...] = ()
-    other_rules: int = 0
-    is_unsure: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to remove."""
-        return not self.remove
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON."""
-        return _to_json(self, self.remove, self.keep)
-
-
-@attrs.frozen
-class AzureVnetReport:
-    """What became of it.
-
-    Args:
-        removed: what went.
-        kept: what is on the bridge or of azure-vnet's shape, and stays.
-        notes: what couldn't be looked at, in words.
-        other_rules: as in the plan.
     """
 
     removed: tuple[Item, ...] = ()
     kept: tuple[Item, ...] = ()
     notes: tuple[str, ...] = ()
     other_rules: int = 0
+    is_unsure: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""
-        return _to_json(self, self.removed, self.kept)
+        names = ("removed", "kept", "other_rules", "notes")
+        return {"schema": 1, "changed": bool(self.removed)} | fields_in_json(self, *names)
 
 
-def _to_json(
-    about: AzureVnetPlan | AzureVnetReport, removed: tuple[Item, ...], kept: tuple[Item, ...]
-) -> dict[str, Any]:
-    items = {"removed": in_json(removed), "kept": in_json(kept)}
-    return {"schema": 1, "changed": bool(removed)} | items | fields_in_json(about, "other_rules", "notes")
-
-
-def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetPlan:
+def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetReport:
     """Tell what azure-vnet has left for pods that it no longer serves.
 
     The order of what is given doesn't matter. A plan over what is left by this plan is empty.
@@ -118,7 +86,7 @@ def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[
         endpoints: the pods that azure-vnet's state lists, dead ones too.
 
     Returns:
-        The plan.
+        What would become of it.
     """
     return _Planner(config, state, tuple(endpoints)).plan()
 
@@ -165,20 +133,21 @@ class _Planner:
         self._is_flushed = not state.notes and not any(map(snat.match, state.rules))
         self._stale: set[tuple[IpAddress, str]] = set()
 
-    def plan(self) -> AzureVnetPlan:
-        remove: list[Item] = []
-        keep: list[Item] = []
+    def plan(self) -> AzureVnetReport:
+        removed: list[Item] = []
+        kept: list[Item] = []
         for line, rule in self._rules:
             staying = self._why_rule_stays(rule)
             if staying is None:
                 self._stale.add((rule.address, rule.mac))
-            (remove if staying is None else keep).append(Item(line, rule.address, staying or self._why_rule_goes(rule)))
+            reason = staying or self._why_rule_goes(rule)
+            (removed if staying is None else kept).append(Item(line, rule.address, reason))
         for neighbour in self._state.neighbours:
             staying, going = self._why_neighbour_stays_or_goes(neighbour)
-            (remove if staying is None else keep).append(Item(neighbour, neighbour.address, staying or going))
-        return AzureVnetPlan(
-            remove=tuple(sorted(remove, key=_place)),
-            keep=tuple(sorted(keep, key=_place)),
+            (removed if staying is None else kept).append(Item(neighbour, neighbour.address, staying or going))
+        return AzureVnetReport(
+            removed=tuple(sorted(removed, key=_place)),
+            kept=tuple(sorted(kept, key=_place)),
             notes=self._state.notes,
             other_rules=len(self._state.rules) - len(self._rules),
             is_unsure=bool(self._state.notes) and self._has_bridge,

@@ -15,7 +15,7 @@ from hostrouting.azure.errors import AzureVnetError
 from hostrouting.azure.nodes import given_or_real
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
-from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, plan_cleaning
+from hostrouting.azure.vnet.plan import AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.port import BridgeNode, Neighbour
 from hostrouting.boot.files import locked, read_text
 from hostrouting.boot.host import Host
@@ -32,7 +32,7 @@ STATE_FILE = "/var/run/azure-vnet.json"
 LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
-def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetPlan:
+def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetReport:
     """Plan for the host as it is at this moment, changing nothing and waiting for nobody.
 
     Args:
@@ -41,13 +41,13 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
         node: its bridge's side; None: this kernel's.
 
     Returns:
-        The plan; an empty one if the config asks for none.
+        What would go and what would stay; nothing if the config asks for none.
 
     Raises:
         AzureVnetError: the node or azure-vnet's state can't be read, or there is no kernel.
     """
     if config.stale_azure_vnet is None:
-        return AzureVnetPlan()
+        return AzureVnetReport()
     _refuse_image(host)
     state = given_or_real(host, node, LinuxBridgeNode).look(config.stale_azure_vnet.bridge)
     path = host.layout.of(STATE_FILE)
@@ -110,8 +110,8 @@ class RemoveStaleAzureVnet:
             plan = plan_stale(self.config, host, node=node)
             scope.check()
             # The rules last: they tell whose the others are, should this be the end of us.
-            if neighbours := [item.what for item in plan.remove if isinstance(item.what, Neighbour)]:
+            if neighbours := [item.what for item in plan.removed if isinstance(item.what, Neighbour)]:
                 node.remove_neighbours(neighbours)
-            if rules := [item.what for item in plan.remove if isinstance(item.what, str)]:
+            if rules := [item.what for item in plan.removed if isinstance(item.what, str)]:
                 node.remove_rules(rules)
-        return AzureVnetReport(plan.remove, plan.keep, plan.notes, plan.other_rules)
+        return plan

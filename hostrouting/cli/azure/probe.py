@@ -26,7 +26,8 @@ from hostrouting.model.text import clean
 if TYPE_CHECKING:
     import argparse
 
-    from hostrouting.azure.probe.plan import ProbePlan, ProbeReport
+    from hostrouting.azure.probe.plan import ProbeReport
+    from hostrouting.boot.parts import BootPlan
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:
@@ -81,7 +82,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 _TABLE = f"nftables table ip6 {TABLE}"
 
 
-def plan_text(plan: ProbePlan, boot: BootPlan, *, wait_seconds: int) -> str:
+def plan_text(plan: ProbeReport, boot: BootPlan, *, wait_seconds: int) -> str:
     """What would become of rules, routes, files and units."""
     lines = _reason_lines(plan)
     if plan.missing is not None:
@@ -112,14 +113,14 @@ def report_text(report: ProbeReport) -> str:
     return "\n".join(lines)
 
 
-def _reason_lines(about: ProbePlan | ProbeReport) -> list[str]:
+def _reason_lines(about: ProbeReport) -> list[str]:
     if about.skipped_because is not None:
         return [f"skipped: {clean(about.skipped_because)}"]
     why = f"  ({clean(about.evidence)})" if about.evidence else ""
     return [f"probes come in by: {clean(about.device)}{dim(why)}"] if about.device else []
 
 
-def _fate(plan: ProbePlan) -> str:
+def _fate(plan: ProbeReport) -> str:
     if plan.rules_before is None:
         return "new"
     return "changed" if plan.rules_after is not None else "removed"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport, Item
+    from hostrouting.azure.config import HostNetworking
+    from hostrouting.azure.vnet.plan import AzureVnetReport, Item
     from hostrouting.boot.host import Host
 
 
@@ -41,7 +42,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     """
     plan = plan_stale(_load(options, host), host)
     say_as_asked(options, plan.to_json(), plan_text(plan))
-    return 0 if plan.is_empty else EXIT_PLAN_CHANGES
+    return EXIT_PLAN_CHANGES if plan.removed else 0
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
@@ -62,20 +63,18 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 # --- as text ---------------------------------------------------------------------------------------------------------
 
 
-def plan_text(plan: AzureVnetPlan) -> str:
+def plan_text(plan: AzureVnetReport) -> str:
     """What would go and what would stay, by reason, and how much it is; one line if there is nothing."""
-    return _text(plan, plan.remove, plan.keep, ("would go", "stays", "would remove"))
+    return _text(plan, "would go", "stays", "would remove")
 
 
 def report_text(report: AzureVnetReport) -> str:
     """What went and what stays, by reason, and how much it is; one line if there was nothing."""
-    return _text(report, report.removed, report.kept, ("removed", "kept", "removed"))
+    return _text(report, "removed", "kept", "removed")
 
 
-def _text(
-    about: AzureVnetPlan | AzureVnetReport, going: Sequence[Item], staying: Sequence[Item], words: tuple[str, str, str]
-) -> str:
-    goes, stays, removes = words
+def _text(about: AzureVnetReport, goes: str, stays: str, removes: str) -> str:
+    going, staying = about.removed, about.kept
     width = max((len(str(item.address)) for item in (*going, *staying)), default=0)
     lines = [*_lines(goes, "-", bad, going, width), *_lines(stays, "=", dim, staying, width)]
     if about.other_rules:

@@ -34,7 +34,7 @@ from stale import (
 )
 
 from hostrouting.azure.vnet.parse import parse_endpoints
-from hostrouting.azure.vnet.plan import AzureVnetPlan, Item, plan_cleaning
+from hostrouting.azure.vnet.plan import AzureVnetReport, Item, plan_cleaning
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.cli.azure.vnet import plan_text
 
@@ -42,7 +42,7 @@ UNREADABLE = (*INTERFACES, Interface("azvdark", "aa:aa:aa:aa:aa:09", master="azu
 DEAD = ("azvgone", GONE_MAC, str(GONE))
 
 
-def plan(node: NodeState, *endpoints: tuple[str, str | None, str], **fields: Any) -> AzureVnetPlan:
+def plan(node: NodeState, *endpoints: tuple[str, str | None, str], **fields: Any) -> AzureVnetReport:
     return plan_cleaning(config(**fields), node, parse_endpoints(state(*endpoints)))
 
 
@@ -61,24 +61,24 @@ def only(**fields: Any) -> NodeState:
 
 def test_the_rules_and_the_neighbour_of_a_gone_pod_go_and_nothing_else() -> None:
     found = plan(node_state())
-    assert {item.what for item in found.remove} == {*GONE_RULES, neighbour(GONE)}
-    assert {item.what for item in found.keep} == {*LIVE_RULES, NODE_RULES[2], neighbour(LIVE, LIVE_MAC)}
+    assert {item.what for item in found.removed} == {*GONE_RULES, neighbour(GONE)}
+    assert {item.what for item in found.kept} == {*LIVE_RULES, NODE_RULES[2], neighbour(LIVE, LIVE_MAC)}
     assert found.other_rules == 2
-    assert why(found.remove, dnat(GONE)) == "no pod here has this MAC any more"
-    assert why(found.keep, LIVE_RULES[0]) == "the pod behind azvlive has this MAC"
+    assert why(found.removed, dnat(GONE)) == "no pod here has this MAC any more"
+    assert why(found.kept, LIVE_RULES[0]) == "the pod behind azvlive has this MAC"
 
 
 def test_to_be_listed_in_the_state_is_no_sign_of_life() -> None:
-    assert "still lists it, behind an interface that is gone" in why(plan(node_state(), DEAD).remove, dnat(GONE))
+    assert "still lists it, behind an interface that is gone" in why(plan(node_state(), DEAD).removed, dnat(GONE))
 
 
 def test_an_endpoint_whose_interface_is_there_has_its_address_and_mac() -> None:
     node = node_state(interfaces=(*INTERFACES, Interface("veth9")))
-    assert why(plan(node, ("veth9", GONE_MAC, str(GONE))).keep, dnat(GONE)) == "azure-vnet serves it: veth9 is there"
-    assert dnat(GONE) in {item.what for item in plan(node, ("veth9", LIVE_MAC, str(GONE))).remove}
-    assert dnat(GONE) in {item.what for item in plan(node, ("veth9", GONE_MAC, str(LIVE))).remove}
+    assert why(plan(node, ("veth9", GONE_MAC, str(GONE))).kept, dnat(GONE)) == "azure-vnet serves it: veth9 is there"
+    assert dnat(GONE) in {item.what for item in plan(node, ("veth9", LIVE_MAC, str(GONE))).removed}
+    assert dnat(GONE) in {item.what for item in plan(node, ("veth9", GONE_MAC, str(LIVE))).removed}
     # Which MAC it has, it doesn't say: it may be this one.
-    assert why(plan(node, ("veth9", None, str(GONE))).keep, dnat(GONE)).startswith("azure-vnet serves it")
+    assert why(plan(node, ("veth9", None, str(GONE))).kept, dnat(GONE)).startswith("azure-vnet serves it")
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,17 @@ def test_an_endpoint_whose_interface_is_there_has_its_address_and_mac() -> None:
 )
 def test_a_rule_that_stays_says_why(line: str, fields: dict[str, Any], reason: str) -> None:
     found = plan(only(rules=(line,)), **fields)
-    assert found.is_empty
-    assert why(found.keep, line).startswith(reason)
+    assert not found.removed
+    assert why(found.kept, line).startswith(reason)
 
 
 def test_rules_of_another_shape_are_counted_and_never_named() -> None:
     lines = (SNAT, ARP_REPLIES, dnat(GONE).replace(str(GONE), "10.1.0.0/24"), dnat(GONE) + " -c 1 2")
-    assert plan(only(rules=lines)) == AzureVnetPlan(other_rules=4)
+    assert plan(only(rules=lines)) == AzureVnetReport(other_rules=4)
 
 
 def test_each_duplicate_of_a_rule_goes() -> None:
-    assert [item.what for item in plan(only(rules=(dnat(GONE), dnat(GONE)))).remove] == [dnat(GONE), dnat(GONE)]
+    assert [item.what for item in plan(only(rules=(dnat(GONE), dnat(GONE)))).removed] == [dnat(GONE), dnat(GONE)]
 
 
 def test_a_half_done_add_is_protected_by_the_pod_end_of_its_pair() -> None:
@@ -118,29 +118,29 @@ def test_a_half_done_add_is_protected_by_the_pod_end_of_its_pair() -> None:
         Interface("azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC),
         Interface("azvnew2", GONE_MAC, far_mac="aa:aa:aa:aa:aa:08"),
     )
-    assert plan(node_state(interfaces=(*INTERFACES, *pair))).is_empty
+    assert not plan(node_state(interfaces=(*INTERFACES, *pair))).removed
 
 
 def test_a_pod_whose_pair_has_been_renamed_is_told_by_the_bridge_that_it_is_a_port_of() -> None:
     renamed = Interface("pod8", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=GONE_MAC)
     found = plan(node_state(interfaces=(*INTERFACES, renamed)), DEAD)
-    assert found.is_empty
-    assert why(found.keep, dnat(GONE)) == "the pod behind pod8 has this MAC"
+    assert not found.removed
+    assert why(found.kept, dnat(GONE)) == "the pod behind pod8 has this MAC"
     # Routed, by another CNI: what is in the bridge is none of its own.
     routed = attrs.evolve(renamed, master=None)
-    assert dnat(GONE) in {item.what for item in plan(node_state(interfaces=(*INTERFACES, routed)), DEAD).remove}
+    assert dnat(GONE) in {item.what for item in plan(node_state(interfaces=(*INTERFACES, routed)), DEAD).removed}
 
 
 def test_what_is_left_at_an_address_that_the_host_has_now_goes_and_the_nodes_own_rule_stays() -> None:
     found = plan(only(rules=(SNAT, arp_reply(OWN, NIC_MAC), arp_reply(OWN), dnat(OWN))))
-    assert {item.what for item in found.remove} == {arp_reply(OWN), dnat(OWN)}
+    assert {item.what for item in found.removed} == {arp_reply(OWN), dnat(OWN)}
 
 
 def test_a_pod_that_has_changed_its_mac_is_told_by_what_the_bridge_has_seen_behind_its_pair() -> None:
     changed = attrs.evolve(INTERFACES[-1], far_mac="a2:06:00:20:0b:99", seen_macs=(LIVE_MAC,))
     found = plan(node_state(interfaces=(*INTERFACES[:-1], changed)))
-    assert {item.what for item in found.remove} == {*GONE_RULES, neighbour(GONE)}
-    assert why(found.keep, LIVE_RULES[0]) == "the bridge has seen this MAC on azvlive"
+    assert {item.what for item in found.removed} == {*GONE_RULES, neighbour(GONE)}
+    assert why(found.kept, LIVE_RULES[0]) == "the bridge has seen this MAC on azvlive"
 
 
 # --- tunnel mode -------------------------------------------------------------------------------------------------
@@ -149,26 +149,26 @@ def test_a_pod_that_has_changed_its_mac_is_told_by_what_the_bridge_has_seen_behi
 def test_in_tunnel_mode_the_mac_that_frames_go_to_decides() -> None:
     rules = (arp_reply(GONE, TUNNEL_MAC), dnat(GONE), arp_reply(LIVE, TUNNEL_MAC), dnat(LIVE, LIVE_MAC))
     found = plan(only(rules=rules))
-    assert {item.what for item in found.remove} == {rules[0], rules[1]}
-    assert why(found.keep, rules[2]) == "the pod behind azvlive has this MAC"
+    assert {item.what for item in found.removed} == {rules[0], rules[1]}
+    assert why(found.kept, rules[2]) == "the pod behind azvlive has this MAC"
 
 
 def test_in_tunnel_mode_any_live_mac_of_the_address_keeps_the_arp_reply() -> None:
     rules = (arp_reply(LIVE, TUNNEL_MAC), dnat(LIVE, LIVE_MAC), dnat(LIVE, GONE_MAC), dnat(LIVE, "a2:06:00:20:0b:01"))
     found = plan(only(rules=rules))
-    assert {item.what for item in found.keep} == {rules[0], rules[1]}
+    assert {item.what for item in found.kept} == {rules[0], rules[1]}
 
 
 def test_an_arp_reply_alone_in_tunnel_mode_goes_unless_a_pod_is_just_being_added() -> None:
     lone = arp_reply(GONE, TUNNEL_MAC)
-    assert [item.what for item in plan(only(rules=(lone, *LIVE_RULES))).remove] == [lone]
+    assert [item.what for item in plan(only(rules=(lone, *LIVE_RULES))).removed] == [lone]
     adding = Interface("azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac="a2:06:00:20:0b:08")
     found = plan(only(rules=(lone, *LIVE_RULES), interfaces=(*INTERFACES, adding)))
-    assert found.is_empty
-    assert "no rule says where frames for the pod behind azvnew go" in why(found.keep, lone)
+    assert not found.removed
+    assert "no rule says where frames for the pod behind azvnew go" in why(found.kept, lone)
     # What the state gives it already: it has been added, and has another address.
     added = ("azvnew", "a2:06:00:20:0b:08", "10.1.0.35")
-    assert not plan(only(rules=(lone, *LIVE_RULES), interfaces=(*INTERFACES, adding)), added).is_empty
+    assert plan(only(rules=(lone, *LIVE_RULES), interfaces=(*INTERFACES, adding)), added).removed
 
 
 @pytest.mark.parametrize("far_mac", ["a2:06:00:20:0b:08", None])
@@ -179,12 +179,12 @@ def test_in_tunnel_mode_a_half_done_add_keeps_its_arp_reply_beside_the_frames_ru
     rules = (arp_reply(GONE, TUNNEL_MAC), arp_reply(GONE, TUNNEL_MAC), dnat(GONE))
     adding = Interface("azvnew", "aa:aa:aa:aa:aa:08", master="azure0", far_mac=far_mac)
     found = plan(only(rules=rules, interfaces=(*INTERFACES, adding)), *endpoints)
-    assert [item.what for item in found.keep if item.what != rules[2]] == [*rules[:2]]
+    assert [item.what for item in found.kept if item.what != rules[2]] == [*rules[:2]]
 
 
 def test_an_arp_reply_in_tunnel_mode_stays_with_the_nics_own_rule() -> None:
     rules = (arp_reply(GONE, TUNNEL_MAC), dnat(GONE, NIC_MAC))
-    assert plan(only(rules=rules)).is_empty
+    assert not plan(only(rules=rules)).removed
 
 
 # --- what can't be read ------------------------------------------------------------------------------------------
@@ -192,18 +192,18 @@ def test_an_arp_reply_in_tunnel_mode_stays_with_the_nics_own_rule() -> None:
 
 def test_a_pod_end_that_cant_be_read_keeps_all_that_may_be_its_pods() -> None:
     found = plan(node_state(interfaces=UNREADABLE))
-    assert found.is_empty
+    assert not found.removed
     for what in (*GONE_RULES, neighbour(GONE)):
-        assert why(found.keep, what) == "nothing tells what is behind azvdark: this may be its pod's"
+        assert why(found.kept, what) == "nothing tells what is behind azvdark: this may be its pod's"
 
 
 def test_what_the_state_knows_to_be_a_gone_pods_goes_all_the_same() -> None:
     found = plan(node_state(interfaces=UNREADABLE), DEAD)
-    assert {item.what for item in found.remove} == {*GONE_RULES[:2], neighbour(GONE)}
+    assert {item.what for item in found.removed} == {*GONE_RULES[:2], neighbour(GONE)}
     # A pod with the same address and another MAC isn't known to be gone.
     second = dnat(GONE, "a2:06:00:20:0b:01")
     found = plan(only(rules=(dnat(GONE), second), interfaces=UNREADABLE), DEAD)
-    assert [item.what for item in found.remove] == [dnat(GONE)]
+    assert [item.what for item in found.removed] == [dnat(GONE)]
 
 
 # --- neighbours --------------------------------------------------------------------------------------------------
@@ -212,12 +212,12 @@ def test_what_the_state_knows_to_be_a_gone_pods_goes_all_the_same() -> None:
 def test_a_permanent_neighbour_goes_with_a_stale_rule_or_a_dead_endpoint_of_its_address_and_mac() -> None:
     entry = neighbour(GONE)
     with_rule = plan(only(rules=(SNAT, dnat(GONE)), neighbours=(entry,)))
-    assert why(with_rule.remove, entry) == "the pod that had this address and MAC is gone"
-    assert [item.what for item in plan(only(rules=(SNAT,), neighbours=(entry,)), DEAD).remove] == [entry]
+    assert why(with_rule.removed, entry) == "the pod that had this address and MAC is gone"
+    assert [item.what for item in plan(only(rules=(SNAT,), neighbours=(entry,)), DEAD).removed] == [entry]
     another_uplinks = dnat(GONE, uplink="eth1")
     for others in (dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), arp_reply(GONE, TUNNEL_MAC), another_uplinks):
         found = plan(only(rules=(SNAT, others), neighbours=(entry,)))
-        assert why(found.keep, entry) == "nothing shows that azure-vnet made it"
+        assert why(found.kept, entry) == "nothing shows that azure-vnet made it"
 
 
 @pytest.mark.parametrize(
@@ -232,26 +232,26 @@ def test_a_permanent_neighbour_goes_with_a_stale_rule_or_a_dead_endpoint_of_its_
 )
 def test_a_neighbour_that_stays_says_why(entry: Neighbour, reason: str) -> None:
     rules = (dnat(GONE), arp_reply(GONE, TUNNEL_MAC), *LIVE_RULES)
-    assert why(plan(only(rules=rules, neighbours=(entry,)), DEAD).keep, entry).startswith(reason)
+    assert why(plan(only(rules=rules, neighbours=(entry,)), DEAD).kept, entry).startswith(reason)
 
 
 def test_where_the_rules_were_flushed_a_neighbour_goes_whose_mac_nobody_on_the_bridge_has() -> None:
     entries = (neighbour(GONE), neighbour(LIVE, LIVE_MAC), neighbour("10.1.0.40", TUNNEL_MAC))
     found = plan(only(neighbours=entries))
-    assert [item.what for item in found.remove] == [entries[0]]
-    assert why(found.remove, entries[0]).startswith("azure-vnet's rules were flushed")
-    assert plan(only(neighbours=entries, interfaces=UNREADABLE)).is_empty
+    assert [item.what for item in found.removed] == [entries[0]]
+    assert why(found.removed, entries[0]).startswith("azure-vnet's rules were flushed")
+    assert not plan(only(neighbours=entries, interfaces=UNREADABLE)).removed
     # Rules that nobody looked at may be there.
-    assert plan(only(neighbours=entries, notes=("legacy",))).is_empty
+    assert not plan(only(neighbours=entries, notes=("legacy",))).removed
     seen = attrs.evolve(INTERFACES[1], seen_macs=(GONE_MAC,))
-    assert plan(only(neighbours=entries, interfaces=(*INTERFACES, seen))).is_empty
+    assert not plan(only(neighbours=entries, interfaces=(*INTERFACES, seen))).removed
 
 
 # --- the plan itself ---------------------------------------------------------------------------------------------
 
 
 def test_without_anything_there_is_nothing_to_do() -> None:
-    assert plan(NodeState(notes=("no ebtables",))) == AzureVnetPlan(notes=("no ebtables",))
+    assert plan(NodeState(notes=("no ebtables",))) == AzureVnetReport(notes=("no ebtables",))
 
 
 def test_nothing_is_called_left_only_if_all_was_looked_at() -> None:
@@ -296,7 +296,7 @@ def test_a_plan_is_lines_for_people_below_their_reasons() -> None:
         "would remove 3 rules, 1 neighbour",
         "note: legacy rules aren't looked at",
     ]
-    assert "azure-vnet has left nothing here" in plan_text(AzureVnetPlan())
+    assert "azure-vnet has left nothing here" in plan_text(AzureVnetReport())
 
 
 def test_a_reason_is_said_once_and_no_object_of_ipv4_is_wider_than_80_columns() -> None:

@@ -28,7 +28,7 @@ import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.vnet.plan import AzureVnetPlan, AzureVnetReport
+from hostrouting.azure.vnet.plan import AzureVnetReport
 from hostrouting.azure.vnet.port import NodeState
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet, plan_stale
 from hostrouting.boot.files import locked
@@ -136,14 +136,14 @@ def test_a_plan_changes_nothing_and_waits_for_nobody(host: Host, node: WatchedNo
     before = node.state
     with locked(host.layout.lock, CancelScope()):
         plan = plan_stale(networking(), host, node=node)
-    assert len(plan.remove) == 4
+    assert len(plan.removed) == 4
     assert node.state == before
     assert node.calls == ["look"]
 
 
 def test_nothing_asked_nothing_done(host: Host, node: WatchedNode) -> None:
     assert clean(host, node, HostNetworking()) == AzureVnetReport()
-    assert plan_stale(HostNetworking(), host) == AzureVnetPlan()
+    assert plan_stale(HostNetworking(), host) == AzureVnetReport()
     assert node.calls == []
     assert list(host.layout.root.iterdir()) == []
 

@@ -13,7 +13,7 @@ import phases
 from hostrouting import ConfigError, Host, Layout, UnitError
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe
 from hostrouting.azure.errors import LoadBalancerProbeError
-from hostrouting.azure.probe.plan import ProbePlan, ProbeReport
+from hostrouting.azure.probe.plan import ProbeReport
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE, PROBE_SOURCE, REMOVAL, TABLE, render_ruleset
 from hostrouting.azure.probe.tasks import (
@@ -94,7 +94,7 @@ class World:
     def remove(self) -> ProbeReport:
         return phases.run(RemoveLoadBalancerProbe(host=self.host, node=self.node), scope=CancelScope(clock=self.clock))
 
-    def plan(self, asked: HostNetworking | None = None) -> ProbePlan:
+    def plan(self, asked: HostNetworking | None = None) -> ProbeReport:
         return plan_probe(asked or config(), self.host, CancelScope(clock=self.clock), node=self.node)
 
     @property
@@ -511,7 +511,7 @@ def test_a_plan_does_not_wait_and_says_what_is_missing(tmp_path: Path) -> None:
     world = World(tmp_path, node(default_devices=[], has_nft=False))
     assert (world.plan().missing or "").startswith("a default route")
     assert world.clock.monotonic() == 0
-    assert world.plan(config(enabled=False)) == ProbePlan(
+    assert world.plan(config(enabled=False)) == ProbeReport(
         skipped_because="loadBalancerProbe isn't enabled in the config"
     )
 

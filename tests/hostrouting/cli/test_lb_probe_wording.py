@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hostrouting.azure.probe.plan import PinPlan, ProbePlan, ProbeReport
+from hostrouting.azure.probe.plan import PinPlan, ProbeReport
 from hostrouting.azure.probe.port import Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE
 from hostrouting.boot.parts import BootPlan, FileChange
@@ -20,7 +20,7 @@ def plain(text: str) -> str:
 
 
 def test_a_plan_shows_devices_rules_routes_and_files() -> None:
-    plan = ProbePlan(
+    plan = ProbeReport(
         "eth0",
         "eth0 has fd00::4",
         rules_before="a\nb\n",
@@ -48,12 +48,12 @@ def test_a_plan_shows_devices_rules_routes_and_files() -> None:
 
 
 def test_a_plan_tells_a_new_table_from_one_that_goes() -> None:
-    assert "azure_slb_probe: new" in plan_text(ProbePlan(rules_after="a\n"), BootPlan(), wait_seconds=5)
-    assert "azure_slb_probe: removed" in plan_text(ProbePlan(rules_before="a\n"), BootPlan(), wait_seconds=5)
+    assert "azure_slb_probe: new" in plan_text(ProbeReport(rules_after="a\n"), BootPlan(), wait_seconds=5)
+    assert "azure_slb_probe: removed" in plan_text(ProbeReport(rules_before="a\n"), BootPlan(), wait_seconds=5)
 
 
 def test_a_plan_without_changes_says_so() -> None:
-    plan = ProbePlan("eth0", "x", rules_before="a", rules_after="a", pins=PinPlan(unchanged=(OURS,)))
+    plan = ProbeReport("eth0", "x", rules_before="a", rules_after="a", pins=PinPlan(unchanged=(OURS,)))
     assert plain(plan_text(plan, BootPlan(), wait_seconds=5)).splitlines()[1:] == [
         "= nftables table ip6 azure_slb_probe",
         f"= {OURS}",
@@ -62,9 +62,9 @@ def test_a_plan_without_changes_says_so() -> None:
 
 
 def test_a_plan_says_what_would_be_waited_for_or_why_nothing_is_done() -> None:
-    plan = ProbePlan(missing="a default route")
+    plan = ProbeReport(missing="a default route")
     assert plain(plan_text(plan, BootPlan(), wait_seconds=7)) == "would wait up to 7 s for a default route"
-    skipped = ProbePlan(skipped_because="no IPv6")
+    skipped = ProbeReport(skipped_because="no IPv6")
     assert plain(plan_text(skipped, BootPlan(), wait_seconds=7)).splitlines() == [
         "skipped: no IPv6",
         "nothing to change",
