@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.vnet.plan import AzureVnetReport, Item
     from hostrouting.boot.host import Host
 
