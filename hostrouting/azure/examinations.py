@@ -71,7 +71,7 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[F
         return
     if is_beside_others:
         yield _OTHER_RULES
-    changes = plan.changes | plan_next_boot(networking, examined.host, plan).changes
+    changes = plan.changes | plan_next_boot(networking, examined.host, plan)
     rules = [f"nftables table ip6 {TABLE}"] if plan.has_new_rules else []
     differing = [*rules, *(str(change.what) for change in (*changes.files, *changes.routes))]
     if differing:

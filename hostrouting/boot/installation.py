@@ -15,14 +15,14 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.gate import list_text, missing_commands, opening_settings
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import BootFile, Part, reference_links, wanted_files, with_folders
+from hostrouting.boot.parts import BootFile, Part, plan_part, reference_links, wanted_files, with_folders
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from hostrouting.boot.files import Run
@@ -55,47 +55,41 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> Changes:
         FileError: a file can't be written.
         UnitError: systemd refuses, or an instance doesn't hold the gate.
     """
-    layout, units = host.layout, host.units
+    layout, units, unit = host.layout, host.units, f"{part.name}.service"
     before = Manifest.load(layout)
     _remove_litter(layout, before)
+    plan = plan_part(host, consumer, part, part.name)
     former = tuple(sorted({before.consumer, *before.former} - {consumer})) if before.parts else ()
     manifest = attrs.evolve(before.with_part(part.name, part.installed(layout)), consumer=consumer, former=former)
     manifest = with_folders(manifest, layout)
-
-    changed: dict[Path, str] = {}
-
-    def is_stale() -> bool:
-        return any(path.is_relative_to(layout.units) for path in changed)
-
-    undo.push(lambda: units.reload() if is_stale() else None)
+    paths = {layout.of(str(change.what)): change.fate for change in plan.files}
+    is_stale = any(path.is_relative_to(layout.units) for path in paths)
+    if is_stale:
+        undo.push(units.reload)
     undo.push(partial(_remove_folders, layout, manifest))
-    links = _leave_the_reference(host, undo)
+    _leave_the_reference(host, undo)
     for file in (BootFile(layout.manifest, manifest.to_text()), *wanted_files(layout, manifest, [part])):
-        changed |= _write(file, undo)
-    for gate in map(layout.gate, former):
-        undo.push(partial(_restore, gate, files.read_state(gate)))
-        changed |= {gate: "removed"} if files.remove(gate) else {}
+        _write(file, undo)
+    for path in (path for path, fate in paths.items() if fate == "removed"):
+        undo.push(partial(_restore, path, files.read_state(path)))
+        files.remove(path)
     if former:
         _remove_folders(layout, manifest)
-        manifest = attrs.evolve(manifest, former=())
-        _write(BootFile(layout.manifest, manifest.to_text()), undo)
-    unit = f"{part.name}.service"
-    unread = () if is_stale() else _unread(units, manifest)
-    if is_stale() or unread:
+        _write(BootFile(layout.manifest, attrs.evolve(manifest, former=()).to_text()), undo)
+    unread = () if is_stale else _unread(units, manifest)
+    if is_stale or unread:
         units.reload()
-    is_new = not units.is_enabled(unit)
-    if is_new:
+    enabled = tuple(change for change in plan.units if change.fate == "enabled")
+    if enabled:
         undo.push(partial(units.disable, unit))
         units.enable(unit)
     _see_that_it_holds(units, manifest)
-    return Changes(
-        files=_as_changes(layout, dict.fromkeys(links, "removed") | changed),
-        units=(*(Change(name, "reloaded") for name in unread), *((Change(unit, "enabled"),) if is_new else ())),
-    )
+    reloaded = tuple(Change(name, "reloaded") for name in unread)
+    return Changes(files=tuple(Change(each.what, each.fate) for each in plan.files), units=(*reloaded, *enabled))
 
 
-def _as_changes(layout: Layout, fates: Mapping[Path, str]) -> tuple[Change, ...]:
-    return tuple(Change(layout.relative(path), fate) for path, fate in fates.items())
+def _changed(layout: Layout, path: Path, fate: str) -> Changes:
+    return Changes(files=(Change(layout.relative(path), fate),))
 
 
 def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
@@ -139,18 +133,15 @@ def start_oneshot(host: Host, name: str, run: Run) -> None:
         run.changes |= Changes(units=(Change(unit, "started"),))
 
 
-def _leave_the_reference(host: Host, undo: Undo) -> list[Path]:
+def _leave_the_reference(host: Host, undo: Undo) -> None:
     """Remove the links by which the reference's installation has the consumer require our units, and see them gone.
 
     As long as one is in force, starting or stopping a oneshot stops the running machine.
-
-    Returns:
-        The links that were removed.
     """
     layout, units = host.layout, host.units
     links = reference_links(layout)
     if not links:
-        return []
+        return
     for link in links:
         undo.push(partial(files.link, link, files.target(link)))
         files.remove(link)
@@ -164,7 +155,6 @@ def _leave_the_reference(host: Host, undo: Undo) -> list[Path]:
                     f"{instance} still requires {' '.join(still)} after its links were removed; touching those units "
                     f"would stop it: look at: systemctl cat {instance}"
                 )
-    return links
 
 
 # --- and back ------------------------------------------------------------------------------------------------------
@@ -202,7 +192,7 @@ def remove_parts(host: Host, scope: CancelScope, run: Run, *names: str) -> bool:
     kept = {*left.files(layout)}
     goes = [path for path in before.files(layout) if path not in kept]
     if left.has_gate and files.write_if_changed(layout.gate_list, list_text(left)):
-        run.changes |= Changes(files=_as_changes(layout, {layout.gate_list: "replaced"}))
+        run.changes |= _changed(layout, layout.gate_list, "replaced")
     remove_files(layout, (path for path in goes if path == layout.gate_list), run)
     if remove_files(layout, (path for path in goes if path in before.gates(layout)), run):
         _wait_for_starts(units, (before.consumer, *before.former), scope)
@@ -216,7 +206,7 @@ def remove_parts(host: Host, scope: CancelScope, run: Run, *names: str) -> bool:
     if not left.parts:
         remove_files(layout, [layout.manifest], run)
     elif files.write_if_changed(layout.manifest, left.to_text()):
-        run.changes |= Changes(files=_as_changes(layout, {layout.manifest: "replaced"}))
+        run.changes |= _changed(layout, layout.manifest, "replaced")
     _remove_folders(layout, before)
     return True
 
@@ -230,7 +220,7 @@ def remove_files(layout: Layout, paths: Iterable[Path], run: Run) -> bool:
     was = run.changes
     for path in paths:
         if files.remove(path):
-            run.changes |= Changes(files=_as_changes(layout, {path: "removed"}))
+            run.changes |= _changed(layout, path, "removed")
     return run.changes != was
 
 
@@ -290,11 +280,9 @@ def _remove_folders(layout: Layout, manifest: Manifest) -> None:
         files.remove_empty_folder(layout.of(name))
 
 
-def _write(file: BootFile, undo: Undo) -> dict[Path, str]:
-    before = files.read_state(file.path)
-    undo.push(partial(_restore, file.path, before))
-    is_new = files.write_if_changed(file.path, file.text, mode=file.mode)
-    return {file.path: "added" if before is None else "replaced"} if is_new else {}
+def _write(file: BootFile, undo: Undo) -> None:
+    undo.push(partial(_restore, file.path, files.read_state(file.path)))
+    files.write_if_changed(file.path, file.text, mode=file.mode)
 
 
 def _restore(path: Path, before: tuple[bytes, int] | None) -> None:

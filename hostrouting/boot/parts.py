@@ -219,51 +219,12 @@ def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> l
 # --- what has to change, told without changing anything --------------------------------------------------------------
 
 
-@attrs.frozen
-class FileChange:
-    """A file that differs from what a config asks for.
-
-    Args:
-        path: as the running system sees it.
-        before: its content; of a link, where it leads; None: it isn't there.
-        after: the content asked for; None: it goes.
-    """
-
-    path: str
-    before: str | None
-    after: str | None
-
-    @property
-    def change(self) -> Change:
-        """What becomes of it."""
-        is_new, goes = self.before is None, self.after is None
-        return Change(self.path, "removed" if goes else "added" if is_new else "replaced")
+def _file_change(layout: Layout, path: Path, before: str | None, after: str | None) -> Change:
+    fate = "removed" if after is None else "added" if before is None else "replaced"
+    return Change(layout.relative(path), fate, before=before, after=after)
 
 
-@attrs.frozen
-class BootPlan:
-    """What has to change for the next boot.
-
-    Args:
-        files: that are written or removed.
-        units: what becomes of them; that a oneshot which hasn't run is started isn't foreseen.
-    """
-
-    files: tuple[FileChange, ...] = ()
-    units: tuple[Change, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether everything is as asked."""
-        return not self.changes
-
-    @property
-    def changes(self) -> Changes:
-        """The same as a run tells it that has carried it out."""
-        return Changes(files=tuple(file.change for file in self.files), units=self.units)
-
-
-def plan_boot(config: Config, host: Host) -> BootPlan:
+def plan_boot(config: Config, host: Host) -> Changes:
     """Compare what stays for the next boot with what a config asks for, changing nothing.
 
     Args:
@@ -271,7 +232,7 @@ def plan_boot(config: Config, host: Host) -> BootPlan:
         host: where.
 
     Returns:
-        The plan.
+        Files and units that would change; that a oneshot which hasn't run is started isn't foreseen.
 
     Raises:
         FileError: a file can't be read.
@@ -283,7 +244,7 @@ def plan_boot(config: Config, host: Host) -> BootPlan:
     return _plan(host, there, wanted, parts, () if CHECK in wanted.parts else layout.markers)
 
 
-def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPlan:
+def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> Changes:
     """Compare what stays for the next boot with what it would be with a part, or without it, changing nothing.
 
     Args:
@@ -293,7 +254,7 @@ def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPl
         name: of the part.
 
     Returns:
-        The plan; all other parts stay as they are.
+        As of ``plan_boot``; all other parts stay as they are.
 
     Raises:
         FileError: a file can't be read.
@@ -304,11 +265,11 @@ def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> BootPl
         wanted = there.with_part(name, part.installed(host.layout))
         return _plan(host, there, attrs.evolve(wanted, consumer=consumer), [part])
     if name not in there.parts:
-        return BootPlan()
+        return Changes()
     return _plan(host, there, there.without(name), [])
 
 
-def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], going: Iterable[Path] = ()) -> BootPlan:
+def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], going: Iterable[Path] = ()) -> Changes:
     """What is between a manifest and another one, of whose parts some are written anew; and what else goes."""
     layout = host.layout
     wanted = attrs.evolve(with_folders(wanted, layout) if parts else wanted, former=())
@@ -316,7 +277,7 @@ def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], 
     if parts or (wanted.parts and wanted.parts.keys() != there.parts.keys()):
         written = [BootFile(layout.manifest, wanted.to_text()), *wanted_files(layout, wanted, parts)]
     changes = [
-        FileChange(layout.relative(file.path), files.read_text(file.path), file.text)
+        _file_change(layout, file.path, files.read_text(file.path), file.text)
         for file in written
         if not files.is_written(file.path, file.text, mode=file.mode)
     ]
@@ -327,33 +288,30 @@ def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], 
     if not wanted.parts:
         goes.add(layout.manifest)
     changes += [
-        FileChange(layout.relative(path), before, None)
+        _file_change(layout, path, before, None)
         for path in sorted(goes)
         if (before := files.read_text(path)) is not None
     ]
     if parts:
-        changes += [FileChange(layout.relative(link), files.target(link), None) for link in reference_links(layout)]
-    return BootPlan(tuple(changes), tuple(_unit_changes(host, there, wanted, parts, changes)))
+        changes += [_file_change(layout, link, files.target(link), None) for link in reference_links(layout)]
+    return Changes(files=tuple(changes), units=tuple(_unit_changes(host, there, wanted, parts, changes)))
 
 
 def _unit_changes(
-    host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], changes: Iterable[FileChange]
+    host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], changes: Iterable[Change]
 ) -> Iterator[Change]:
     """What becomes of the units, in the order in which it is done."""
     units, layout, watcher = host.units, host.layout, f"{WATCH}.service"
-    new = {part.name for part in parts}
+    new, going = {part.name for part in parts}, [name for name in there.parts if name not in wanted.parts]
     enabled = {
-        name
-        for name in {*there.parts, *new}
-        if files.read_text(layout.unit(name)) and units.is_enabled(f"{name}.service")
+        name for name in {*going, *new} if files.read_text(layout.unit(name)) and units.is_enabled(f"{name}.service")
     }
     for part in parts:
         if part.name not in enabled:
             yield Change(f"{part.name}.service", "enabled")
-    going = [name for name in there.parts if name not in wanted.parts]
     if WATCH in new and not host.is_image:
         is_new = WATCH not in enabled or there.parts.get(WATCH) != wanted.parts[WATCH]
-        is_new = is_new or layout.relative(layout.unit(WATCH)) in {change.path for change in changes}
+        is_new = is_new or layout.relative(layout.unit(WATCH)) in {change.what for change in changes}
         if is_new or not units.is_active(watcher):
             yield Change(watcher, "restarted")
     if WATCH in going and units.is_active(watcher):

@@ -10,7 +10,6 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-    from hostrouting.boot.parts import BootPlan, FileChange
     from hostrouting.cli.preview import NextStart
     from hostrouting.overlap.findings import OverlapReport
     from hostrouting.routes.plan import RoutePlan, RoutesReport
@@ -48,7 +47,7 @@ def applied_text(routes: RoutesReport, overlap: OverlapReport | None) -> str:
 
 
 def plan_text(
-    plan: RoutePlan, missing: str | None, boot: BootPlan | None, next_start: NextStart, *, wait_seconds: int
+    plan: RoutePlan, missing: str | None, boot: Changes | None, next_start: NextStart, *, wait_seconds: int
 ) -> str:
     """What would become of routes, files and units (None: they aren't known), and of the consumer's next start."""
     marks = {"added": "+", "replaced": "~", "removed": "-"}
@@ -57,7 +56,7 @@ def plan_text(
         lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
     if boot is not None:
         lines += boot_lines(boot)
-    if plan.is_empty and missing is None and (boot is None or boot.is_empty):
+    if plan.is_empty and missing is None and not boot:
         lines.append(NOTHING)
     if boot is None:
         lines.append(dim("files and units aren't recorded: only routes were compared"))
@@ -69,7 +68,7 @@ def plan_text(
 _IMPERATIVE = {"enabled": "enable", "disabled": "disable", "restarted": "restart", "stopped": "stop"}
 
 
-def boot_lines(boot: BootPlan) -> list[str]:
+def boot_lines(boot: Changes) -> list[str]:
     """What would become of files and units, as diffs and a line a unit."""
     return [
         *(line for change in boot.files for line in diff_lines(change)),
@@ -77,18 +76,18 @@ def boot_lines(boot: BootPlan) -> list[str]:
     ]
 
 
-def diff_lines(change: FileChange) -> list[str]:
+def diff_lines(change: Change) -> list[str]:
     """What would become of a file, as a unified diff; a long new one, and one that goes, is only named."""
     import difflib
 
-    before, after = (change.before or "").splitlines(), (change.after or "").splitlines()
+    name, before, after = clean(str(change.what)), (change.before or "").splitlines(), (change.after or "").splitlines()
     if change.before is None and len(after) > _NEW_FILE_LINES:
-        return [good(f"+ {clean(change.path)} ({len(after)} lines, new)")]
+        return [good(f"+ {name} ({len(after)} lines, new)")]
     if change.after is None:
-        return [bad(f"- {clean(change.path)}")]
+        return [bad(f"- {name}")]
     if change.before == change.after:
-        return [f"~ {clean(change.path)} (its mode or owner)"]
-    old, new = (change.path if text is not None else "/dev/null" for text in (change.before, change.after))
+        return [f"~ {name} (its mode or owner)"]
+    old, new = (name if text is not None else "/dev/null" for text in (change.before, change.after))
     paint = {"+": good, "-": bad, "@": dim}
     return [
         paint.get(line[0], str)(clean(line))

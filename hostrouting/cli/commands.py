@@ -183,13 +183,12 @@ def plan(options: argparse.Namespace, host: Host) -> int:
         boot = plan_boot(config, on)
         _warn_without_consumer(config, on)
         next_start = neighbours.as_probes_allow(next_start, on)
-    changes = plan.changes if boot is None else plan.changes | boot.changes
+    changes = plan.changes if boot is None else plan.changes | boot
     document = RoutesReport(plan, changes).to_json() | {"missing": missing, "nextStart": next_start.to_json()}
     unknown = {} if recorded is None else {"host": recorded.host, "files": None, "units": None}
     text = plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds)
     say_as_asked(options, document | unknown, text)
-    is_done = plan.is_empty and missing is None and (boot is None or boot.is_empty)
-    return 0 if is_done else EXIT_PLAN_CHANGES
+    return 0 if missing is None and not changes else EXIT_PLAN_CHANGES
 
 
 def render(options: argparse.Namespace, host: Host) -> int:

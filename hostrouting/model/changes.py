@@ -15,11 +15,15 @@ class Change(NamedTuple):
         fate: what became of it: ``added``, ``replaced`` or ``removed``; of a unit ``enabled``, ``disabled``,
             ``started``, ``restarted``, ``stopped`` or ``reloaded``.
         was: the route that was replaced.
+        before: of a file that would change, its content; of a link, where it leads; None: it isn't there.
+        after: the content that it would have; None: it goes.
     """
 
     what: object
     fate: str
     was: object = None
+    before: str | None = None
+    after: str | None = None
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ import attrs
 from hostrouting.boot.files import alone, locked, remove
 from hostrouting.boot.installation import install_part, remove_files, remove_parts, start_oneshot
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import check_part, is_watched, routes_part, watch_part
+from hostrouting.boot.parts import check_part, is_watched, plan_part, routes_part, watch_part
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import Table
@@ -110,20 +110,16 @@ class ConfigureWatch:
         return run.changes
 
     def _install(self, scope: CancelScope, run: Run) -> None:
-        host, layout, part = self.host, self.host.layout, watch_part(self.config, self.host.layout)
-        unit, before = f"{WATCH}.service", Manifest.load(layout)
-        with all_or_nothing(scope) as undo:
-            installed = install_part(host, self.config.consumer, part, undo)
-        run.changes |= installed
-        old = before.textfile(layout)
-        if old is not None and old != Manifest.load(layout).textfile(layout):
-            remove_files(layout, [old], run)
+        host, part, consumer = self.host, watch_part(self.config, self.host.layout), self.config.consumer
+        restarted = Change(f"{WATCH}.service", "restarted")
         # What else is installed it reads by itself.
-        is_new = before.parts.get(WATCH) != part.installed(layout) or bool(installed.units)
-        is_new = is_new or layout.relative(layout.unit(WATCH)) in {change.what for change in installed.files}
-        if not host.is_image and (is_new or not host.units.is_active(unit)):
-            host.units.restart(unit)
-            run.changes |= Changes(units=(Change(unit, "restarted"),))
+        is_new = restarted in plan_part(host, consumer, part, WATCH).units
+        with all_or_nothing(scope) as undo:
+            installed = install_part(host, consumer, part, undo)
+        run.changes |= installed
+        if not host.is_image and (is_new or installed.units):
+            host.units.restart(f"{WATCH}.service")
+            run.changes |= Changes(units=(restarted,))
 
 
 @attrs.frozen

@@ -32,7 +32,7 @@ from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN, list_text
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import BootPlan, is_watched, plan_boot, plan_part
+from hostrouting.boot.parts import is_watched, plan_boot, plan_part
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
@@ -200,7 +200,7 @@ def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_
             consumer = ask(host, asked, parts) or consumer
             manifest = Manifest.load(layout)
             assert {name: part.is_blocking for name, part in manifest.parts.items()} == parts
-            assert planned_boot(host, asked).is_empty
+            assert not planned_boot(host, asked)
             files = {path for path in all_below(layout) - before if not path.is_dir()}
             assert files == ({layout.manifest, *manifest.files(layout)} if parts else set())
             if manifest.has_gate:
@@ -227,12 +227,12 @@ def test_what_a_plan_foresees_is_what_a_run_tells_and_what_became_of_files_and_u
         host = Host(routes=node([]), units=units, layout=layout)
         for asked in story:
             before, enabled, active, restarts = contents(layout), {*units.enabled}, {*units.active}, len(units.restarts)
-            planned = planned_boot(host, asked).changes
+            planned = planned_boot(host, asked)
             assert contents(layout) == before
             told = carry_out(host, asked)
             became = fates(before, contents(layout), {*layout.markers})
-            assert {layout.of(str(path)): fate for path, fate, _ in planned.files} == became
-            of_files = {layout.of(str(path)): fate for path, fate, _ in told.files}
+            assert {layout.of(str(path)): fate for path, fate, *_ in planned.files} == became
+            of_files = {layout.of(str(path)): fate for path, fate, *_ in told.files}
             # What a task has removed, and the next one has made again as it was.
             assert {fate for path, fate in of_files.items() if path not in became} <= {"replaced"}
             assert {path: fate for path, fate in of_files.items() if path in became} == became
@@ -262,7 +262,7 @@ def fates(before: dict[Path, object], after: dict[Path, object], found: set[Path
     return became | {path: "replaced" for path in before.keys() & after.keys() - found if before[path] != after[path]}
 
 
-def planned_boot(host: Host, asked: Config | Probe) -> BootPlan:
+def planned_boot(host: Host, asked: Config | Probe) -> Changes:
     if isinstance(asked, Config):
         return plan_boot(asked, host)
     part = None if asked.device is None else probe_part(asked.device, host.layout, required=asked.required)

@@ -21,7 +21,7 @@ from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TA
 from hostrouting.boot.files import Run, alone, locked
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import install_part, is_installed, remove_parts, start_oneshot
-from hostrouting.boot.parts import BootPlan, plan_part
+from hostrouting.boot.parts import plan_part
 from hostrouting.kernel.nexthops import unicast_defaults
 from hostrouting.kernel.port import look_until
 from hostrouting.model.changes import Changes
@@ -61,7 +61,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     return _plan_now(probe, host, node, _told(probe, node, scope))
 
 
-def plan_next_boot(config: HostNetworking, host: Host, plan: ProbeReport) -> BootPlan:
+def plan_next_boot(config: HostNetworking, host: Host, plan: ProbeReport) -> Changes:
     """Plan what stays for the next boot, changing nothing.
 
     Args:
@@ -80,7 +80,7 @@ def plan_next_boot(config: HostNetworking, host: Host, plan: ProbeReport) -> Boo
     if not probe.enabled:
         return plan_part(host, config.consumer, None, PROBE)
     if plan.skipped_because is not None or plan.device is None:
-        return BootPlan()
+        return Changes()
     return plan_part(host, config.consumer, probe_part(plan.device, host.layout, required=probe.required), PROBE)
 
 

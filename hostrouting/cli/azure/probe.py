@@ -16,18 +16,18 @@ from hostrouting.azure.probe.tasks import (
     plan_probe,
 )
 from hostrouting.boot.host import Host
-from hostrouting.boot.parts import BootPlan, FileChange
 from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines, diff_lines
 from hostrouting.cli.options import read_section
 from hostrouting.cli.output import bad, dim, good
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
+from hostrouting.model.changes import Change
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     import argparse
 
     from hostrouting.azure.probe.plan import ProbeReport
-    from hostrouting.boot.parts import BootPlan
+    from hostrouting.model.changes import Changes
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:
@@ -61,9 +61,9 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))
     boot = plan_next_boot(config, host, plan)
     text = plan_text(plan, boot, wait_seconds=config.load_balancer_probe.wait_seconds)
-    say_as_asked(options, attrs.evolve(plan, boot=boot.changes).to_json(), text)
+    say_as_asked(options, attrs.evolve(plan, boot=boot).to_json(), text)
     is_waiting = plan.missing is not None and plan.skipped_because is None
-    return 0 if plan.is_empty and boot.is_empty and not is_waiting else EXIT_PLAN_CHANGES
+    return 0 if plan.is_empty and not boot and not is_waiting else EXIT_PLAN_CHANGES
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
@@ -82,20 +82,20 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 _TABLE = f"nftables table ip6 {TABLE}"
 
 
-def plan_text(plan: ProbeReport, boot: BootPlan, *, wait_seconds: int) -> str:
+def plan_text(plan: ProbeReport, boot: Changes, *, wait_seconds: int) -> str:
     """What would become of rules, routes, files and units."""
     lines = _reason_lines(plan)
     if plan.missing is not None:
         lines.append(f"would wait up to {wait_seconds} s for {clean(plan.missing)}")
     if plan.has_new_rules:
         lines.append(f"{_TABLE}: {_fate(plan)}")
-        lines += diff_lines(FileChange(_TABLE, plan.rules_before, plan.rules_after))
+        lines += diff_lines(Change(_TABLE, _fate(plan), before=plan.rules_before, after=plan.rules_after))
     elif plan.rules_after is not None:
         lines.append(dim(f"= {_TABLE}"))
     lines += [good(f"+ {clean(str(pin))}") for pin in plan.pins.add]
     lines += [bad(f"- {clean(str(pin))}") for pin in plan.pins.remove]
     lines += [dim(f"= {clean(str(pin))}") for pin in plan.pins.unchanged] + boot_lines(boot)
-    if plan.is_empty and plan.missing is None and boot.is_empty:
+    if plan.is_empty and plan.missing is None and not boot:
         lines.append(NOTHING)
     return "\n".join(lines)
 

@@ -24,7 +24,7 @@ from hostrouting.azure.probe.tasks import (
 )
 from hostrouting.boot.files import locked
 from hostrouting.boot.manifest import Manifest
-from hostrouting.model.changes import Change
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
 from hostrouting.model.routes import NextHop
 from hostrouting.testing import FakeKernel, FakeProbeNode, FakeSystemd
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from hostrouting.boot.parts import BootPlan
 
 OURS, STATIC = 217, 4
 OWN = NodeAddress("eth0", IPv6Address("fd00::4"))
@@ -517,16 +516,16 @@ def test_a_plan_does_not_wait_and_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_plan_names_what_is_installed_for_the_next_boot(world: World) -> None:
-    def boot(asked: HostNetworking) -> BootPlan:
+    def boot(asked: HostNetworking) -> Changes:
         return plan_next_boot(asked, world.host, world.plan(asked))
 
-    assert boot(config(enabled=False)).is_empty
+    assert not boot(config(enabled=False))
     coming = boot(config())
-    assert "/etc/aks-flex-node/load-balancer-probe.nft" in {change.path for change in coming.files}
+    assert "/etc/aks-flex-node/load-balancer-probe.nft" in {change.what for change in coming.files}
     assert coming.units == (Change("load-balancer-probe.service", "enabled"),)
     world.configure()
-    assert boot(config()).is_empty
-    assert not boot(config(required=True)).is_empty
+    assert not boot(config())
+    assert boot(config(required=True))
     going = boot(config(enabled=False))
     assert going.units == (Change("load-balancer-probe.service", "disabled"),)
     assert all(change.after is None for change in going.files)
@@ -535,11 +534,11 @@ def test_a_plan_names_what_is_installed_for_the_next_boot(world: World) -> None:
 def test_a_plan_leaves_the_next_boot_as_it_is_where_nothing_is_known_or_done(world: World) -> None:
     world.configure()
     world.node.default_device_names.clear()
-    assert plan_next_boot(config(), world.host, world.plan()).is_empty
+    assert not plan_next_boot(config(), world.host, world.plan())
     world.remove()
     world.node.default_device_names.append("eth0")
     world.node.address_list.clear()
-    assert plan_next_boot(config(), world.host, world.plan()).is_empty
+    assert not plan_next_boot(config(), world.host, world.plan())
 
 
 def test_an_image_gets_files_and_its_kernel_is_not_asked(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
-from hostrouting.boot.parts import FileChange, plan_boot, plan_part
+from hostrouting.boot.parts import plan_boot, plan_part
 from hostrouting.model.changes import Change
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope, all_or_nothing
@@ -283,18 +283,18 @@ def test_a_flush_drop_in_that_systemd_has_not_read_is_read_at_the_next_run(
 
 def test_the_plan_of_host_routing_is_empty_beside_it(host: Host, layout: Layout, part: Part) -> None:
     install(host, part)
-    assert plan_boot(NOTHING, host).is_empty
-    assert plan_boot(config(staticRoutes={"enabled": True}, routeOverlap={}, consumer=MACHINE), host).is_empty
+    assert not plan_boot(NOTHING, host)
+    assert not plan_boot(config(staticRoutes={"enabled": True}, routeOverlap={}, consumer=MACHINE), host)
     apply(host)
-    assert plan_boot(config(), host).is_empty
+    assert not plan_boot(config(), host)
     taken_back = plan_boot(NOTHING, host)
     assert taken_back.units == (
         Change("static-routes.service", "disabled"),
         Change("check-route-overlap.service", "disabled"),
     )
     manifest, kept = [change for change in taken_back.files if change.after is not None]
-    assert (manifest.path, kept.path) == (layout.relative(layout.manifest), layout.relative(layout.gate_list))
-    assert not any("load-balancer" in change.path or "nftables" in change.path for change in taken_back.files)
+    assert (manifest.what, kept.what) == (layout.relative(layout.manifest), layout.relative(layout.gate_list))
+    assert not any("load-balancer" in str(change.what) or "nftables" in str(change.what) for change in taken_back.files)
     apply(host, NOTHING)
     assert (layout.manifest.read_text(), layout.gate_list.read_text()) == (manifest.after, kept.after)
 
@@ -302,7 +302,7 @@ def test_the_plan_of_host_routing_is_empty_beside_it(host: Host, layout: Layout,
 def test_the_plan_says_how_the_whole_gate_moves(host: Host, layout: Layout, part: Part) -> None:
     install(host, part)
     plan = plan_boot(config(consumer=MACHINE), host)
-    after = {change.path: change.after for change in plan.files}
+    after = {change.what: change.after for change in plan.files}
     assert after[layout.relative(layout.gate(TEMPLATE))] is None
     assert after[layout.relative(layout.gate(MACHINE))] == DROP_IN
 
@@ -318,8 +318,8 @@ def changes(before: dict[str, object], after: dict[str, object]) -> set[tuple[st
     }
 
 
-def told(files: tuple[FileChange, ...]) -> set[tuple[str, object]]:
-    return {(change.path, change.after) for change in files}
+def told(files: tuple[Change, ...]) -> set[tuple[str, object]]:
+    return {(str(change.what), change.after) for change in files}
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -335,11 +335,11 @@ def test_the_plan_of_the_part_alone_is_what_is_done(
     assert plan.units == (Change(UNIT, "enabled"),)
     install(host, part, consumer)
     assert told(plan.files) == changes(before, tree(layout))
-    assert plan_part(host, consumer, part, PROBE).is_empty
+    assert not plan_part(host, consumer, part, PROBE)
 
     there = tree(layout)
     plan = plan_part(host, consumer, None, PROBE)
     assert plan.units == (Change(UNIT, "disabled"),)
     remove_parts(host, phases.CancelScope(), Run(), PROBE)
     assert told(plan.files) == changes(there, tree(layout))
-    assert plan_part(host, consumer, None, PROBE).is_empty
+    assert not plan_part(host, consumer, None, PROBE)

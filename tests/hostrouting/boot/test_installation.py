@@ -345,7 +345,7 @@ def test_a_run_waits_for_another_and_its_config_is_the_last(host: Host, layout: 
         assert ended == []
     for thread in threads:
         thread.join()
-    assert plan_boot({"first": first, "second": second}[ended[-1]], host).is_empty
+    assert not plan_boot({"first": first, "second": second}[ended[-1]], host)
 
 
 def test_removal_waits_for_starts_that_run_the_gate_which_then_admits(
@@ -523,19 +523,19 @@ def test_plan_says_what_apply_does_and_nothing_afterwards(host: Host, layout: La
     before = tree(layout)
     plan = plan_boot(config(), host)
     assert tree(layout) == before
-    assert {change.path for change in plan.files} == {
+    assert {change.what for change in plan.files} == {
         f"/{path.relative_to(layout.root)}"
         for path in [*write_steps(layout), layout.script("check-route-overlap"), layout.unit("check-route-overlap")]
     }
     assert plan.units == units_all("enabled")
     apply(host)
-    assert plan_boot(config(), host).is_empty
+    assert not plan_boot(config(), host)
     host.units.disable("static-routes.service")
     assert plan_boot(config(), host).units == (Change("static-routes.service", "enabled"),)
     host.units.enable("static-routes.service")
     taken_back = plan_boot(NOTHING, host)
     assert all(change.after is None for change in taken_back.files)
-    assert {layout.of(change.path) for change in taken_back.files} == {
+    assert {layout.of(str(change.what)) for change in taken_back.files} == {
         *(path for path in layout.root.rglob("*") if path.is_file() and path not in (layout.lock, layout.run_lock))
     }
     assert taken_back.units == units_all("disabled")

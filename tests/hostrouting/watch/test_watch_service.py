@@ -250,11 +250,11 @@ def test_plan_names_what_would_be_installed_and_taken_back(host: Host) -> None:
     apply(host, UNWATCHED)
     plan = plan_boot(WATCHED, host)
     assert plan.units == (Change(UNIT, "enabled"), Change(UNIT, "restarted"))
-    assert [change.path for change in plan.files if change.before is None] == [
+    assert [change.what for change in plan.files if change.before is None] == [
         "/etc/systemd/system/hostrouting-watch.service",
     ]
     apply(host, WATCHED)
-    assert plan_boot(WATCHED, host).is_empty
+    assert not plan_boot(WATCHED, host)
     assert plan_boot(UNWATCHED, host).units == (Change(UNIT, "stopped"), Change(UNIT, "disabled"))
 
 
