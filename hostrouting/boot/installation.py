@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.gate import list_text, missing_commands, opening_settings
+from hostrouting.boot.gate import missing_commands, opening_settings
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import BootFile, Part, plan_part, reference_links, wanted_files, with_folders
+from hostrouting.boot.parts import BootFile, Part, plan_part, plan_removal, reference_links, wanted_files, with_folders
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from hostrouting.boot.files import Run
@@ -58,7 +58,7 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> Changes:
     layout, units, unit = host.layout, host.units, f"{part.name}.service"
     before = Manifest.load(layout)
     _remove_litter(layout, before)
-    plan = plan_part(host, consumer, part, part.name)
+    plan = plan_part(host, consumer, part)
     former = tuple(sorted({before.consumer, *before.former} - {consumer})) if before.parts else ()
     manifest = attrs.evolve(before.with_part(part.name, part.installed(layout)), consumer=consumer, former=former)
     manifest = with_folders(manifest, layout)
@@ -86,10 +86,6 @@ def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> Changes:
     _see_that_it_holds(units, manifest)
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     return Changes(files=tuple(Change(each.what, each.fate) for each in plan.files), units=(*reloaded, *enabled))
-
-
-def _changed(layout: Layout, path: Path, fate: str) -> Changes:
-    return Changes(files=(Change(layout.relative(path), fate),))
 
 
 def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
@@ -160,7 +156,7 @@ def _leave_the_reference(host: Host, undo: Undo) -> None:
 # --- and back ------------------------------------------------------------------------------------------------------
 
 
-def remove_parts(host: Host, scope: CancelScope, run: Run, *names: str) -> bool:
+def remove_parts(host: Host, scope: CancelScope, run: Run, *names: str) -> None:
     """Take parts back: first out of the list, then out of boot, and their scripts last.
 
     Args:
@@ -169,59 +165,52 @@ def remove_parts(host: Host, scope: CancelScope, run: Run, *names: str) -> bool:
         run: what is changed is noted there, at each step.
         names: of the parts; those that aren't installed are fine.
 
-    Returns:
-        Whether any was installed.
-
     Raises:
         FileError: one can't be removed; a later run goes on from there.
         UnitError: systemd refuses; likewise.
     """
     layout, units = host.layout, host.units
-    before = Manifest.load(layout)
-    going = [name for name in names if name in before.parts]
-    if not going:
-        return False
+    before, plan = Manifest.load(layout), plan_removal(host, *names)
+    if not plan:
+        return
     _remove_litter(layout, before)
-    watcher = f"{WATCH}.service"
+    gates = [path for path in before.gates(layout) if layout.relative(path) in {change.what for change in plan.files}]
+
+    def carry_out_on(is_due: Callable[[Path], bool]) -> None:
+        carry_out(layout, (change for change in plan.files if is_due(layout.of(str(change.what)))), run)
+
+    going = [name for name in names if name in before.parts]
     if WATCH in going:
-        is_active = units.is_active(watcher)
         # Never a oneshot: machines of older installations may still require those.
-        units.stop(watcher)
-        run.changes |= Changes(units=(Change(watcher, "stopped"),) if is_active else ())
-    left = attrs.evolve(before.without(*going), former=())
-    kept = {*left.files(layout)}
-    goes = [path for path in before.files(layout) if path not in kept]
-    if left.has_gate and files.write_if_changed(layout.gate_list, list_text(left)):
-        run.changes |= _changed(layout, layout.gate_list, "replaced")
-    remove_files(layout, (path for path in goes if path == layout.gate_list), run)
-    if remove_files(layout, (path for path in goes if path in before.gates(layout)), run):
+        units.stop(f"{WATCH}.service")
+        run.changes |= Changes(units=tuple(change for change in plan.units if change.fate == "stopped"))
+    carry_out_on(lambda path: path == layout.gate_list)
+    carry_out_on(lambda path: path in gates)
+    if gates:
         _wait_for_starts(units, (before.consumer, *before.former), scope)
-    for unit in (f"{name}.service" for name in going):
-        is_enabled = units.is_enabled(unit)
-        units.disable(unit)
-        run.changes |= Changes(units=(Change(unit, "disabled"),) if is_enabled else ())
-    remove_files(layout, (path for path in goes if path.is_relative_to(layout.units)), run)
+    for name in going:
+        disabled = Change(f"{name}.service", "disabled")
+        units.disable(f"{name}.service")
+        run.changes |= Changes(units=(disabled,) if disabled in plan.units else ())
+        # One that leads nowhere systemd leaves there.
+        carry_out(layout, [Change(layout.relative(layout.enablement(name)), "removed")], run)
+    carry_out_on(lambda path: path.is_relative_to(layout.units))
     units.reload()
-    remove_files(layout, goes, run)
-    if not left.parts:
-        remove_files(layout, [layout.manifest], run)
-    elif files.write_if_changed(layout.manifest, left.to_text()):
-        run.changes |= _changed(layout, layout.manifest, "replaced")
+    carry_out_on(lambda path: path != layout.manifest)
+    carry_out_on(lambda path: path == layout.manifest)
     _remove_folders(layout, before)
-    return True
 
 
-def remove_files(layout: Layout, paths: Iterable[Path], run: Run) -> bool:
-    """Remove files, note those that were there, and tell whether any was.
+def carry_out(layout: Layout, changes: Iterable[Change], run: Run) -> None:
+    """Write and remove files as they are planned, and note what hadn't been done yet.
 
     Raises:
-        FileError: one can't be removed.
+        FileError: one can't be written or removed.
     """
-    was = run.changes
-    for path in paths:
-        if files.remove(path):
-            run.changes |= _changed(layout, path, "removed")
-    return run.changes != was
+    for change in changes:
+        path = layout.of(str(change.what))
+        if files.remove(path) if change.after is None else files.write_if_changed(path, change.after):
+            run.changes |= Changes(files=(Change(change.what, change.fate),))
 
 
 # As long as a gate takes at most would be 20 s; one that begins now admits at once.

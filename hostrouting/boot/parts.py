@@ -219,11 +219,6 @@ def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> l
 # --- what has to change, told without changing anything --------------------------------------------------------------
 
 
-def _file_change(layout: Layout, path: Path, before: str | None, after: str | None) -> Change:
-    fate = "removed" if after is None else "added" if before is None else "replaced"
-    return Change(layout.relative(path), fate, before=before, after=after)
-
-
 def plan_boot(config: Config, host: Host) -> Changes:
     """Compare what stays for the next boot with what a config asks for, changing nothing.
 
@@ -244,29 +239,18 @@ def plan_boot(config: Config, host: Host) -> Changes:
     return _plan(host, there, wanted, parts, () if CHECK in wanted.parts else layout.markers)
 
 
-def plan_part(host: Host, consumer: str, part: Part | None, name: str) -> Changes:
-    """Compare what stays for the next boot with what it would be with a part, or without it, changing nothing.
-
-    Args:
-        host: where.
-        consumer: the unit to hold back.
-        part: as ``install_part`` would install it; None: ``remove_part`` would take it back.
-        name: of the part.
-
-    Returns:
-        As of ``plan_boot``; all other parts stay as they are.
-
-    Raises:
-        FileError: a file can't be read.
-        UnitError: systemd can't be asked.
-    """
+def plan_part(host: Host, consumer: str, part: Part) -> Changes:
+    """What ``install_part`` would change; arguments and errors are its own."""
     there = Manifest.load(host.layout)
-    if part is not None:
-        wanted = there.with_part(name, part.installed(host.layout))
-        return _plan(host, there, attrs.evolve(wanted, consumer=consumer), [part])
-    if name not in there.parts:
-        return Changes()
-    return _plan(host, there, there.without(name), [])
+    wanted = there.with_part(part.name, part.installed(host.layout))
+    return _plan(host, there, attrs.evolve(wanted, consumer=consumer), [part])
+
+
+def plan_removal(host: Host, *names: str) -> Changes:
+    """What ``remove_parts`` would change; arguments and errors are its own."""
+    there = Manifest.load(host.layout)
+    wanted = there.without(*names)
+    return Changes() if wanted == there else _plan(host, there, wanted, [])
 
 
 def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], going: Iterable[Path] = ()) -> Changes:
@@ -276,24 +260,23 @@ def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], 
     written: list[BootFile] = []
     if parts or (wanted.parts and wanted.parts.keys() != there.parts.keys()):
         written = [BootFile(layout.manifest, wanted.to_text()), *wanted_files(layout, wanted, parts)]
-    changes = [
-        _file_change(layout, file.path, files.read_text(file.path), file.text)
-        for file in written
-        if not files.is_written(file.path, file.text, mode=file.mode)
-    ]
+    # A removal mends no script and no drop-in.
+    kept = () if parts else (layout.gate_script, layout.gate(wanted.consumer))
+    changes = []
+    for file in written:
+        if file.path not in kept and not files.is_written(file.path, file.text, mode=file.mode):
+            before = files.read_text(file.path)
+            fate = "added" if before is None else "replaced"
+            changes.append(Change(layout.relative(file.path), fate, before=before, after=file.text))
     goes = {*there.files(layout), *going} - {*wanted.files(layout)} - {*map(layout.enablement, there.parts)}
     textfile = there.textfile(layout)
     if textfile is not None and textfile != wanted.textfile(layout):
         goes.add(textfile)
     if not wanted.parts:
         goes.add(layout.manifest)
-    changes += [
-        _file_change(layout, path, before, None)
-        for path in sorted(goes)
-        if (before := files.read_text(path)) is not None
-    ]
-    if parts:
-        changes += [_file_change(layout, link, files.target(link), None) for link in reference_links(layout)]
+    gone = [path for path in sorted(goes) if path.is_symlink() or path.exists()]
+    gone += reference_links(layout) if parts else []
+    changes += [Change(layout.relative(path), "removed") for path in gone]
     return Changes(files=tuple(changes), units=tuple(_unit_changes(host, there, wanted, parts, changes)))
 
 
@@ -303,9 +286,7 @@ def _unit_changes(
     """What becomes of the units, in the order in which it is done."""
     units, layout, watcher = host.units, host.layout, f"{WATCH}.service"
     new, going = {part.name for part in parts}, [name for name in there.parts if name not in wanted.parts]
-    enabled = {
-        name for name in {*going, *new} if files.read_text(layout.unit(name)) and units.is_enabled(f"{name}.service")
-    }
+    enabled = {name for name in {*going, *new} if layout.unit(name).exists() and units.is_enabled(f"{name}.service")}
     for part in parts:
         if part.name not in enabled:
             yield Change(f"{part.name}.service", "enabled")

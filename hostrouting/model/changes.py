@@ -15,8 +15,8 @@ class Change(NamedTuple):
         fate: what became of it: ``added``, ``replaced`` or ``removed``; of a unit ``enabled``, ``disabled``,
             ``started``, ``restarted``, ``stopped`` or ``reloaded``.
         was: the route that was replaced.
-        before: of a file that would change, its content; of a link, where it leads; None: it isn't there.
-        after: the content that it would have; None: it goes.
+        before: of a file that would be replaced, its content.
+        after: of a file that would be added or replaced, the content.
     """
 
     what: object

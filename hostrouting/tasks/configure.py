@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.boot.files import alone, locked, remove
-from hostrouting.boot.installation import install_part, remove_files, remove_parts, start_oneshot
-from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
+from hostrouting.boot.installation import carry_out as carry_out_files
+from hostrouting.boot.installation import install_part, remove_parts, start_oneshot
+from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import check_part, is_watched, plan_part, routes_part, watch_part
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.changes import Change, Changes
@@ -106,14 +107,14 @@ class ConfigureWatch:
             if is_wanting:
                 self._install(scope, run)
             else:
-                _remove_watch(self.host, scope, run)
+                remove_parts(self.host, scope, run, WATCH)
         return run.changes
 
     def _install(self, scope: CancelScope, run: Run) -> None:
         host, part, consumer = self.host, watch_part(self.config, self.host.layout), self.config.consumer
         restarted = Change(f"{WATCH}.service", "restarted")
         # What else is installed it reads by itself.
-        is_new = restarted in plan_part(host, consumer, part, WATCH).units
+        is_new = restarted in plan_part(host, consumer, part).units
         with all_or_nothing(scope) as undo:
             installed = install_part(host, consumer, part, undo)
         run.changes |= installed
@@ -240,7 +241,7 @@ class RemoveHostRouting:
         """
         with alone(self.host, scope, is_wanting=False) as run:
             # All at once: without its routes a node isn't let through by a check that is left.
-            _remove_watch(self.host, scope, run, CHECK, ROUTES)
+            remove_parts(self.host, scope, run, WATCH, CHECK, ROUTES)
             _remove_markers(self.host, scope, run)
             plan = _remove_routes(self.host, scope, run)
         return RoutesReport(plan, run.changes)
@@ -273,11 +274,5 @@ def _remove_markers(host: Host, scope: CancelScope, run: Run) -> None:
     if any(path.exists() for path in host.layout.markers):
         # The watcher looks under the lock whether they are still asked for.
         with nullcontext() if host.is_image else locked(host.layout.lock, scope):
-            remove_files(host.layout, host.layout.markers, run)
-
-
-def _remove_watch(host: Host, scope: CancelScope, run: Run, *more: str) -> None:
-    """Take back what an earlier run installed, and more parts with it."""
-    textfile = Manifest.load(host.layout).textfile(host.layout)
-    if remove_parts(host, scope, run, WATCH, *more) and textfile is not None:
-        remove_files(host.layout, [textfile], run)
+            markers = (Change(host.layout.relative(path), "removed") for path in host.layout.markers)
+            carry_out_files(host.layout, markers, run)

@@ -32,7 +32,7 @@ from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN, list_text
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import is_watched, plan_boot, plan_part
+from hostrouting.boot.parts import is_watched, plan_boot, plan_part, plan_removal
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
@@ -265,8 +265,9 @@ def fates(before: dict[Path, object], after: dict[Path, object], found: set[Path
 def planned_boot(host: Host, asked: Config | Probe) -> Changes:
     if isinstance(asked, Config):
         return plan_boot(asked, host)
-    part = None if asked.device is None else probe_part(asked.device, host.layout, required=asked.required)
-    return plan_part(host, asked.consumer, part, PROBE)
+    if asked.device is None:
+        return plan_removal(host, PROBE)
+    return plan_part(host, asked.consumer, probe_part(asked.device, host.layout, required=asked.required))
 
 
 def carry_out(host: Host, asked: Config | Probe) -> Changes:

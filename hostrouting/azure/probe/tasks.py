@@ -21,7 +21,7 @@ from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TA
 from hostrouting.boot.files import Run, alone, locked
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import install_part, is_installed, remove_parts, start_oneshot
-from hostrouting.boot.parts import plan_part
+from hostrouting.boot.parts import plan_part, plan_removal
 from hostrouting.kernel.nexthops import unicast_defaults
 from hostrouting.kernel.port import look_until
 from hostrouting.model.changes import Changes
@@ -78,10 +78,10 @@ def plan_next_boot(config: HostNetworking, host: Host, plan: ProbeReport) -> Cha
     """
     probe = config.load_balancer_probe
     if not probe.enabled:
-        return plan_part(host, config.consumer, None, PROBE)
+        return plan_removal(host, PROBE)
     if plan.skipped_because is not None or plan.device is None:
         return Changes()
-    return plan_part(host, config.consumer, probe_part(plan.device, host.layout, required=probe.required), PROBE)
+    return plan_part(host, config.consumer, probe_part(plan.device, host.layout, required=probe.required))
 
 
 def _told(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> Evidence | None:

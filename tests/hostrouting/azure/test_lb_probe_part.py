@@ -17,7 +17,7 @@ from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
-from hostrouting.boot.parts import plan_boot, plan_part
+from hostrouting.boot.parts import plan_boot, plan_part, plan_removal
 from hostrouting.model.changes import Change
 from hostrouting.testing import FakeProbeNode, FakeSystemd
 from phases import CancelScope, all_or_nothing
@@ -330,16 +330,16 @@ def test_the_plan_of_the_part_alone_is_what_is_done(
     if others:
         apply(host)
     before = tree(layout)
-    plan = plan_part(host, consumer, part, PROBE)
+    plan = plan_part(host, consumer, part)
     assert tree(layout) == before
     assert plan.units == (Change(UNIT, "enabled"),)
     install(host, part, consumer)
     assert told(plan.files) == changes(before, tree(layout))
-    assert not plan_part(host, consumer, part, PROBE)
+    assert not plan_part(host, consumer, part)
 
     there = tree(layout)
-    plan = plan_part(host, consumer, None, PROBE)
+    plan = plan_removal(host, PROBE)
     assert plan.units == (Change(UNIT, "disabled"),)
     remove_parts(host, phases.CancelScope(), Run(), PROBE)
     assert told(plan.files) == changes(there, tree(layout))
-    assert not plan_part(host, consumer, None, PROBE)
+    assert not plan_removal(host, PROBE)
