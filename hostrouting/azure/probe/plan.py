@@ -54,11 +54,6 @@ class PinPlan:
     unchanged: tuple[Pin, ...] = ()
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the table is as wanted."""
-        return not (self.add or self.remove)
-
-    @property
     def changes(self) -> Changes:
         """What it changes."""
         return Changes((*(Change(pin, "added") for pin in self.add), *(Change(pin, "removed") for pin in self.remove)))
@@ -95,11 +90,6 @@ class ProbeReport:
     def has_new_rules(self) -> bool:
         """Whether the rules in force aren't those wanted."""
         return self.rules_before != self.rules_after
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has to change."""
-        return not self.has_new_rules and self.pins.is_empty
 
     @property
     def changes(self) -> Changes:

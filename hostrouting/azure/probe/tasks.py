@@ -179,27 +179,28 @@ class ConfigureLoadBalancerProbe:
             if not probe.enabled:
                 return _remove(host, self.node, scope, run, is_asked_for=False)
             if host.is_image:
-                return self._install(host, scope, run, ProbeReport(_device_of_image(probe)))
+                report = ProbeReport(_device_of_image(probe))
+                self._install(host, scope, run, report.device)
+                return attrs.evolve(report, boot=run.changes.of_boot)
             node = given_or_real(host, self.node, LinuxProbeNode)
             try:
-                report = self._carry_out(host, node, scope)
-                run.changes |= report.changes
+                report = self._carry_out(host, node, scope, run)
             except LoadBalancerProbeError as error:
                 if probe.required:
                     raise
                 # With what couldn't be put back, if anything.
                 problem = "\n".join([str(error), *getattr(error, "__notes__", ())])
-                device = _known_device(probe, host, node)
-                report = self._install(host, scope, run, ProbeReport(device, problem=problem))
+                report = ProbeReport(_known_device(probe, host, node), problem=problem)
+                self._install(host, scope, run, report.device)
             if is_installed(host, PROBE):
                 start_oneshot(host, PROBE, run)
         return attrs.evolve(report, boot=run.changes.of_boot)
 
-    def _carry_out(self, host: Host, node: ProbeNode, scope: CancelScope) -> ProbeReport:
+    def _carry_out(self, host: Host, node: ProbeNode, scope: CancelScope, run: Run) -> ProbeReport:
         probe = self.config.load_balancer_probe
 
         def look(told: Evidence | None) -> tuple[ProbeReport, str | None]:
-            plan, installed = _plan_now(probe, host, node, told), Changes()
+            plan = _plan_now(probe, host, node, told)
             if plan.device is not None and plan.rules_after is not None:
                 with all_or_nothing(scope) as undo:
                     # Not under the lock: the gate of a starting machine waits for that.
@@ -208,7 +209,8 @@ class ConfigureLoadBalancerProbe:
                         plan = _read_again(plan, node)
                         _apply(plan, node, scope, own)
                         _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
-            return attrs.evolve(plan, boot=installed), plan.missing
+                run.changes |= installed | plan.pins.changes
+            return plan, plan.missing
 
         told = _told(probe, node, scope)
         report, missing = look_until(host.routes, scope, probe.wait_seconds, lambda: look(told))
@@ -223,14 +225,12 @@ class ConfigureLoadBalancerProbe:
             )
         return report
 
-    def _install(self, host: Host, scope: CancelScope, run: Run, report: ProbeReport) -> ProbeReport:
+    def _install(self, host: Host, scope: CancelScope, run: Run, device: str | None) -> None:
         """Only what stays for the next boot, which may go better."""
-        if report.device is None:
-            return report
-        with all_or_nothing(scope) as undo:
-            installed = self._install_part(host, report.device, undo)
-        run.changes |= installed
-        return attrs.evolve(report, boot=installed)
+        if device is not None:
+            with all_or_nothing(scope) as undo:
+                installed = self._install_part(host, device, undo)
+            run.changes |= installed
 
     def _install_part(self, host: Host, device: str, undo: Undo) -> Changes:
         part = probe_part(device, host.layout, required=self.config.load_balancer_probe.required)
@@ -337,7 +337,7 @@ def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> 
 def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, run: Run, *, is_asked_for: bool) -> ProbeReport:
     # Where the kernel refuses, the files are as before too.
     plan = _take_back(host, node, scope, is_asked_for=is_asked_for)
-    if plan.is_empty and not is_installed(host, PROBE):
+    if not (plan.changed or is_installed(host, PROBE)):
         return ProbeReport(skipped_because=plan.skipped_because)
     run.changes |= plan.pins.changes
     remove_parts(host, scope, run, PROBE)
@@ -348,7 +348,7 @@ def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, run: Run, *,
 
 def _take_back(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
     plan = _plan_removal(host, node, is_asked_for=is_asked_for)
-    if not plan.is_empty:
+    if plan.changed:
         with locked(host.layout.lock, scope), all_or_nothing(scope) as undo:
             _apply(plan, given_or_real(host, node, LinuxProbeNode), scope, undo)
     return plan

@@ -63,7 +63,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     text = plan_text(plan, boot, wait_seconds=config.load_balancer_probe.wait_seconds)
     say_as_asked(options, attrs.evolve(plan, boot=boot).to_json(), text)
     is_waiting = plan.missing is not None and plan.skipped_because is None
-    return 0 if plan.is_empty and not boot and not is_waiting else EXIT_PLAN_CHANGES
+    return EXIT_PLAN_CHANGES if plan.changed or boot or is_waiting else 0
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
@@ -95,7 +95,7 @@ def plan_text(plan: ProbeReport, boot: Changes, *, wait_seconds: int) -> str:
     lines += [good(f"+ {clean(str(pin))}") for pin in plan.pins.add]
     lines += [bad(f"- {clean(str(pin))}") for pin in plan.pins.remove]
     lines += [dim(f"= {clean(str(pin))}") for pin in plan.pins.unchanged] + boot_lines(boot)
-    if plan.is_empty and plan.missing is None and not boot:
+    if not (plan.changed or plan.missing or boot):
         lines.append(NOTHING)
     return "\n".join(lines)
 

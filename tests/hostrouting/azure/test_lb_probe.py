@@ -184,7 +184,7 @@ def test_rules_that_are_required_wait_for_an_address_and_then_are_installed_with
     assert (report.skipped_because, report.has_new_rules, report.pins.add) == (None, True, (PINNED,))
     assert report.evidence == "no IPv6 address of scope global on eth0, but it may come, and the rules are required"
     assert world.is_installed
-    assert world.plan(asked).is_empty
+    assert not world.plan(asked).changed
 
 
 def test_an_address_that_is_still_tried_out_is_waited_for(tmp_path: Path) -> None:
@@ -498,10 +498,10 @@ def test_a_plan_says_what_the_run_does_and_changes_nothing(world: World) -> None
     before = world.state()
     plan = world.plan()
     assert (plan.rules_before, plan.rules_after, plan.pins.add) == (None, rules("eth0"), (PINNED,))
-    assert not plan.is_empty
+    assert plan.changed
     assert world.state() == before
     world.configure()
-    assert world.plan().is_empty
+    assert not world.plan().changed
     going = world.plan(config(enabled=False))
     assert (going.rules_before, going.rules_after, going.pins.remove) == (rules("eth0"), None, (PINNED,))
 
