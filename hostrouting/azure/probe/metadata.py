@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import Future
 from http.client import HTTPException
 from ipaddress import IPv6Address
 from urllib.request import HTTPHandler, OpenerDirector, Request
@@ -46,30 +47,29 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
         LoadBalancerProbeError: there was no answer, or it can't be understood.
     """
     scope.progress("asking Azure's metadata service for this machine's IPv6 addresses")
-    for number in range(1, TRIES + 1):
+    for number in range(TRIES):
+        scope.wait(PAUSE_SECONDS if number else 0)
         try:
             return _ask(scope)
         except _UNCLEAR as error:
-            if number == TRIES:
-                raise LoadBalancerProbeError(
-                    f"can't tell whether this machine has IPv6: Azure's metadata service is unavailable: {error}; "
-                    "is this an Azure machine? KERNEL or ALWAYS as loadBalancerProbe.ipv6Detection don't ask it"
-                ) from error
-        scope.wait(PAUSE_SECONDS)
-    raise AssertionError("the last try returns or raises")
+            problem = error
+    raise LoadBalancerProbeError(
+        f"can't tell whether this machine has IPv6: Azure's metadata service is unavailable: {problem}; "
+        "is this an Azure machine? KERNEL or ALWAYS as loadBalancerProbe.ipv6Detection don't ask it"
+    ) from problem
 
 
 def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
     """Ask once, in a thread: a cancel must end it at any moment, and an answer that trickles in mustn't hold it up."""
-    answers: list[tuple[IPv6Address, ...] | Exception] = []
+    answer: Future[tuple[IPv6Address, ...]] = Future()
     is_over = threading.Event()
+    answer.add_done_callback(lambda _: is_over.set())
 
     def ask() -> None:
         try:
-            answers.append(_fetch())
+            answer.set_result(_fetch())
         except Exception as error:  # noqa: BLE001 - raised where the answer is waited for
-            answers.append(error)
-        is_over.set()
+            answer.set_exception(error)
 
     # One that is left behind ends with its socket's time-outs, or with the process.
     threading.Thread(target=ask, name="metadata-service", daemon=True).start()
@@ -78,10 +78,7 @@ def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
     except TimedOut:
         scope.check()  # the try's end is no news; the scope's own deadline is
         raise TimeoutError(f"no answer within {_TRY_SECONDS:g} s") from None
-    (answer,) = answers
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    return answer.result()
 
 
 def _fetch() -> tuple[IPv6Address, ...]:
