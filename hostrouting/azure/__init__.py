@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hostrouting.azure.config import Ipv6Detection as Ipv6Detection
     from hostrouting.azure.config import LoadBalancerProbe as LoadBalancerProbe
     from hostrouting.azure.config import StaleAzureVnet as StaleAzureVnet
-    from hostrouting.azure.errors import AzureVnetError as AzureVnetError
-    from hostrouting.azure.errors import LoadBalancerProbeError as LoadBalancerProbeError
+    from hostrouting.azure.nodes import AzureVnetError as AzureVnetError
+    from hostrouting.azure.nodes import LoadBalancerProbeError as LoadBalancerProbeError
     from hostrouting.azure.probe.linux import LinuxProbeNode as LinuxProbeNode
     from hostrouting.azure.probe.plan import ProbeReport as ProbeReport
     from hostrouting.azure.probe.port import NodeAddress as NodeAddress
@@ -36,7 +36,7 @@ else:
         __name__,
         {
             "config": "HostNetworking Ipv6Detection LoadBalancerProbe StaleAzureVnet",
-            "errors": "AzureVnetError LoadBalancerProbeError",
+            "nodes": "AzureVnetError LoadBalancerProbeError",
             "probe.linux": "LinuxProbeNode",
             "probe.plan": "ProbeReport",
             "probe.port": "NodeAddress Pin ProbeNode",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hostrouting.azure.errors import LoadBalancerProbeError
-from hostrouting.azure.nodes import given_or_real
+from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import installed_config
 from hostrouting.azure.probe.ruleset import PROBE, TABLE

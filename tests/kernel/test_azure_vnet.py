@@ -35,7 +35,7 @@ from stale import TUNNEL_MAC, arp_reply, dnat
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
-from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet, plan_stale

@@ -18,7 +18,7 @@ from scripts import Sandbox
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
-from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe import linux
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.port import Pin

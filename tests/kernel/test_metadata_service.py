@@ -13,7 +13,7 @@ import pytest
 
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
-from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe import metadata
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.metadata import ANSWER_BYTES_MAX, TRIES

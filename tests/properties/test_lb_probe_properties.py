@@ -7,7 +7,7 @@ from ipaddress import IPv6Address
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe.plan import PinPlan, choose_device, judge_addresses, plan_pins
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE

@@ -11,11 +11,10 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import LoadBalancerProbeError, Programs
 from hostrouting.azure.probe import metadata
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE
-from hostrouting.azure.programs import Programs
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.model.routes import NextHop, Protocol
 

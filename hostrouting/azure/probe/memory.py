@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.model.routes import NextHop, Protocol
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from http.client import HTTPException
 from ipaddress import IPv6Address
 from urllib.request import HTTPHandler, OpenerDirector, Request
 
-from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import LoadBalancerProbeError
 from phases import CancelScope, TimedOut
 
 _REQUEST = Request(

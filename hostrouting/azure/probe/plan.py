@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
 from hostrouting.config.schema import fields_in_json

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe
-from hostrouting.azure.errors import LoadBalancerProbeError
-from hostrouting.azure.nodes import given_or_real
+from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.plan import Evidence, ProbeReport, choose_device, judge_addresses, plan_pins

@@ -13,8 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.programs import Programs
+from hostrouting.azure.nodes import AzureVnetError, Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.channel import Conversation, read, request, rtnl

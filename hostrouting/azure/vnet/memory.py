@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.azure.vnet.port import Neighbour, NodeState
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.nodes import AzureVnetError
 
 if TYPE_CHECKING:
     from hostrouting.model.parsing import IpAddress

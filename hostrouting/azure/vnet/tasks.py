@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.azure.errors import AzureVnetError
-from hostrouting.azure.nodes import given_or_real
+from hostrouting.azure.nodes import AzureVnetError, given_or_real
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetReport, plan_cleaning

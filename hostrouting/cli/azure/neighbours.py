@@ -29,7 +29,7 @@ def say_what_is_asked_for(document: dict[str, Any]) -> None:
 
 def as_probes_allow(start: NextStart, host: Host) -> NextStart:
     """The next start, held back also where the rules for probes are required and can't be had."""
-    from hostrouting.azure.errors import LoadBalancerProbeError
+    from hostrouting.azure.nodes import LoadBalancerProbeError
 
     if not start.is_admitted:
         return start

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from stale import ARP_REPLIES, GONE, GONE6, GONE_MAC, SNAT, TUNNEL_MAC, arp_reply, dnat, state
 
-from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.azure.vnet.parse import Endpoint, PodRule, parse_endpoints, parse_pod_rule
 
 

@@ -27,7 +27,7 @@ from stale import (
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking
-from hostrouting.azure.errors import AzureVnetError
+from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.azure.vnet.plan import AzureVnetReport
 from hostrouting.azure.vnet.port import NodeState
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet, plan_stale

@@ -12,7 +12,7 @@ import pytest
 import phases
 from hostrouting import ConfigError, Host, Layout, UnitError
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe
-from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe.plan import ProbeReport
 from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE, PROBE_SOURCE, REMOVAL, TABLE, render_ruleset

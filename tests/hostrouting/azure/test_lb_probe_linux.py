@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hostrouting.azure.errors import LoadBalancerProbeError
+from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe.linux import LinuxProbeNode
 
 if TYPE_CHECKING:
