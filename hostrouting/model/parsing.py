@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RESERVED = {
     IPv4Network("0.0.0.0/8"): "0.0.0.0/8, which means this host",
     IPv4Network("127.0.0.0/8"): "127.0.0.0/8, the loopback network",
-    IPv4Network("224.0.0.0/3"): "224.0.0.0/4, which is multicast, or 240.0.0.0/4, which is reserved",
+    IPv4Network("224.0.0.0/3"): "224.0.0.0/3, which is multicast (224.0.0.0/4) or reserved (240.0.0.0/4)",
 }
 
 IpAddress = IPv4Address | IPv6Address
@@ -97,7 +97,7 @@ def _split(value: object) -> tuple[int, int]:
     try:
         return int.from_bytes(inet_pton(AF_INET, quad), "big"), _LENGTHS[bits]
     except (OSError, ValueError, KeyError):
-        why = _IPV4_ONLY if ":" in text else "expected for example 172.16.1.0/24"
+        why = _IPV4_ONLY if ":" in text else "expected an address and a length, such as 172.16.1.0/24"
         raise ValueError(f"{shown(text)} is not an IPv4 prefix; {why}") from None
 
 

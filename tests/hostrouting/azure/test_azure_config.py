@@ -179,7 +179,7 @@ def test_an_address_has_one_spelling(text: Any) -> None:
         ("fd00::/064", "is not an IPv6 prefix"),
         ("fd00::", "is not an IPv6 prefix"),
         ("fd00::%1/64", "'fd00::%1/64' has a zone"),
-        ("10.0.0.0", "is not an IPv4 prefix; expected for example"),
+        ("10.0.0.0", "is not an IPv4 prefix; expected an address and a length"),
         ("224.0.0.0/8", "which is multicast"),
     ],
 )

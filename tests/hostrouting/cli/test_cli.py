@@ -741,7 +741,7 @@ def test_an_empty_config_argument_is_not_the_default(run: Any) -> None:
 def test_a_wrong_cidr_is_wrong_usage_with_the_reason(run: Any) -> None:
     code, _, err = run("check", "--cidr", "10.0.0.0")
     assert code == 64
-    assert "'10.0.0.0' has no prefix length" in err
+    assert "'10.0.0.0' is not an IPv4 prefix; expected an address and a length" in err
 
 
 def test_verbose_logs_a_wide_record_for_each_task(run: Any, config: Path) -> None:

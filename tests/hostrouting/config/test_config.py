@@ -119,7 +119,7 @@ def test_ten_problems_are_reported_at_once_in_the_order_of_the_document() -> Non
     ("destination", "words"),
     [
         ("172.16.1.5/24", "host bits set; did you mean 172.16.1.0/24?"),
-        ("172.16.1.0", "not an IPv4 prefix; expected for example"),
+        ("172.16.1.0", "not an IPv4 prefix; expected an address and a length"),
         ("172.16.1.0/255.255.255.0", "not an IPv4 prefix"),
         ("172.16.1.0/0.0.0.255", "not an IPv4 prefix"),
         ("172.16.01.0/24", "not an IPv4 prefix"),
