@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.boot.files import locked, read_text, write_if_changed
+from hostrouting.boot.files import locked, read_text, remove_litter, write_if_changed
 from hostrouting.boot.unit_files import settings
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
@@ -25,6 +25,7 @@ from phases import Cancelled, CancelScope, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from hostrouting.boot.host import Host
     from hostrouting.boot.layout import Layout
@@ -65,9 +66,10 @@ class WatchHostRouting:
 
         Raises:
             phases.Cancelled: it was ended.
-            ConfigError, FileError: at the start there is no readable config.
+            ConfigError, FileError: at the start there is no readable config, or the lock can't be taken.
         """
         watch = _Watch(self, scope, self.read())
+        watch.clear_up()
         # The first wait returns at once: whatever changes from here on is seen.
         watch.has_changed(QUIET_SECONDS)
         routes, cidrs = len(watch.config.static_routes.routes), len(watch.config.route_overlap.expected_cidrs)
@@ -156,9 +158,12 @@ class _Watch:
                     write_markers(self.task.host.layout, report)
 
     def _write_metrics(self, report: OverlapReport, done: Repair) -> None:
-        if (name := self.config.watch.textfile) is not None:
-            path = self.task.host.layout.of(name)
+        if (path := self._textfile()) is not None:
             write_if_changed(path, metrics_text(report, done, self.counted, time.time()))
+
+    def _textfile(self) -> Path | None:
+        name = self.config.watch.textfile
+        return None if name is None else self.task.host.layout.of(name)
 
     def _managers(self, done: Repair) -> dict[str, str]:
         host, devs = self.task.host, {dev for routes in done.contested.values() for dev in devs_of(routes)}
@@ -167,6 +172,13 @@ class _Watch:
             return {link.name: who_manages(host.layout, link.name, link.index) for link in links if link.name in devs}
         except HostRoutingError:  # not for us to know
             return {}
+
+    def clear_up(self) -> None:
+        """Remove what a watcher that was killed has left half-written."""
+        layout = self.task.host.layout
+        with locked(layout.lock, self.scope):
+            for path in filter(None, (layout.marker_ok, layout.marker_detected, layout.report, self._textfile())):
+                remove_litter(path)
 
     # --- when to look ----------------------------------------------------------------------------------------------
 

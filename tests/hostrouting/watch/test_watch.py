@@ -554,3 +554,11 @@ def test_files_that_can_not_be_written_end_nothing(world: World) -> None:
     assert len(world.ours()) == 1
     ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
     assert "hostrouting.prom" in trouble.message
+
+
+def test_what_a_killed_watcher_has_left_is_cleared_up(world: World) -> None:
+    world.layout.run_dir.mkdir(parents=True)
+    litter = world.layout.run_dir / ".route-overlap.json.hostrouting-abc"
+    litter.write_text("{")
+    world.watch(10)
+    assert not litter.exists()
