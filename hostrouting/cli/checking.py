@@ -70,12 +70,14 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
         say(exposition(*check_metrics(result, int(time.time()))).rstrip())
     else:
-        from hostrouting.cli.preview import is_installed
         from hostrouting.cli.report import overlap_text
 
         say(overlap_text(result, width=columns(sys.stdout)))
-        if result.findings and config.static_routes.routes and not is_installed(config, on.routes):
-            say("CONFIG has routes that aren't installed; hostrouting plan shows what they would change")
+        if result.findings and config.static_routes.routes:
+            from hostrouting.cli.preview import is_installed
+
+            if not is_installed(config, on.routes):
+                say("CONFIG has routes that aren't installed; hostrouting plan shows what they would change")
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
 
