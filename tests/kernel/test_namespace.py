@@ -195,13 +195,13 @@ def test_where_it_is_refused_the_tests_are_skipped_or_fail_as_asked(
     if subprocess.run([*AS_ROOT_OF_ITS_OWN, "true"], capture_output=True).returncode:
         pytest.skip("user namespaces are refused here")
     test = f"{__file__}::test_a_refusal_is_one_of_our_errors"
-    pytest_alone = f"{sys.executable} -m pytest -p no:cacheprovider -q {test}"
+    pytest_alone = f"{sys.executable} -m pytest -p pytest_timeout -p no:cacheprovider -q {test}"
     done = subprocess.run(
         [*AS_ROOT_OF_ITS_OWN, "sh", "-c", f"echo 0 >/proc/sys/user/max_net_namespaces; {pytest_alone}"],
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "HOSTROUTING_REQUIRE": required},
+        env={**os.environ, "HOSTROUTING_REQUIRE": required, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
     assert outcome in done.stdout
     assert "user.max_net_namespaces is 0" in done.stdout

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from nightly import by_day
 from programs import tool
 from scripts import Sandbox
 
@@ -463,8 +464,9 @@ def test_cut_off_at_the_end_of_any_line_or_inside_it_is_no_script(sandbox: Sandb
 def test_cut_off_anywhere_it_fails_and_does_nothing(node: NamespaceKernel, sandbox: Sandbox) -> None:
     text = script()
     start, end = text.index("{\n") + 1, len(text.rstrip("\n")) - 1
-    for step in range(12):
-        assert run(sandbox, text=text[: start + (end - start) * step // 11]).returncode not in (0, None)
+    count = by_day(6, by_night=100)
+    for step in range(count):
+        assert run(sandbox, text=text[: start + (end - start) * step // (count - 1)]).returncode not in (0, None)
     assert TABLE not in tool("nft", "list", "ruleset")
     assert not (sandbox.root / "run/aks-flex-node").exists()
 

@@ -11,10 +11,12 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from nightly import by_day
 from node import build_node
 
 if TYPE_CHECKING:
@@ -240,9 +242,7 @@ def test_another_default_route_is_followed(watch: Callable[..., Watcher]) -> Non
 def test_killed_in_the_middle_of_any_write_it_leaves_no_torn_file_and_the_next_clears_up(
     watch: Callable[..., Watcher],
 ) -> None:
-    writes = 0
-    while True:
-        writes += 1
+    for writes in count(1, by_day(2, by_night=1)):
         watcher = watch(str(writes))
         if not watcher.ends_before("READY=1"):
             watcher.end()
