@@ -24,9 +24,11 @@ import pytest
 from boot import keeper, trees
 from building import build
 from hypothesis import settings
-from nightly import IS_NIGHTLY
-from scripts import end_what_is_left
+from nightly import IS_NIGHTLY, by_day
+from node import build_node
+from scripts import AWKS, Sandbox, awk_or_skip, awks_for, end_what_is_left
 
+from hostrouting import cli
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.boot.host import Host
@@ -120,6 +122,30 @@ def kernel() -> NamespaceKernel:
     """A real kernel in a fresh network namespace: only ``lo`` is there."""
     enter_namespace()
     return NamespaceKernel()
+
+
+@pytest.fixture
+def node(kernel: NamespaceKernel) -> NamespaceKernel:
+    """A real kernel with what ``build_node`` makes."""
+    build_node(kernel)
+    return kernel
+
+
+@pytest.fixture(params=range(by_day(1, by_night=len(AWKS))))
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
+    """Runs boot scripts, with one awk after the other by night, by day with one that depends on the test's name."""
+    return Sandbox(tmp_path, awk_or_skip(awks_for(request.function.__name__)[request.param]))
+
+
+@pytest.fixture
+def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command on the test's own ``host``; the exit code, and what is on standard output and error."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words], host=host)
+        return (code, *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture

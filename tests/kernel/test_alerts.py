@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from node import build_node
 
 import phases
 from hostrouting import Config, Host, Layout, NetlinkBackend, cli
@@ -31,12 +30,6 @@ RULES = Path(__file__).parents[2] / "deploy/prometheus/hostrouting.rules.yml"
 ALERTS = [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]]
 SHADOWED, MENDED = "172.16.0.0/16", IPv4Network("172.16.1.0/24")
 RUN_AT = "hostrouting_last_run_timestamp_seconds"
-
-
-@pytest.fixture
-def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    build_node(kernel)
-    return kernel
 
 
 @pytest.fixture

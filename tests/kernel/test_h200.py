@@ -87,15 +87,6 @@ def host(bare: Kernel, tmp_path: Path) -> Host:
     return Host(routes=bare, units=FakeSystemd(), layout=Layout(tmp_path))
 
 
-@pytest.fixture
-def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main([str(word) for word in words], host=host)
-        return (code, *capsys.readouterr())
-
-    return call
-
-
 def config_of(variant: Variant, host: Host) -> Path:
     path = host.layout.root / "config.json"
     path.write_text(json.dumps(variant.config))

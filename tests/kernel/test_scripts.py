@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from nightly import IS_NIGHTLY, by_day
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
-from scripts import Sandbox, awk_or_skip, awks_for, told_by
+from scripts import Sandbox, told_by
 
 from hostrouting import Config, Layout
 from hostrouting.boot.manifest import Manifest
@@ -42,26 +42,10 @@ DESTINATION = IPv4Network("172.16.1.0/24")
 ADDED = "route add 172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "sandbox" in metafunc.fixturenames:
-        metafunc.parametrize("sandbox", awks_for(metafunc.function.__name__), indirect=True)
-
-
-@pytest.fixture
-def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    return Sandbox(tmp_path, awk_or_skip(request.param))
-
-
 @pytest.fixture
 def plain(tmp_path: Path) -> Sandbox:
     """With this machine's own awk, for what doesn't depend on it."""
     return Sandbox(tmp_path)
-
-
-@pytest.fixture
-def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    build_node(kernel)
-    return kernel
 
 
 def routes_script(*routes: dict[str, Any] | str, wait: int = 0) -> str:

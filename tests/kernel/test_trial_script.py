@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from node import build_node
-from scripts import Sandbox, awk_or_skip, awks_for
 
 from hostrouting.boot.trial import render_trial
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
@@ -19,27 +17,13 @@ from hostrouting.model.routes import NextHop, Protocol, Route, Table
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from scripts import Sandbox
+
     from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 
 UNTIL = "2026-11-21T12:00:00Z"
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "sandbox" in metafunc.fixturenames:
-        metafunc.parametrize("sandbox", awks_for(metafunc.function.__name__), indirect=True)
-
-
-@pytest.fixture
-def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    return Sandbox(tmp_path, awk_or_skip(request.param))
-
-
-@pytest.fixture
-def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    build_node(kernel)
-    return kernel
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from nightly import by_day
-from node import build_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,12 +123,6 @@ class Watcher:
         self.process.kill()
         self.process.communicate()
         self._notes.close()
-
-
-@pytest.fixture
-def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    build_node(kernel)
-    return kernel
 
 
 @pytest.fixture

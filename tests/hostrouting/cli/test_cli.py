@@ -52,15 +52,6 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main([str(word) for word in words], host=host)
-        return (code, *capsys.readouterr())
-
-    return call
-
-
 # --- usage -------------------------------------------------------------------------------------------------------
 
 

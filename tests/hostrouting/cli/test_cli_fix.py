@@ -40,15 +40,6 @@ def host(kernel: FakeKernel, tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main([str(word) for word in words], host=host)
-        return (code, *capsys.readouterr())
-
-    return call
-
-
-@pytest.fixture
 def written(tmp_path: Path) -> Callable[[object], Path]:
     def write(document: object) -> Path:
         path = tmp_path / "given.json"

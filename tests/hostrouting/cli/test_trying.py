@@ -20,7 +20,6 @@ from hostrouting.boot.trial import standing
 from hostrouting.config.routing import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from hostrouting.testing import FakeKernel
@@ -50,15 +49,6 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "given.json"
     path.write_text(json.dumps(CONFIG))
     return path
-
-
-@pytest.fixture
-def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main([str(word) for word in words], host=host)
-        return (code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "1.5", "86401", "²", ""])
