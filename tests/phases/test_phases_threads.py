@@ -57,6 +57,8 @@ class Interrupt(BaseException):
 
 # What is raised in the callback of a weak reference (threading has some) is lost, and reported as a warning.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+# By a thread: SIGALRM, by which pytest would notice that it hangs, is the interrupt here.
+@pytest.mark.timeout(120, method="thread")
 def test_an_interrupt_at_any_moment_leaves_no_work_running() -> None:
     # Python 3.11 itself may crash where an interrupt strikes the start of a thread: by day a few, by night many.
     moments = range(10, 4000, 40 if IS_NIGHTLY else 200)
