@@ -6,7 +6,7 @@ import fcntl
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
 import pytest
@@ -16,7 +16,9 @@ from boot import keeper, trees
 from boot.rig import Machine, MachineError, compile_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+T = TypeVar("T")
 
 _REQUIRED = "boot" in {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",")}
 _MACHINES = pytest.StashKey[list[Machine]]()
@@ -67,6 +69,13 @@ def suite(request: pytest.FixtureRequest) -> str:
     """A Debian release; a test that uses a machine runs once for each."""
     name: str = request.param
     return name
+
+
+@pytest.fixture(scope="session")
+def by_turns(suite: str) -> Callable[[Sequence[T]], Sequence[T]]:
+    """Of many cases those that a release tries: by night all, by day one gets the first, another the second, and so on."""
+    releases = list(trees.SUITES)
+    return lambda cases: cases if IS_NIGHTLY else cases[releases.index(suite) :: len(releases)]
 
 
 @pytest.fixture(scope="session")

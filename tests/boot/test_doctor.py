@@ -107,12 +107,14 @@ LIVE = [
 ]
 
 
-def test_what_only_a_running_system_tells_is_found_and_a_mended_node_is_healthy_again(node: Machine) -> None:
+def test_what_only_a_running_system_tells_is_found_and_a_mended_node_is_healthy_again(
+    node: Machine, by_turns: Any
+) -> None:
     payload = healthy(node)
     node.boot()
     payload.wait_until_it_ran()
     pid = payload.main_pid()
-    for plant, mend, kinds in LIVE:
+    for plant, mend, kinds in by_turns(LIVE):
         node.run("sh", "-euc", "\n".join(plant))
         assert {each["kind"] for each in doctor(node)[1]} == kinds
         node.run("sh", "-euc", "\n".join(mend))
