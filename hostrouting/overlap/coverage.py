@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting.kernel.rules import matches
 from hostrouting.model.parsing import RESERVED
-from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
+from hostrouting.model.prefixes import Prefix, PrefixSet, ends, network_of, numbers
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
@@ -208,5 +208,11 @@ def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
     for tile in tiles:
         first = spans.pop()[0] if spans and spans[-1][1] == tile.first - 1 else tile.first
         spans.append((first, tile.last))
-    ranges = (summarize_address_range(IPv4Address(first), IPv4Address(last)) for first, last in spans)
-    return tuple(network for networks in ranges for network in networks)
+    networks: list[IPv4Network] = []
+    for first, last in spans:
+        # Most are a single address, for which this takes a quarter of the time.
+        if first == last:
+            networks.append(network_of(first, 32))
+        else:
+            networks += summarize_address_range(IPv4Address(first), IPv4Address(last))
+    return tuple(networks)

@@ -102,13 +102,13 @@ class Remedies:
     ) -> None:
         self._reading, self._nameservers = reading, tuple(nameservers)
         tiling, devs = reading.tiling, reading.default.devs
-        first_outcomes = [
-            (tile.question, found[tile.question][0])
-            for expected, found in outcomes.items()
-            for tile in tiling.of(expected.cidr)
-        ]
         # For each question what its first look-up means, of several CIDRs a failure; and who expects other interfaces.
-        self._outcomes = dict(sorted(first_outcomes, key=lambda pair: pair[1].is_failure))
+        self._outcomes: dict[int, Outcome] = {}
+        for expected, found in outcomes.items():
+            for question in dict.fromkeys(tile.question for tile in tiling.of(expected.cidr)):
+                outcome, known = found[question][0], self._outcomes.get(question)
+                if known is None or outcome.is_failure or not known.is_failure:
+                    self._outcomes[question] = outcome
         self._elsewhere = {
             tile.question: expected
             for expected in outcomes
@@ -126,7 +126,7 @@ class Remedies:
         self._taken = {
             numbers(route.destination)
             for route in reading.routes
-            if route.table == Table.MAIN and (route.is_connected or (route.tos == 0 and route.metric == 0))
+            if route.table == Table.MAIN and ((route.tos == 0 and route.metric == 0) or route.is_connected)
         }
         sizes: Counter[int] = Counter()
         for tile in self._tiles:

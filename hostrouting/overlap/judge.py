@@ -332,7 +332,8 @@ def judged_cidr(expected: ExpectedCidr, reading: Reading, outcomes: Outcomes) ->
     for tile in reading.tiling.of(expected.cidr):
         found = outcomes[tile.question]
         outcome = found[0] if len(found) == 1 else next((each for each in found if each.is_failure), found[0])
-        first, said = tile.first, (outcome.kind, outcome.is_failure, outcome.devs, _behind(outcome, expected, reading))
+        behind = _behind(outcome, expected, reading) if outcome.kind is FindingKind.OVERLAP else ()
+        first, said = tile.first, (outcome.kind, outcome.is_failure, outcome.devs, behind)
         if spans and spans[-1][1:] == (first - 1, said):
             first, _, _ = spans.pop()
         spans.append((first, tile.last, said))
@@ -342,7 +343,7 @@ def judged_cidr(expected: ExpectedCidr, reading: Reading, outcomes: Outcomes) ->
 
 def _behind(outcome: Outcome, expected: ExpectedCidr, reading: Reading) -> tuple[str, ...]:
     route = outcome.route
-    if outcome.kind is not FindingKind.OVERLAP or route is None:
+    if route is None:
         return ()
     number, length = numbers(route.destination)
     entries = reading.fib.tables.get(route.table, {}).get(length, {}).get(number, ())
