@@ -185,8 +185,8 @@ def cells(strip: JudgedCidr, count: int) -> tuple[Answer | None, ...]:
     drawn: list[Answer | None] = [None] * count
     for segment in strip.segments:
         answer = answer_of(segment)
-        begin = (int(segment.first) - base) * count // size
-        end = ((int(segment.last) - base + 1) * count - 1) // size
+        begin = (segment.first - base) * count // size
+        end = ((segment.last - base + 1) * count - 1) // size
         for number in range(begin, end + 1):
             present = drawn[number]
             if present is None or weight[answer] > weight[present]:

@@ -112,8 +112,8 @@ class Segment(NamedTuple):
     """A part of a CIDR in which every address has the same answer.
 
     Args:
-        first: its first address.
-        last: its last address.
+        first: its first address, as a number.
+        last: its last one.
         kind: of the finding or note; None: it leaves by the default route's interfaces.
         is_failure: whether the kind is a finding's.
         devs: what it leaves by, sorted; none where it doesn't leave.
@@ -121,8 +121,8 @@ class Segment(NamedTuple):
             routes to the same destination.
     """
 
-    first: IPv4Address
-    last: IPv4Address
+    first: int
+    last: int
     kind: str | None = None
     is_failure: bool = False
     devs: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class Segment(NamedTuple):
     @property
     def num_addresses(self) -> int:
         """How many addresses it has."""
-        return int(self.last) - int(self.first) + 1
+        return self.last - self.first + 1
 
 
 class JudgedCidr(NamedTuple):

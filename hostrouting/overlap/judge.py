@@ -328,16 +328,15 @@ def judged_cidr(expected: ExpectedCidr, reading: Reading, outcomes: Outcomes) ->
         reading: the host.
         outcomes: of ``sort_answers``.
     """
-    spans: list[tuple[int, int, tuple[FindingKind | NoteKind | None, bool, tuple[str, ...], tuple[str, ...]]]] = []
+    segments: list[Segment] = []
     for tile in reading.tiling.of(expected.cidr):
         found = outcomes[tile.question]
         outcome = found[0] if len(found) == 1 else next((each for each in found if each.is_failure), found[0])
         behind = _behind(outcome, expected, reading) if outcome.kind is FindingKind.OVERLAP else ()
-        first, said = tile.first, (outcome.kind, outcome.is_failure, outcome.devs, behind)
-        if spans and spans[-1][1:] == (first - 1, said):
-            first, _, _ = spans.pop()
-        spans.append((first, tile.last, said))
-    segments = (Segment(IPv4Address(first), IPv4Address(last), *said) for first, last, said in spans)
+        segment = Segment(tile.first, tile.last, outcome.kind, outcome.is_failure, outcome.devs, behind)
+        if segments and segments[-1].last == tile.first - 1 and segments[-1][2:] == segment[2:]:
+            segment = segment._replace(first=segments.pop().first)
+        segments.append(segment)
     return JudgedCidr(expected.cidr, tuple(segments))
 
 

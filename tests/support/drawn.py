@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def segment(first: str, last: str, kind: FindingKind | NoteKind | None = None, *devs: str) -> Segment:
-    return Segment(IPv4Address(first), IPv4Address(last), kind, isinstance(kind, FindingKind), devs)
+    return Segment(int(IPv4Address(first)), int(IPv4Address(last)), kind, isinstance(kind, FindingKind), devs)
 
 
 def strip(cidr: str, *special: Segment) -> JudgedCidr:
@@ -23,19 +23,19 @@ def strip(cidr: str, *special: Segment) -> JudgedCidr:
     segments: list[Segment] = []
     at = int(network.network_address)
     for part in special:
-        if int(part.first) > at:
-            segments.append(Segment(IPv4Address(at), part.first - 1, devs=("eth0",)))
+        if part.first > at:
+            segments.append(Segment(at, part.first - 1, devs=("eth0",)))
         segments.append(part)
-        at = int(part.last) + 1
+        at = part.last + 1
     if at <= int(network.broadcast_address):
-        segments.append(Segment(IPv4Address(at), network.broadcast_address, devs=("eth0",)))
+        segments.append(Segment(at, int(network.broadcast_address), devs=("eth0",)))
     return JudgedCidr(network, tuple(segments))
 
 
 def finding(of: JudgedCidr, part: Segment) -> Finding:
     devs = part.devs
-    message = f"{part.kind}: expected CIDR {of.cidr} (probe {part.first}) routes via {','.join(devs)}, expected eth0"
-    return Finding(FindingKind(part.kind or ""), of.cidr, part.first, devs, ("eth0",), (), None, message)
+    message = f"{part.kind}: expected CIDR {of.cidr} (probe {IPv4Address(part.first)}) routes via {','.join(devs)}, expected eth0"
+    return Finding(FindingKind(part.kind or ""), of.cidr, IPv4Address(part.first), devs, ("eth0",), (), None, message)
 
 
 def report(*strips: JudgedCidr, notes: Iterable[Note] = ()) -> OverlapReport:

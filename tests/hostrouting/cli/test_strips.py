@@ -136,7 +136,7 @@ def test_among_failures_the_rarest_is_seen() -> None:
 
 
 def test_what_is_not_judged_is_blank() -> None:
-    half = JudgedCidr(IPv4Network("112.0.0.0/4"), (Segment(IPv4Address("112.0.0.0"), IPv4Address("126.255.255.255")),))
+    half = JudgedCidr(IPv4Network("112.0.0.0/4"), (Segment(112 << 24, (127 << 24) - 1),))
     assert runs(cells(half, 16)) == [(15, Answer()), (1, None)]
 
 
@@ -213,7 +213,7 @@ def test_a_check_cuts_whole_cidrs_where_the_answer_changes(tmp_path: Path) -> No
     failing = next(part for part in shadowed.segments if part.is_failure)
     assert (failing.devs, failing.behind) == (("ib0",), tuple(f"ib{number}" for number in range(1, 8)))
     assert shadowed.cidr == H200.cidr
-    said = {(str(part.first), str(part.last)): part.kind for part in shadowed.segments}
+    said = {(str(IPv4Address(part.first)), str(IPv4Address(part.last))): part.kind for part in shadowed.segments}
     assert said["172.16.0.18", "172.16.255.254"] is FindingKind.OVERLAP
     assert said["172.17.0.0", "172.31.255.255"] is None
     assert said["172.16.0.10", "172.16.0.10"] is NoteKind.LOCAL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -35,7 +35,7 @@ def strips(draw: st.DrawFn) -> JudgedCidr:
         if (kind := draw(st.sampled_from([*FindingKind, *NoteKind, None, "gap"]))) != "gap":
             devs = () if kind is None else tuple(sorted(set(draw(DEVS))))
             is_failure = isinstance(kind, FindingKind)
-            segments.append(Segment(IPv4Address(first), IPv4Address(after - 1), kind, is_failure, devs))
+            segments.append(Segment(first, after - 1, kind, is_failure, devs))
     return JudgedCidr(cidr, tuple(segments))
 
 
@@ -45,7 +45,7 @@ def test_every_failing_address_is_in_a_cell_that_shows_a_failure(strip: JudgedCi
     base, size = int(strip.cidr.network_address), strip.cidr.num_addresses
     assert len(drawn) == count
     for segment in strip.segments:
-        for address in (int(segment.first), int(segment.last)):
+        for address in (segment.first, segment.last):
             shown = drawn[(address - base) * count // size]
             assert shown is not None
             assert shown.is_failure >= segment.is_failure
@@ -57,7 +57,7 @@ def test_a_cell_shows_an_answer_of_its_own_addresses(strip: JudgedCidr, count: i
     base, size = int(strip.cidr.network_address), strip.cidr.num_addresses
     for number, shown in enumerate(cells(strip, count)):
         begin, end = base + number * size // count, base + -(-(number + 1) * size // count)
-        inside = {answer_of(s) for s in strip.segments if int(s.first) < end and int(s.last) >= begin}
+        inside = {answer_of(s) for s in strip.segments if s.first < end and s.last >= begin}
         assert shown in inside or (shown is None and not inside)
 
 
