@@ -44,7 +44,7 @@ def checking(world: World, cidrs: Sequence[IPv4Network]) -> Callable[[], Span]:
     host = Host(routes=world.backend, units=FakeSystemd(), layout=Layout(SCRATCH))
 
     def contender() -> Span:
-        span, report = timed(lambda: check_overlap(config, host.routes, CancelScope()))
+        span, report = timed(lambda: check_overlap(config.route_overlap, host.routes, CancelScope()))
         if report.verdict is not Verdict.OK:
             raise WrongOutcomeError(f"the verdict is {report.verdict}: {report.reason or report.findings[0].message}")
         return span
@@ -61,7 +61,7 @@ def see_that_it_finds(world: World, cidrs: Sequence[IPv4Network]) -> None:
     config = Config(route_overlap=RouteOverlap([str(cidr) for cidr in cidrs], mode=OverlapMode.STRICT))
     host = Host(routes=world.backend, units=FakeSystemd(), layout=Layout(SCRATCH))
     world.backend.delete(World.mends[:1])
-    report = check_overlap(config, host.routes, CancelScope())
+    report = check_overlap(config.route_overlap, host.routes, CancelScope())
     if [finding.cidr for finding in report.findings] != [cidrs[0]]:
         raise WrongOutcomeError(f"the check of a shadowed CIDR found {len(report.findings)} failures")
 

@@ -203,7 +203,7 @@ def _checking(make: Callable[[int], Host], count: int) -> Callable[[], Span]:
     config = Config(route_overlap=RouteOverlap(host.cidrs, foreseen=host.foreseen))
 
     def contender() -> Span:
-        span, report = timed(lambda: check_overlap(config, SnapshotBackend(recorded), CancelScope()))
+        span, report = timed(lambda: check_overlap(config.route_overlap, SnapshotBackend(recorded), CancelScope()))
         told = len(report.notes) + len(report.remedy.routes) + len(report.remedy.unmendable)
         if told < count:
             raise WrongOutcomeError(f"the check of {count} told of {told}: {report.reason or report.verdict}")

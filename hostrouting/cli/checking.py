@@ -12,7 +12,7 @@ from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, page_text, run_task, say_as_asked, say_json
-from hostrouting.config.routing import Config, StaticRoute
+from hostrouting.config.overlap import WAIT_SECONDS, RouteOverlap
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import clean, to_json_text
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting.boot.host import Host
+    from hostrouting.config.routing import StaticRoute
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.changes import Changes
@@ -49,10 +50,12 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
     if options.report:
         return _explain_verdict(host)
-    _, config = read_with_cidrs(options, host)
+    _, config, overlap = read_with_cidrs(options, host)
     on, recorded = asked_host(options, host)
-    is_waiting = recorded is None and options.output not in ("nagios", "prometheus")
-    result = _judge(config if is_waiting else config.without_waits(), on.routes, recorded=recorded)
+    wait_seconds = None
+    if recorded is None and options.output not in ("nagios", "prometheus"):
+        wait_seconds = WAIT_SECONDS if config is None else config.wait_seconds
+    result = _judge(overlap, on.routes, recorded=recorded, wait_seconds=wait_seconds)
     if options.output == "nagios":
         from hostrouting.cli.report import nagios
 
@@ -73,7 +76,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
         from hostrouting.cli.report import overlap_text
 
         say(overlap_text(result, width=columns(sys.stdout)))
-        if result.findings and config.static_routes.routes:
+        if result.findings and config is not None and config.static_routes.routes:
             from hostrouting.cli.preview import is_installed
 
             if not is_installed(config, on.routes):
@@ -82,17 +85,20 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
 
 def _judge(
-    config: Config,
+    overlap: RouteOverlap,
     backend: RouteBackend,
     nameservers: Sequence[IPv4Address] = (),
     recorded: Snapshot | None = None,
+    wait_seconds: int | None = None,
 ) -> OverlapReport:
     from hostrouting.overlap.check import check_overlap
 
     name = None if recorded is None else recorded.host
-    return run_task(
-        phases.task("check")(lambda scope: check_overlap(config, backend, scope, nameservers=nameservers, host=name))
-    )
+
+    def judge(scope: phases.CancelScope) -> OverlapReport:
+        return check_overlap(overlap, backend, scope, wait_seconds=wait_seconds, nameservers=nameservers, host=name)
+
+    return run_task(phases.task("check")(judge))
 
 
 def _explain_verdict(host: Host) -> int:
@@ -106,7 +112,7 @@ def _explain_verdict(host: Host) -> int:
     from hostrouting.overlap.markers import marked_verdict
     from hostrouting.overlap.wording import advice, summary
 
-    report = _judge(Manifest.load(host.layout).config.without_waits(), host.routes)
+    report = _judge(Manifest.load(host.layout).config.route_overlap, host.routes)
     marked = marked_verdict(host.layout)
     if report.verdict is not marked:
         complain(f"hostrouting: the marker says {marked}, and the host is {report.verdict} by now")
@@ -132,7 +138,7 @@ def explain(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.cli.pages import explanation_page
     from hostrouting.overlap.explanation import explain as follow
 
-    overlap = (load(options, host) if has_config(options, host) else Config()).route_overlap
+    overlap = load(options, host).route_overlap if has_config(options, host) else RouteOverlap()
     on, recorded = asked_host(options, host)
     found = run_task(phases.task("explain")(lambda scope: follow(options.address, overlap, on.routes, scope)))
     if found is None:
@@ -165,21 +171,22 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.model.changes import Changes
     from hostrouting.overlap.findings import Verdict
 
-    document, config = read_with_cidrs(options, host)
+    document, config, overlap = read_with_cidrs(options, host)
     if options.in_place and document is None:
         raise UsageError("--in-place changes a config: name it beside --cidr")
     on, recorded = asked_host(options, host)
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
-    backend = on.routes if document is None else as_installed(config, on.routes)
+    backend = on.routes if config is None else as_installed(config, on.routes)
     if recorded is None:
-        result = _judge(config, backend, nameservers(on.layout))
+        wait_seconds = WAIT_SECONDS if config is None else config.wait_seconds
+        result = _judge(overlap, backend, nameservers(on.layout), wait_seconds=wait_seconds)
     else:
-        result = _judge(config.without_waits(), backend, recorded.nameservers, recorded)
+        result = _judge(overlap, backend, recorded.nameservers, recorded)
     for line in remedy_lines(result):
         complain(line)
     proposal, changes = None, Changes()
     if result.verdict is not Verdict.UNKNOWN:
-        if config.static_routes.routes and backend is not on.routes:
+        if backend is not on.routes and config is not None and config.static_routes.routes:
             complain("the fix counts on the routes that CONFIG has already; hostrouting apply installs them")
         proposal, changes = _proposal(options, document, result.remedy.routes, on)
     if options.output == "json":

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from hostrouting.cli.output import bad, complain
-from hostrouting.config.overlap import ExpectedCidr
-from hostrouting.config.routing import SECTION, Config, read_config
+from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hostrouting.boot.host import Host
+    from hostrouting.config.routing import Config
     from hostrouting.kernel.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -48,6 +48,8 @@ def asked_host(options: argparse.Namespace, host: Host) -> tuple[Host, Snapshot 
 
 def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Config]:
     """The document of CONFIG as it was written, and what it means."""
+    from hostrouting.config.routing import SECTION, Config
+
     return read_section(options, host, SECTION, Config.from_mapping)
 
 
@@ -55,6 +57,8 @@ def read_section(
     options: argparse.Namespace, host: Host, section: str | None, parse: Callable[[dict[str, Any]], T]
 ) -> tuple[dict[str, Any], T]:
     """The document of CONFIG, and what a part of it means; None as the section: it needn't be there."""
+    from hostrouting.config.routing import read_config
+
     path = host.layout.config if options.config is None else options.config
     if path == "":
         raise UsageError("CONFIG is empty; is a shell variable unset?")
@@ -84,9 +88,13 @@ def load(options: argparse.Namespace, host: Host) -> Config:
     return read(options, host)[1]
 
 
-def read_with_cidrs(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any] | None, Config]:
-    """The same with the CIDRs of --cidr; where only these are given, no file is read, and there is no document."""
-    given = options.cidr
-    document, config = (None, Config()) if given and options.config is None else read(options, host)
-    expected = (*config.route_overlap.expected_cidrs, *map(ExpectedCidr, given))
-    return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
+def read_with_cidrs(
+    options: argparse.Namespace, host: Host
+) -> tuple[dict[str, Any] | None, Config | None, RouteOverlap]:
+    """The same, and what is expected by it and by --cidr; where only CIDRs are given, no file is read."""
+    given = tuple(map(ExpectedCidr, options.cidr))
+    if given and options.config is None:
+        return None, None, RouteOverlap(given)
+    document, config = read(options, host)
+    overlap = config.route_overlap
+    return document, config, attrs.evolve(overlap, expected_cidrs=(*overlap.expected_cidrs, *given))

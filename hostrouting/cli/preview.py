@@ -71,7 +71,7 @@ def will_start(config: Config, backend: RouteBackend, plan: RoutePlan, missing: 
     consumer = config.consumer
     if missing is not None:
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
-    result = check_overlap(config.without_waits(), _as_planned(plan, backend), CancelScope())
+    result = check_overlap(config.route_overlap, _as_planned(plan, backend), CancelScope())
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:

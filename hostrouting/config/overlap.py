@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
 
-WAIT_SECONDS_MAX = 600
+WAIT_SECONDS, WAIT_SECONDS_MAX = 30, 600
 
 # Interfaces of pods and of the overlays that carry them. Docker's, libvirt's and VPNs' are missing on purpose:
 # their networks really shadow the cluster's.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from hostrouting.config.overlap import RouteOverlap, seconds
+from hostrouting.config.overlap import WAIT_SECONDS, RouteOverlap, seconds
 from hostrouting.config.schema import (
     Section,
     collecting,
@@ -215,7 +215,7 @@ class Config(Section):
 
     static_routes: StaticRoutes = attrs.field(default=StaticRoutes(), converter=_static_routes)
     route_overlap: RouteOverlap = attrs.field(default=RouteOverlap(), converter=_route_overlap)
-    wait_seconds: int = attrs.field(default=30, converter=seconds)
+    wait_seconds: int = attrs.field(default=WAIT_SECONDS, converter=seconds)
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
     watch: Watch = attrs.field(default=Watch(), converter=_watch)
 
@@ -252,10 +252,6 @@ class Config(Section):
             FileError: it can't be read.
         """
         return cls.from_mapping(read_config(path))
-
-    def without_waits(self) -> Config:
-        """The same for a host as it is at this moment."""
-        return attrs.evolve(self, wait_seconds=0, route_overlap=attrs.evolve(self.route_overlap, settle_seconds=0))
 
     def to_mapping(self) -> dict[str, Any]:
         """The document that ``from_mapping`` reads back as this config."""

@@ -35,7 +35,7 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
     """The installed check would let the consumer start now: the first thing to know of a node that behaves oddly."""
     is_strict = examined.manifest.is_strict
     follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
-    report = check_overlap(examined.manifest.config.without_waits(), examined.host.routes, examined.scope)
+    report = check_overlap(examined.manifest.config.route_overlap, examined.host.routes, examined.scope)
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if is_strict else Severity.UNKNOWN

@@ -123,7 +123,7 @@ class Fib:
     @cached_property
     def _groups(self) -> dict[str, int]:
         """The interfaces that aren't of group 0."""
-        return {link.name: link.group for link in self._links if link.group}
+        return {link.name: link.group for link in self.links if link.group}
 
     def addresses(self) -> Sequence[Address]:
         """Of the host, in the kernel's order."""

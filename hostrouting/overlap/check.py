@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from hostrouting.config.overlap import RouteOverlap
-    from hostrouting.config.routing import Config
     from hostrouting.kernel.fib import Fib
     from phases import CancelScope
 
 
-def unjudged(config: Config, verdict: Verdict, reason: str | None = None, *, host: str | None = None) -> OverlapReport:
+def unjudged(
+    overlap: RouteOverlap, verdict: Verdict, reason: str | None = None, *, host: str | None = None
+) -> OverlapReport:
     """A report without findings.
 
     Args:
-        config: what was to be checked.
+        overlap: what was to be checked.
         verdict: the result in a word.
         reason: why the verdict is ``unknown``.
         host: the name of the host that was judged; None: this one's.
     """
-    overlap = config.route_overlap
     return OverlapReport(
         verdict,
         overlap.mode,
@@ -51,19 +51,22 @@ def unjudged(config: Config, verdict: Verdict, reason: str | None = None, *, hos
 
 
 def check_overlap(
-    config: Config,
+    overlap: RouteOverlap,
     backend: RouteBackend,
     scope: CancelScope,
     *,
+    wait_seconds: int | None = None,
     nameservers: Sequence[IPv4Address] = (),
     host: str | None = None,
 ) -> OverlapReport:
     """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
 
     Args:
-        config: the expected CIDRs and how to judge them.
+        overlap: the expected CIDRs and how to judge them.
         backend: the kernel to ask.
-        scope: ends the wait for a default route.
+        scope: ends it.
+        wait_seconds: how long to wait for a default route; None: neither for one, nor ``settle_seconds`` for
+            InfiniBand's addresses.
         nameservers: that the host asks; the remedy tells of those that change sides.
         host: the name of a host that was recorded; None: it is this one.
 
@@ -71,29 +74,34 @@ def check_overlap(
         The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with or the
         kernel can't be asked.
     """
-    overlap = config.route_overlap
+    if not overlap.expected_cidrs:
+        return unjudged(overlap, Verdict.OK, host=host)
+    try:
+        if wait_seconds is not None:
+            _await_addresses(overlap, backend, scope, wait_seconds)
+        reading = read_host(overlap, backend, scope)
+        if reading is None:
+            return unjudged(overlap, Verdict.UNKNOWN, _no_default_route(backend.routes()), host=host)
+    except RouteError as error:
+        return unjudged(overlap, Verdict.UNKNOWN, f"check-failed: {error}", host=host)
+    return _judge(unjudged(overlap, Verdict.OK, host=host), overlap, reading, nameservers, scope)
+
+
+def _await_addresses(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope, wait_seconds: int) -> None:
+    """Wait for a default route, and then for InfiniBand's addresses, each for its own time at most."""
     start = scope.clock.monotonic()
 
     def look() -> tuple[None, str | None]:
         waited = scope.clock.monotonic() - start
         default = default_route(backend.default_routes())
         if default is None:
-            return None, "the default route" if waited < config.wait_seconds else None
+            return None, "the default route" if waited < wait_seconds else None
         pending = pending_devs(backend.links(), backend.addresses(), default.devs)
         if pending and waited < overlap.settle_seconds:
             return None, f"an address on {', '.join(pending)}"
         return None, None
 
-    if not overlap.expected_cidrs:
-        return unjudged(config, Verdict.OK, host=host)
-    try:
-        look_until(backend, scope, max(config.wait_seconds, overlap.settle_seconds), look)
-        reading = read_host(overlap, backend, scope)
-        if reading is None:
-            return unjudged(config, Verdict.UNKNOWN, _no_default_route(backend.routes()), host=host)
-    except RouteError as error:
-        return unjudged(config, Verdict.UNKNOWN, f"check-failed: {error}", host=host)
-    return _judge(unjudged(config, Verdict.OK, host=host), config.route_overlap, reading, nameservers, scope)
+    look_until(backend, scope, max(wait_seconds, overlap.settle_seconds), look)
 
 
 def _judge(

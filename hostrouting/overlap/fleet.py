@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
     from multiprocessing.connection import Connection
 
+    from hostrouting.config.overlap import RouteOverlap
     from hostrouting.config.routing import Config, StaticRoute
 
     Recording = str | os.PathLike[str] | Mapping[str, Any]
@@ -139,7 +140,7 @@ def judge(
     done = 0
     with _processes() if executor is None else nullcontext(executor) as pool:
         try:
-            for found in _results(pool, snapshots, config.without_waits(), scope):
+            for found in _results(pool, snapshots, config.route_overlap, scope):
                 for signature, (report, hosts) in found.items():
                     if signature not in groups:
                         is_drawn = len(groups) < _DRAWN_GROUPS
@@ -193,13 +194,15 @@ def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
     gc.enable()
 
 
-def _results(pool: Executor, snapshots: Iterable[Recording], config: Config, scope: CancelScope) -> Iterator[_Groups]:
+def _results(
+    pool: Executor, snapshots: Iterable[Recording], overlap: RouteOverlap, scope: CancelScope
+) -> Iterator[_Groups]:
     """What the workers find, in the order of the recordings, so that any executor gives the same report."""
     waiting: deque[Future[_Groups]] = deque()
     left = enumerate(snapshots, 1)
     try:
         while some := tuple(islice(left, _AT_ONCE)):
-            waiting.append(pool.submit(_judge_some, some, config))
+            waiting.append(pool.submit(_judge_some, some, overlap))
             if len(waiting) == _UNDER_WAY:
                 yield _result(waiting.popleft(), scope)
         while waiting:
@@ -216,18 +219,18 @@ def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
     return future.result()
 
 
-def _judge_some(recordings: tuple[tuple[int, Recording], ...], config: Config) -> _Groups:
+def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOverlap) -> _Groups:
     """What a worker does: judge some recordings, and group them."""
     groups: _Groups = {}
     for number, recording in recordings:
-        report = _judge_one(recording, config, f"recording {number}")
+        report = _judge_one(recording, overlap, f"recording {number}")
         kind_of_reason = (report.reason or "").partition(":")[0]
         signature = (report.verdict, _failures(report), report.remedy.routes, kind_of_reason)
         groups.setdefault(signature, (report, []))[1].append(report.host)
     return groups
 
 
-def _judge_one(recording: Recording, config: Config, name: str) -> OverlapReport:
+def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> OverlapReport:
     try:
         if isinstance(recording, Mapping):
             snapshot = Snapshot.from_document(recording)
@@ -236,8 +239,8 @@ def _judge_one(recording: Recording, config: Config, name: str) -> OverlapReport
             snapshot = load_snapshot(recording)
     except HostRoutingError as error:
         reason = f"no-recording: {'; '.join(str(error).splitlines())}"
-        return unjudged(config, Verdict.UNKNOWN, reason, host=name)
-    return check_overlap(config, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
+        return unjudged(overlap, Verdict.UNKNOWN, reason, host=name)
+    return check_overlap(overlap, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
 
 
 def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:

@@ -154,7 +154,7 @@ class CheckRouteOverlap:
                 return self._check(scope, run)
             remove_parts(self.host, scope, run, CHECK)
             _remove_markers(self.host, scope, run)
-            return unjudged(self.config, Verdict.OK)
+            return unjudged(self.config.route_overlap, Verdict.OK)
 
     def _check(self, scope: CancelScope, run: Run) -> OverlapReport:
         config, host = self.config, self.host
@@ -162,8 +162,9 @@ class CheckRouteOverlap:
             installed = install_part(host, config.consumer, check_part(config, host.layout), undo)
         run.changes |= installed
         if host.is_image:
-            return unjudged(config, Verdict.UNKNOWN, "an image has no kernel to ask; it is checked at its first boot")
-        result = check_overlap(config, host.routes, scope)
+            reason = "an image has no kernel to ask; it is checked at its first boot"
+            return unjudged(config.route_overlap, Verdict.UNKNOWN, reason)
+        result = check_overlap(config.route_overlap, host.routes, scope, wait_seconds=config.wait_seconds)
         # As the script and the watcher do: two that write at once could leave both markers.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, result)

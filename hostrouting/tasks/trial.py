@@ -77,9 +77,9 @@ class TryRoutes:
             trial.start_timer(host, self.seconds)
             try:
                 plan = carry_out(config, host, scope, begin)
-                overlap = unjudged(config, Verdict.OK)
+                overlap = unjudged(config.route_overlap, Verdict.OK)
                 if overlap.cidrs:
-                    overlap = check_overlap(config.without_waits(), host.routes, scope)
+                    overlap = check_overlap(config.route_overlap, host.routes, scope)
                 raise_if_strict(overlap)
             except BaseException:
                 trial.put_back(host)

@@ -120,7 +120,7 @@ class _Watch:
         host, tell = self.task.host, self.task.tell
         done = self.keeper.repair(self._reread, host, self.scope)
         tell(_PING)
-        report = check_overlap(self.config.without_waits(), host.routes, self.scope)
+        report = check_overlap(self.config.route_overlap, host.routes, self.scope)
         tell(_PING)
         self.counted["looks"] += 1
         for drift, routes in done.mended.items():

@@ -30,7 +30,7 @@ GATEWAY = IPv4Address("10.1.0.1")
 def check(backend: RouteBackend, *cidrs: str) -> OverlapReport:
     section = {"routeOverlap": {"expectedCidrs": list(cidrs)}, "waitSeconds": 0}
     host = Host(routes=backend, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
-    return check_overlap(Config.from_mapping({"hostRouting": section}), host.routes, phases.CancelScope())
+    return check_overlap(Config.from_mapping({"hostRouting": section}).route_overlap, host.routes, phases.CancelScope())
 
 
 def by_eth0(network: str) -> Route:

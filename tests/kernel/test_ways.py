@@ -112,6 +112,8 @@ def test_a_cidr_from_the_json_to_its_fix(kernel: NamespaceKernel, tmp_path: Path
     build_node(kernel)
     path = config_file(tmp_path, {"routeOverlap": {"expectedCidrs": [str(FOLLOWED)]}})
     found: list[hostrouting.OverlapReport] = []
-    files = Trace().of(lambda: found.append(check_overlap(Config.load(path), kernel, phases.CancelScope())))
+    files = Trace().of(
+        lambda: found.append(check_overlap(Config.load(path).route_overlap, kernel, phases.CancelScope()))
+    )
     assert [entry.destination for entry in found[0].remedy.routes] == [FOLLOWED]
     assert len(files) <= 18, sorted(files)

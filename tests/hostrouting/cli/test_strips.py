@@ -208,7 +208,7 @@ def h200(kernel: FakeKernel, tmp_path: Path) -> Host:
 def test_a_check_cuts_whole_cidrs_where_the_answer_changes(tmp_path: Path) -> None:
     overlap = RouteOverlap(["172.16.0.0/12", "10.96.0.0/12", "112.0.0.0/4"])
     config = Config(route_overlap=overlap)
-    checked = check_overlap(config, h200(FakeKernel(), tmp_path).routes, phases.CancelScope())
+    checked = check_overlap(config.route_overlap, h200(FakeKernel(), tmp_path).routes, phases.CancelScope())
     shadowed, fine, partly = checked.judged
     failing = next(part for part in shadowed.segments if part.is_failure)
     assert (failing.devs, failing.behind) == (("ib0",), tuple(f"ib{number}" for number in range(1, 8)))

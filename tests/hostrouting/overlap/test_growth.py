@@ -21,7 +21,7 @@ def calls_of_a_check(name: str, size: int) -> int:
     backend = SnapshotBackend(host.record())
     config = Config(route_overlap=RouteOverlap(host.cidrs, foreseen=host.foreseen))
     profile = cProfile.Profile()
-    report = profile.runcall(check_overlap, config, backend, phases.CancelScope())
+    report = profile.runcall(check_overlap, config.route_overlap, backend, phases.CancelScope())
     assert len(report.notes) + len(report.remedy.routes) + len(report.remedy.unmendable) >= size
     return sum(entry.callcount for entry in profile.getstats())
 

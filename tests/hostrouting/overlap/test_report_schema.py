@@ -73,7 +73,7 @@ def checked(kernel: FakeKernel, root: Path, cidrs: list[str], **more: Any) -> Ov
     overlap = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"], "foreseen": ["100.64.0.0/16"], **more}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-    return check_overlap(config, host.routes, phases.CancelScope())
+    return check_overlap(config.route_overlap, host.routes, phases.CancelScope())
 
 
 def problems(document: object) -> list[str]:
