@@ -86,7 +86,7 @@ class Namespace:
     """
 
     def __init__(self) -> None:
-        self.fd, self.identity = in_thread(_made_aside)
+        self.fd = in_thread(_made_aside)
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
@@ -102,9 +102,9 @@ class Namespace:
         return in_thread(inside)
 
 
-def _made_aside() -> tuple[int, int]:
+def _made_aside() -> int:
     make_namespace()
-    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), this_namespace()
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def in_thread(function: Callable[[], T]) -> T:

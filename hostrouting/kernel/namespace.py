@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import closing
+from functools import cached_property
 from ipaddress import IPv4Interface
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,8 +64,8 @@ class NamespaceKernel(NetlinkBackend):
     Each link is one end of a veth pair. The other end has the same name in a second namespace, the *fabric*:
     ``links()`` doesn't show it, its state is the cable's, and it can have addresses that answer.
 
-    Works in the namespace that it was built in and in its fabric, and refuses any other: a thread that is still
-    in the host's can't change anything there by mistake.
+    Works in namespaces that this process has made, and refuses any other: a thread that is still in the host's can't
+    change anything there by mistake.
 
     Raises:
         NamespaceError: the calling thread is in a namespace that this process hasn't made.
@@ -72,12 +73,7 @@ class NamespaceKernel(NetlinkBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        if this_namespace() not in made:
-            raise NamespaceError(
-                "refused to change a network namespace that this process hasn't made; call enter_namespace() first"
-            )
-        self._namespaces = {this_namespace()}
-        self._fabric: Namespace | None = None
+        self._refuse_elsewhere()
 
     # --- links -------------------------------------------------------------------------------------------------
 
@@ -92,7 +88,7 @@ class NamespaceKernel(NetlinkBackend):
             RouteError: the kernel refused; EEXIST if there is one of that name.
         """
         raw_name = os.fsencode(name)
-        peer = {"attrs": [("IFLA_IFNAME", raw_name), ("IFLA_NET_NS_FD", self._other_side().fd)]}
+        peer = {"attrs": [("IFLA_IFNAME", raw_name), ("IFLA_NET_NS_FD", self._fabric.fd)]}
         veth = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]})]}
         self._ask(
             f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", raw_name), ("IFLA_LINKINFO", veth)
@@ -221,14 +217,11 @@ class NamespaceKernel(NetlinkBackend):
         Returns:
             Its result; what it raises is raised here.
         """
-        return self._other_side().run(function)
+        return self._fabric.run(function)
 
-    def _other_side(self) -> Namespace:
-        if self._fabric is None:
-            self._refuse_elsewhere()
-            self._fabric = Namespace()
-            self._namespaces.add(self._fabric.identity)
-        return self._fabric
+    @cached_property
+    def _fabric(self) -> Namespace:
+        return Namespace()
 
     # --- the way to the kernel -----------------------------------------------------------------------------------
 
@@ -237,8 +230,10 @@ class NamespaceKernel(NetlinkBackend):
         return super()._connect()
 
     def _refuse_elsewhere(self) -> None:
-        if this_namespace() not in self._namespaces:
-            raise NamespaceError("refused: this thread is in another network namespace than this kernel was built in")
+        if this_namespace() not in made:
+            raise NamespaceError(
+                "refused to change a network namespace that this process hasn't made; call enter_namespace() first"
+            )
 
     def _index(self, name: str) -> int:
         self._refuse_elsewhere()
