@@ -66,19 +66,13 @@ class Socket(socket.socket):
 
     def __init__(self, groups: int = 0) -> None:
         super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-        try:
-            self.setblocking(not groups)
-            # The kernel's own sentences; refusals without the whole request; dumps filtered by the kernel.
-            for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
-                self.setsockopt(rtnl.SOL_NETLINK, option, 1)
-            self.bind((0, groups))
-            if groups:
-                # Nexthop objects came with Linux 5.3; before, there is nothing to miss.
-                with contextlib.suppress(OSError):
-                    self.setsockopt(rtnl.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEXTHOP)
-        except BaseException:
-            self.close()
-            raise
+        self.setblocking(not groups)
+        # The kernel's own sentences; refusals without the whole request; dumps filtered by the kernel.
+        for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
+            self.setsockopt(rtnl.SOL_NETLINK, option, 1)
+        self.bind((0, groups))
+        if groups:
+            self.setsockopt(rtnl.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEXTHOP)
 
 
 class Conversation:
