@@ -19,7 +19,7 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
-from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.prefixes import Prefix, PrefixSet
 from hostrouting.model.routes import Lookup, NexthopObject, Route, RouteFailure, Table
 from hostrouting.model.uncollected import uncollected
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
 _CALM_ATTEMPTS = 4
-
-_LIST_ROUTES = "list the routes"
 
 # What fib_lookup answers instead of an entry; anything else is a failure to answer.
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
@@ -95,16 +93,22 @@ class NetlinkBackend:
                 (way.entry, [(first, length) for length, first in prefixes]) for way, prefixes in self._groups(table)
             )
 
-    def _groups(self, table: int | None) -> list[Group]:
+    def _groups(
+        self,
+        table: int | None,
+        is_wanted: Callable[[Route], bool] = lambda _: True,
+        inside: Sequence[Prefix] = (),
+        protocol: int = 0,
+    ) -> list[Group]:
         attempts = iter(range(_CALM_ATTEMPTS))
 
         def ask(talk: Conversation) -> list[Group]:
+            reader = self._reader(is_wanted, inside)
             with calm(attempts):
-                runs = list(_dumped_routes(talk, table))
-            reader = self._reader()
-            return [group for run in runs for group in reader.groups(run.messages, run.length)]
+                runs = _dumped_routes(talk, table, protocol)
+                return [group for run in runs for group in reader.groups(run.messages, run.length)]
 
-        return self._read(_LIST_ROUTES, ask)
+        return self._read("list the routes", ask)
 
     def default_routes(self) -> tuple[Route, ...]:
         """The entries of table main for 0.0.0.0/0, which stand at its head; it is read no further.
@@ -135,17 +139,9 @@ class NetlinkBackend:
         Returns:
             The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
         """
-        names, attempts = frozenset(devs), iter(range(_CALM_ATTEMPTS))
-
-        def is_wanted(route: Route) -> bool:
-            return not is_plain_by(route, names)
-
-        def ask(talk: Conversation) -> tuple[Route, ...]:
-            reader = self._reader(is_wanted, PrefixSet(inside) if inside else None)
-            with calm(attempts), uncollected():
-                return tuple(chain.from_iterable(map(reader.read, _dumped_routes(talk, None))))
-
-        return self._read(_LIST_ROUTES, ask)
+        names = frozenset(devs)
+        with uncollected():
+            return tuple(routes_of(self._groups(None, lambda route: not is_plain_by(route, names), inside)))
 
     @contextmanager
     def noticing_changes(self) -> Iterator[Callable[[], bool]]:
@@ -223,18 +219,13 @@ class NetlinkBackend:
         )
 
     def _deletable(self, routes: Sequence[Route]) -> wire.Deletable:
-        destinations = PrefixSet(numbers(route.destination) for route in routes)
-
-        def ask(table: int, protocol: int, talk: Conversation) -> list[Route]:
-            reader = RouteReader(rtnl.Names(), lambda _: False, destinations)
-            return list(chain.from_iterable(map(reader.read, _dumped_routes(talk, table, protocol))))
-
+        destinations = [route.destination for route in routes]
         tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
         with uncollected():
             return wire.Deletable(
                 entry
                 for table, protocol in tables
-                for entry in self._read("read the routes to delete", partial(ask, table, protocol))
+                for entry in routes_of(self._groups(table, lambda _: False, destinations, protocol))
                 if entry.protocol == protocol  # 0 is no filter to the kernel
             )
 
@@ -269,10 +260,12 @@ class NetlinkBackend:
     def _connect(self) -> Conversation:
         return Conversation()
 
-    def _reader(self, is_wanted: Callable[[Route], bool] | None = None, inside: PrefixSet | None = None) -> RouteReader:
+    def _reader(
+        self, is_wanted: Callable[[Route], bool] = lambda _: True, inside: Sequence[Prefix] = ()
+    ) -> RouteReader:
         # Where the sysctl nexthop_compat_mode is 0, the kernel doesn't show the hops of a nexthop object with a route.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
-        return RouteReader(rtnl.Names(), is_wanted, inside, nexthops)
+        return RouteReader(rtnl.Names(), nexthops, is_wanted, PrefixSet(inside) if inside else None)
 
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:
         attempt, kind, body, decode = listing

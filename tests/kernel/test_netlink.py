@@ -745,10 +745,11 @@ assert os.listdir("/proc/self/fd") == before
 def test_too_many_open_files_are_an_error_that_says_so_and_leaves_none_behind() -> None:
     done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    assert set(done.stdout.splitlines()) == {
-        f"{errno.EMFILE} can't list the routes: no netlink socket: Too many open files"
-    }
-    assert len(done.stdout.splitlines()) == 2  # a conversation, and a monitor of what changes meanwhile
+    for position, line in enumerate(done.stdout.splitlines()):
+        # A conversation; a monitor of what changes meanwhile; the socket by which glibc finds names, whose errno is another.
+        said = "Too many open files" if position < 2 else "No such file or directory"
+        assert line.endswith(f" can't list the routes: no netlink socket: {said}")
+    assert len(done.stdout.splitlines()) == 3
 
 
 def test_a_name_that_can_not_be_asked_for_is_no_change_of_the_routes(

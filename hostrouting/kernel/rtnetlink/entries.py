@@ -51,16 +51,16 @@ class RouteReader:
 
     Args:
         names: of the interfaces.
-        is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all that go its way
-            are wanted; None: everything is.
-        inside: what lies in these prefixes is wanted whatever its way.
         nexthops: gives all nexthop objects; asked for an entry that is shown without the hops of its own.
+        is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all that go its way
+            are wanted.
+        inside: what lies in these prefixes is wanted whatever its way; None: nothing is.
     """
 
     _names: rtnl.Names
-    _is_wanted: Callable[[Route], bool] | None = None
-    _inside: PrefixSet | None = None
-    _nexthops: Callable[[], Mapping[int, NexthopObject]] = dict
+    _nexthops: Callable[[], Mapping[int, NexthopObject]]
+    _is_wanted: Callable[[Route], bool]
+    _inside: PrefixSet | None
     _ways: dict[bytes, Way] = attrs.field(factory=dict, init=False)
 
     def read(self, run: Run) -> list[Route]:
@@ -134,10 +134,9 @@ class RouteReader:
         except KeyError:
             pass
         route = with_hops(_decode(body, self._names), self._nexthops)
-        is_wanted = self._is_wanted is None or self._is_wanted(route)
         if len(self._ways) >= _KEPT_MAX:
             self._ways.clear()
-        way = self._ways[body] = Way(route, attrs.astuple(route, recurse=False)[1:], is_wanted)
+        way = self._ways[body] = Way(route, attrs.astuple(route, recurse=False)[1:], self._is_wanted(route))
         return way
 
 
