@@ -32,11 +32,12 @@ def explanation_page(found: Explanation) -> Page:
 
 
 def _asked(way: LookupWay, found: Explanation) -> str:
-    protocol = "TCP" if way.answer.is_tcp else "UDP"
-    if way.answer.source is not None:
-        return f"a connection has the source {way.answer.source} by now, and the kernel looks it up again ({protocol})"
+    answer = way.outcome.answer
+    protocol = "TCP" if answer.is_tcp else "UDP"
+    if answer.source is not None:
+        return f"a connection has the source {answer.source} by now, and the kernel looks it up again ({protocol})"
     # Where a source is chosen and nothing is asked from it, no rule has a use for it.
-    is_only = way.sources and all(each.answer.source is None for each in found.lookups)
+    is_only = way.sources and all(each.outcome.answer.source is None for each in found.lookups)
     why = "; no rule asks for one, so nothing is looked up again" if is_only else ""
     return f"no source is chosen yet ({protocol}{why})"
 
@@ -50,9 +51,9 @@ def _row(step: Step) -> Row:
 
 
 def _end(way: LookupWay) -> Row:
-    mark, paint = (bad("✗"), bad) if way.is_failure else (good("✓"), good)
+    mark, paint = (bad("✗"), bad) if way.outcome.is_failure else (good("✓"), good)
     chosen = f", from {' or '.join(map(str, way.sources))}" if way.sources else ""
-    devs = ",".join(way.devs)
+    devs = ",".join(way.outcome.devs)
     said = {
         None: f"leaves by {devs}{chosen}: as expected",
         FindingKind.OVERLAP: f"leaves by {devs or 'no interface'}{chosen}: not as expected",
@@ -64,7 +65,7 @@ def _end(way: LookupWay) -> Row:
         NoteKind.ALLOWED: f"leaves by {devs}{chosen}, which is allowed",
         NoteKind.CNI_DISCARD: "is discarded by a CNI, whose block it is",
     }
-    return Row(mark, "", [paint(clean(said[way.kind]))])
+    return Row(mark, "", [paint(clean(said[way.outcome.kind]))])
 
 
 # --- the doctor ------------------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class NetlinkBackend:
         )
 
     def _deletable(self, routes: Sequence[Route]) -> wire.Deletable:
-        destinations = [route.destination for route in routes]
+        destinations = [numbers(route.destination) for route in routes]
         tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
         with uncollected():
             return wire.Deletable(

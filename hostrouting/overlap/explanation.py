@@ -17,8 +17,7 @@ from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, why_unmet
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap.findings import FindingKind, NoteKind
-from hostrouting.overlap.judge import sort_answers
+from hostrouting.overlap.judge import Outcome, sort_answers
 from hostrouting.overlap.reading import Answer, ask, read_host
 
 if TYPE_CHECKING:
@@ -53,32 +52,23 @@ class LookupWay:
     """A look-up, from the first rule to its end.
 
     Args:
-        answer: the kernel's.
+        outcome: what the kernel's answer means.
         steps: the rules up to the one that decides, as the tables have it.
         sources: which sources it chooses, if none was given.
-        kind: of the failure or note that its end is; None: as expected.
-        devs: the interfaces that it leaves by, sorted.
-        route: the entry that wins or discards; None if there is none.
         is_modelled: whether the tables say what the kernel says.
     """
 
-    answer: Answer
+    outcome: Outcome
     steps: tuple[Step, ...]
     sources: tuple[IPv4Address, ...]
-    kind: FindingKind | NoteKind | None
-    devs: tuple[str, ...]
-    route: Route | None
     is_modelled: bool
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether packets go wrong by it."""
-        return isinstance(self.kind, FindingKind)
 
     def to_json(self) -> dict[str, Any]:
         """The look-up as JSON."""
-        ends = {"protocol": "tcp" if self.answer.is_tcp else "udp", "source": in_json(self.answer.source)}
-        return ends | fields_in_json(self, "kind", "devs", "sources", "route", "is_modelled", "steps")
+        answer = self.outcome.answer
+        ends = {"protocol": "tcp" if answer.is_tcp else "udp", "source": in_json(answer.source)}
+        meaning = fields_in_json(self.outcome, "kind", "devs", "route")
+        return ends | meaning | fields_in_json(self, "sources", "is_modelled", "steps")
 
 
 @attrs.frozen
@@ -100,7 +90,7 @@ class Explanation:
     @property
     def is_as_expected(self) -> bool:
         """Whether no look-up goes wrong."""
-        return not any(way.is_failure for way in self.lookups)
+        return not any(way.outcome.is_failure for way in self.lookups)
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON."""
@@ -140,12 +130,9 @@ def explain(
         outcome = next((each for each in outcomes if each.is_failure), outcomes[0])
         told, source = answer.lookup, answer.source
         return LookupWay(
-            answer,
+            outcome,
             steps=tuple(_steps(fib, address, source or NO_SOURCE, is_tcp=answer.is_tcp)),
             sources=Sources(reading.addresses).of(told.route) if told.route is not None and source is None else (),
-            kind=outcome.kind,
-            devs=outcome.devs,
-            route=outcome.route,
             is_modelled=fib.lookup(address, source, is_tcp=answer.is_tcp) == told,
         )
 

@@ -30,9 +30,9 @@ _GOT = re.compile(r"(?:\w+ )?(?P<address>[\d.]+) (?:from [\d.]+ )?(?:via (?:inet
 
 def _told_by_ip(way: LookupWay) -> str | None:
     """The interface that ``ip route get`` names; None: an error."""
-    words = ["ip", "-4", "-oneline", "route", "get", str(way.answer.lookup.address)]
-    words += ["from", str(way.answer.source)] if way.answer.source else []
-    words += ["ipproto", "tcp"] if way.answer.is_tcp else []
+    words = ["ip", "-4", "-oneline", "route", "get", str(way.outcome.answer.lookup.address)]
+    words += ["from", str(way.outcome.answer.source)] if way.outcome.answer.source else []
+    words += ["ipproto", "tcp"] if way.outcome.answer.is_tcp else []
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     if ran.returncode:
         return None
@@ -43,7 +43,7 @@ def _told_by_ip(way: LookupWay) -> str | None:
 
 def _ends(way: LookupWay) -> set[str | None]:
     """Where a look-up may end, as ip says it: what is local leaves by lo."""
-    route = way.route
+    route = way.outcome.route
     if route is None or route.type.is_discard or not route.hops:
         return {None}
     if route.type is RouteType.BROADCAST:
@@ -53,8 +53,8 @@ def _ends(way: LookupWay) -> set[str | None]:
 
 def _of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
     """Where a socket's packets may leave by what is told."""
-    of_protocol = [way for way in found.lookups if way.answer.is_tcp is is_tcp] or found.lookups
-    chosen = [way for way in of_protocol if way.answer.source is not None]
+    of_protocol = [way for way in found.lookups if way.outcome.answer.is_tcp is is_tcp] or found.lookups
+    chosen = [way for way in of_protocol if way.outcome.answer.source is not None]
     return set().union(*map(_ends, chosen if chosen and connects else of_protocol[:1]))
 
 
@@ -75,7 +75,7 @@ def test_a_way_ends_where_ip_and_sockets_say(question: Question) -> None:
                 assert way.is_modelled
                 decides = [step for step in way.steps if step.passed is None]
                 # A rule that says unreachable decides too, and to the kernel that is no route.
-                is_decided = way.route or way.answer.lookup.discarded_by or way.steps[-1].passed is None
+                is_decided = way.outcome.route or way.outcome.answer.lookup.discarded_by or way.steps[-1].passed is None
                 assert decides == ([way.steps[-1]] if is_decided else [])
                 assert _told_by_ip(way) in _ends(way)
             assert leaving.by_datagram(address, 9) in _of(found, is_tcp=False, connects=False)
