@@ -51,7 +51,6 @@ PURE = (
     "hostrouting.overlap.findings",
     "hostrouting.overlap.fix",
     "hostrouting.overlap.judge",
-    "hostrouting.overlap.metrics",
     "hostrouting.overlap.wording",
     "hostrouting.azure.config",
     "hostrouting.azure.probe.plan",

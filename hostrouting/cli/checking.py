@@ -69,7 +69,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
         say(overlap_picture(result))
     elif options.output == "prometheus":
-        from hostrouting.overlap.metrics import check_metrics, exposition
+        from hostrouting.overlap.outputs import check_metrics, exposition
 
         say(exposition(*check_metrics(result, int(time.time()))).rstrip())
     else:
@@ -109,7 +109,7 @@ def _explain_verdict(host: Host) -> int:
     """
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.manifest import Manifest
-    from hostrouting.overlap.markers import marked_verdict
+    from hostrouting.overlap.outputs import marked_verdict
     from hostrouting.overlap.wording import advice, summary
 
     report = _judge(Manifest.load(host.layout).config.route_overlap, host.routes)

@@ -19,7 +19,7 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
-from hostrouting.model.prefixes import Prefix, PrefixSet
+from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, NexthopObject, Route, RouteFailure, Table
 from hostrouting.model.uncollected import uncollected
 

@@ -1,9 +1,8 @@
 """The way of an expected CIDR: reading -> judge -> fix.
 
-``check`` goes it; ``findings`` are its result, ``wording``, ``markers`` and ``metrics`` what people and other programs
-get of that.
+``check`` goes it; ``findings`` are its result, ``wording`` and ``outputs`` what people and other programs get of that.
 ``explanation`` is the way of one address through rules and tables; ``fleet`` checks many recorded hosts.
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["check", "explanation", "findings", "fleet", "markers", "metrics", "wording"]
+__all__ = ["check", "explanation", "findings", "fleet", "outputs", "wording"]

@@ -17,7 +17,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import Table
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
-from hostrouting.overlap.markers import write_markers
+from hostrouting.overlap.outputs import write_markers
 from hostrouting.overlap.wording import error_text
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes

@@ -17,7 +17,7 @@ from hostrouting.boot.unit_files import settings
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport, Verdict
-from hostrouting.overlap.markers import write_markers
+from hostrouting.overlap.outputs import write_markers
 from hostrouting.watch.events import HOW_TO_STOP, Event, EventKind, devs_of, of_failures, of_routes, of_troubles, status
 from hostrouting.watch.outputs import metrics_text
 from hostrouting.watch.repair import Keeper, Repair

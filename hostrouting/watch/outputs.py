@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hostrouting.model.text import clean
-from hostrouting.overlap.metrics import Metric, check_metrics, exposition
+from hostrouting.overlap.outputs import Metric, check_metrics, exposition
 from hostrouting.watch.repair import Drift, Repair
 
 if TYPE_CHECKING:
