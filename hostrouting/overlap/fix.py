@@ -198,8 +198,7 @@ class Remedies:
     def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
         if (expected := self._elsewhere.get(int(address))) is not None:
             return f"{expected} is expected, and the default route leaves by {','.join(self._reading.default.devs)}"
-        predicted, answer = self._fib.lookup(address), outcome.answer.lookup
-        if (_place(predicted.route), predicted.errno) != (_place(answer.route), answer.errno):
+        if self._fib.lookup(address) != outcome.answer.lookup:
             return f"the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch {address}"
         return ""
 
@@ -224,8 +223,11 @@ class Remedies:
         subnet, dev = self._subnet_of(IPv4Network(address))
         if subnet is None:
             return self._lost_gateway or beaten
-        if len(self._reading.default.devs) > 1 and not _is_nameable(dev):
-            return f"it is on the link of {dev}, a name that no config takes: rename it"
+        if len(self._reading.default.devs) > 1:
+            try:
+                parse_device(dev)
+            except ValueError:  # the kernel allows $(reboot)
+                return f"it is on the link of {dev}, a name that no config takes: rename it"
         return max(beaten, subnet.prefixlen - 1)
 
     def _beaten(self, address: IPv4Address) -> int | str:
@@ -360,16 +362,3 @@ class Remedies:
             now = self._fib.lookup(server).route
             if now is not None and self._mending(entries, IPv4Network(server)):
                 yield f"the node then reaches the DNS server {server} of resolv.conf by {by}, not {','.join(now.devs)}"
-
-
-def _is_nameable(dev: str) -> bool:
-    """Whether a config takes the name; the kernel allows ``$(reboot)``."""
-    try:
-        parse_device(dev)
-    except ValueError:
-        return False
-    return True
-
-
-def _place(route: Route | None) -> tuple[IPv4Network, int] | None:
-    return None if route is None else (route.destination, route.metric)
