@@ -82,12 +82,11 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     Raises:
         FileError: it can't be written; the old content is still there.
     """
-    content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    if is_written(path, text, mode=mode):
+        return False
     with _told(f"write {path}"):
-        if _is_written(path, content, mode):
-            return False
         make_folders(path.parent)
-        _replace(path, content, mode)
+        _replace(path, _encoded(text), mode)
     return True
 
 
@@ -100,8 +99,7 @@ def rewrite(path: Path, text: str) -> None:
     with _told(f"write {path}"):
         there = path.resolve(strict=True)
         state = there.stat()
-        content = text.encode("utf-8", "surrogateescape")
-        _replace(there, content, stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid))
+        _replace(there, _encoded(text), stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid))
 
 
 def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
@@ -124,22 +122,21 @@ def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | Non
     _sync(path.parent)
 
 
-def is_written(path: Path, text: str, *, mode: int = 0o644) -> bool:
+def is_written(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
     """Whether ``write_if_changed`` would touch nothing.
 
     Raises:
         FileError: it can't be read.
     """
-    with _told(f"read {path}"):
-        return _is_written(path, text.encode("utf-8", "surrogateescape"), mode)
-
-
-def _is_written(path: Path, content: bytes, mode: int) -> bool:
-    with contextlib.suppress(FileNotFoundError):
+    with _told(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         state = path.lstat()
         is_as_asked = state.st_mode == stat.S_IFREG | mode and state.st_uid == os.geteuid()
-        return is_as_asked and path.read_bytes() == content
+        return is_as_asked and path.read_bytes() == _encoded(text)
     return False
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
 def make_folders(folder: Path) -> None:

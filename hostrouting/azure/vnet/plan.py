@@ -140,7 +140,9 @@ class _Planner:
             staying = self._why_rule_stays(rule)
             if staying is None:
                 self._stale.add((rule.address, rule.mac))
-            reason = staying or self._why_rule_goes(rule)
+            # Every tunnel rule has the same MAC.
+            gone = "no pod of azure-vnet has this address" if rule.is_tunnel else "no pod here has this MAC"
+            reason = staying or f"{gone} any more"
             (removed if staying is None else kept).append(Item(line, rule.address, reason))
         for neighbour in self._state.neighbours:
             staying, going = self._why_neighbour_stays_or_goes(neighbour)
@@ -167,13 +169,6 @@ class _Planner:
             return f"no rule says where frames for the pod behind {self._half_done[-1]} go: this one may belong to it"
         # Every pod's has this MAC; where the frames of its address go to tells whose it is.
         return self._owner(rule.address, self._frames_to[rule.address])
-
-    def _why_rule_goes(self, rule: PodRule) -> str:
-        if rule.is_tunnel:
-            return "no pod of azure-vnet has this address any more"
-        is_listed = rule.mac in self._dead_macs[rule.address]
-        listed = "; azure-vnet still lists it, behind an interface that is gone" if is_listed else ""
-        return f"no pod here has this MAC any more{listed}"
 
     # --- neighbours --------------------------------------------------------------------------------------------
 

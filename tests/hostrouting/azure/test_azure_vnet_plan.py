@@ -69,7 +69,7 @@ def test_the_rules_and_the_neighbour_of_a_gone_pod_go_and_nothing_else() -> None
 
 
 def test_to_be_listed_in_the_state_is_no_sign_of_life() -> None:
-    assert "still lists it, behind an interface that is gone" in why(plan(node_state(), DEAD).removed, dnat(GONE))
+    assert why(plan(node_state(), DEAD).removed, dnat(GONE)) == "no pod here has this MAC any more"
 
 
 def test_an_endpoint_whose_interface_is_there_has_its_address_and_mac() -> None:
