@@ -9,7 +9,7 @@ from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import installed_config
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
-from hostrouting.azure.probe.tasks import plan_next_boot, plan_probe
+from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
 from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity, missing_tools, stale_files
 from hostrouting.model.text import shortened
@@ -70,12 +70,11 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[F
         return
     if is_beside_others:
         yield _OTHER_RULES
-    changes = plan.changes | plan_next_boot(networking, examined.host, plan)
     rules = [f"nftables table ip6 {TABLE}"] if plan.has_new_rules else []
-    differing = [*rules, *(str(change.what) for change in (*changes.files, *changes.routes))]
+    differing = [*rules, *(str(change.what) for change in (*plan.changes.files, *plan.changes.routes))]
     if differing:
         # Without the route the host's own answers follow the default route, if any.
-        is_broken = probe.enabled and bool(rules or changes.files)
+        is_broken = probe.enabled and bool(rules or plan.changes.files)
         message = "it isn't as asked; probes that a pod elsewhere has to answer die without the rules"
         remedy = f"{examined.command('lb-probe plan')} shows the difference, {apply} ends it"
         grave = Severity.BROKEN if is_broken else Severity.RISK

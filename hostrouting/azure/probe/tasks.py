@@ -29,6 +29,7 @@ from phases import CancelScope, Undo, all_or_nothing
 
 if TYPE_CHECKING:
     from hostrouting.azure.probe.port import Pin, ProbeNode
+    from hostrouting.model.changes import Changes
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------
@@ -44,43 +45,26 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
         node: its IPv6 side; None: this kernel's.
 
     Returns:
-        The plan; for an image an empty one, as it has neither rules nor routes.
+        What would change. Of an image only what stays for its boot; that isn't changed where no device is known.
 
     Raises:
         ConfigError: an image, and no devices are named.
         LoadBalancerProbeError: the node can't be asked, or what is wanted can't be done on it.
         FileError: what is installed can't be told.
-    """
-    probe = config.load_balancer_probe
-    if not probe.enabled:
-        return _plan_removal(host, node, is_asked_for=False)
-    if host.is_image:
-        return ProbeReport(_device_of_image(probe))
-    node = given_or_real(host, node, LinuxProbeNode)
-    return _plan_now(probe, host, node, _told(probe, node, scope))
-
-
-def plan_next_boot(config: HostNetworking, host: Host, plan: ProbeReport) -> Changes:
-    """Plan what stays for the next boot, changing nothing.
-
-    Args:
-        config: what is wanted.
-        host: where.
-        plan: what ``plan_probe`` has made of it.
-
-    Returns:
-        The plan; an empty one where it isn't known for which device, as then nothing is changed.
-
-    Raises:
-        FileError: a file can't be read.
         UnitError: systemd can't be asked.
     """
     probe = config.load_balancer_probe
     if not probe.enabled:
-        return plan_removal(host, PROBE)
+        return attrs.evolve(_plan_removal(host, node, is_asked_for=False), boot=plan_removal(host, PROBE))
+    if host.is_image:
+        plan = ProbeReport(_device_of_image(probe))
+    else:
+        node = given_or_real(host, node, LinuxProbeNode)
+        plan = _plan_now(probe, host, node, _told(probe, node, scope))
     if plan.skipped_because is not None or plan.device is None:
-        return Changes()
-    return plan_part(host, config.consumer, probe_part(plan.device, host.layout, required=probe.required))
+        return plan
+    part = probe_part(plan.device, host.layout, required=probe.required)
+    return attrs.evolve(plan, boot=plan_part(host, config.consumer, part))
 
 
 def _told(probe: LoadBalancerProbe, node: ProbeNode, scope: CancelScope) -> Evidence | None:

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
-
 import phases
 from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.probe.ruleset import TABLE
-from hostrouting.azure.probe.tasks import (
-    ConfigureLoadBalancerProbe,
-    RemoveLoadBalancerProbe,
-    plan_next_boot,
-    plan_probe,
-)
+from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe, plan_probe
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines, diff_lines
 from hostrouting.cli.options import read_section
@@ -27,7 +20,6 @@ if TYPE_CHECKING:
     import argparse
 
     from hostrouting.azure.probe.plan import ProbeReport
-    from hostrouting.model.changes import Changes
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:
@@ -59,11 +51,10 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))
-    boot = plan_next_boot(config, host, plan)
-    text = plan_text(plan, boot, wait_seconds=config.load_balancer_probe.wait_seconds)
-    say_as_asked(options, attrs.evolve(plan, boot=boot).to_json(), text)
+    text = plan_text(plan, wait_seconds=config.load_balancer_probe.wait_seconds)
+    say_as_asked(options, plan.to_json(), text)
     is_waiting = plan.missing is not None and plan.skipped_because is None
-    return EXIT_PLAN_CHANGES if plan.changed or boot or is_waiting else 0
+    return EXIT_PLAN_CHANGES if plan.changed or is_waiting else 0
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
@@ -82,7 +73,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 _TABLE = f"nftables table ip6 {TABLE}"
 
 
-def plan_text(plan: ProbeReport, boot: Changes, *, wait_seconds: int) -> str:
+def plan_text(plan: ProbeReport, *, wait_seconds: int) -> str:
     """What would become of rules, routes, files and units."""
     lines = _reason_lines(plan)
     if plan.missing is not None:
@@ -94,8 +85,8 @@ def plan_text(plan: ProbeReport, boot: Changes, *, wait_seconds: int) -> str:
         lines.append(dim(f"= {_TABLE}"))
     lines += [good(f"+ {clean(str(pin))}") for pin in plan.pins.add]
     lines += [bad(f"- {clean(str(pin))}") for pin in plan.pins.remove]
-    lines += [dim(f"= {clean(str(pin))}") for pin in plan.pins.unchanged] + boot_lines(boot)
-    if not (plan.changed or plan.missing or boot):
+    lines += [dim(f"= {clean(str(pin))}") for pin in plan.pins.unchanged] + boot_lines(plan.boot)
+    if not (plan.changed or plan.missing):
         lines.append(NOTHING)
     return "\n".join(lines)
 

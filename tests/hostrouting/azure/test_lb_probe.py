@@ -19,7 +19,6 @@ from hostrouting.azure.probe.ruleset import PROBE, PROBE_SOURCE, REMOVAL, TABLE,
 from hostrouting.azure.probe.tasks import (
     ConfigureLoadBalancerProbe,
     RemoveLoadBalancerProbe,
-    plan_next_boot,
     plan_probe,
 )
 from hostrouting.boot.files import locked
@@ -517,7 +516,7 @@ def test_a_plan_does_not_wait_and_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_a_plan_names_what_is_installed_for_the_next_boot(world: World) -> None:
     def boot(asked: HostNetworking) -> Changes:
-        return plan_next_boot(asked, world.host, world.plan(asked))
+        return world.plan(asked).boot
 
     assert not boot(config(enabled=False))
     coming = boot(config())
@@ -534,11 +533,11 @@ def test_a_plan_names_what_is_installed_for_the_next_boot(world: World) -> None:
 def test_a_plan_leaves_the_next_boot_as_it_is_where_nothing_is_known_or_done(world: World) -> None:
     world.configure()
     world.node.default_device_names.clear()
-    assert not plan_next_boot(config(), world.host, world.plan())
+    assert not world.plan().boot
     world.remove()
     world.node.default_device_names.append("eth0")
     world.node.address_list.clear()
-    assert not plan_next_boot(config(), world.host, world.plan())
+    assert not world.plan().boot
 
 
 def test_an_image_gets_files_and_its_kernel_is_not_asked(tmp_path: Path) -> None:

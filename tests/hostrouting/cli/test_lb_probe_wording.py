@@ -19,17 +19,18 @@ def plain(text: str) -> str:
 
 
 def test_a_plan_shows_devices_rules_routes_and_files() -> None:
+    boot = Changes(
+        files=(Change("/etc/x", "added", after="y\n"),), units=(Change("load-balancer-probe.service", "enabled"),)
+    )
     plan = ProbeReport(
         "eth0",
         "eth0 has fd00::4",
+        boot=boot,
         rules_before="a\nb\n",
         rules_after="a\nc\n",
         pins=PinPlan(add=(OURS,), remove=(OLD,)),
     )
-    boot = Changes(
-        files=(Change("/etc/x", "added", after="y\n"),), units=(Change("load-balancer-probe.service", "enabled"),)
-    )
-    assert plain(plan_text(plan, boot, wait_seconds=5)).splitlines() == [
+    assert plain(plan_text(plan, wait_seconds=5)).splitlines() == [
         "probes come in by: eth0  (eth0 has fd00::4)",
         "nftables table ip6 azure_slb_probe: changed",
         "--- nftables table ip6 azure_slb_probe",
@@ -49,13 +50,13 @@ def test_a_plan_shows_devices_rules_routes_and_files() -> None:
 
 
 def test_a_plan_tells_a_new_table_from_one_that_goes() -> None:
-    assert "azure_slb_probe: new" in plan_text(ProbeReport(rules_after="a\n"), Changes(), wait_seconds=5)
-    assert "azure_slb_probe: removed" in plan_text(ProbeReport(rules_before="a\n"), Changes(), wait_seconds=5)
+    assert "azure_slb_probe: new" in plan_text(ProbeReport(rules_after="a\n"), wait_seconds=5)
+    assert "azure_slb_probe: removed" in plan_text(ProbeReport(rules_before="a\n"), wait_seconds=5)
 
 
 def test_a_plan_without_changes_says_so() -> None:
     plan = ProbeReport("eth0", "x", rules_before="a", rules_after="a", pins=PinPlan(unchanged=(OURS,)))
-    assert plain(plan_text(plan, Changes(), wait_seconds=5)).splitlines()[1:] == [
+    assert plain(plan_text(plan, wait_seconds=5)).splitlines()[1:] == [
         "= nftables table ip6 azure_slb_probe",
         f"= {OURS}",
         "nothing to change",
@@ -64,9 +65,9 @@ def test_a_plan_without_changes_says_so() -> None:
 
 def test_a_plan_says_what_would_be_waited_for_or_why_nothing_is_done() -> None:
     plan = ProbeReport(missing="a default route")
-    assert plain(plan_text(plan, Changes(), wait_seconds=7)) == "would wait up to 7 s for a default route"
+    assert plain(plan_text(plan, wait_seconds=7)) == "would wait up to 7 s for a default route"
     skipped = ProbeReport(skipped_because="no IPv6")
-    assert plain(plan_text(skipped, Changes(), wait_seconds=7)).splitlines() == [
+    assert plain(plan_text(skipped, wait_seconds=7)).splitlines() == [
         "skipped: no IPv6",
         "nothing to change",
     ]
