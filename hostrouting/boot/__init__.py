@@ -18,6 +18,5 @@ __all__ = [
     "resolvers",
     "systemctl",
     "systemd",
-    "trial",
     "unit_files",
 ]

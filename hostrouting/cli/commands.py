@@ -115,7 +115,7 @@ def _apply_for_now(options: argparse.Namespace, config: Config, host: Host) -> i
 
 def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
     """Whether Enter comes while a trial stands; any other end, be it of the input or by a signal, ends the trial."""
-    from hostrouting.boot.trial import put_back, standing
+    from hostrouting.tasks.trial import put_back, standing
 
     end = scope.clock.monotonic() + seconds
     try:

@@ -1,16 +1,25 @@
-"""Routes for a while: given to the kernel, and put back in time by systemd unless they are confirmed."""
+"""Routes for a while: given to the kernel, and put back in time by systemd unless they are confirmed.
+
+What stands in /run meanwhile is nowhere else: after a reboot neither the trial's routes are there nor anything that
+would undo them.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.boot import trial
-from hostrouting.boot.files import alone, remove
-from hostrouting.model.errors import RouteError
-from hostrouting.model.text import rfc_3339
+from hostrouting.boot import files
+from hostrouting.boot.render import fill
+from hostrouting.config.routing import Config
+from hostrouting.model.errors import RouteError, UnitError
+from hostrouting.model.routes import Protocol, Route, Scope
+from hostrouting.model.text import rfc_3339, to_json_text
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import RoutesReport
@@ -20,10 +29,16 @@ from hostrouting.tasks.install_routes import await_network, carry_out
 from phases import Serial
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config
     from hostrouting.overlap.findings import OverlapReport
     from phases import CancelScope
+
+
+_UNIT = "hostrouting-trial"
+_TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
 
 
 @attrs.frozen
@@ -58,9 +73,9 @@ class TryRoutes:
                 everything is as before.
         """
         config, host = self.config, self.host
-        with alone(host, scope, is_wanting=True) as run:
+        with files.alone(host, scope, is_wanting=True) as run:
             # One whose confirm was killed is to be confirmed too.
-            if stands := trial.standing(host.layout.trial) or trial.standing(host.layout.confirmed):
+            if stands := standing(host.layout.trial) or standing(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes stands until {stands}: keep them with hostrouting confirm, or end it by "
                     "hostrouting apply with the config that is wanted"
@@ -69,12 +84,15 @@ class TryRoutes:
             until, end = rfc_3339(time.time() + self.seconds), scope.clock.monotonic() + self.seconds
 
             def begin() -> None:
-                trial.begin(host.layout, config, ours(host), until)
+                # With the lock, and a timer that goes already.
+                script = render_trial(ours(host), until)
+                files.write_if_changed(host.layout.trial_script, script, mode=0o755)
+                files.write_if_changed(host.layout.trial, to_json_text({"until": until} | config.to_mapping()))
                 if scope.clock.monotonic() >= end:
-                    remove(host.layout.trial)
+                    files.remove(host.layout.trial)
                     raise RouteError(f"the trial's {self.seconds} s were over before the lock was free; try again")
 
-            trial.start_timer(host, self.seconds)
+            _start_timer(host, self.seconds)
             try:
                 plan = carry_out(config, host, scope, begin)
                 overlap = unjudged(config.route_overlap, Verdict.OK)
@@ -82,7 +100,7 @@ class TryRoutes:
                     overlap = check_overlap(config.route_overlap, host.routes, scope)
                 raise_if_strict(overlap)
             except BaseException:
-                trial.put_back(host)
+                put_back(host)
                 raise
             run.changes |= plan.changes
         return RoutesReport(plan, run.changes), overlap, until
@@ -111,16 +129,99 @@ class ConfirmTrial:
             HostRoutingError: what ``Configure`` raises; if nothing is installed the routes of before are put back.
         """
         host = self.host
-        with alone(host, scope, is_wanting=True) as run:
-            config = trial.claim(host, scope)
+        with files.alone(host, scope, is_wanting=True) as run:
+            config = _claim(host, scope)
             try:
                 routes = ConfigureStaticRoutes(config, host=host).do(scope)
             except BaseException:
-                trial.give_back(host)
+                _give_back(host)
                 raise
             try:
                 rest = Serial(ConfigureWatch(config, host=host), CheckRouteOverlap(config, host=host), name="configure")
                 overlap = rest.do(scope)[1]
             finally:
-                trial.forget(host)
+                _forget(host)
         return attrs.evolve(routes, changes=run.changes), overlap
+
+
+# --- what stands in /run -------------------------------------------------------------------------------------------
+
+
+def render_trial(routes: Sequence[Route], until: str) -> str:
+    """Render the script that puts routes back.
+
+    Args:
+        routes: ours before the trial.
+        until: when the trial ends; the script does nothing to another one.
+    """
+    # Those first that others need for their gateway.
+    ordered = sorted(routes, key=lambda route: route.scope != Scope.LINK)
+    ours, number = f"proto {Protocol.HOSTROUTING.name.lower()}", f"proto {int(Protocol.HOSTROUTING)}"
+    lines = [str(route).replace(ours, number).replace("scope link", f"scope {int(Scope.LINK)}") for route in ordered]
+    return fill("trial.sh", UNTIL=until, PYTHON=quote(sys.executable), ROUTES="\n".join(lines))
+
+
+def standing(path: Path) -> str | None:
+    """Until when a trial stands, by its file; None if none does."""
+    text = files.read_text(path)
+    return None if text is None else str(json.loads(text)["until"])
+
+
+def _start_timer(host: Host, seconds: int) -> None:
+    """Have systemd run the script in time, whether or not it is there by then.
+
+    Raises:
+        UnitError: there is no running systemd, or it refuses.
+    """
+    try:
+        # Of an earlier trial that has ended.
+        host.units.stop(_TIMER)
+        host.units.stop(_SERVICE)
+        host.units.run_later(_UNIT, seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
+    except UnitError as error:
+        why = "a trial needs a running systemd, which puts the routes back whatever becomes of this run"
+        raise UnitError(f"{why}: {error}", errno=error.errno) from error
+
+
+def put_back(host: Host) -> None:
+    """End a trial now, if one stands, by the very script that ends it in time.
+
+    Raises:
+        UnitError: the script fails; if it can, it tries again when the time is over.
+    """
+    if host.layout.trial.exists():
+        host.units.restart(_SERVICE)
+    host.units.stop(_TIMER)
+
+
+def _claim(host: Host, scope: CancelScope) -> Config:
+    """Take a trial from its timer, to confirm it; also one whose confirm was killed.
+
+    Returns:
+        What was tried.
+
+    Raises:
+        RouteError: there is none.
+        FileError: the lock can't be taken, or a file can't be moved.
+    """
+    layout = host.layout
+    with files.locked(layout.lock, scope):
+        files.move(layout.trial, layout.confirmed)
+    text = files.read_text(layout.confirmed)
+    if text is None:
+        raise RouteError(
+            "there is nothing to confirm: no trial of routes stands; hostrouting apply --try 60 begins one"
+        )
+    return Config.from_mapping(json.loads(text))
+
+
+def _give_back(host: Host) -> None:
+    """Undo ``_claim``, and end the trial."""
+    files.move(host.layout.confirmed, host.layout.trial)
+    put_back(host)
+
+
+def _forget(host: Host) -> None:
+    """Have a claimed trial be over."""
+    files.remove(host.layout.confirmed)
+    host.units.stop(_TIMER)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from hostrouting.boot.trial import render_trial
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
+from hostrouting.tasks.trial import render_trial
 
 if TYPE_CHECKING:
     from pathlib import Path

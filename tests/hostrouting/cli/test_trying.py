@@ -16,8 +16,8 @@ from trying import TrialSystemd, ours
 
 from hostrouting import Host, Layout, cli
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.trial import standing
 from hostrouting.config.routing import Config
+from hostrouting.tasks.trial import standing
 
 if TYPE_CHECKING:
     from pathlib import Path

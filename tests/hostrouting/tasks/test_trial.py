@@ -28,8 +28,7 @@ from hostrouting import (
     Verdict,
 )
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.trial import standing
-from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
+from hostrouting.tasks.trial import ConfirmTrial, TryRoutes, standing
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
