@@ -1,4 +1,7 @@
-"""InstallRoutes: wait -> plan -> install -> verify -> report; apart, as this alone needs nothing that boots."""
+"""InstallRoutes: wait -> plan -> install -> verify -> report; apart, as this alone needs nothing that boots.
+
+And what every task takes: a config, and a host to work on. Anything else is refused, with what to give instead.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,50 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 
 from hostrouting.boot.files import alone, locked, remove
+from hostrouting.boot.host import Host
+from hostrouting.config.routing import Config
 from hostrouting.kernel.port import look_until
 from hostrouting.model.errors import RouteError
+from hostrouting.model.text import shown
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport, plan_now
 from hostrouting.routes.verify import verify_routes
-from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope, all_or_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config
     from hostrouting.routes.plan import RoutePlan
 
 T = TypeVar("T")
+
+
+def to_config(value: Config) -> Config:
+    """A task's config; an attrs converter.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, Config):
+        raise TypeError(
+            f"a task takes a Config, not {shown(value)}; make one by Config.load(path) of a file, or by "
+            "Config.from_mapping(mapping) of a document"
+        )
+    return value
+
+
+def to_host(value: Host | None) -> Host:
+    """The host that a task works on, this one if none is named; an attrs converter.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, Host | None):
+        raise TypeError(
+            f"a task takes host=Host(routes=…, units=…, layout=…) or Host.image(root), not {shown(value)}; "
+            "leave it out for this host"
+        )
+    return value or Host()
 
 
 def await_network(config: Config, host: Host, scope: CancelScope) -> None:

@@ -23,9 +23,8 @@ from hostrouting.model.text import rfc_3339, to_json_text
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import RoutesReport
-from hostrouting.tasks.arguments import to_config, to_host
 from hostrouting.tasks.configure import CheckRouteOverlap, ConfigureStaticRoutes, ConfigureWatch, ours, raise_if_strict
-from hostrouting.tasks.install_routes import await_network, carry_out
+from hostrouting.tasks.install_routes import await_network, carry_out, to_config, to_host
 from phases import Serial
 
 if TYPE_CHECKING:
