@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
-from hostrouting.azure.probe.part import installed_config
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
 from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
@@ -18,7 +18,6 @@ from phases import CancelScope
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.azure.config import HostNetworking
 
 _NAMED = 3
 
@@ -50,7 +49,7 @@ def examinations(config: HostNetworking | None) -> tuple[Examination, ...]:
 
 def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[Fault]:
     """Rules, route and what is installed for the next boot are those that are asked for."""
-    networking = installed_config(examined.manifest) if config is None else config
+    networking = examined.manifest.read_as(HostNetworking.from_mapping) if config is None else config
     probe, apply = networking.load_balancer_probe, examined.command("lb-probe apply")
     is_installed = PROBE in examined.manifest.parts
     yield from stale_files(examined, PROBE)

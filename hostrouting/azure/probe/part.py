@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe
 from hostrouting.azure.probe.ruleset import PROBE, ROOM, render_ruleset
 from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.parts import BootFile, Part, unit_text
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
-
-if TYPE_CHECKING:
-    from hostrouting.boot.manifest import Manifest
 
 # How long the oneshot waits for the device of the pinned route.
 WAIT_SECONDS = 30
@@ -83,12 +78,3 @@ def render_script(device: str, *, required: bool) -> str:
     """
     flag, seconds = "yes" if required else "no", f"{WAIT_SECONDS:d}"
     return fill(f"{PROBE}.sh", room=ROOM, REQUIRED=flag, WAIT_SECONDS=seconds, DEVICE=parse_device(device))
-
-
-def installed_config(manifest: Manifest) -> HostNetworking:
-    """A config that asks for just what is installed; an empty one if the part isn't.
-
-    Raises:
-        FileError: somebody has edited the manifest.
-    """
-    return manifest.read_as(HostNetworking.from_mapping)

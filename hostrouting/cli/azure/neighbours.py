@@ -45,14 +45,15 @@ def as_probes_allow(start: NextStart, host: Host) -> NextStart:
 
 def _why_probes_hold(host: Host) -> str | None:
     """Why the installed script of the probes would hold the consumer back; None: it would not."""
-    from hostrouting.azure.probe.part import installed_config, render_script
+    from hostrouting.azure.config import HostNetworking
+    from hostrouting.azure.probe.part import render_script
     from hostrouting.azure.probe.ruleset import PROBE
     from hostrouting.azure.probe.tasks import plan_probe
     from hostrouting.boot.files import read_text
     from hostrouting.boot.manifest import Manifest
     from phases import CancelScope
 
-    installed = installed_config(Manifest.load(host.layout))
+    installed = Manifest.load(host.layout).read_as(HostNetworking.from_mapping)
     probe, script = installed.load_balancer_probe, host.layout.script(PROBE)
     if not probe.required:
         return None

@@ -11,7 +11,7 @@ import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError
 from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.config import HostNetworking, Ipv6Detection
-from hostrouting.azure.probe.part import FLUSHERS, installed_config, probe_part
+from hostrouting.azure.probe.part import FLUSHERS, probe_part
 from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN
@@ -160,16 +160,16 @@ def test_a_second_time_touches_nothing_and_another_device_changes_two_files_and_
 
 @pytest.mark.parametrize("required", [True, False])
 def test_the_manifest_tells_what_it_was_rendered_from(host: Host, layout: Layout, required: bool) -> None:
-    assert installed_config(Manifest.load(layout)) == HostNetworking()
+    assert Manifest.load(layout).read_as(HostNetworking.from_mapping) == HostNetworking()
     apply(host)
     install(host, probe_part("azure0", layout, required=required), "kubelet.service")
-    installed = installed_config(Manifest.load(layout))
+    installed = Manifest.load(layout).read_as(HostNetworking.from_mapping)
     probe = installed.load_balancer_probe
     assert (probe.enabled, probe.devices, probe.required) == (True, ("azure0",), required)
     assert probe.ipv6_detection is Ipv6Detection.ALWAYS
     assert installed.consumer == "kubelet.service"
     remove_parts(host, phases.CancelScope(), Run(), PROBE)
-    assert installed_config(Manifest.load(layout)) == HostNetworking(consumer="kubelet.service")
+    assert Manifest.load(layout).read_as(HostNetworking.from_mapping) == HostNetworking(consumer="kubelet.service")
 
 
 def test_taken_back_the_tree_is_as_it_was(host: Host, layout: Layout, part: Part) -> None:
