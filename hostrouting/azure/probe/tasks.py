@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from hostrouting.model.changes import Changes
 
 
+_NOT_ENABLED = "loadBalancerProbe isn't enabled in the config"
+
+
 # --- the plan ----------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +58,8 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     """
     probe = config.load_balancer_probe
     if not probe.enabled:
-        return attrs.evolve(_plan_removal(host, node, is_asked_for=False), boot=plan_removal(host, PROBE))
+        plan = _plan_removal(host, node) if is_installed(host, PROBE) else ProbeReport()
+        return attrs.evolve(plan, skipped_because=_NOT_ENABLED, boot=plan_removal(host, PROBE))
     if host.is_image:
         plan = ProbeReport(_device_of_image(probe))
     else:
@@ -159,8 +163,10 @@ class ConfigureLoadBalancerProbe:
         """
         host, probe = self.host or Host(), self.config.load_balancer_probe
         with alone(host, scope, is_wanting=probe.enabled) as run:
+            if not (probe.enabled or is_installed(host, PROBE)):
+                return ProbeReport(skipped_because=_NOT_ENABLED)
             if not probe.enabled:
-                return _remove(host, self.node, scope, run, is_asked_for=False)
+                return _remove(host, self.node, scope, run)
             if host.is_image:
                 report = ProbeReport(_device_of_image(probe))
                 self._install(host, scope, run, report.device)
@@ -289,21 +295,13 @@ class RemoveLoadBalancerProbe:
         """
         host = self.host or Host()
         with alone(host, scope, is_wanting=False) as run:
-            return _remove(host, self.node, scope, run, is_asked_for=True)
+            return _remove(host, self.node, scope, run)
 
 
-def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> ProbeReport:
-    """What to take back.
-
-    Args:
-        host: where.
-        node: its IPv6 side; None: this kernel's.
-        is_asked_for: not because a config doesn't enable it; else a node on which nothing was installed isn't asked.
-    """
-    reason = "nothing of it is installed" if is_asked_for else "loadBalancerProbe isn't enabled in the config"
-    plan = ProbeReport(skipped_because=reason)
-    if host.is_image or not (is_asked_for or is_installed(host, PROBE)):
-        return plan
+def _plan_removal(host: Host, node: ProbeNode | None) -> ProbeReport:
+    """What to take back of rules and routes."""
+    if host.is_image:
+        return ProbeReport()
     node = given_or_real(host, node, LinuxProbeNode)
     before = problem = None
     try:
@@ -313,24 +311,23 @@ def _plan_removal(host: Host, node: ProbeNode | None, *, is_asked_for: bool) -> 
             raise
         # Nobody sees whether rules that were loaded are in force still.
         problem = f"{error}; then again: hostrouting lb-probe remove, as rules in force stay until that or a boot"
-    pins = plan_pins(None, node.pins())
-    return attrs.evolve(plan, rules_before=before, pins=pins, problem=problem)
+    return ProbeReport(rules_before=before, pins=plan_pins(None, node.pins()), problem=problem)
 
 
-def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, run: Run, *, is_asked_for: bool) -> ProbeReport:
+def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, run: Run) -> ProbeReport:
     # Where the kernel refuses, the files are as before too.
-    plan = _take_back(host, node, scope, is_asked_for=is_asked_for)
+    plan = _take_back(host, node, scope)
     if not (plan.changed or is_installed(host, PROBE)):
-        return ProbeReport(skipped_because=plan.skipped_because)
+        return ProbeReport(skipped_because="nothing of it is installed")
     run.changes |= plan.pins.changes
     remove_parts(host, scope, run, PROBE)
     # A script or a flush may have given the rules back meanwhile; now nobody does it any more.
-    _take_back(host, node, scope, is_asked_for=True)
-    return attrs.evolve(plan, skipped_because=None, boot=run.changes.of_boot)
+    _take_back(host, node, scope)
+    return attrs.evolve(plan, boot=run.changes.of_boot)
 
 
-def _take_back(host: Host, node: ProbeNode | None, scope: CancelScope, *, is_asked_for: bool) -> ProbeReport:
-    plan = _plan_removal(host, node, is_asked_for=is_asked_for)
+def _take_back(host: Host, node: ProbeNode | None, scope: CancelScope) -> ProbeReport:
+    plan = _plan_removal(host, node)
     if plan.changed:
         with locked(host.layout.lock, scope), all_or_nothing(scope) as undo:
             _apply(plan, given_or_real(host, node, LinuxProbeNode), scope, undo)
