@@ -46,15 +46,11 @@ def installed(examined: ExaminedHost) -> Iterator[Fault]:
     if not manifest.parts and (wanted or examined.given is None):
         yield Fault("not-installed", subject, "nothing is installed: no node is held back", apply)
         return
-    differing = [name for name, part in wanted.items() if part != manifest.parts.get(name)]
-    if set(wanted) != set(manifest.parts):
-        there, asked = (" and ".join(names) or "nothing" for names in (manifest.parts, wanted))
-        yield Fault("another-config", subject, f"CONFIG asks for {asked}, and {there} is installed", apply)
-    elif wanted and examined.config.consumer != manifest.consumer:
-        message = f"CONFIG holds {examined.config.consumer} back, and what is installed {manifest.consumer}"
-        yield Fault("another-config", subject, message, apply)
-    elif differing:
-        message = f"{' and '.join(differing)} was rendered from another config"
+    differing = [name for name in sorted({*wanted, *manifest.parts}) if wanted.get(name) != manifest.parts.get(name)]
+    if wanted and examined.config.consumer != manifest.consumer:
+        differing.append(f"the gate on {manifest.consumer}")
+    if differing:
+        message = f"{' and '.join(differing)}: CONFIG asks for something else"
         yield Fault("another-config", subject, message, f"{examined.command('plan')} shows the difference; {apply}")
     if manifest.former:
         message = f"a run was stopped while it moved the gate: the old gate is still on {' '.join(manifest.former)}"

@@ -495,7 +495,7 @@ def test_what_was_installed_by_another_python_or_into_an_image_is_as_rendered(no
 
 def test_with_the_config_a_script_of_another_config_is_told_from_an_edited_one(node: Node) -> None:
     other = [each for each in examine(node.host, config("172.16.2.0/24")).faults if each.kind == "another-config"]
-    assert [each.message for each in other] == ["static-routes was rendered from another config"]
+    assert [each.message for each in other] == ["static-routes: CONFIG asks for something else"]
     edit_a_script(node)
     (edited,) = [each for each in examine(node.host, config()).faults if each.kind == "file-differs"]
     assert "edited" in edited.message
@@ -712,7 +712,7 @@ def test_the_command_reads_the_default_config_if_there_is_one_and_a_named_one_mu
     node.write(f"{CONFIG_DIR}/config.json", json.dumps(config("172.16.9.0/24").to_mapping()))
     assert cli.main(["doctor"], host=node.host) == 1
     out = capsys.readouterr().out
-    assert "another config" in out
+    assert "CONFIG asks for something else" in out
     assert "do: hostrouting apply\n" in out
     path = node.layout.of("/my config.json")
     path.write_text(node.read(f"{CONFIG_DIR}/config.json"))
