@@ -11,18 +11,11 @@ from typing import TYPE_CHECKING
 
 import phases
 from hostrouting.cli.azure import neighbours
-from hostrouting.cli.options import asked_host, load, read
+from hostrouting.cli.options import asked_host, load
 from hostrouting.cli.output import complain, say
-from hostrouting.cli.running import (
-    EXIT_FAILURE,
-    EXIT_PLAN_CHANGES,
-    cancelled_by_signals,
-    run_task,
-    say_as_asked,
-    say_json,
-)
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked, say_json
 from hostrouting.config.routing import Config
-from hostrouting.model.errors import UnitError
+from hostrouting.model.errors import RouteError, UnitError
 
 if TYPE_CHECKING:
     import argparse
@@ -66,8 +59,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     """
     from hostrouting.cli.changes import applied_text, routes_text
 
-    document, config = read(options, host)
-    neighbours.say_what_is_asked_for(document)
+    config = load(options, host)
     if options.try_seconds is not None:
         return _apply_for_now(options, config, host)
     if options.routes_only:
@@ -107,10 +99,9 @@ def _apply_for_now(options: argparse.Namespace, config: Config, host: Host) -> i
     say_as_asked(options, document, text)
     if options.output == "json" or not all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         return 0
-    if run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until))):
-        return confirm(options, host)
-    complain("hostrouting: the trial is over: the routes of before are back, unless these were confirmed elsewhere")
-    return EXIT_FAILURE
+    if not run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until))):
+        raise RouteError("the trial is over: the routes of before are back, unless these were confirmed elsewhere")
+    return confirm(options, host)
 
 
 def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:

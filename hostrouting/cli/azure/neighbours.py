@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.cli.options import read_section
-from hostrouting.cli.output import complain
 
 if TYPE_CHECKING:
     import argparse
@@ -16,15 +15,6 @@ if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.cli.preview import NextStart
     from phases import CancelScope
-
-
-def say_what_is_asked_for(document: dict[str, Any]) -> None:
-    """Name what else a config asks for, and who does it: other components' keys aren't ours to judge."""
-    section = document.get("hostNetworking")
-    words = {"loadBalancerProbe": "lb-probe apply", "staleAzureVnet": "azure-vnet clean"}
-    asked = [f"hostrouting {word}" for key, word in words.items() if isinstance(section, dict) and section.get(key)]
-    if asked:
-        complain(f"hostNetworking isn't part of this: {' and '.join(asked)}")
 
 
 def as_probes_allow(start: NextStart, host: Host) -> NextStart:

@@ -275,14 +275,6 @@ def test_a_document_without_the_section_asks_for_nothing_and_says_so(
     assert "has no key hostNetworking: it asks for nothing" in err
 
 
-def test_apply_of_host_routing_says_that_the_neighbours_are_not_part_of_it(run: Any, probe: FakeProbeNode) -> None:
-    code, _, err = run("apply CONFIG")
-    assert code == 0
-    assert "hostNetworking isn't part of this: hostrouting lb-probe apply and hostrouting azure-vnet clean" in err
-    assert not probe.tables
-    assert "isn't part of this" not in run("apply CONFIG", {"other": 1})[2]
-
-
 def test_not_permitted_is_77(run: Any, bridge: FakeBridgeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> NodeState:
         raise AzureVnetError("can't read the rules: not permitted; run as root", errno=1)
