@@ -25,21 +25,9 @@ _LEAST_COLUMNS = 40
 
 # White, red, green and the others of a terminal's eight, of which only red and green are used.
 _THEME = TerminalTheme((11, 20, 32), (214, 222, 235), [(255, 255, 255), (255, 123, 114), (127, 219, 138)])
-_SVG = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" width="{{width}}" height="{{height}}">
-<title>{title}</title>
-<style>
-.{{unique_id}}-matrix {{{{ font: {{char_height}}px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace }}}}
-.{{unique_id}}-title {{{{ font: bold 18px sans-serif }}}}
-{{styles}}
-</style>
-<defs>{{lines}}</defs>
-{{chrome}}
-<g transform="translate({{terminal_x}}, {{terminal_y}})">
-{{backgrounds}}
-<g class="{{unique_id}}-matrix">{{matrix}}</g>
-</g>
-</svg>"""
+# rich has fonts come from elsewhere.
+_FONT = re.compile(r"@font-face {.*?}", re.DOTALL)
+_FONTS = 2
 # What XML 1.0 has no way to write (section 2.2).
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -60,7 +48,7 @@ def picture(page: Page, title: str) -> str:
     Returns:
         An SVG document that needs nothing from elsewhere; in ASCII, so that it stays what it is in any encoding.
     """
-    svg = _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME, code_format=_SVG.format(title=title))
+    svg = _FONT.sub("", _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME), count=_FONTS)
     return _NOT_XML.sub("?", svg).encode("ascii", "xmlcharrefreplace").decode()
 
 

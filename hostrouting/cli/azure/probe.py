@@ -113,5 +113,5 @@ def _reason_lines(about: ProbeReport) -> list[str]:
 
 def _fate(plan: ProbeReport) -> str:
     if plan.rules_before is None:
-        return "new"
-    return "changed" if plan.rules_after is not None else "removed"
+        return "added"
+    return "replaced" if plan.rules_after is not None else "removed"

@@ -32,7 +32,7 @@ def test_a_plan_shows_devices_rules_routes_and_files() -> None:
     )
     assert plain(plan_text(plan, wait_seconds=5)).splitlines() == [
         "probes come in by: eth0  (eth0 has fd00::4)",
-        "nftables table ip6 azure_slb_probe: changed",
+        "nftables table ip6 azure_slb_probe: replaced",
         "--- nftables table ip6 azure_slb_probe",
         "+++ nftables table ip6 azure_slb_probe",
         "@@ -1,2 +1,2 @@",
@@ -50,7 +50,7 @@ def test_a_plan_shows_devices_rules_routes_and_files() -> None:
 
 
 def test_a_plan_tells_a_new_table_from_one_that_goes() -> None:
-    assert "azure_slb_probe: new" in plan_text(ProbeReport(rules_after="a\n"), wait_seconds=5)
+    assert "azure_slb_probe: added" in plan_text(ProbeReport(rules_after="a\n"), wait_seconds=5)
     assert "azure_slb_probe: removed" in plan_text(ProbeReport(rules_before="a\n"), wait_seconds=5)
 
 

@@ -49,11 +49,9 @@ def test_a_picture_says_what_fails_where_and_what_mends_it() -> None:
     assert "mind: peers of ib0 change sides" in said
 
 
-def test_a_picture_needs_nothing_from_elsewhere_and_says_what_it_shows() -> None:
+def test_a_picture_needs_nothing_from_elsewhere() -> None:
     picture = overlap_picture(report(SHADOWED))
     assert not re.search(r"href|url\((?!#)|@import|@font-face|<script|<image|<foreignObject", picture)
-    title = ElementTree.fromstring(picture).findtext("{http://www.w3.org/2000/svg}title")
-    assert title == "hostrouting check: overlap · node-7 · STRICT · 2026-11-20T08:00:00Z"
 
 
 def test_a_hostile_interface_is_text_in_a_picture() -> None:

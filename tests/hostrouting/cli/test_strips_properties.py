@@ -108,7 +108,7 @@ def test_a_picture_is_xml_and_has_the_colours_of_each_strip(found: list[JudgedCi
     picture = overlap_picture(report(*found))
     assert picture.isascii()
     root = ElementTree.fromstring(picture)
-    width, height = (float(root.attrib[name]) for name in ("width", "height"))
+    width, height = map(float, root.attrib["viewBox"].split()[2:])
     coloured: dict[str, list[str]] = {}
     for box in root.iter("{http://www.w3.org/2000/svg}rect"):
         x, y, wide, high = (float(box.attrib[name]) for name in ("x", "y", "width", "height"))
