@@ -7,11 +7,9 @@ child: a process that has entered a user namespace can't come back.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import tempfile
 import textwrap
-from contextlib import ExitStack
 from functools import partial
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
@@ -41,10 +39,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel
 
 _NODE = "node-7"
-_GATEWAY = "10.1.0.1"
 _API_SERVER = IPv4Address("172.16.1.1")
-_API_PORT = 6443
-_LOST_AFTER_SECONDS = 0.3
 _INDENT = "   "
 
 CONFIG = Config(route_overlap=RouteOverlap(["172.16.0.0/12", "10.96.0.0/12"], "STRICT"))
@@ -71,24 +66,21 @@ def story(width: int | None) -> Iterator[str]:
         HostRoutingError: something went otherwise than it should.
     """
     kernel: Kernel
-    with ExitStack() as stack:
-        root = stack.enter_context(tempfile.TemporaryDirectory(prefix="hostrouting-demo-"))
-        api_server = None
+    with tempfile.TemporaryDirectory(prefix="hostrouting-demo-") as root:
         try:
             enter_namespace()
-            kernel = namespace = NamespaceKernel()
+            kernel = NamespaceKernel()
             _build(kernel)
-            api_server = stack.enter_context(namespace.in_fabric(partial(_listen, namespace)))
             yield head(f"kernel: Linux {'.'.join(os.uname().release.split('.')[:2])} (network namespace)")
         except NamespaceError as error:
             kernel = FakeKernel()
             _build(kernel)
             yield head(f"kernel: in memory ({error})")
         host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-        yield from _tell(kernel, host, api_server, None if width is None else width - len(_INDENT))
+        yield from _tell(kernel, host, None if width is None else width - len(_INDENT))
 
 
-def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: int | None) -> Iterator[str]:
+def _tell(kernel: Kernel, host: Host, width: int | None) -> Iterator[str]:
     before = kernel.routes(Table.MAIN)
 
     yield _heading("A node comes up: eth0 has the default route, eight InfiniBand interfaces share 172.16.0.0/16")
@@ -96,7 +88,7 @@ def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: i
     yield _below("\n".join([first, second, third, dim("…"), last]))
 
     yield _heading(f"The cluster's network is in there too. Where does a packet to its API server {_API_SERVER} go?")
-    yield _below(_answer(kernel, api_server))
+    yield _below(_answer(kernel))
 
     yield _heading("hostrouting check: the node must not start like this; the fix is part of the error")
     sick = phases.run(phases.task("check")(partial(check_overlap, CONFIG.route_overlap, kernel, host=_NODE)))
@@ -105,7 +97,7 @@ def _tell(kernel: Kernel, host: Host, api_server: socket.socket | None, width: i
     yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
     config = attrs.evolve(CONFIG, static_routes={"enabled": True, "routes": sick.remedy.routes})
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
-    yield _below(_answer(kernel, api_server))
+    yield _below(_answer(kernel))
 
     yield _heading("hostrouting check, again")
     after = phases.run(phases.task("check")(partial(check_overlap, config.route_overlap, kernel, host=_NODE)))
@@ -135,45 +127,20 @@ def _below(text: str) -> str:
 def _build(kernel: Kernel) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
-    hop, own = NextHop("eth0", IPv4Address(_GATEWAY)), IPv4Address("10.1.0.4")
+    hop, own = NextHop("eth0", IPv4Address("10.1.0.1")), IPv4Address("10.1.0.4")
     kernel.add([Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=100, source=own)])
     for number in range(8):
         kernel.add_link(f"ib{number}")
         kernel.add_address(f"ib{number}", f"172.16.0.{10 + number}/16")
 
 
-def _answer(kernel: Kernel, api_server: socket.socket | None) -> str:
-    """What the kernel says of the API server's address, and whether a datagram arrives there, if there is one."""
+def _answer(kernel: Kernel) -> str:
+    """What the kernel says of the API server's address."""
     (answer,) = kernel.lookup([_API_SERVER])
     if answer.route is None:
         raise HostRoutingError(f"there is no route to {_API_SERVER}")
     mark = good if answer.route.devs == ("eth0",) else bad
-    said = f"{_API_SERVER}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
-    if api_server is None:
-        return said
-    outcome = good("arrives") if _hears(api_server) else bad("is lost")
-    return f"{said}\na datagram to {_API_SERVER}:{_API_PORT} {outcome}"
-
-
-def _listen(kernel: NamespaceKernel) -> socket.socket:
-    """A server behind eth0's cable, and only there; the InfiniBand fabric doesn't know it."""
-    kernel.add_address("eth0", f"{_GATEWAY}/24")
-    kernel.add_address("eth0", f"{_API_SERVER}/32")
-    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
-    server.bind((str(_API_SERVER), _API_PORT))
-    server.settimeout(_LOST_AFTER_SECONDS)
-    return server
-
-
-def _hears(api_server: socket.socket) -> bool:
-    """Whether a datagram that the node sends arrives."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.sendto(b"hello", (str(_API_SERVER), _API_PORT))
-        try:
-            return api_server.recv(16) == b"hello"
-        except TimeoutError:
-            return False
+    return f"{_API_SERVER}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
 
 
 if __name__ == "__main__":

@@ -47,7 +47,6 @@ def test_the_demo_tells_the_story_on_the_real_kernel() -> None:
     version = ".".join(os.uname().release.split(".")[:2])
     assert done.stdout.splitlines()[0] == f"kernel: Linux {version} (network namespace)"
     check_story(done.stdout)
-    assert done.stdout.index("is lost") < done.stdout.index("arrives")
 
 
 # An ordinary user needn't be able to read root's Python: import first, then become one. The kernel takes /proc/self
@@ -82,7 +81,6 @@ def test_the_demo_needs_no_root_where_user_namespaces_are_allowed() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0].endswith("(network namespace)")
     check_story(done.stdout)
-    assert done.stdout.index("is lost") < done.stdout.index("arrives")
 
 
 @pytest.mark.kernel
@@ -95,7 +93,6 @@ def test_without_namespaces_the_demo_says_so_and_tells_the_same_in_memory() -> N
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"kernel: in memory \(can't make a network namespace: .+\)\n", done.stdout)
     check_story(done.stdout)
-    assert "datagram" not in done.stdout
 
 
 def without_kernel(picture: str) -> list[tuple[str, str]]:
