@@ -71,14 +71,9 @@ def network_manager(examined: ExaminedHost) -> Iterator[Fault]:
         "down"
     )
     for dev, routes in _managed(examined, NETWORK_MANAGER).items():
-        rows = [f"  nmcli connection modify CONNECTION +ipv4.routes '{_nm_words(each)}'" for each in routes]
-        remedy = "\n".join([f"{_WATCHED}; or let NetworkManager install them:", *rows])
+        theirs = " ".join(f"+ipv4.routes '{route.destination} GATEWAY'" for route in routes)
+        remedy = f"{_WATCHED}; or let NetworkManager install them: nmcli connection modify CONNECTION {theirs}"
         yield Fault("network-manager-flushes", dev, message, remedy, Severity.RISK)
-
-
-def _nm_words(route: Route) -> str:
-    gateway = next((f" {hop.gateway}" for hop in route.hops if hop.gateway is not None), "")
-    return f"{route.destination}{gateway}" + (f" {route.metric}" if gateway and route.metric else "")
 
 
 def cloud_init(examined: ExaminedHost) -> Iterator[Fault]:

@@ -418,7 +418,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         flush_by_network_manager,
         "network-manager-flushes",
         "eth0",
-        "+ipv4.routes '172.16.1.0/24 10.1.0.1'",
+        "+ipv4.routes '172.16.1.0/24 GATEWAY'",
     ),
     "cloud-init": (
         lambda n: n.write("/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules", "ACTION==add\n"),
