@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
@@ -140,28 +140,24 @@ def _cells_in(columns: int | None, label: int) -> int:
 
 # --- strips and their legend -----------------------------------------------------------------------------------------
 
-# Where the interfaces are the news. One veth for each pod, or an own address on each interface, is none.
-_KINDS_BY_DEVICE = (FindingKind.OVERLAP, NoteKind.ALLOWED)
-
 
 class Answer(NamedTuple):
     """What becomes of packets, as far as a strip tells it apart.
 
     Args:
         kind: of the finding or note; None: they leave by the default route's interfaces.
-        is_failure: whether it is a finding's.
-        devs: what they leave by, sorted, where the kind alone doesn't say it; and what they would leave by next.
+        devs: what shadows, sorted, and what would do so next. One veth for each pod, or an own address on each
+            interface, is no news.
     """
 
     kind: str | None = None
-    is_failure: bool = False
     devs: tuple[str, ...] = ()
 
 
 def answer_of(segment: Segment) -> Answer:
     """What a segment is drawn as."""
-    devs = (*segment.devs, *segment.behind) if segment.kind in _KINDS_BY_DEVICE else ()
-    return Answer(segment.kind, segment.is_failure, tuple(sorted(devs)))
+    devs = (*segment.devs, *segment.behind) if segment.kind is FindingKind.OVERLAP else ()
+    return Answer(segment.kind, tuple(sorted(devs)))
 
 
 def cells(strip: JudgedCidr, count: int) -> tuple[Answer | None, ...]:
@@ -181,7 +177,9 @@ def cells(strip: JudgedCidr, count: int) -> tuple[Answer | None, ...]:
     addresses: Counter[Answer] = Counter()
     for segment in strip.segments:
         addresses[answer_of(segment)] += segment.num_addresses
-    weight = {each: (each.is_failure, each.kind is not None, -number) for each, number in addresses.items()}
+    weight = {
+        each: (isinstance(each.kind, FindingKind), each.kind is not None, -number) for each, number in addresses.items()
+    }
     drawn: list[Answer | None] = [None] * count
     for segment in strip.segments:
         answer = answer_of(segment)
@@ -224,11 +222,12 @@ _FIXED: dict[str | None, Paint] = {
     NoteKind.LOCAL: Paint("o", 250, "own address"),
     NoteKind.BROADCAST: Paint("b", 244, "broadcast address"),
     NoteKind.CONTAINER: Paint("c", 140, "containers"),
+    NoteKind.ALLOWED: Paint("+", 80, "allowed"),
     NoteKind.CNI_DISCARD: Paint("d", 189, "discarded by a CNI"),
 }
 # An H200 has eight InfiniBand interfaces; beyond those only the symbols differ. N and X mean something.
-_SHADOWS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173), Paint("*", 173, "other shadows")
-_ALLOWED = "123456789", (80, 37, 152), Paint("+", 152, "other notes")
+_SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173)
+_OTHERS = Paint("*", 173, "other shadows")
 _NAMES = 4
 
 
@@ -246,14 +245,11 @@ def legend(drawn: Iterable[Answer | None], default_devs: Sequence[str]) -> dict[
     paints: dict[Answer | None, Paint] = {}
     if Answer() in answers:
         paints[Answer()] = Paint("·", 24, f"{dev_words(default_devs)} expected", ink=67)
-    for is_failure, (symbols, backs, other) in ((True, _SHADOWS), (False, _ALLOWED)):
-        special = [each for each in answers if each and each.kind is not None and each.is_failure is is_failure]
-        named = [each for each in special if each.kind not in _FIXED]
-        for number, each in enumerate(named):
-            meaning = f"{dev_words(each.devs)} {'shadow' if is_failure else str(each.kind).lower()}".lstrip()
-            back = backs[number % len(backs)]
-            paints[each] = Paint(symbols[number], back, meaning) if number < len(symbols) else other
-        paints |= {each: _FIXED[each.kind] for each in special if each.kind in _FIXED}
+    shadows = [each for each in answers if each and each.kind is FindingKind.OVERLAP]
+    for each, symbol, back in zip(shadows, _SYMBOLS, cycle(_BACKS)):
+        paints[each] = Paint(symbol, back, f"{dev_words(each.devs)} shadow".lstrip())
+    paints |= dict.fromkeys(shadows[len(_SYMBOLS) :], _OTHERS)
+    paints |= {Answer(kind): paint for kind, paint in _FIXED.items() if Answer(kind) in answers}
     if None in answers:
         paints[None] = Paint("_", 236, "not judged", ink=240)
     return paints

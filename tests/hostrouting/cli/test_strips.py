@@ -151,13 +151,13 @@ def test_own_addresses_and_containers_are_one_colour_whatever_their_interface() 
     assert len({answer_of(part) for part in pods}) == 1
 
 
+OF_SEGMENTS = (NoteKind.LOCAL, NoteKind.BROADCAST, NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
 ANSWERS = [
     Answer(),
     None,
-    *(Answer(kind, True) for kind in FindingKind if kind is not FindingKind.OVERLAP),
-    *(Answer(kind) for kind in NoteKind if kind is not NoteKind.ALLOWED),
-    *(Answer(FindingKind.OVERLAP, True, (f"ib{n}",)) for n in range(40)),
-    *(Answer(NoteKind.ALLOWED, False, (f"stor{n}",)) for n in range(20)),
+    *(Answer(kind) for kind in FindingKind if kind is not FindingKind.OVERLAP),
+    *(Answer(kind) for kind in OF_SEGMENTS),
+    *(Answer(FindingKind.OVERLAP, (f"ib{n}",)) for n in range(40)),
 ]
 PAINTS = {paint.meaning: paint for paint in legend(ANSWERS, ("eth0",)).values()}
 
@@ -176,7 +176,7 @@ def test_every_symbol_means_one_thing() -> None:
     ],
 )
 def test_all_interfaces_of_an_answer_are_named_shortly_or_counted(devs: list[str], meaning: str) -> None:
-    answer = Answer(FindingKind.OVERLAP, True, tuple(devs))
+    answer = Answer(FindingKind.OVERLAP, tuple(devs))
     assert legend([answer], ())[answer].meaning == meaning
 
 
