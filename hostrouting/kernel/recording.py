@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,7 +132,11 @@ def _named(snapshot: Snapshot, name: str) -> Snapshot:
     return snapshot if snapshot.host else attrs.evolve(snapshot, host=name)
 
 
-_UNTOLD, _RECORD = "the recording doesn't tell", "record the host with hostrouting snapshot"
+_RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the host itself"
+
+
+def _untold(what: str, address: IPv4Address, advice: str) -> RouteError:
+    return RouteError(f"the recording doesn't tell {what}, which decides about {address}; {advice}")
 
 
 def _entry(found: Lookup) -> object:
@@ -180,46 +184,37 @@ class SnapshotBackend(WholeTables):
         return tuple(self._lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     def _lookup(self, address: IPv4Address, source: IPv4Address | None, *, is_tcp: bool) -> Lookup:
-        fib, *other = self._fibs
-        found = fib.lookup(address, source, is_tcp=is_tcp)
-        if other and _entry(found) != _entry(other[0].lookup(address, source, is_tcp=is_tcp)):
-            # A rule may have been added and deleted again.
-            raise RouteError(
-                f"{_UNTOLD} whether tables local and main are one, which decides about {address}; {_RECORD}"
-            )
-        if self._otherwise and _entry(found) != _entry(self._otherwise.lookup(address, source, is_tcp=is_tcp)):
-            raise RouteError(
-                f"{_UNTOLD} whether a rule that selects by something unknown is met, which decides about {address}; "
-                "check on the host itself"
-            )
+        found = self._fib.lookup(address, source, is_tcp=is_tcp)
+        for what, advice, other in self._others:
+            if _entry(found) != _entry(other.lookup(address, source, is_tcp=is_tcp)):
+                raise _untold(what, address, advice)
         route = found.route
         if route is None or route.destination.prefixlen:
             return found
-        if not (tied := _tied_with(route, fib.tables.get(route.table, {}).get(0, {}).get(0, ()))):
+        if not (tied := _tied_with(route, self._fib.tables.get(route.table, {}).get(0, {}).get(0, ()))):
             return found
         if self.snapshot.default not in tied:
-            what = f"which of {len(tied)} default routes of metric {route.metric} is taken"
-            raise RouteError(f"{_UNTOLD} {what}, which decides about {address}; {_RECORD}")
+            raise _untold(f"which of {len(tied)} default routes of metric {route.metric} is taken", address, _RECORD)
         return found._replace(route=self.snapshot.default)
 
     @cached_property
-    def _fibs(self) -> list[Fib]:
-        """The tables; both ways that they may be, where that isn't known."""
+    def _fib(self) -> Fib:
         known = self.snapshot
-        are_plain = known.rules == KERNEL_RULES
-        merged = [False] if not are_plain else [True, False] if known.is_merged is None else [known.is_merged]
-        return [self._fib(is_merged=each) for each in merged]
+        is_merged = known.rules == KERNEL_RULES and known.is_merged is not False
+        return Fib(known.rules, known.routes, known.addresses, links=known.links, is_merged=is_merged)
 
     @cached_property
-    def _otherwise(self) -> Fib | None:
-        """The tables, if rules for all but something unknown are met; None: there are no such rules."""
-        has_some = any(rule.has_unknown and rule.is_inverted for rule in self.snapshot.rules)
-        return self._fib(is_merged=False, lacks_unknown=True) if has_some else None
-
-    @cached_property
-    def _fib(self) -> Callable[..., Fib]:
-        known = self.snapshot
-        return partial(Fib, known.rules, known.routes, known.addresses, links=known.links)
+    def _others(self) -> list[tuple[str, str, Fib]]:
+        """What isn't known, what helps, and how it would be if it were otherwise."""
+        others = []
+        if self._fib.is_merged and self.snapshot.is_merged is None:
+            # A rule may have been added and deleted again.
+            other = attrs.evolve(self._fib, is_merged=False)
+            others.append(("whether tables local and main are one", _RECORD, other))
+        if any(rule.has_unknown and rule.is_inverted for rule in self.snapshot.rules):
+            other = attrs.evolve(self._fib, lacks_unknown=True)
+            others.append(("whether a rule that selects by something unknown is met", _CHECK, other))
+        return others
 
     # --- writing -----------------------------------------------------------------------------------------------
 
