@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import closing
 from functools import cached_property
 from ipaddress import IPv4Interface
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -243,7 +242,7 @@ class NamespaceKernel(NetlinkBackend):
     def _ask(
         self, attempt: str, kind: int, flags: int, fields: dict[str, int], *attributes: tuple[str, object]
     ) -> tuple[Any, ...]:
-        with rtnl.told(attempt), closing(self._connect()) as talk:
+        with rtnl.told(attempt), self._connect() as talk:
             return request(talk, kind, flags, fields, *attributes)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno as errnos
 import threading
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import cache, partial
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, TypeVar
@@ -152,7 +152,7 @@ class NetlinkBackend:
         """
         with rtnl.told("listen for changes of routes"):
             listener = Listener()
-        with closing(listener):
+        with listener:
             yield listener.saw_a_change
 
     def lookup(
@@ -211,7 +211,7 @@ class NetlinkBackend:
     def _write(self, routes: Sequence[Route], pack: Callable[[Route, int], bytes]) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
-        with rtnl.told("change routes"), closing(self._connect()) as talk:
+        with rtnl.told("change routes"), self._connect() as talk:
             refusals = talk.change(routes, pack)
         return tuple(
             RouteFailure(routes[number], refusals[number].errno, refusals[number].message)

@@ -24,7 +24,7 @@ from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink.conversation import Conversation, Socket
+from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, number
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import PrefixSet, network_of, numbers
@@ -376,8 +376,8 @@ def test_requests_are_sent_in_parts_that_the_socket_takes(node: NamespaceKernel)
 # --- faults on the way ---------------------------------------------------------------------------------------------
 
 
-class Faulty:
-    """A netlink socket on which one receive, or every one from then on, goes wrong.
+class Faulty(Conversation):
+    """A conversation in which one receive, or every one from then on, goes wrong.
 
     Args:
         fault: what happens to a datagram.
@@ -386,17 +386,15 @@ class Faulty:
     """
 
     def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
-        self._inner = Socket()
+        super().__init__()
         self._fault, self._at, self._for_ever = fault, at, for_ever
         self.received = 0
         self.queue: list[bytes] = []
-        for name in ("getsockname", "getsockopt", "send", "close"):
-            setattr(self, name, getattr(self._inner, name))
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         if self.queue:
             return self.queue.pop(0)[:size]
-        datagram = self._inner.recv(0x10000, flags)
+        datagram = super().recv(0x10000, flags)
         count, self.received = self.received, self.received + 1
         is_hit = count >= self._at if self._for_ever else count == self._at
         return (self._fault(self, datagram) if is_hit else datagram)[:size]
@@ -450,7 +448,7 @@ class FaultyBackend(NetlinkBackend):
         if not self._for_ever:
             self._fault = None
         self.faulty = fault()
-        return Conversation(self.faulty)  # type: ignore[arg-type]
+        return self.faulty
 
 
 def table(kernel: NetlinkBackend) -> Counter[Route]:
@@ -539,7 +537,7 @@ def test_more_refusals_than_the_sockets_buffer_holds_are_told_or_not_known(node:
     class Cramped(NetlinkBackend):
         def _connect(self) -> Conversation:
             talk = super()._connect()
-            talk._kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
             return talk
 
     wanted = many(300, BY_NOBODY)

@@ -75,26 +75,19 @@ class Socket(socket.socket):
             self.setsockopt(rtnl.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEXTHOP)
 
 
-class Conversation:
-    """An rtnetlink socket in the network namespace of this thread; ``close`` it.
-
-    Args:
-        kernel: the socket; None: a new one.
+class Conversation(Socket):
+    """A socket that asks; close it.
 
     Raises:
         OSError: it can't be opened.
     """
 
-    def __init__(self, kernel: socket.socket | None = None) -> None:
-        self._kernel = Socket() if kernel is None else kernel
-        self._port = self._kernel.getsockname()[0]
-        room = self._kernel.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // _ANSWER_BYTES
+    def __init__(self) -> None:
+        super().__init__()
+        self._port = self.getsockname()[0]
+        room = self.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // _ANSWER_BYTES
         self._batch = max(1, min(_BATCH_MAX, room))
         self._sequence = 1
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._kernel.close()
 
     # --- lists -------------------------------------------------------------------------------------------------
 
@@ -211,7 +204,7 @@ class Conversation:
         for _ in range(_QUEUED_MAX):
             try:
                 # Whatever goes wrong, until nothing is queued: a socket that lost an answer loses all up to then.
-                for run in runs(self._kernel.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
+                for run in runs(self.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
                     if run.sequence in messages and run.port == self._port and run.kind == rtnl.NLMSG_ERROR:
                         refusals[run.sequence] = _refusal(run.messages)
             except BlockingIOError:
@@ -231,14 +224,14 @@ class Conversation:
 
     def _send(self, messages: bytes) -> None:
         try:
-            self._kernel.send(messages)
+            self.send(messages)
         except OSError as error:
             raise rtnl.RefusedError(error.errno or 0, f"netlink takes no request: {error.strerror or error}") from error
 
     def _receive(self, size: int) -> bytes:
         """The next datagram, whole."""
         try:
-            return self._kernel.recv(size)
+            return self.recv(size)
         except OSError as error:
             is_lost = error.errno == errnos.ENOBUFS
             reason = _LOST if is_lost else f"netlink gives no answer: {error.strerror or error}"
@@ -259,7 +252,7 @@ def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], C
     reason = ""
     for _ in range(_ATTEMPTS):
         try:
-            with rtnl.told(attempt), contextlib.closing(connect()) as talk:
+            with rtnl.told(attempt), connect() as talk:
                 return ask(talk)
         except rtnl.AgainError as again:
             reason = str(again) or "they changed while they were read"
@@ -332,7 +325,7 @@ def calm(attempts: Iterator[int]) -> Iterator[None]:
         AgainError: something has changed.
         OSError: nobody can listen.
     """
-    with contextlib.closing(Listener()) as listener:
+    with Listener() as listener:
         yield
         if listener.saw_a_change() and next(attempts, None) is not None:
             raise rtnl.AgainError
