@@ -16,7 +16,7 @@ import attrs
 
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError
-from hostrouting.model.files import only_regular
+from hostrouting.model.text import only_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

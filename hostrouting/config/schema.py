@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar, cast
 import attrs
 
 from hostrouting.model.errors import ConfigError, FileError
-from hostrouting.model.files import only_regular
-from hostrouting.model.text import StrEnum, shown
+from hostrouting.model.text import StrEnum, only_regular, shown
 from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:

@@ -5,4 +5,4 @@ words from outside made fit for a message; how files are opened; what a run has 
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["changes", "errors", "files", "links", "parsing", "prefixes", "routes", "rules", "text", "uncollected"]
+__all__ = ["changes", "errors", "links", "parsing", "prefixes", "routes", "rules", "text", "uncollected"]
