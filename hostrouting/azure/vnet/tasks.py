@@ -51,9 +51,6 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
     state = given_or_real(host, node, LinuxBridgeNode).look(config.stale_azure_vnet.bridge)
     path = host.layout.of(STATE_FILE)
     try:
-        # A pipe of that name would wait for whoever may write into it, for ever.
-        if path.exists() and not path.is_file():
-            raise FileError(f"{path} isn't a file")
         text = read_text(path) or ""
     except FileError as error:
         raise AzureVnetError(f"can't tell which pods azure-vnet still serves: {error}", errno=error.errno) from error
