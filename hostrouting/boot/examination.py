@@ -150,9 +150,7 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
         who: fails without them, in words.
     """
     for tool, package in tools.items():
-        # The scripts' first line names it; everything else is looked for.
-        places = ("/bin/bash", "/usr/bin/bash") if tool == "bash" else tuple(f"{folder}/{tool}" for folder in _PATH)
-        if not any(os.access(examined.layout.of(place), os.X_OK) for place in places):
+        if not any(os.access(examined.layout.of(f"{folder}/{tool}"), os.X_OK) for folder in _PATH):
             message = f"it isn't in {':'.join(_PATH)}, or can't be run: {who} fail without it"
             yield Fault("tool-missing", tool, message, f"install {package}")
 

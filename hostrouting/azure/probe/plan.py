@@ -131,13 +131,12 @@ def choose_device(candidates: Sequence[str], links: Iterable[Link]) -> tuple[str
     if not candidates:
         return None, "a default route, whose device probes come in by"
     there = {link.name: link for link in links}
-    ports = {name: master for name in candidates if (master := _master(name, there))}
-    name = next((name for name in candidates if name not in ports), None)
+    name = next((name for name in candidates if _master(name, there) is None), None)
     if name is None:
-        said = "; ".join(f"{name} is a port of {master}" for name, master in ports.items())
+        master = _master(candidates[0], there)
         raise LoadBalancerProbeError(
-            f"can't pin the route for answers to probes: {said}, which takes its packets; name "
-            f"{' or '.join(dict.fromkeys(ports.values()))} in loadBalancerProbe.devices"
+            f"can't pin the route for answers to probes: {candidates[0]} is a port of {master}, which takes its "
+            f"packets; name {master} in loadBalancerProbe.devices"
         )
     try:
         parse_device(name)
