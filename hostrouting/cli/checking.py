@@ -186,7 +186,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
         complain(line)
     proposal, changes = None, Changes()
     if result.verdict is not Verdict.UNKNOWN:
-        if backend is not on.routes and config is not None and config.static_routes.routes:
+        if config is not None and config.static_routes.routes and backend is not on.routes:
             complain("the fix counts on the routes that CONFIG has already; hostrouting apply installs them")
         proposal, changes = _proposal(options, document, result.remedy.routes, on)
     if options.output == "json":

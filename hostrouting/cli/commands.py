@@ -14,13 +14,13 @@ from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import asked_host, load
 from hostrouting.cli.output import complain, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked, say_json
-from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError, UnitError
 
 if TYPE_CHECKING:
     import argparse
 
     from hostrouting.boot.host import Host
+    from hostrouting.config.routing import Config
 
 
 def demo(options: argparse.Namespace, host: Host) -> int:
@@ -255,6 +255,7 @@ def watch(options: argparse.Namespace, host: Host) -> int:
       hostrouting watch config.json         in the foreground; SIGTERM or Ctrl-C ends it, the routes stay
       journalctl -u hostrouting-watch       what the service has said
     """
+    from hostrouting.config.routing import Config
     from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.outputs import notify, write_entry
 
