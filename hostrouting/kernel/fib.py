@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import attrs
 
 from hostrouting.kernel.nexthops import Sources
-from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, loopback_of, matches
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
-from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, NextHop, Route, RouteType, Scope, Table
+from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
@@ -36,29 +36,6 @@ _ERRNO_OF_ACTION = {
     RuleAction.UNREACHABLE: errnos.ENETUNREACH,
     RuleAction.PROHIBIT: errnos.EACCES,
 }
-
-
-class Flow(NamedTuple):
-    """What is looked up (struct flowi4): a packet of this host with mark 0, tos 0 and uid 0, or a gateway.
-
-    Args:
-        address: the destination.
-        source: of the packet, if one is chosen.
-        protocol: UDP or TCP; 0 for a gateway, which is found by an interface without carrier too.
-        oif: the interface that it must leave by.
-        scope: of the entries that count the farthest.
-    """
-
-    address: IPv4Address
-    source: IPv4Address = NO_SOURCE
-    protocol: int = UDP
-    oif: str | None = None
-    scope: int = Scope.UNIVERSE
-
-    @classmethod
-    def to_gateway(cls, gateway: IPv4Address, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
-        """The kernel's own look-up of the gateway of a route of some scope (fib_check_nh_v4_gw)."""
-        return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
 class Decision(NamedTuple):
@@ -218,15 +195,7 @@ class Fib:
             if position < next_:
                 continue
             rule = self.rules[position]
-            is_met = matches(
-                rule,
-                flow.address,
-                flow.source,
-                protocol=flow.protocol,
-                oif=flow.oif,
-                loopback=self.loopback,
-                lacks_unknown=self.lacks_unknown,
-            )
+            is_met = matches(rule, flow, self.loopback, lacks_unknown=self.lacks_unknown)
             found = self.find(rule.table, flow) if is_met and rule.action is RuleAction.TO_TABLE else None
             yield rule, is_met, found
             if not is_met or rule.action is RuleAction.NOP:

@@ -8,20 +8,18 @@ addresses can be changed too.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.routes import Route, RouteType, Scope, Table
+from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Scope, Table
 from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from ipaddress import IPv4Address
 
     from hostrouting.model.links import Address, Link
-    from hostrouting.model.routes import Lookup, RouteFailure
     from hostrouting.model.rules import Rule
 
 T = TypeVar("T")

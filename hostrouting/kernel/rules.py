@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting.model.links import Hardware, Link
-from hostrouting.model.routes import Protocol, Table
+from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule
 
 if TYPE_CHECKING:
@@ -25,6 +25,29 @@ KERNEL_RULES = tuple(
     Rule(preference, table=table, protocol=Protocol.KERNEL)
     for preference, table in ((0, Table.LOCAL), (32766, Table.MAIN), (32767, Table.DEFAULT))
 )
+
+
+class Flow(NamedTuple):
+    """What is looked up (struct flowi4): a packet of this host with mark 0, tos 0 and uid 0, or a gateway.
+
+    Args:
+        address: the destination.
+        source: of the packet, if one is chosen.
+        protocol: UDP or TCP; 0 for a gateway, which is found by an interface without carrier too.
+        oif: the interface that it must leave by.
+        scope: of the entries that count the farthest.
+    """
+
+    address: IPv4Address
+    source: IPv4Address = NO_SOURCE
+    protocol: int = UDP
+    oif: str | None = None
+    scope: int = Scope.UNIVERSE
+
+    @classmethod
+    def to_gateway(cls, gateway: IPv4Address, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
+        """The kernel's own look-up of the gateway of a route of some scope (fib_check_nh_v4_gw)."""
+        return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
 def loopback_of(links: Iterable[Link]) -> str:
@@ -49,29 +72,16 @@ def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
         return True
     anywhere = rule.destination.network_address if rule.destination is not None else IPv4Address(0)
     source = rule.source.network_address if rule.source is not None else NO_SOURCE
-    return selects and not any(
-        matches(rule, anywhere, source, protocol=protocol, loopback=loopback) for protocol in (UDP, TCP)
-    )
+    flows = (Flow(anywhere, source, protocol) for protocol in (UDP, TCP))
+    return selects and not any(matches(rule, flow, loopback) for flow in flows)
 
 
-def matches(
-    rule: Rule,
-    address: IPv4Address,
-    source: IPv4Address = NO_SOURCE,
-    *,
-    protocol: int = UDP,
-    oif: str | None = None,
-    loopback: str = LOOPBACK,
-    lacks_unknown: bool = False,
-) -> bool:
+def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: bool = False) -> bool:
     """Whether a packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
 
     Args:
         rule: a policy rule.
-        address: the packet's destination.
-        source: its source, if one is chosen.
-        protocol: UDP, TCP; 0 where it is no packet, but the kernel's own look-up of a gateway (fib_check_nh_v4_gw).
-        oif: the interface that it is bound to.
+        flow: the packet, or the kernel's own look-up of a gateway.
         loopback: the name of the interface by which what this host sends comes in.
         lacks_unknown: whether the packet has nothing of what rules select by and isn't known here: then it meets a
             rule for all but that.
@@ -83,39 +93,39 @@ def matches(
     if rule.has_unknown:
         return lacks_unknown and rule.is_inverted
     is_match = (
-        (rule.destination is None or address in rule.destination)
+        (rule.destination is None or flow.address in rule.destination)
         and (rule.mark is None or rule.mark & rule.mark_mask == 0)
-        and (rule.source is None or source in rule.source)
-        and rule.oif in (None, oif)
+        and (rule.source is None or flow.source in rule.source)
+        and rule.oif in (None, flow.oif)
         and rule.iif in (None, loopback)
         and (rule.uid_range is None or rule.uid_range[0] == 0)
         and rule.tos == 0
-        and rule.ip_protocol in (0, protocol)
+        and rule.ip_protocol in (0, flow.protocol)
         and not rule.has_ports
         and not rule.is_l3mdev
     )
     return is_match != rule.is_inverted
 
 
-def why_unmet(rule: Rule, address: IPv4Address, source: IPv4Address, *, is_tcp: bool, loopback: str = LOOPBACK) -> str:
+def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
     """Why a packet that doesn't meet a rule doesn't, in words for a person: the first selector that is another's."""
     if rule.has_unknown:
         return "it selects by something that isn't known here"
     if rule.is_inverted:
         return "it is about all but such packets"
     ends = [str(end).removesuffix("/32") for end in (rule.destination, rule.source)]
-    unchosen = " and no source is chosen yet" if source == NO_SOURCE else ""
+    unchosen = " and no source is chosen yet" if flow.source == NO_SOURCE else ""
     protocol = {TCP: "TCP", UDP: "UDP"}.get(rule.ip_protocol, f"protocol {rule.ip_protocol}")
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
-        (rule.destination is not None and address not in rule.destination, f"packets to {ends[0]}"),
-        (rule.source is not None and source not in rule.source, f"packets from {ends[1]}{unchosen}"),
+        (rule.destination is not None and flow.address not in rule.destination, f"packets to {ends[0]}"),
+        (rule.source is not None and flow.source not in rule.source, f"packets from {ends[1]}{unchosen}"),
         (rule.mark is not None and rule.mark & rule.mark_mask != 0, "packets with a mark"),
         (rule.oif is not None, f"sockets bound to {rule.oif}"),
         (rule.iif not in (None, loopback), f"packets that come in by {rule.iif}"),
         (rule.uid_range is not None and rule.uid_range[0] > 0, "other users' packets"),
         (rule.tos != 0, "packets with a tos"),
-        (rule.ip_protocol not in (0, TCP if is_tcp else UDP), f"{protocol} alone"),
+        (rule.ip_protocol not in (0, flow.protocol), f"{protocol} alone"),
         (rule.has_ports, "certain ports, which aren't known here"),
     )
     return f"it is about {next(words for is_so, words in is_about if is_so)}"

@@ -21,7 +21,7 @@ from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from hostrouting.kernel.rules import matches
+from hostrouting.kernel.rules import Flow, matches
 from hostrouting.model.parsing import RESERVED
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, network_of, numbers
 from hostrouting.model.routes import Route, RouteType, Table
@@ -153,7 +153,7 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
     (a source, a protocol, an interface...) may be done to some packets: nothing stands on it, and what isn't a look-up
     may be wrong.
     """
-    nowhere = IPv4Address(0)
+    nowhere = Flow(IPv4Address(0))
     for rule in rules:
         is_picky = rule.source is not None or rule.iif or rule.ip_protocol or rule.has_ports or rule.has_unknown
         if rule.destination is not None:

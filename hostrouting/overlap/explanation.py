@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.config.schema import fields_in_json, in_json
-from hostrouting.kernel.fib import Fib, Flow
 from hostrouting.kernel.nexthops import Sources
-from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, why_unmet
+from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.judge import Outcome, sort_answers
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
+    from hostrouting.kernel.fib import Fib
     from hostrouting.kernel.port import RouteBackend
     from phases import CancelScope
 
@@ -130,8 +130,8 @@ def explain(
         outcome = next((each for each in outcomes if each.is_failure), outcomes[0])
         told, source = answer.lookup, answer.source
         return LookupWay(
-            outcome,
-            steps=tuple(_steps(fib, address, source or NO_SOURCE, is_tcp=answer.is_tcp)),
+            answer,
+            steps=tuple(_steps(fib, Flow(address, source or NO_SOURCE, TCP if answer.is_tcp else UDP))),
             sources=Sources(reading.addresses).of(told.route) if told.route is not None and source is None else (),
             is_modelled=fib.lookup(address, source, is_tcp=answer.is_tcp) == told,
         )
@@ -140,18 +140,13 @@ def explain(
     return Explanation(address, around, reading.default.devs, tuple(map(way, answers)))
 
 
-def _steps(fib: Fib, address: IPv4Address, source: IPv4Address, *, is_tcp: bool) -> Iterator[Step]:
-    for rule, is_met, route in fib.come_by(Flow(address, source, TCP if is_tcp else UDP)):
+def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
+    for rule, is_met, route in fib.come_by(flow):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
             # To the kernel it decided; what ip shows of the tables is another thing.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
-        passed = (
-            _passed(fib, rule, route)
-            if is_met
-            else why_unmet(rule, address, source, is_tcp=is_tcp, loopback=fib.loopback)
-        )
-        yield Step(rule, passed, route)
+        yield Step(rule, _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback), route)
 
 
 def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:

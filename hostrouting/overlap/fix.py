@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.config.routing import ONLINK, StaticRoute
-from hostrouting.kernel.fib import Fib, Flow
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.rules import Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_device

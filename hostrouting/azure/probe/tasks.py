@@ -29,7 +29,6 @@ from phases import CancelScope, Undo, all_or_nothing
 
 if TYPE_CHECKING:
     from hostrouting.azure.probe.port import Pin, ProbeNode
-    from hostrouting.model.changes import Changes
 
 
 _NOT_ENABLED = "loadBalancerProbe isn't enabled in the config"

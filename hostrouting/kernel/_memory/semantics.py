@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.kernel._memory.net import Device, Net, fib_table_insert, info_of
-from hostrouting.kernel.fib import BROADCAST, Flow
+from hostrouting.kernel.fib import BROADCAST
 from hostrouting.kernel.rtnetlink.messages import RefusedError
-from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.kernel.rules import LOOPBACK, Flow
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hostrouting import Host, Layout, NextHop, Route, Rule
 from hostrouting.cli import main
 from hostrouting.kernel.recording import take_snapshot
-from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, matches, why_unmet
+from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
 from hostrouting.model.routes import DEFAULT_DESTINATION, RouteType
 from hostrouting.model.rules import RuleAction
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -129,8 +129,9 @@ def test_why_a_rule_is_passed(
 def test_a_rule_that_is_not_met_has_a_reason(
     rule: Rule, address: IPv4Address, source: IPv4Address, is_tcp: bool
 ) -> None:
-    if not matches(rule, address, source, protocol=TCP if is_tcp else UDP):
-        assert why_unmet(rule, address, source, is_tcp=is_tcp)
+    flow = Flow(address, source, TCP if is_tcp else UDP)
+    if not matches(rule, flow):
+        assert why_unmet(rule, flow)
     assert str(rule)
 
 
