@@ -174,18 +174,19 @@ def remove_parts(host: Host, scope: CancelScope, run: Run, *names: str) -> None:
     if not plan:
         return
     _remove_litter(layout, before)
-    gates = [path for path in before.gates(layout) if layout.relative(path) in {change.what for change in plan.files}]
+    planned = {layout.of(str(change.what)): change for change in plan.files}
+    gates = [path for path in before.gates(layout) if path in planned]
 
-    def carry_out_on(is_due: Callable[[Path], bool]) -> None:
-        carry_out(layout, (change for change in plan.files if is_due(layout.of(str(change.what)))), run)
+    def carry_out(is_due: Callable[[Path], bool]) -> None:
+        change_files(layout, (change for path, change in planned.items() if is_due(path)), run)
 
     going = [name for name in names if name in before.parts]
     if WATCH in going:
         # Never a oneshot: machines of older installations may still require those.
         units.stop(f"{WATCH}.service")
         run.changes |= Changes(units=tuple(change for change in plan.units if change.fate == "stopped"))
-    carry_out_on(lambda path: path == layout.gate_list)
-    carry_out_on(lambda path: path in gates)
+    carry_out(lambda path: path == layout.gate_list)
+    carry_out(lambda path: path in gates)
     if gates:
         _wait_for_starts(units, (before.consumer, *before.former), scope)
     for name in going:
@@ -193,15 +194,15 @@ def remove_parts(host: Host, scope: CancelScope, run: Run, *names: str) -> None:
         units.disable(f"{name}.service")
         run.changes |= Changes(units=(disabled,) if disabled in plan.units else ())
         # One that leads nowhere systemd leaves there.
-        carry_out(layout, [Change(layout.relative(layout.enablement(name)), "removed")], run)
-    carry_out_on(lambda path: path.is_relative_to(layout.units))
+        change_files(layout, [Change(layout.relative(layout.enablement(name)), "removed")], run)
+    carry_out(lambda path: path.is_relative_to(layout.units))
     units.reload()
-    carry_out_on(lambda path: path != layout.manifest)
-    carry_out_on(lambda path: path == layout.manifest)
+    carry_out(lambda path: path != layout.manifest)
+    carry_out(lambda path: path == layout.manifest)
     _remove_folders(layout, before)
 
 
-def carry_out(layout: Layout, changes: Iterable[Change], run: Run) -> None:
+def change_files(layout: Layout, changes: Iterable[Change], run: Run) -> None:
     """Write and remove files as they are planned, and note what hadn't been done yet.
 
     Raises:

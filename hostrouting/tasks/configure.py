@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.boot.files import alone, locked, remove
-from hostrouting.boot.installation import carry_out as carry_out_files
-from hostrouting.boot.installation import install_part, remove_parts, start_oneshot
+from hostrouting.boot.installation import change_files, install_part, remove_parts, start_oneshot
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import check_part, is_watched, plan_part, routes_part, watch_part
 from hostrouting.config.overlap import OverlapMode
@@ -275,4 +274,4 @@ def _remove_markers(host: Host, scope: CancelScope, run: Run) -> None:
         # The watcher looks under the lock whether they are still asked for.
         with nullcontext() if host.is_image else locked(host.layout.lock, scope):
             markers = (Change(host.layout.relative(path), "removed") for path in host.layout.markers)
-            carry_out_files(host.layout, markers, run)
+            change_files(host.layout, markers, run)
