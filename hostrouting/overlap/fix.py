@@ -77,13 +77,17 @@ class _Stake:
     most: int = -1
     holder: Route | None = None
 
-    def most_for(self, tile: Tile) -> int:
-        """``most`` for some of its addresses: a large table isn't cut at each of its entries."""
-        if self.holder is None:
-            return self.most
-        destination = self.holder.destination
-        first, last = ends(numbers(destination))
-        return destination.prefixlen - 1 if first <= tile.first and tile.last <= last else -1
+    def piece(self, tile: Tile) -> Piece:
+        """The same of some of its addresses."""
+        if self.above is not None:
+            return Piece(tile.first, tile.last, is_target=True, above=self.above)
+        most = self.most
+        if self.holder is not None:
+            # A large table isn't cut at each of its entries.
+            destination = self.holder.destination
+            first, last = ends(numbers(destination))
+            most = destination.prefixlen - 1 if first <= tile.first and tile.last <= last else -1
+        return Piece(tile.first, tile.last, is_target=False, most=most)
 
 
 class Remedies:
@@ -149,8 +153,9 @@ class Remedies:
     def of_all(self) -> tuple[Remedy, Fib]:
         """What mends all failures together, proven on the tables as they would be before it is told; and these."""
         stakes = [(tile, self._stakes[tile.question]) for tile in self._tiles]
-        targets = {tile: stake.above for tile, stake in stakes if stake.above is not None}
-        entries = self._entries(targets)
+        targets = [tile for tile, stake in stakes if stake.above is not None]
+        found = fewest_prefixes([stake.piece(tile) for tile, stake in stakes], self._taken)
+        entries = tuple(map(self._entry, found))
         places = [numbers(entry.destination) for entry in entries]
         mended = dict.fromkeys(first for place in places for first in self._mended_in(place, place))
         taken = "a route that isn't used has this very destination and metric: remove it"
@@ -278,31 +283,6 @@ class Remedies:
         return None, ""
 
     # --- the entries -------------------------------------------------------------------------------------------
-
-    def _entries(self, targets: Mapping[Tile, int]) -> tuple[StaticRoute, ...]:
-        """The entries that mend some tiles."""
-        pieces = []
-        for tile in self._near(targets):
-            if tile in targets:
-                pieces.append(Piece(tile.first, tile.last, is_target=True, above=targets[tile]))
-            else:
-                most = self._stakes[tile.question].most_for(tile)
-                pieces.append(Piece(tile.first, tile.last, is_target=False, most=most))
-        return tuple(map(self._entry, fewest_prefixes(pieces, self._taken)))
-
-    def _near(self, targets: Mapping[Tile, int]) -> Iterator[Tile]:
-        """The tiles that what mends some of them may cover, and they themselves."""
-        widest = {
-            (end >> (31 - above) << (31 - above), above + 1)
-            for tile, above in targets.items()
-            for end in (tile.first, tile.last)
-        }
-        last = -1
-        for prefix in sorted(widest):
-            for tile in self._reading.tiling.meeting(prefix):
-                if tile.first > last:
-                    yield tile
-                    last = tile.last
 
     def _entry(self, network: IPv4Network) -> StaticRoute:
         subnet, dev = self._subnet_of(network)
