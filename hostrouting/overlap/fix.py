@@ -136,10 +136,7 @@ class Remedies:
         sizes: Counter[int] = Counter()
         for tile in self._tiles:
             sizes[tile.question] += tile.last - tile.first + 1
-        self._stakes = {
-            question: self._affordable(self._stake(outcome), sizes[question])
-            for question, outcome in self._outcomes.items()
-        }
+        self._stakes = {question: self._stake(outcome, sizes[question]) for question, outcome in self._outcomes.items()}
 
     def with_fixes(self, findings: Iterable[Finding], remedy: Remedy) -> Iterator[Finding]:
         """The failures, each with those entries of the remedy that mend some of it."""
@@ -176,7 +173,7 @@ class Remedies:
 
     # --- one answer --------------------------------------------------------------------------------------------
 
-    def _stake(self, outcome: Outcome) -> _Stake:
+    def _stake(self, outcome: Outcome, size: int) -> _Stake:
         address = outcome.answer.lookup.address
         if outcome.is_own:
             # A longer route would change it only if table main is asked first and passes it on (suppressed, throw).
@@ -191,15 +188,9 @@ class Remedies:
             return _Stake(reason=reason)
         holder = entry or self._fib.longest_match(Table.MAIN, address)
         above = self._owner(outcome.devs) or self._above(address, outcome.devs)
+        if isinstance(above, int) and (needed := size >> (31 - above)) > _ROUTES_MAX:
+            above = f"that takes {needed} routes longer than /{above}: change the rule that passes over shorter ones"
         return _Stake(above, holder=holder) if isinstance(above, int) else _Stake(reason=above, holder=holder)
-
-    def _affordable(self, stake: _Stake, addresses: int) -> _Stake:
-        """The stake; no routes mend it if a rule passes over short ones, and there would be too many long ones."""
-        needed = 0 if stake.above is None else addresses >> (31 - stake.above)
-        if needed <= _ROUTES_MAX:
-            return stake
-        reason = f"that takes {needed} routes longer than /{stake.above}: change the rule that passes over shorter ones"
-        return attrs.evolve(stake, above=None, reason=reason)
 
     def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
         if (expected := self._elsewhere.get(int(address))) is not None:
