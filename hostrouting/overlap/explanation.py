@@ -130,7 +130,7 @@ def explain(
         outcome = next((each for each in outcomes if each.is_failure), outcomes[0])
         told, source = answer.lookup, answer.source
         return LookupWay(
-            answer,
+            outcome,
             steps=tuple(_steps(fib, Flow(address, source or NO_SOURCE, TCP if answer.is_tcp else UDP))),
             sources=Sources(reading.addresses).of(told.route) if told.route is not None and source is None else (),
             is_modelled=fib.lookup(address, source, is_tcp=answer.is_tcp) == told,

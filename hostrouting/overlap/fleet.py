@@ -20,6 +20,7 @@ from hostrouting.config.schema import in_json
 from hostrouting.kernel.recording import SnapshotBackend, load_snapshot
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.uncollected import uncollected
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 from phases import CancelScope
@@ -230,6 +231,7 @@ def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOve
     return groups
 
 
+@uncollected()
 def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> OverlapReport:
     try:
         if isinstance(recording, Mapping):

@@ -23,12 +23,12 @@ from hostrouting.boot.installation import install_part, is_installed, remove_par
 from hostrouting.boot.parts import plan_part, plan_removal
 from hostrouting.kernel.nexthops import unicast_defaults
 from hostrouting.kernel.port import look_until
-from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError
 from phases import CancelScope, Undo, all_or_nothing
 
 if TYPE_CHECKING:
     from hostrouting.azure.probe.port import Pin, ProbeNode
+    from hostrouting.model.changes import Changes
 
 
 _NOT_ENABLED = "loadBalancerProbe isn't enabled in the config"
