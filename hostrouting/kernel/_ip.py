@@ -181,7 +181,7 @@ def _destination(value: object) -> IPv4Network:
         return DEFAULT_DESTINATION
     # Of an address IPv4Network would make a text, and read that.
     if "/" not in text:
-        return network_of(int(parse_address(text)), 32)
+        return network_of(parse_address(text), 32)
     address, _, length = text.partition("/")
     return IPv4Network((int(parse_address(address)), _length(length)))
 

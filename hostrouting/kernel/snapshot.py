@@ -99,10 +99,10 @@ class Snapshot:
             raise ConfigError([("", message)])
         fields = _KEYS.read(document)
         del fields["schema"]
-        nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
-        fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
-        if fields["default"] is not None:
-            fields["default"] = with_hops(fields["default"], lambda: nexthops)
+        if nexthops := {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}:
+            fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
+            if fields["default"] is not None:
+                fields["default"] = with_hops(fields["default"], lambda: nexthops)
         fields["addresses"] = tuple(chain.from_iterable(fields["addresses"]))
         return cls(**fields)
 

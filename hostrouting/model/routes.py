@@ -37,7 +37,7 @@ class RouteType(IntEnum):
     @property
     def is_discard(self) -> bool:
         """Whether packets are dropped (blackhole, unreachable, prohibit)."""
-        return self in (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT)
+        return RouteType.BLACKHOLE <= self <= RouteType.PROHIBIT
 
 
 class Scope(IntEnum):
