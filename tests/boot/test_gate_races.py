@@ -268,7 +268,7 @@ UNBOUNDED = """\
 StartLimitIntervalSec=0
 [Service]
 Restart=on-failure
-RestartSec=10s
+RestartSec=4s
 ExecStartPre=/bin/sh -c 'echo first >>/run/order'
 ExecStartPre=/bin/sh -c 'echo second >>/run/order'
 """
