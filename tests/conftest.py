@@ -208,9 +208,8 @@ def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
     return give_up
 
 
-@pytest.fixture(autouse=True)
-def _no_script_outlives_its_test() -> Iterator[None]:
-    yield
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
     end_what_is_left()
 
 
@@ -218,11 +217,13 @@ def _no_script_outlives_its_test() -> Iterator[None]:
 # One guard for each way to the host; a new one needs no more than its own wrapper here.
 
 
-@pytest.fixture(autouse=True)
-def _host_is_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
-    _guard_netlink(monkeypatch)
-    _guard_rules(monkeypatch)
-    _guard_files(monkeypatch)
+@pytest.fixture(autouse=True, scope="session")
+def _host_is_untouched() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _guard_netlink(monkeypatch)
+        _guard_rules(monkeypatch)
+        _guard_files(monkeypatch)
+        yield
 
 
 def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
