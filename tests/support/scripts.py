@@ -25,10 +25,9 @@ _ENTER = r"""
 set -eu
 mount --bind "$ROOT/run" /run
 if [ -n "$AWK" ]; then
-  mount --bind "$AWK" "$(readlink -f /usr/bin/awk)"
+  mount --bind "$AWK" "$AWK_PLACE"
 fi
 if [ -n "$ETC" ]; then
-  mkdir -p "$ROOT/scratch"
   mount -t tmpfs none "$ROOT/scratch"
   mkdir "$ROOT/scratch/upper" "$ROOT/scratch/work"
   mount -t overlay none -o "lowerdir=/etc,upperdir=$ROOT/scratch/upper,workdir=$ROOT/scratch/work" /etc
@@ -99,7 +98,8 @@ class Sandbox:
 
     def write(self, text: str, name: str = "script.sh") -> Path:
         """Make an executable file."""
-        (self.root / "run").mkdir(exist_ok=True)
+        for folder in ("run", "scratch"):
+            (self.root / folder).mkdir(exist_ok=True)
         path = self.root / name
         path.write_text(text)
         path.chmod(0o755)
@@ -129,7 +129,8 @@ class Sandbox:
         process = subprocess.Popen(
             ["unshare", "--mount", *pids, "--", "bash", "-c", _ENTER, "bash", *before, str(script), *arguments],
             env=os.environ
-            | {"ROOT": str(self.root), "AWK": self.awk, "ETC": "1" if etc else "", "PREPARE": prepare or ":"},
+            | {"ROOT": str(self.root), "AWK": self.awk, "AWK_PLACE": os.path.realpath("/usr/bin/awk")}
+            | {"ETC": "1" if etc else "", "PREPARE": prepare or ":"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
