@@ -918,6 +918,7 @@ def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SH
     manifest = wanted_manifest(Manifest(), config, wanted_parts(config, Layout()), Layout())
     sandbox.write(manifest.to_text(), "manifest")
     text = with_constant(render_check(config, python=python), "EXPLAIN_SECONDS", 1 if "waiting" in python else 30)
+    text = with_constant(text, "HOLD_SECONDS", 0)
     return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=f'{INSTALLED}; cd "$ROOT"')
 
 
