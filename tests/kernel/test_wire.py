@@ -127,7 +127,7 @@ def mixed(count: int) -> list[Route]:
 
 @pytest.mark.kernel
 def test_many_entries_read_as_by_pyroute2_alike_or_not(node: NamespaceKernel) -> None:
-    assert node.add(many(700) + mixed(500)) == ()
+    assert node.add(many(600) + mixed(300)) == ()
     agree(node)
     for table in (100, 254, 255):
         assert node.routes(table) == by_pyroute2().routes(table)
