@@ -170,7 +170,9 @@ def main(folder: Path, fault: str) -> None:
         "remove beside probe": (OLD_PROBE, OLD, NOTHING),
         "remove probe": (OLD, OLD_PROBE, NO_PROBE),
     }
-    for story, (*first, then) in stories.items():
+    # By day one fault in every other story, and the other fault in the others.
+    begin = by_day(("kill", "refuse").index(fault), by_night=0)
+    for story, (*first, then) in [*stories.items()][begin :: by_day(2, by_night=1)]:
         before, after = references(folder, story, first, then)
         # By day some of the steps, other ones for each fault.
         for step in range(1 + (fault == "kill"), 200, by_day(16, by_night=1)):
