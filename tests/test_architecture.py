@@ -277,7 +277,7 @@ def test_only_one_module_imports_a_library(package: str, modules: set[str]) -> N
 @pytest.mark.parametrize(
     ("statement", "unloaded"),
     [
-        ("import hostrouting", ["pyroute2", "hostrouting.config"]),
+        ("import hostrouting", ["pyroute2", "hostrouting.config", "attrs"]),
         ("from hostrouting import Config, StaticRoute", ["pyroute2", "asyncio", "hostrouting.tasks", "subprocess"]),
         ("from hostrouting import Configure, Host, NetlinkBackend", ["pyroute2", "asyncio"]),
         ("from hostrouting.testing import FakeKernel, FakeSystemd", ["pyroute2", "asyncio", "hypothesis"]),
@@ -293,12 +293,24 @@ def test_only_one_module_imports_a_library(package: str, modules: set[str]) -> N
                 "subprocess",
                 "pathlib",
                 "json",
+                "hostrouting.cli.azure",
+                "hostrouting.config.routing",
+            ],
+        ),
+        (
+            "import hostrouting.cli.report, hostrouting.overlap.check, hostrouting.boot.host, hostrouting.kernel.netlink",
+            [
+                "hostrouting.config.routing",
+                "hostrouting.kernel.fib",
+                "hostrouting.model.changes",
+                "hostrouting.overlap.fix",
+                "shlex",
             ],
         ),
         ("from hostrouting import judge", ["pyroute2", "rich", "asyncio", "multiprocessing", "jinja2", "pyarrow"]),
         (
             "import phases; phases.run",
-            ["asyncio", "concurrent.futures", "logging", "subprocess", "phases._process", "phases._compose"],
+            ["asyncio", "attrs", "concurrent.futures", "logging", "subprocess", "phases._process", "phases._compose"],
         ),
     ],
 )

@@ -263,12 +263,14 @@ def dev_words(devs: Sequence[str]) -> str:
     return f"{','.join(shown)}{f' and {rest} more' if rest else ''}"
 
 
-_NUMBERED = re.compile(r"(.*\D)(0|[1-9][0-9]{0,8})", re.DOTALL)
+_NUMBERED = r"(?s)(.*\D)(0|[1-9][0-9]{0,8})"
 
 
 def _runs(devs: Iterable[str]) -> list[list[str]]:
     """Interfaces, those that are numbered one after the other together."""
-    parts = [(match[1], int(match[2]), dev) if (match := _NUMBERED.fullmatch(dev)) else (dev, -1, dev) for dev in devs]
+    parts = [
+        (match[1], int(match[2]), dev) if (match := re.fullmatch(_NUMBERED, dev)) else (dev, -1, dev) for dev in devs
+    ]
     runs: dict[tuple[str, int], list[str]] = {}
     for position, (stem, number, dev) in enumerate(sorted(parts)):
         runs.setdefault((stem, number - position), []).append(dev)

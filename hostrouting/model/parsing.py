@@ -39,7 +39,7 @@ _ALL_ONES = 2**32 - 1
 # The one spelling of each, as inet_pton(3) has it too: no leading zeros, no other digits. Several times as fast as a
 # pattern, and configs are long.
 _LENGTHS = {str(number): number for number in range(33)}
-_DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+_DEVICE = r"[A-Za-z0-9_.-]{1,15}"
 
 _IPV4_ONLY = "these tasks are IPv4-only"
 
@@ -147,13 +147,13 @@ def parse_cidr(value: str | IPv4Network) -> IPv4Network:
 
 
 # No zone ("fe80::1%eth0"), no mapped dotted quad: what is compared with the kernel's own words has one spelling here.
-_IPV6 = re.compile(r"[0-9A-Fa-f:]+")
-_IPV6_PREFIX = re.compile(r"([0-9A-Fa-f:]+)/(?:0|[1-9][0-9]{0,2})")
+_IPV6 = r"[0-9A-Fa-f:]+"
+_IPV6_PREFIX = r"([0-9A-Fa-f:]+)/(?:0|[1-9][0-9]{0,2})"
 
 
-def _ipv6(text: str, form: re.Pattern[str], make: Callable[[str], Made], what: str) -> Made:
+def _ipv6(text: str, form: str, make: Callable[[str], Made], what: str) -> Made:
     try:
-        if form.fullmatch(text):
+        if re.fullmatch(form, text):
             return make(text)
     except ValueError:
         pass
@@ -199,6 +199,6 @@ def parse_device(value: str) -> str:
         ValueError: it is anything else, with the reason in words.
     """
     text = _text(value, "an interface name")
-    if text in (".", "..") or not _DEVICE.fullmatch(text):
+    if text in (".", "..") or not re.fullmatch(_DEVICE, text):
         raise ValueError(f"{shown(text)} is not an interface name; expected 1 to 15 characters of A-Z a-z 0-9 _ . -")
     return text
