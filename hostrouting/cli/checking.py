@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import phases
-from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, page_text, run_task, say_as_asked, say_json
@@ -280,6 +279,7 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     """
     import shlex
 
+    from hostrouting.cli.azure import neighbours
     from hostrouting.cli.pages import doctor_page
     from hostrouting.doctor.examine import examine
 

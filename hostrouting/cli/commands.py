@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import phases
-from hostrouting.cli.azure import neighbours
 from hostrouting.cli.options import asked_host, load
 from hostrouting.cli.output import complain, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked, say_json
@@ -161,6 +160,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     routes, and the next start is that of the recorded host, as a recording holds no files and units.
     """
     from hostrouting.boot.parts import plan_boot
+    from hostrouting.cli.azure import neighbours
     from hostrouting.cli.changes import plan_text
     from hostrouting.cli.preview import will_start
     from hostrouting.routes.plan import RoutesReport, plan_now
@@ -284,6 +284,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest
+    from hostrouting.cli.azure import neighbours
 
     requiring = requiring_units(host, *Manifest.load(host.layout).parts)
     text, document = run_task(phases.task("remove")(lambda scope: neighbours.remove_all(host, scope)))

@@ -81,7 +81,6 @@ def complain(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-_CODE = re.compile(r"\x1b\[[\d;]+m")
 _ASCII = str.maketrans({"✓": "ok", "✗": "!!", "•": "--", "·": "-", "…": "..."})
 
 
@@ -94,4 +93,4 @@ def _shown(text: str, stream: TextIO) -> str:
     except UnicodeEncodeError:
         text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
     is_wanted = os.environ.get("FORCE_COLOR") or (stream.isatty() and os.environ.get("TERM") != "dumb")
-    return text if is_wanted and not os.environ.get("NO_COLOR") else _CODE.sub("", text)
+    return text if is_wanted and not os.environ.get("NO_COLOR") else re.sub(r"\x1b\[[\d;]+m", "", text)
