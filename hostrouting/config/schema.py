@@ -48,10 +48,13 @@ def _attempt(convert: Callable[[Any], T], value: object) -> T | Invalid:
         return value
     try:
         return convert(value)
-    except ConfigError as error:
-        return Invalid(error.problems)
-    except ValueError as error:
-        return Invalid([("", str(error))])
+    except (ConfigError, ValueError) as error:
+        return Invalid(problems_of(error))
+
+
+def problems_of(refusal: ConfigError | ValueError) -> Sequence[Problem]:
+    """What is wrong with a value, as seen from itself."""
+    return refusal.problems if isinstance(refusal, ConfigError) else [("", str(refusal))]
 
 
 class Section:
@@ -133,10 +136,8 @@ def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
     for position, item in enumerate(value):
         try:
             items.append(parse(item))
-        except ConfigError as error:
-            problems += below(f"[{position}]", error.problems)
-        except ValueError as error:
-            problems.append((f"[{position}]", str(error)))
+        except (ConfigError, ValueError) as error:
+            problems += below(f"[{position}]", problems_of(error))
     if problems:
         raise ConfigError(problems)
     return tuple(items)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from hostrouting.config.schema import below, kind
+from hostrouting.config.schema import below, kind, problems_of
 from hostrouting.model.errors import ConfigError
 
 NEEDED = object()
@@ -73,10 +73,8 @@ class Keys:
             try:
                 is_word = type(item) is str and len(item) <= _WORD_MAX
                 fields[field] = parse_word(item) if is_word else parse(item)
-            except ConfigError as error:
-                problems[name] = below(name, error.problems)
-            except ValueError as error:
-                problems[name] = [(name, str(error))]
+            except (ConfigError, ValueError) as error:
+                problems[name] = below(name, problems_of(error))
         for key in self._needed:
             if fields[key.field] is NEEDED:
                 problems.setdefault(key.key, [(key.key, "is missing")])
