@@ -337,6 +337,6 @@ class Fib:
 
     def suppresses(self, rule: Rule, prefix_length: int, dev: str | None) -> bool:
         """Whether a rule passes over unicast routes of a length by an interface."""
-        longest = rule.suppress_prefix_length
+        longest, group = rule.suppress_prefix_length, rule.suppress_group
         is_short = longest is not None and prefix_length <= longest
-        return is_short or (dev is not None and rule.suppress_group == self._groups.get(dev, 0))
+        return is_short or (group is not None and dev is not None and group == self._groups.get(dev, 0))
