@@ -59,8 +59,9 @@ class Interrupt(BaseException):
     pass
 
 
-# What strikes here leaves a lock of Python's own locked for good, and a thread that waits for it.
-TAKING_OR_GIVING = {threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__}
+def is_pythons_own(frame: FrameType) -> bool:
+    """Whether an interrupt would leave a lock of threading's locked for good, or a thread half started."""
+    return frame.f_code.co_filename == threading.__file__ and frame.f_code is not threading.Condition.wait.__code__
 
 
 # What is raised in the callback of a weak reference (threading has some) is lost, and reported as a warning.
@@ -74,7 +75,7 @@ def test_an_interrupt_at_any_moment_leaves_no_work_running() -> None:
     interrupts = 0
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code in TAKING_OR_GIVING:
+        if frame is not None and is_pythons_own(frame):
             signal.setitimer(signal.ITIMER_REAL, 1e-5)
             return
         raise Interrupt
