@@ -96,6 +96,12 @@ class Watcher:
             if select.select([self._notes], [], [], 0.02)[0]:
                 self.heard.append(self._notes.recv(65536).decode())
 
+    def last_word(self) -> str:
+        """The last line that it has said by now."""
+        while select.select([self._notes], [], [], 0)[0]:
+            self.heard.append(self._notes.recv(65536).decode())
+        return self.heard[-1]
+
     def ends_before(self, line: str) -> bool:
         """Whether it ends without having said a line."""
         while line not in self.heard and self.process.poll() is None:
@@ -204,6 +210,7 @@ def test_a_signal_ends_it_well_and_leaves_the_routes(watch: Callable[..., Watche
     code, said = watcher.end(number)
     assert code == 0
     assert said.splitlines()[-1] == f"stopped by {signal.Signals(number).name}; the routes stay as they are"
+    assert watcher.last_word() == "STOPPING=1"
     assert is_there()
 
 
