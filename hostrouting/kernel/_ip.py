@@ -21,7 +21,7 @@ from hostrouting.config.schema import each
 from hostrouting.kernel._items import NEEDED, Key, Keys, is_set, is_unset
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Address, Family, Hardware, Link
-from hostrouting.model.parsing import parse_address
+from hostrouting.model.parsing import parse_address, parse_any_address
 from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
@@ -186,10 +186,6 @@ def _destination(value: object) -> IPv4Network:
     return IPv4Network((int(parse_address(address)), _length(length)))
 
 
-def _any_address(value: object) -> IPv4Address | IPv6Address:
-    return IPv6Address(value) if isinstance(value, str) and ":" in value else parse_address(value)
-
-
 def _show_via(gateway: IPv6Address) -> dict[str, str]:
     return {"family": "inet6", "host": str(gateway)}
 
@@ -202,7 +198,7 @@ _NO_HOP = NextHop()
 _HOP = Keys(
     Key("flags", "flags", _texts, list, (), True),
     Key("gateway", "gateway", parse_address, str, None),
-    Key("via", "via", _inside("host", _any_address, NEEDED), _show_via, None),
+    Key("via", "via", _inside("host", parse_any_address, NEEDED), _show_via, None),
     Key("dev", "dev", _text, str, None),
     Key("weight", "weight", _uint32, int, 1),
 )
@@ -222,7 +218,7 @@ _ROUTE = Keys(
 )
 _MEMBER = Keys(Key("id", "id", _uint32, int), Key("weight", "weight", _uint32, int, 1))
 _NEXTHOP = Keys(
-    *(key._replace(parse=_any_address) if key.key == "gateway" else key for key in _HOP.keys),
+    *(key._replace(parse=parse_any_address) if key.key == "gateway" else key for key in _HOP.keys),
     Key("id", "id", _uint32, int),
     Key("group", "members", lambda items: each(items, lambda item: tuple(_MEMBER.read(item).values())), list, ()),
 )
