@@ -84,8 +84,5 @@ class Keys:
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The object that reads back as these fields."""
-        return {
-            key.key: key.show(fields[key.field])
-            for key in self.keys
-            if key.is_always or fields[key.field] != key.default
-        }
+        written = (key for key in self.keys if key.is_always or fields[key.field] != key.default)
+        return {key.key: key.show(fields[key.field]) for key in written}

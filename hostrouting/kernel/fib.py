@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from hostrouting.model.links import Address, Link
 
-_ONE_TRIE = (Table.LOCAL, Table.MAIN)
-
 BROADCAST = IPv4Address("255.255.255.255")
 
 _ERRNO_OF_ACTION = {
@@ -85,6 +83,7 @@ class Fib:
 
     def __attrs_post_init__(self) -> None:
         self._sources = Sources(self._addresses)
+        self._groups = {link.name: link.group for link in self.links if link.group}
         # What this host sends comes in by its loopback, which may be renamed as any interface.
         self.loopback = loopback_of(self.links)
 
@@ -96,11 +95,6 @@ class Fib:
             networks = tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, {})
             networks.setdefault(int(route.destination.network_address), []).append(route)
         return tables
-
-    @cached_property
-    def _groups(self) -> dict[str, int]:
-        """The interfaces that aren't of group 0."""
-        return {link.name: link.group for link in self.links if link.group}
 
     def addresses(self) -> Sequence[Address]:
         """Of the host, in the kernel's order."""
@@ -136,7 +130,7 @@ class Fib:
 
     def find(self, table: int, flow: Flow) -> Route | None:
         """The entry that a look-up in a table gives, which is one in two as long as local and main are one trie."""
-        if not (self.is_merged and table in _ONE_TRIE):
+        if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
             return self._longest_match(table, flow)
         local, main = self._longest_match(Table.LOCAL, flow), self._longest_match(Table.MAIN, flow)
         if local is None or main is None:

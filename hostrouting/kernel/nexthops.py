@@ -52,10 +52,6 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
 
 
-# The first octet.
-_LOOPBACKS = 127
-
-
 class Sources:
     """The sources that a host's packets get where nobody chooses one.
 
@@ -68,8 +64,8 @@ class Sources:
         for address in addresses:
             if not address.is_secondary:
                 self._primary.setdefault(address.dev, []).append(address)
-        loopbacks = (each for each in addresses if int(each.local) >> 24 == _LOOPBACKS)
-        self._loopback_scope = min((each.scope for each in loopbacks), default=Scope.NOWHERE + 1)
+        loopbacks = (each.scope for each in addresses if each.local.is_loopback)
+        self._loopback_scope = min(loopbacks, default=Scope.NOWHERE + 1)
         self.by_hop = cache(self._by_hop)
 
     def may_be_loopback(self, scope: int) -> bool:

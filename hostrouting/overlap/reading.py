@@ -213,8 +213,5 @@ def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefi
     Returns:
         None that is a single address: nobody else is in it.
     """
-    return {
-        numbers(address.network): address.dev
-        for address in addresses
-        if address.dev in devs and address.prefix_length < 32
-    }
+    own = (address for address in addresses if address.dev in devs and address.prefix_length < 32)
+    return {numbers(address.network): address.dev for address in own}
