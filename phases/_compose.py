@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from attrs import field, frozen, validators
 
 from phases._compat import add_note, group_of
 from phases._errors import POLL_SECONDS, Cancelled, text_of
 from phases._run import Task, check_name, check_task, run_child
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from phases._scope import CancelScope
+from phases._scope import CancelScope
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

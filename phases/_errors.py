@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from phases._compat import add_note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Tell = Callable[[Callable[["Observer"], None]], None]
     """Tells the observers of a run something, one call at a time."""
 

@@ -6,14 +6,12 @@ import os
 import shlex
 import signal
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, BinaryIO
 
 from phases._compat import add_note
 from phases._errors import POLL_SECONDS, Cancelled, TimedOut
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 # A cancelled call ends within 100 ms: what is left of that is for the kernel to end and reap the process.
 _TERM_SECONDS = 0.05

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from phases._compat import add_note
-from phases._errors import Status, add_path_note, path_note, text_of
+from phases._errors import Observer, Status, add_path_note, path_note, text_of
 from phases._scope import CancelScope
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Sequence
 
-    from phases._errors import Observer
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

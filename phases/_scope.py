@@ -9,6 +9,7 @@ import math
 import select
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
@@ -20,7 +21,6 @@ from phases._errors import POLL_SECONDS, Cancelled, TimedOut
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from _typeshed import HasFileno
     from typing_extensions import Self

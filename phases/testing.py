@@ -6,15 +6,12 @@ import math
 import threading
 import time
 from bisect import insort
+from collections.abc import Callable
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from phases import Status
+from phases import Status
 
 _REAL_POLL_SECONDS = 0.002
 

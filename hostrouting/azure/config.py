@@ -5,6 +5,7 @@ Which unit is held back is one fact of a host, so it is said once, as ``hostRout
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -29,7 +30,6 @@ from hostrouting.model.text import StrEnum
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
 
 
 SECTION = "hostNetworking"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
@@ -14,10 +14,6 @@ from hostrouting.azure.vnet.tasks import plan_stale
 from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity, missing_tools, stale_files
 from hostrouting.model.text import shortened
 from phases import CancelScope
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _NAMED = 3
 

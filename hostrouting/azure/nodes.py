@@ -5,19 +5,16 @@ from __future__ import annotations
 import errno as errnos
 import json
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from subprocess import CompletedProcess
+from typing import Any, TypeVar
 
 import attrs
 
+from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.model.errors import ConfigError, HostRoutingError
 from phases import CancelScope, TimedOut
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from subprocess import CompletedProcess
-
-    from hostrouting.boot.host import Host
 
 T = TypeVar("T")
 

@@ -6,24 +6,20 @@ The examinations themselves are ``doctor``'s, and those of whoever else installs
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
+from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError
 from hostrouting.model.text import StrEnum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config
-    from phases import CancelScope
-
+from phases import CancelScope
 
 _PATH = SEARCH_PATH.split(":")
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from hostrouting.boot.layout import Layout
 from hostrouting.boot.unit_files import drop_ins, is_masked, settings, unit_files, unit_names
 from hostrouting.model.errors import UnitError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from hostrouting.boot.layout import Layout
 
 
 class FakeSystemd:

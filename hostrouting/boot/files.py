@@ -7,23 +7,18 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.boot.host import Host
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError
 from hostrouting.model.text import only_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from hostrouting.boot.host import Host
-    from phases import CancelScope
-
+from phases import CancelScope
 
 LOCK_WAIT_SECONDS = 60
 _LOCK_POLL_SECONDS = 0.05

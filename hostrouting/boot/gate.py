@@ -13,15 +13,10 @@ two commands in two lists, for another command that vanishes takes the rest of i
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from hostrouting.boot.layout import Layout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from hostrouting.boot.manifest import Manifest
-
+from hostrouting.boot.manifest import Manifest
 
 # All oneshots there are, installed or not, and who flushes the rules that the last of them loads.
 _ONESHOTS = "static-routes.service check-route-overlap.service load-balancer-probe.service"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -9,8 +11,6 @@ import attrs
 from hostrouting.model.errors import ConfigError, RouteError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout

@@ -7,29 +7,24 @@ last, so that whatever a crash leaves behind is named in it. Whoever calls this 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import attrs
 
 from hostrouting.boot import files
+from hostrouting.boot.files import Run
 from hostrouting.boot.gate import missing_commands, opening_settings
+from hostrouting.boot.host import Host
+from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
 from hostrouting.boot.parts import BootFile, Part, plan_part, plan_removal, reference_links, wanted_files, with_folders
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from hostrouting.boot.files import Run
-    from hostrouting.boot.host import Host
-    from hostrouting.boot.layout import Layout
-    from phases import CancelScope, Undo
-
+from phases import CancelScope, Undo
 
 # --- there ---------------------------------------------------------------------------------------------------------
 

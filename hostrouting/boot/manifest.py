@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
 from hostrouting.boot import files
+from hostrouting.boot.layout import Layout
 from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import ConfigError, FileError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hostrouting.boot.layout import Layout
-
 
 T = TypeVar("T")
 

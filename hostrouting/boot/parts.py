@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.gate import DROP_IN, list_text
+from hostrouting.boot.host import Host
+from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
 from hostrouting.boot.render import fill, render_check, render_static_routes
 from hostrouting.config.overlap import OverlapMode
@@ -16,14 +20,6 @@ from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from hostrouting.boot.host import Host
-    from hostrouting.boot.layout import Layout
-
 
 # What host routing's config asks for, or, by not asking, takes back; the others are somebody else's to ask for.
 CONFIGURED = (ROUTES, CHECK, WATCH)

@@ -9,20 +9,17 @@ or ``$``.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from importlib import resources
+from ipaddress import IPv4Network
 from itertools import pairwise
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hostrouting.config.overlap import CONTAINER_DEVS, ExpectedCidr
 from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.model.parsing import RESERVED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from ipaddress import IPv4Network
-
 
 ROOM = "hostrouting.boot"
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hostrouting.boot.files import read_text
+from hostrouting.boot.layout import Layout
 from hostrouting.model.parsing import parse_address
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hostrouting.boot.layout import Layout
-
 
 # systemd-resolved.service(8): its own listener, which passes on to what its other file names.
 _STUB = IPv4Address("127.0.0.53")

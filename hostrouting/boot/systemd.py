@@ -6,10 +6,8 @@ the one in memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 # An instance that nobody has: to read back what every instance of a template gets.
 ANY_INSTANCE = "hostrouting-probe"

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hostrouting.boot.layout import Layout
-
+from hostrouting.boot.layout import Layout
 
 # systemd.unit(5), of two files of a name the first counts; what generators make is left out but for its folder.
 UNIT_PATH = (

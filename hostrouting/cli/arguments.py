@@ -9,6 +9,7 @@ import argparse
 import inspect
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
@@ -20,8 +21,6 @@ from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
 from hostrouting.model.parsing import parse_cidr, parse_unicast_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from hostrouting.boot.host import Host
 
 

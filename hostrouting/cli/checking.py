@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 import phases
@@ -17,10 +20,6 @@ from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from ipaddress import IPv4Address
-
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import StaticRoute
     from hostrouting.kernel.port import RouteBackend

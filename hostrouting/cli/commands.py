@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import sys
@@ -16,8 +17,6 @@ from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run
 from hostrouting.model.errors import RouteError, UnitError
 
 if TYPE_CHECKING:
-    import argparse
-
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
 

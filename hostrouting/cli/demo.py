@@ -10,9 +10,9 @@ import os
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterator
 from functools import partial
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -27,16 +27,12 @@ from hostrouting.config.overlap import RouteOverlap
 from hostrouting.config.routing import Config
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
+from hostrouting.kernel.port import Kernel
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.configure import ConfigureStaticRoutes, RemoveHostRouting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hostrouting.kernel.port import Kernel
 
 _NODE = "node-7"
 _API_SERVER = IPv4Address("172.16.1.1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from io import StringIO
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, Group
 from rich.table import Table
@@ -15,8 +15,6 @@ from rich.text import Text
 from hostrouting.cli.output import Page, Row
 
 if TYPE_CHECKING:
-    from typing import TextIO
-
     from rich.console import ConsoleOptions, RenderResult
     from rich.progress import Progress
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Iterator, Sequence
 
     from hostrouting.boot.host import Host
 

@@ -6,8 +6,9 @@ Nothing else loads jinja2 and pyarrow.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -18,12 +19,8 @@ from hostrouting.config.schema import in_json
 from hostrouting.model.errors import FileError
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
+from hostrouting.overlap.fleet import FleetReport, HostGroup
 from hostrouting.overlap.wording import advice, reasons
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hostrouting.overlap.fleet import FleetReport, HostGroup
 
 LIBRARIES = {"html": "jinja2", "parquet": "pyarrow"}
 """What an output needs, which comes with the extra of its name."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hostrouting.boot import files
-from hostrouting.config.routing import SECTION
+from hostrouting.config.routing import SECTION, StaticRoute
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
-
-    from hostrouting.config.routing import StaticRoute
 
 
 def mended(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -12,9 +14,6 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
     from hostrouting.kernel.snapshot import Snapshot

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from hostrouting.boot.examination import Severity
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
+from hostrouting.doctor.examine import DoctorReport
 from hostrouting.model.text import clean
+from hostrouting.overlap.explanation import Explanation, LookupWay, Step
 from hostrouting.overlap.findings import FindingKind, NoteKind
-
-if TYPE_CHECKING:
-    from hostrouting.doctor.examine import DoctorReport
-    from hostrouting.overlap.explanation import Explanation, LookupWay, Step
 
 
 def explanation_page(found: Explanation) -> Page:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from hostrouting.config.overlap import OverlapMode
+from hostrouting.config.routing import Config
 from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
-from hostrouting.routes.plan import plan_now
+from hostrouting.routes.plan import RoutePlan, plan_now
 from phases import CancelScope
-
-if TYPE_CHECKING:
-    from hostrouting.config.routing import Config
-    from hostrouting.kernel.port import RouteBackend
-    from hostrouting.routes.plan import RoutePlan
 
 _NAMED_FINDINGS = 3
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Network
 from itertools import cycle, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.cli.running import page_text
@@ -13,11 +15,6 @@ from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, OverlapReport, Segment, Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from ipaddress import IPv4Network
-
 
 # Nobody reads more than these, and a thousand CIDRs as they should be are no news; programs have the JSON.
 _ROWS, _NOTES = 16, 32

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,9 +15,6 @@ from hostrouting.cli.output import Page, Row, complain, say
 from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
-
     from rich.progress import Progress
 
 T = TypeVar("T")

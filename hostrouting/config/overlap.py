@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from ipaddress import IPv4Network
+from typing import Any
 
 import attrs
 
@@ -11,10 +12,6 @@ from hostrouting.config.schema import Section, collecting, each, parse_integer, 
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.text import StrEnum
-
-if TYPE_CHECKING:
-    from ipaddress import IPv4Network
-
 
 WAIT_SECONDS, WAIT_SECONDS_MAX = 30, 600
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +30,6 @@ from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
 
 
 SECTION = "hostRouting"

@@ -6,21 +6,17 @@ and the others go on. A new one gets a row in ``EXAMINATIONS``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import attrs
 
 from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity
+from hostrouting.boot.host import Host
+from hostrouting.config.routing import Config
 from hostrouting.doctor import files, gate, routes
 from hostrouting.model.errors import HostRoutingError
 from phases import CancelScope
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config
-
 
 EXAMINATIONS = (
     Examination("verdict", "the check lets the next start through now", gate.verdict),

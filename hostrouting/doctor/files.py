@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from hostrouting.boot.examination import ExaminedHost, Fault, Severity, missing_tools, stale_files
 from hostrouting.boot.files import locked, read_state
 from hostrouting.boot.parts import CONFIGURED, reference_links, wanted_files, wanted_manifest, wanted_parts
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.model.errors import FileError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 _EXECUTABLE = 0o111
 

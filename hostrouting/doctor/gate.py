@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from hostrouting.boot import files
 from hostrouting.boot.examination import ExaminedHost, Fault, Severity
@@ -13,9 +13,6 @@ from hostrouting.boot.installation import is_there
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 
 def consumer(examined: ExaminedHost) -> Iterator[Fault]:

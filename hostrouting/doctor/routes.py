@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from hostrouting.boot.examination import ExaminedHost, Fault, Severity
 from hostrouting.boot.manifest import WATCH
 from hostrouting.model.errors import RouteError
+from hostrouting.model.routes import Route
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_now
 from hostrouting.routes.verify import verify_routes
 from hostrouting.watch.loop import NETWORK_MANAGER, NETWORKD, is_managed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hostrouting.model.routes import Route
-
 
 _WATCHED = "hostrouting watch puts them back whenever they get lost"
 

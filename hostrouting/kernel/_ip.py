@@ -11,9 +11,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -36,9 +37,6 @@ from hostrouting.model.routes import (
 )
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shown
-
-if TYPE_CHECKING:
-    from enum import IntEnum
 
 _BYTE, _UINT32, _INT32 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF
 

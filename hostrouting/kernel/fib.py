@@ -8,24 +8,21 @@ tables in place. net/ipv4/fib_trie.c, net/core/fib_rules.c, net/ipv4/route.c.
 from __future__ import annotations
 
 import errno as errnos
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
+from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from hostrouting.model.links import Address, Link
 
 BROADCAST = IPv4Address("255.255.255.255")
 

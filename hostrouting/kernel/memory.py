@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import errno as errnos
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv4Interface
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -36,12 +36,8 @@ from hostrouting.kernel.rtnetlink.wire import Deletable, refuse_unwritable
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure, Scope
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from hostrouting.model.rules import Rule
-    from phases import CancelScope
+from hostrouting.model.rules import Rule
+from phases import CancelScope
 
 _ECN = 0x03
 

@@ -13,24 +13,20 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from functools import cached_property
 from ipaddress import IPv4Interface
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hostrouting.kernel._namespaces import Namespace, made, make_namespace, refusal, this_namespace
 from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
 from hostrouting.kernel.channel import request
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.model.errors import RouteError
 from hostrouting.model.rules import Rule, RuleAction
 from phases import CancelScope
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hostrouting.kernel.rtnetlink.conversation import Conversation
-
 
 T = TypeVar("T")
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import errno as errnos
 import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from ipaddress import IPv4Address
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,18 +21,14 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
+from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, NexthopObject, Route, RouteFailure, Table
+from hostrouting.model.rules import Rule
 from hostrouting.model.uncollected import uncollected
+from phases import CancelScope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from ipaddress import IPv4Address
-
-    from hostrouting.model.links import Address, Link
-    from hostrouting.model.rules import Rule
-    from phases import CancelScope
-
     T = TypeVar("T")
 
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.

@@ -6,19 +6,15 @@ net.ipv4.nexthop_compat_mode is 0. A route whose object discards is shown as one
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from ipaddress import IPv4Address
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, Scope, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from hostrouting.model.links import Address
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:

@@ -8,18 +8,17 @@ addresses can be changed too.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Scope, Table
 from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from ipaddress import IPv4Address
-
-    from hostrouting.model.links import Address, Link
     from hostrouting.model.rules import Rule
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -21,16 +21,12 @@ from hostrouting.kernel.port import RouteBackend, WholeTables
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
+from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.model.text import rfc_3339
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from hostrouting.model.links import Address, Link
-    from hostrouting.model.rules import Rule
-    from phases import CancelScope
+from phases import CancelScope
 
 STDIN = "-"
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # What the kernel compares as long as no source is chosen.
 NO_SOURCE = IPv4Address(0)

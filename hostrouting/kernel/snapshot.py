@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -40,15 +41,11 @@ from hostrouting.kernel._ip import (
 from hostrouting.kernel._items import NEEDED, Key, Keys
 from hostrouting.kernel.nexthops import with_hops
 from hostrouting.model.errors import ConfigError
+from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import parse_address
+from hostrouting.model.routes import Route
+from hostrouting.model.rules import Rule
 from hostrouting.model.text import shown
-
-if TYPE_CHECKING:
-    from ipaddress import IPv4Address
-
-    from hostrouting.model.links import Address, Link
-    from hostrouting.model.routes import Route
-    from hostrouting.model.rules import Rule
 
 SNAPSHOT_SCHEMA = 1
 

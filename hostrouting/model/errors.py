@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import errno as errnos
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hostrouting.model.changes import Changes
 
 

@@ -7,18 +7,15 @@ one.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import IntEnum
 from fnmatch import translate
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from ipaddress import IPv4Address, IPv4Network
 
 import attrs
 
 from hostrouting.model.prefixes import network_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from ipaddress import IPv4Address, IPv4Network
 
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:

@@ -8,16 +8,13 @@ Every ``parse_*`` raises ``ValueError`` with a sentence that starts with the off
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from socket import AF_INET, inet_pton
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from hostrouting.model.prefixes import network_of, numbers
 from hostrouting.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 # RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4): the kernel accepts routes for all of
 # them (fib_semantics.c has no such check), so nothing but this stops a route that can never carry a packet.

@@ -6,12 +6,8 @@ Prefixes are nested or apart, never half in each other.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
 
 # The first address, and the length: sorted, a prefix comes right before those inside it.
 Prefix = tuple[int, int]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from ipaddress import IPv4Network
 
 import attrs
 
 from hostrouting.model.links import Family
 from hostrouting.model.routes import Protocol, Table, word_of
-
-if TYPE_CHECKING:
-    from ipaddress import IPv4Network
 
 
 class RuleAction(IntEnum):

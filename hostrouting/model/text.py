@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _SHOWN_CHARACTERS = 80
 

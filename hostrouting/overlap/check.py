@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,14 +21,11 @@ from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Unmend
 from hostrouting.overlap.judge import Outcome, judge, judged_cidr, sort_answers
 from hostrouting.overlap.reading import Reading, ask, pending_devs, read_host
 from hostrouting.overlap.wording import decided_by, ways_past
+from phases import CancelScope
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from ipaddress import IPv4Address
-
     from hostrouting.config.overlap import RouteOverlap
     from hostrouting.kernel.fib import Fib
-    from phases import CancelScope
 
 
 def unjudged(

@@ -14,18 +14,15 @@ one around it is; from the root down, the cheapest are taken.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-
-    from hostrouting.model.prefixes import Prefix
-    from hostrouting.overlap.coverage import Tile
-
+from hostrouting.model.prefixes import Prefix
+from hostrouting.overlap.coverage import Tile
 
 # What it costs to leave out addresses that could be covered: more than any number of prefixes.
 _TOO_MUCH = 1 << 40

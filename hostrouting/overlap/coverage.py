@@ -17,19 +17,17 @@ and cut nothing.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hostrouting.kernel.rules import Flow, matches
 from hostrouting.model.parsing import RESERVED
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, network_of, numbers
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 class Tile(NamedTuple):

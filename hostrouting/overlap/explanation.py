@@ -6,26 +6,23 @@ and that is said.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
 from hostrouting.config.schema import fields_in_json, in_json
+from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Sources
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.judge import Outcome, sort_answers
 from hostrouting.overlap.reading import Answer, ask, read_host
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
-    from hostrouting.kernel.fib import Fib
-    from hostrouting.kernel.port import RouteBackend
-    from phases import CancelScope
+from phases import CancelScope
 
 
 @attrs.frozen

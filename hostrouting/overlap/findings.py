@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
@@ -11,8 +12,6 @@ from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.text import StrEnum
 
 if TYPE_CHECKING:
-    from ipaddress import IPv4Address, IPv4Network
-
     from hostrouting.config.overlap import OverlapMode
     from hostrouting.config.routing import StaticRoute
     from hostrouting.model.routes import Route

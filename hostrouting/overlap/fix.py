@@ -13,6 +13,7 @@ shorter than its entry in main, which then change nothing there::
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from operator import itemgetter
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import ONLINK, StaticRoute
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import Flow
@@ -39,9 +41,6 @@ from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from hostrouting.config.overlap import ExpectedCidr
     from hostrouting.overlap.judge import Outcome, Outcomes
 
 

@@ -10,12 +10,15 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, nullcontext
+from ipaddress import IPv4Network
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.config.overlap import RouteOverlap
+from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.config.schema import in_json
 from hostrouting.kernel.recording import SnapshotBackend, load_snapshot
 from hostrouting.kernel.snapshot import Snapshot
@@ -26,11 +29,7 @@ from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from ipaddress import IPv4Network
     from multiprocessing.connection import Connection
-
-    from hostrouting.config.overlap import RouteOverlap
-    from hostrouting.config.routing import Config, StaticRoute
 
     Recording = str | os.PathLike[str] | Mapping[str, Any]
     # What is the same of the hosts of a group, with what its reason is about; the first one's report, and all names.

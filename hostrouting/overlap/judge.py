@@ -6,6 +6,7 @@ Tiles of a CIDR whose outcomes are alike are told of together.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
 from itertools import takewhile
@@ -21,8 +22,6 @@ from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, Note,
 from hostrouting.overlap.reading import Answer, Reading, pending_devs
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
 
     Outcomes = Mapping[int, tuple["Outcome", ...]]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from hostrouting.boot.files import read_text, remove, write_if_changed
+from hostrouting.boot.layout import Layout
 from hostrouting.model.text import to_json_text
 from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, FindingKind, OverlapReport, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hostrouting.boot.layout import Layout
 
 
 def marker_text(report: OverlapReport) -> str:

@@ -7,6 +7,7 @@ goes by the first look-up. Whatever connects is looked up again, from the source
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,17 +19,15 @@ from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
+from hostrouting.model.routes import Lookup, Route
+from hostrouting.model.rules import Rule
 from hostrouting.overlap.coverage import Tiling, suspects_in, tiling_of
+from phases import CancelScope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from hostrouting.config.overlap import RouteOverlap
     from hostrouting.kernel.fib import Fib
     from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.routes import Lookup, Route
-    from hostrouting.model.rules import Rule
-    from phases import CancelScope
 
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.

@@ -6,17 +6,13 @@ the kernel, which allows ``$(reboot)``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from hostrouting.model.errors import RouteError
 from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import NextHop, Protocol, Route
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 _IP = """\
 # Each line adds a route until the next boot and never changes one that is there. "File exists": there is one with this

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import errno as errnos
 import os
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route, RouteFailure, Table
 from hostrouting.model.text import shortened
 from hostrouting.routes.plan import RoutePlan
+from phases import CancelScope, Undo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from hostrouting.kernel.port import RouteBackend
-    from phases import CancelScope, Undo
-
     _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
 
 

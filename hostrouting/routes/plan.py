@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
+from hostrouting.config.routing import Config
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, Scope, Table
 from hostrouting.model.uncollected import uncollected
 from hostrouting.routes.resolve import resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hostrouting.config.routing import Config
-    from hostrouting.kernel.port import RouteBackend
 
 
 @attrs.frozen

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import RouteError
+from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope
 from hostrouting.model.text import shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hostrouting.model.links import Address, Link
-
 
 _NAMED_ROUTES_MAX = 3
 

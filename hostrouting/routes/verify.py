@@ -8,23 +8,18 @@ around the address, a dead hop, a second metric) isn't decided here.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
 from hostrouting.model.uncollected import uncollected
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.rules import Rule
-
 
 _NAMED_MAX = 5
 

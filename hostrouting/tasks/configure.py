@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.boot.files import alone, locked, remove
+from hostrouting.boot.files import Run, alone, locked, remove
+from hostrouting.boot.host import Host
 from hostrouting.boot.installation import change_files, install_part, remove_parts, start_oneshot
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import check_part, is_watched, plan_part, routes_part, watch_part
 from hostrouting.config.overlap import OverlapMode
+from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
 from hostrouting.overlap.outputs import write_markers
@@ -22,12 +23,6 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.install_routes import await_network, carry_out, to_config, to_host
 from phases import CancelScope, Serial, all_or_nothing
-
-if TYPE_CHECKING:
-    from hostrouting.boot.files import Run
-    from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config
-    from hostrouting.model.routes import Route
 
 
 @attrs.frozen

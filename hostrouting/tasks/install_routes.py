@@ -5,7 +5,8 @@ And what every task takes: a config, and a host to work on. Anything else is ref
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import attrs
 
@@ -16,14 +17,9 @@ from hostrouting.kernel.port import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.text import shown
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import RoutesReport, plan_now
+from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
 from hostrouting.routes.verify import verify_routes
 from phases import CancelScope, all_or_nothing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hostrouting.routes.plan import RoutePlan
 
 T = TypeVar("T")
 

@@ -9,32 +9,25 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.boot import files
+from hostrouting.boot.host import Host
 from hostrouting.boot.render import fill
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.routes import Protocol, Route, Scope
 from hostrouting.model.text import rfc_3339, to_json_text
 from hostrouting.overlap.check import check_overlap, unjudged
-from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.configure import CheckRouteOverlap, ConfigureStaticRoutes, ConfigureWatch, ours, raise_if_strict
 from hostrouting.tasks.install_routes import await_network, carry_out, to_config, to_host
-from phases import Serial
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from hostrouting.boot.host import Host
-    from hostrouting.overlap.findings import OverlapReport
-    from phases import CancelScope
-
+from phases import CancelScope, Serial
 
 _UNIT = "hostrouting-trial"
 _TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"

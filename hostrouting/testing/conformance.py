@@ -36,6 +36,7 @@ of which never exists), and the answers to look-ups.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from ipaddress import IPv4Address
@@ -54,6 +55,7 @@ from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import Route, RouteFailure, Table
+from hostrouting.model.rules import Rule
 from hostrouting.testing.strategies import (
     DESTINATIONS,
     DEVICES,
@@ -66,10 +68,8 @@ from hostrouting.testing.strategies import (
 from phases import CancelScope, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from unittest import TestCase
 
-    from hostrouting.model.rules import Rule
 
 _links = st.sampled_from(DEVICES)
 _devices = st.sampled_from((*DEVICES, *DEVICES, "lo"))

@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from ipaddress import IPv4Network
 from syslog import LOG_ERR, LOG_INFO, LOG_NOTICE, LOG_WARNING
-from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.wording import PASTE, summary
 from hostrouting.watch.repair import Drift, Repair
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-    from ipaddress import IPv4Network
-
-    from hostrouting.model.routes import Route
-
 
 HOW_TO_STOP = (
     "to stop us: systemctl stop hostrouting-watch (until the next boot), watch.enabled false in the config and "

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 
 from hostrouting.boot.files import locked, read_text, remove_litter, write_if_changed
+from hostrouting.boot.host import Host
+from hostrouting.boot.layout import Layout
 from hostrouting.boot.unit_files import settings
+from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport, Verdict
@@ -22,15 +26,6 @@ from hostrouting.watch.events import HOW_TO_STOP, Event, EventKind, devs_of, of_
 from hostrouting.watch.outputs import metrics_text
 from hostrouting.watch.repair import Keeper, Repair
 from phases import Cancelled, CancelScope, TimedOut
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hostrouting.boot.host import Host
-    from hostrouting.boot.layout import Layout
-    from hostrouting.config.routing import Config
-
 
 # Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address. It is
 # also how often the unit's watchdog hears of us at least, a third of its WatchdogSec=.

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import TYPE_CHECKING
+from collections import Counter
+from pathlib import Path
 
 from hostrouting.model.text import clean
+from hostrouting.overlap.findings import OverlapReport
 from hostrouting.overlap.outputs import Metric, check_metrics, exposition
+from hostrouting.watch.events import Event
 from hostrouting.watch.repair import Drift, Repair
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from pathlib import Path
-
-    from hostrouting.overlap.findings import OverlapReport
-    from hostrouting.watch.events import Event
 
 
 def write_entry(event: Event, journal: Path | None) -> None:

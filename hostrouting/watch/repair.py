@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable
 
 import attrs
 
 from hostrouting.boot.files import locked
+from hostrouting.boot.host import Host
+from hostrouting.config.routing import Config
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import StrEnum
@@ -15,14 +18,6 @@ from hostrouting.routes.plan import RoutePlan, plan_what_goes
 from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from phases import CancelScope, all_or_nothing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
-
-    from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config
-    from hostrouting.kernel.port import RouteBackend
-
 
 # --- when ----------------------------------------------------------------------------------------------------------
 

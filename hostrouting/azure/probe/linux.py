@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from ipaddress import IPv6Address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hostrouting.azure.nodes import LoadBalancerProbeError, Programs
 from hostrouting.azure.probe import metadata
@@ -17,9 +17,7 @@ from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.model.routes import NextHop, Protocol
-
-if TYPE_CHECKING:
-    from phases import CancelScope
+from phases import CancelScope
 
 _IPV6 = Path("/proc/sys/net/ipv6")
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import errno as errnos
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from ipaddress import IPv6Address
 
 import attrs
 
 from hostrouting.azure.nodes import LoadBalancerProbeError
+from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.model.routes import NextHop, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from ipaddress import IPv6Address
-
-    from hostrouting.azure.probe.port import NodeAddress, Pin
-    from phases import CancelScope
+from phases import CancelScope
 
 
 @attrs.define(slots=False, kw_only=True)

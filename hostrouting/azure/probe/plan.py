@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import attrs
 
@@ -11,13 +12,9 @@ from hostrouting.azure.probe.port import NodeAddress, Pin
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE
 from hostrouting.config.schema import fields_in_json
 from hostrouting.model.changes import Change, Changes
+from hostrouting.model.links import Link
 from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hostrouting.model.links import Link
 
 
 @attrs.frozen

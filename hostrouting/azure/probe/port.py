@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from ipaddress import IPv6Address
+from typing import Protocol
 
 import attrs
 
 from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE
-
-if TYPE_CHECKING:
-    from ipaddress import IPv6Address
-
-    from hostrouting.model.routes import NextHop
-    from phases import CancelScope
+from hostrouting.model.routes import NextHop
+from phases import CancelScope
 
 
 @attrs.frozen

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno as errnos
 from functools import partial
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -16,6 +15,7 @@ from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.plan import Evidence, ProbeReport, choose_device, judge_addresses, plan_pins
+from hostrouting.azure.probe.port import Pin, ProbeNode
 from hostrouting.azure.probe.ruleset import PROBE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.boot.files import Run, alone, locked
 from hostrouting.boot.host import Host
@@ -23,13 +23,9 @@ from hostrouting.boot.installation import install_part, is_installed, remove_par
 from hostrouting.boot.parts import plan_part, plan_removal
 from hostrouting.kernel.nexthops import unicast_defaults
 from hostrouting.kernel.port import look_until
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError
 from phases import CancelScope, Undo, all_or_nothing
-
-if TYPE_CHECKING:
-    from hostrouting.azure.probe.port import Pin, ProbeNode
-    from hostrouting.model.changes import Changes
-
 
 _NOT_ENABLED = "loadBalancerProbe isn't enabled in the config"
 

@@ -8,10 +8,11 @@ only its rules are read and deleted here.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hostrouting.azure.nodes import AzureVnetError, Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
@@ -19,10 +20,6 @@ from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.channel import Conversation, read, request, rtnl
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.model.errors import RouteError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _READ_RULES = "read ebtables' rules"
 _LEGACY_TABLE = "module/ebtable_nat"

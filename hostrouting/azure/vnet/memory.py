@@ -8,15 +8,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import attrs
 
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.azure.vnet.port import Neighbour, NodeState
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @attrs.define(slots=False)

@@ -15,14 +15,12 @@ import json
 import re
 from base64 import b64decode
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from hostrouting.azure.nodes import AzureVnetError
-
-if TYPE_CHECKING:
-    from hostrouting.model.parsing import IpAddress
+from hostrouting.model.parsing import IpAddress
 
 # What azure-vnet answers ARP with in tunnel mode: the fabric's virtual gateway, which stands for every pod.
 TUNNEL_MAC = "12:34:56:78:9a:bc"

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import attrs
 
+from hostrouting.azure.config import StaleAzureVnet
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, PodRule, parse_pod_rule
+from hostrouting.azure.vnet.port import Neighbour, NodeState
 from hostrouting.config.schema import fields_in_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hostrouting.azure.config import StaleAzureVnet
-    from hostrouting.azure.vnet.port import Neighbour, NodeState
-    from hostrouting.model.parsing import IpAddress
+from hostrouting.model.parsing import IpAddress
 
 # How azure-vnet names the host's end of a pod's veth pair.
 _VETH_PREFIX = "azv"

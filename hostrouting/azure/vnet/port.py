@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import attrs
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hostrouting.model.parsing import IpAddress
+from hostrouting.model.parsing import IpAddress
 
 
 @attrs.frozen

@@ -7,10 +7,10 @@ they are.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.nodes import AzureVnetError, given_or_real
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
@@ -19,11 +19,7 @@ from hostrouting.azure.vnet.port import BridgeNode, Neighbour
 from hostrouting.boot.files import locked, read_text
 from hostrouting.boot.host import Host
 from hostrouting.model.errors import FileError
-
-if TYPE_CHECKING:
-    from hostrouting.azure.config import HostNetworking
-    from phases import CancelScope
-
+from phases import CancelScope
 
 # What azure-vnet thinks it serves.
 STATE_FILE = "/var/run/azure-vnet.json"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hostrouting.cli.options import read_section
+from phases import CancelScope
 
 if TYPE_CHECKING:
-    import argparse
-
     from hostrouting.boot.examination import Examination
     from hostrouting.boot.host import Host
     from hostrouting.cli.preview import NextStart
-    from phases import CancelScope
 
 
 def as_probes_allow(start: NextStart, host: Host) -> NextStart:

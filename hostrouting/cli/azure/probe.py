@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 import phases
 from hostrouting.azure.config import SECTION, HostNetworking
+from hostrouting.azure.probe.plan import ProbeReport
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe, plan_probe
 from hostrouting.boot.host import Host
@@ -15,11 +16,6 @@ from hostrouting.cli.output import bad, dim, good
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.changes import Change
 from hostrouting.model.text import clean
-
-if TYPE_CHECKING:
-    import argparse
-
-    from hostrouting.azure.probe.plan import ProbeReport
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:

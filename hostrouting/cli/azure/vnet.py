@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.vnet.parse import parse_pod_rule
+from hostrouting.azure.vnet.plan import AzureVnetReport, Item
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
+from hostrouting.boot.host import Host
 from hostrouting.cli.options import read_section
 from hostrouting.cli.output import bad, dim, good
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-
-    from hostrouting.azure.vnet.plan import AzureVnetReport, Item
-    from hostrouting.boot.host import Host
 
 
 def _load(options: argparse.Namespace, host: Host) -> HostNetworking:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno as errnos
+from collections.abc import Callable, Iterator, Sequence
+from ipaddress import IPv4Address, IPv4Network
 from itertools import chain, count
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -14,12 +15,7 @@ from hostrouting.kernel.rtnetlink.messages import APPEND, REPLACE, RefusedError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import Route, Scope
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from ipaddress import IPv4Address, IPv4Network
-
-    from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule
 
 
 @attrs.define(eq=False)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno as errnos
-from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.kernel._memory.net import Net
 from hostrouting.kernel.rtnetlink.messages import RefusedError
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule, RuleAction
-
-if TYPE_CHECKING:
-    from hostrouting.kernel._memory.net import Net
 
 _ANY_MARK = 0xFFFFFFFF
 _ECN = 0x03

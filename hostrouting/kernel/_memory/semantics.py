@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno as errnos
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -13,9 +13,6 @@ from hostrouting.kernel.fib import BROADCAST
 from hostrouting.kernel.rtnetlink.messages import RefusedError
 from hostrouting.kernel.rules import LOOPBACK, Flow
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # fib_props: the nearest scope that a type may have.
 _LEAST_SCOPE = {RouteType.LOCAL: Scope.HOST, RouteType.BROADCAST: Scope.LINK, RouteType.ANYCAST: Scope.LINK}

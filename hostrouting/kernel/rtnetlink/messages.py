@@ -26,13 +26,11 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hostrouting.model.errors import RouteError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # linux/rtnetlink.h
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,8 +39,6 @@ from hostrouting.model.routes import NexthopObject, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     T = TypeVar("T")
     # What the kernel lists: the attempt in words, RTM_GET*, the body that asks, and how a message is read.
     Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]

@@ -41,16 +41,12 @@ from __future__ import annotations
 import errno as errnos
 import socket
 import struct
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
 
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.messages import attribute, number
 from hostrouting.model.routes import NextHop, Route, Scope
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
