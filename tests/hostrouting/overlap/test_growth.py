@@ -30,4 +30,4 @@ def calls_of_a_check(name: str, size: int) -> int:
 def test_a_check_of_a_host_of_twice_the_size_makes_twice_the_calls(name: str) -> None:
     calls_of_a_check(name, 1)  # what is made once, however large the host
     size = by_day(40, by_night=160)
-    assert calls_of_a_check(name, 2 * size) < 2.15 * calls_of_a_check(name, size)
+    assert calls_of_a_check(name, 2 * size) < 2.04 * calls_of_a_check(name, size)
