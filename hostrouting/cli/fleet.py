@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
-import attrs
-
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import dev_words, overlap_picture
 from hostrouting.cli.running import page_text
@@ -25,8 +23,8 @@ from hostrouting.overlap.wording import advice, reasons
 LIBRARIES = {"html": "jinja2", "parquet": "pyarrow"}
 """What an output needs, which comes with the extra of its name."""
 
-# Programs have the JSON.
-_SHOWN_HOSTS = 16
+# Programs have the JSON, and nobody looks at more pictures.
+_SHOWN_HOSTS, _DRAWN_GROUPS = 16, 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
@@ -87,18 +85,18 @@ def fleet_page(report: FleetReport) -> str:
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(template)
     text = page.render(
         counts=_counts(report),
-        groups=map(_section, report.groups),
+        groups=[_section(group, is_drawn=number < _DRAWN_GROUPS) for number, group in enumerate(report.groups)],
         script=script,
         script_hash=_base64(hashlib.sha256(script.encode()).digest()),
     )
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
-def _section(group: HostGroup) -> dict[str, Any]:
+def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
     return {
         "verdict": str(group.verdict),
         "title": _title(group),
-        "picture": _picture(group.report) if group.failures and group.report.judged else "",
+        "picture": _picture(group.report) if group.failures and is_drawn else "",
         "reasons": [clean(reason) for reason in reasons(group.report)],
         "fix": ",\n".join(json.dumps(entry) for entry in in_json(group.fix)),
         "hosts": [clean(host) for host in group.hosts],
@@ -107,7 +105,7 @@ def _section(group: HostGroup) -> dict[str, Any]:
 
 def _picture(report: OverlapReport) -> str:
     # Notes are about this host alone. As an image it can hold no script, and its styles are its own.
-    return _base64(overlap_picture(attrs.evolve(report, notes=())).encode())
+    return _base64(overlap_picture(report, tells_notes=False).encode())
 
 
 def _base64(content: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network
 from itertools import cycle, groupby
@@ -12,8 +12,9 @@ from typing import NamedTuple
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.cli.running import page_text
 from hostrouting.config.overlap import OverlapMode
+from hostrouting.model.parsing import RESERVED
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, OverlapReport, Segment, Verdict
+from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
 # Nobody reads more than these, and a thousand CIDRs as they should be are no news; programs have the JSON.
@@ -41,15 +42,21 @@ def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
     Returns:
         Lines with colours.
     """
-    return page_text(_page(report, width, 1), width)
+    return page_text([*_page(report, width, 1), *_notes(report)], width)
 
 
-def overlap_picture(report: OverlapReport) -> str:
-    """The same as a picture, for a report or a README: an SVG document, where strips of several lines show more."""
+def overlap_picture(report: OverlapReport, *, tells_notes: bool = True) -> str:
+    """The same as a picture, for a report or a README: an SVG document, where strips of several lines show more.
+
+    Args:
+        report: what was found.
+        tells_notes: whether the notes are told as well as drawn.
+    """
     from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
 
     title = f"hostrouting check: {report.verdict} · {clean(report.host)} · {report.mode} · {report.time}"
-    return picture(_page(report, PICTURE_COLUMNS, _PICTURE_LINES), title)
+    page = _page(report, PICTURE_COLUMNS, _PICTURE_LINES)
+    return picture([*page, *_notes(report)] if tells_notes else page, title)
 
 
 def verdict_line(report: OverlapReport) -> str:
@@ -75,11 +82,11 @@ def _page(report: OverlapReport, width: int | None, strip_lines: int) -> Page:
     for finding in report.findings:
         what, _, by = clean(finding.message).partition("; by ")
         findings[finding.cidr] += [bad(what), *([dim(f"by {by}")] if by else [])]
-    strips = {strip.cidr: strip for strip in report.judged if not strip.is_fine}
+    strips = _strips(report)
     noted = {*strips, *(note.cidr for note in report.notes)}
     shown = sorted(dict.fromkeys(report.cidrs), key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]
     count = _cells_in(width, max(len(str(cidr)) for cidr in report.cidrs))
-    drawn = {cidr: _drawn(strips[cidr], count, strip_lines) for cidr in shown if cidr in strips}
+    drawn = {cidr: _drawn(cidr, strips[cidr], count, strip_lines) for cidr in shown if cidr in strips}
     paints = legend((answer for lines in drawn.values() for line in lines for answer in line), report.default_devs)
     page.append(head(f"expected interface: {default}"))
     page += [f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}" for paint in dict.fromkeys(paints.values())]
@@ -94,17 +101,32 @@ def _page(report: OverlapReport, width: int | None, strip_lines: int) -> Page:
     if entries:
         page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
     page += [bad(clean(said)) for said in reasons(report)]
-    page += [dim(f"mind: {clean(said)}") for said in report.remedy.consequences]
-    page += [dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes[:_NOTES]]
+    return [*page, *(dim(f"mind: {clean(said)}") for said in report.remedy.consequences)]
+
+
+def _notes(report: OverlapReport) -> Page:
+    page: Page = [dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes[:_NOTES]]
     if (more := len(report.notes) - _NOTES) > 0:
         page.append(dim(f"note: and {more} more; --output json has them all"))
     return page
 
 
-def _drawn(strip: JudgedCidr, count: int, lines: int) -> list[tuple[Answer | None, ...]]:
+def _strips(report: OverlapReport) -> dict[IPv4Network, Strip]:
+    """What is drawn of each CIDR that isn't fine."""
+    strips: defaultdict[IPv4Network, Strip] = defaultdict(list)
+    for finding in report.findings:
+        devs = {*finding.devs, *finding.behind} if finding.kind is FindingKind.OVERLAP else ()
+        strips[finding.cidr].append((Answer(finding.kind, tuple(sorted(devs))), finding.ranges))
+    for note in report.notes:
+        if note.kind in _FIXED and note.cidr is not None:
+            strips[note.cidr].append((Answer(note.kind), note.ranges))
+    return strips
+
+
+def _drawn(cidr: IPv4Network, strip: Strip, count: int, lines: int) -> list[tuple[Answer | None, ...]]:
     """The lines of a strip."""
-    total = count * lines if strip.cidr.num_addresses > count else count
-    line = cells(strip, total)
+    line = cells(cidr, strip, count * lines if cidr.num_addresses > count else count)
+    total = len(line)
     return [line[first : first + count] for first in range(0, total, count)]
 
 
@@ -151,41 +173,41 @@ class Answer(NamedTuple):
     devs: tuple[str, ...] = ()
 
 
-def answer_of(segment: Segment) -> Answer:
-    """What a segment is drawn as."""
-    devs = (*segment.devs, *segment.behind) if segment.kind is FindingKind.OVERLAP else ()
-    return Answer(segment.kind, tuple(sorted(devs)))
+# The answers that aren't as expected, each with where.
+Strip = list[tuple[Answer, tuple[IPv4Network, ...]]]
 
 
-def cells(strip: JudgedCidr, count: int) -> tuple[Answer | None, ...]:
-    """Draw a strip into cells that are equal parts of its CIDR.
+def cells(cidr: IPv4Network, strip: Strip, count: int) -> tuple[Answer | None, ...]:
+    """Draw a CIDR into cells that are equal parts of it.
 
     Where a cell has several answers, the worst is drawn: a failure before a note before what is fine, and among those
     the rarest in the strip. So a single failing address in a /12 is seen. A power of two makes each cell a prefix.
 
     Args:
-        strip: what to draw.
+        cidr: what to draw.
+        strip: its answers.
         count: how many cells; a CIDR of fewer addresses has several cells for each.
 
     Returns:
         The answer of each cell; None where none of its addresses is judged.
     """
-    base, size = int(strip.cidr.network_address), strip.cidr.num_addresses
-    addresses: Counter[Answer] = Counter()
-    for segment in strip.segments:
-        addresses[answer_of(segment)] += segment.num_addresses
-    weight = {
-        each: (isinstance(each.kind, FindingKind), each.kind is not None, -number) for each, number in addresses.items()
-    }
+
+    def weight(part: tuple[Answer, tuple[IPv4Network, ...]]) -> tuple[bool, int]:
+        answer, ranges = part
+        return isinstance(answer.kind, FindingKind), -sum(network.num_addresses for network in ranges)
+
+    judged = [cidr]
+    for block in filter(cidr.supernet_of, RESERVED):
+        judged = [
+            part for each in judged for part in (each.address_exclude(block) if block.subnet_of(each) else [each])
+        ]
+    base, size = int(cidr.network_address), cidr.num_addresses
     drawn: list[Answer | None] = [None] * count
-    for segment in strip.segments:
-        answer = answer_of(segment)
-        begin = (segment.first - base) * count // size
-        end = ((segment.last - base + 1) * count - 1) // size
-        for number in range(begin, end + 1):
-            present = drawn[number]
-            if present is None or weight[answer] > weight[present]:
-                drawn[number] = answer
+    for answer, ranges in ((Answer(), judged), *sorted(strip, key=weight)):
+        for network in ranges:
+            begin = (int(network.network_address) - base) * count // size
+            end = ((int(network.broadcast_address) - base + 1) * count - 1) // size + 1
+            drawn[begin:end] = [answer] * (end - begin)
     return tuple(drawn)
 
 

@@ -18,7 +18,7 @@ from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.coverage import Tile, networks_of
 from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Unmendable, Verdict
-from hostrouting.overlap.judge import Outcome, judge, judged_cidr, sort_answers
+from hostrouting.overlap.judge import Outcome, judge, sort_answers
 from hostrouting.overlap.reading import Reading, ask, pending_devs, read_host
 from hostrouting.overlap.wording import decided_by, ways_past
 from phases import CancelScope
@@ -118,7 +118,6 @@ def _judge(
         default_devs=reading.default.devs,
         findings=findings,
         notes=notes,
-        judged=tuple(judged_cidr(expected, reading, found) for expected, found in outcomes.items()),
     )
     if not findings:
         return report

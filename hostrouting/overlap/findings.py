@@ -65,6 +65,8 @@ class Finding:
         route: the entry that wins at ``probe``, or discards there; None if there is none.
         fix: those entries of the whole remedy that mend some of it: all of it that routes can mend.
         message: one line for a person.
+        behind: the interfaces that it leaves by next if the routes that win are removed, sorted: others have routes to
+            the same destinations. Not part of the JSON.
     """
 
     kind: FindingKind
@@ -77,6 +79,7 @@ class Finding:
     message: str
     source: IPv4Address | None = None
     fix: tuple[StaticRoute, ...] = ()
+    behind: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON."""
@@ -105,49 +108,6 @@ class Note:
     def to_json(self) -> dict[str, Any]:
         """The note as JSON."""
         return fields_in_json(self, "kind", "message", "cidr", "devs", "ranges")
-
-
-class Segment(NamedTuple):
-    """A part of a CIDR in which every address has the same answer.
-
-    Args:
-        first: its first address, as a number.
-        last: its last one.
-        kind: of the finding or note; None: it leaves by the default route's interfaces.
-        is_failure: whether the kind is a finding's.
-        devs: what it leaves by, sorted; none where it doesn't leave.
-        behind: what it leaves by next where it fails and the route that wins is removed, sorted: other interfaces have
-            routes to the same destination.
-    """
-
-    first: int
-    last: int
-    kind: str | None = None
-    is_failure: bool = False
-    devs: tuple[str, ...] = ()
-    behind: tuple[str, ...] = ()
-
-    @property
-    def num_addresses(self) -> int:
-        """How many addresses it has."""
-        return self.last - self.first + 1
-
-
-class JudgedCidr(NamedTuple):
-    """An expected CIDR, cut where the answer changes.
-
-    Args:
-        cidr: masked.
-        segments: in order; together they are the CIDR but for the parts that aren't judged.
-    """
-
-    cidr: IPv4Network
-    segments: tuple[Segment, ...]
-
-    @property
-    def is_fine(self) -> bool:
-        """Whether every address that is judged leaves by the default route's interfaces."""
-        return all(segment.kind is None for segment in self.segments)
 
 
 @attrs.frozen
@@ -205,7 +165,6 @@ class OverlapReport:
         reason: why the verdict is ``unknown``.
         cidrs: what was checked.
         remedy: what mends all failures together; not part of the JSON, which has each failure's own.
-        judged: the CIDRs, cut where the answer changes. Not part of the JSON.
     """
 
     verdict: Verdict
@@ -218,7 +177,6 @@ class OverlapReport:
     reason: str | None = None
     cidrs: tuple[IPv4Network, ...] = ()
     remedy: Remedy = attrs.field(factory=Remedy)
-    judged: tuple[JudgedCidr, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report in the one form that every output has."""

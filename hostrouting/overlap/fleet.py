@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, nullcontext
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 # A worker gets a few recordings at a time, and so many of these are under way at most, however many there are.
 _AT_ONCE, _UNDER_WAY = 16, 64
-# Of more groups nobody looks at the strips, and they take more memory than all the rest.
-_DRAWN_GROUPS = 50
 
 
 @attrs.frozen
@@ -142,10 +140,7 @@ def judge(
         try:
             for found in _results(pool, snapshots, config.route_overlap, scope):
                 for signature, (report, hosts) in found.items():
-                    if signature not in groups:
-                        is_drawn = len(groups) < _DRAWN_GROUPS
-                        groups[signature] = (report if is_drawn else attrs.evolve(report, notes=(), judged=()), [])
-                    groups[signature][1].extend(hosts)
+                    groups.setdefault(signature, (report, []))[1].extend(hosts)
                     done += len(hosts)
                 scope.progress("judging the recordings", done / total if total else None)
         except BrokenExecutor as error:
@@ -245,15 +240,8 @@ def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> Overla
 
 
 def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
-    behind: dict[tuple[IPv4Network, str | None, tuple[str, ...]], set[str]] = defaultdict(set)
-    for judged in report.judged:
-        for segment in judged.segments:
-            if segment.behind:
-                behind[judged.cidr, segment.kind, segment.devs].update(segment.behind)
-    # Connections from several sources of a host fail alike.
-    return tuple(
-        dict.fromkeys(
-            GroupFailure(each.kind, each.cidr, tuple(sorted({*each.devs, *behind[each.cidr, each.kind, each.devs]})))
-            for each in report.findings
-        )
+    failures = (
+        GroupFailure(each.kind, each.cidr, tuple(sorted((*each.devs, *each.behind)))) for each in report.findings
     )
+    # Connections from several sources of a host fail alike.
+    return tuple(dict.fromkeys(failures))

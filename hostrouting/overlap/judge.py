@@ -18,7 +18,7 @@ from hostrouting.model.prefixes import Prefix, PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap.coverage import Tile, networks_of
-from hostrouting.overlap.findings import Finding, FindingKind, JudgedCidr, Note, NoteKind, Segment
+from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 from hostrouting.overlap.reading import Answer, Reading, pending_devs
 
 if TYPE_CHECKING:
@@ -224,18 +224,16 @@ def judge(
             own = Neighbours(tile for tile in tiles if found[tile.question][0].is_own)
             for group in failing:
                 part = own.around(tile for tile, _ in group)
-                findings.append(_finding(expected, group, reading.default.devs, part))
+                findings.append(_finding(expected, group, reading, part))
         notes += [_note(expected, group, reading) for group in groups.values() if not group[0][1].is_failure]
         notes += _foreseen(expected.cidr, foreseen.get(numbers(expected.cidr), ()), reading, found)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
 
 
-def _finding(
-    expected: ExpectedCidr, group: _Group, default_devs: tuple[str, ...], part: Sequence[IPv4Network]
-) -> Finding:
+def _finding(expected: ExpectedCidr, group: _Group, reading: Reading, part: Sequence[IPv4Network]) -> Finding:
     tile, outcome = group[0]
     cidr, first = expected.cidr, IPv4Address(tile.first)
-    devs = default_devs if expected.devs is None else expected.devs
+    devs = reading.default.devs if expected.devs is None else expected.devs
     asked, via = f"expected CIDR {cidr} (probe {first})", f"expected via {','.join(devs)}"
     if outcome.kind is FindingKind.OVERLAP:
         message = f"OVERLAP: {asked} routes via {','.join(outcome.devs) or 'no device'}, expected {','.join(devs)}"
@@ -261,6 +259,7 @@ def _finding(
         ranges=networks_of(tile for tile, _ in group),
         route=outcome.route,
         message=message,
+        behind=tuple(sorted({dev for _, each in group for dev in _behind(each, expected, reading)})),
     )
 
 
@@ -319,37 +318,17 @@ def _part(cidr: IPv4Network, ranges: tuple[IPv4Network, ...]) -> str:
     return f"{shortened(list(map(destination_words, ranges)), ' ', _SHOWN_NETWORKS)} of {cidr}"
 
 
-def judged_cidr(expected: ExpectedCidr, reading: Reading, outcomes: Outcomes) -> JudgedCidr:
-    """A CIDR with what the kernel's answers for it mean; tiles side by side that mean the same are one segment.
-
-    Args:
-        expected: the CIDR.
-        reading: the host.
-        outcomes: of ``sort_answers``.
-    """
-    segments: list[Segment] = []
-    for tile in reading.tiling.of(expected.cidr):
-        found = outcomes[tile.question]
-        outcome = found[0] if len(found) == 1 else next((each for each in found if each.is_failure), found[0])
-        behind = _behind(outcome, expected, reading) if outcome.kind is FindingKind.OVERLAP else ()
-        segment = Segment(tile.first, tile.last, outcome.kind, outcome.is_failure, outcome.devs, behind)
-        if segments and segments[-1].last == tile.first - 1 and segments[-1][2:] == segment[2:]:
-            segment = segment._replace(first=segments.pop().first)
-        segments.append(segment)
-    return JudgedCidr(expected.cidr, tuple(segments))
-
-
-def _behind(outcome: Outcome, expected: ExpectedCidr, reading: Reading) -> tuple[str, ...]:
+def _behind(outcome: Outcome, expected: ExpectedCidr, reading: Reading) -> set[str]:
     route = outcome.route
-    if route is None:
-        return ()
+    if outcome.kind is not FindingKind.OVERLAP or route is None:
+        return set()
     number, length = numbers(route.destination)
     entries = reading.fib.tables.get(route.table, {}).get(length, {}).get(number, ())
     in_turn = takewhile(
         lambda devs: not any(expected.is_expected(dev, reading.default.devs) for dev in devs),
         (entry.devs for entry in entries if entry.tos == route.tos),
     )
-    return tuple(sorted(set().union(*in_turn) - {*outcome.devs}))
+    return set().union(*in_turn) - {*outcome.devs}
 
 
 def _foreseen(

@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING
+from ipaddress import IPv4Address, IPv4Network, summarize_address_range
+from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting import Finding, Note, OverlapMode
-from hostrouting.cli.report import answer_of
-from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, OverlapReport, Segment, Verdict
+from hostrouting.cli.report import Answer, Strip
+from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-
-def segment(first: str, last: str, kind: FindingKind | NoteKind | None = None, *devs: str) -> Segment:
-    return Segment(int(IPv4Address(first)), int(IPv4Address(last)), kind, isinstance(kind, FindingKind), devs)
+Part = tuple[Answer, tuple[IPv4Network, ...]]
 
 
-def strip(cidr: str, *special: Segment) -> JudgedCidr:
-    """The given segments, in order, and eth0 in between."""
-    network = IPv4Network(cidr)
-    segments: list[Segment] = []
-    at = int(network.network_address)
-    for part in special:
-        if part.first > at:
-            segments.append(Segment(at, part.first - 1, devs=("eth0",)))
-        segments.append(part)
-        at = part.last + 1
-    if at <= int(network.broadcast_address):
-        segments.append(Segment(at, int(network.broadcast_address), devs=("eth0",)))
-    return JudgedCidr(network, tuple(segments))
+class Cut(NamedTuple):
+    """A CIDR with what isn't as expected in it."""
+
+    cidr: IPv4Network
+    parts: Strip
+
+    @property
+    def fails(self) -> bool:
+        return any(isinstance(answer.kind, FindingKind) for answer, _ in self.parts)
 
 
-def finding(of: JudgedCidr, part: Segment) -> Finding:
-    devs = part.devs
-    message = f"{part.kind}: expected CIDR {of.cidr} (probe {IPv4Address(part.first)}) routes via {','.join(devs)}, expected eth0"
-    return Finding(FindingKind(part.kind or ""), of.cidr, IPv4Address(part.first), devs, ("eth0",), (), None, message)
+def segment(first: str, last: str, kind: FindingKind | NoteKind, *devs: str) -> Part:
+    return Answer(kind, devs), tuple(summarize_address_range(IPv4Address(first), IPv4Address(last)))
 
 
-def report(*strips: JudgedCidr, notes: Iterable[Note] = ()) -> OverlapReport:
-    """A finding for each failing answer of each strip."""
-    findings = []
-    for of in strips:
-        failing = {answer_of(part): part for part in reversed(of.segments) if part.is_failure}
-        findings += [finding(of, part) for part in reversed(failing.values())]
+def strip(cidr: str, *parts: Part) -> Cut:
+    """The given parts, each answer once, and eth0 in between."""
+    ranges: dict[Answer, tuple[IPv4Network, ...]] = {}
+    for answer, networks in parts:
+        ranges[answer] = ranges.get(answer, ()) + networks
+    return Cut(IPv4Network(cidr), list(ranges.items()))
+
+
+def finding(of: IPv4Network, kind: FindingKind, devs: tuple[str, ...], ranges: tuple[IPv4Network, ...]) -> Finding:
+    probe = ranges[0].network_address
+    message = f"{kind}: expected CIDR {of} (probe {probe}) routes via {','.join(devs)}, expected eth0"
+    return Finding(kind, of, probe, devs, ("eth0",), ranges, None, message)
+
+
+def report(*strips: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
+    """A finding for each failing answer of each strip, and a note for each other one."""
+    findings, noted = [], []
+    for cidr, parts in strips:
+        for answer, ranges in parts:
+            if isinstance(answer.kind, FindingKind):
+                findings.append(finding(cidr, answer.kind, answer.devs, ranges))
+            else:
+                noted.append(Note(NoteKind(answer.kind or ""), f"some of {cidr}", cidr, answer.devs, ranges))
     return OverlapReport(
         Verdict.OVERLAP if findings else Verdict.OK,
         OverlapMode.STRICT,
@@ -51,9 +60,8 @@ def report(*strips: JudgedCidr, notes: Iterable[Note] = ()) -> OverlapReport:
         "node-7",
         ("eth0",),
         tuple(findings),
-        tuple(notes),
+        (*noted, *notes),
         cidrs=tuple(of.cidr for of in strips),
-        judged=strips,
     )
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 from xml.etree import ElementTree
 
-from drawn import of_terminal, report
+from drawn import Cut, of_terminal, report, segment, strip
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.cli.report import Answer, answer_of, cells, legend, overlap_picture, overlap_text
+from hostrouting.cli.report import Answer, Strip, cells, legend, overlap_picture, overlap_text
+from hostrouting.model.parsing import RESERVED
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import FindingKind, JudgedCidr, NoteKind, Segment
+from hostrouting.overlap.findings import FindingKind, NoteKind
 
 COUNTS = st.sampled_from([1, 7, 8, 64, 100, 256])
 # All others are about a whole CIDR, or about none.
@@ -26,65 +27,72 @@ CODE = re.compile(r"\x1b\[[\d;]+m")
 
 
 @st.composite
-def strips(draw: st.DrawFn) -> JudgedCidr:
+def strips(draw: st.DrawFn) -> Cut:
     length = draw(st.integers(0, 32))
     cidr = IPv4Network((draw(st.integers(0, 2**32 - 1)) >> (32 - length) << (32 - length), length))
     begin, end = int(cidr.network_address), int(cidr.broadcast_address) + 1
     cuts = draw(st.lists(st.integers(begin, end - 1), max_size=12, unique=True))
     edges = sorted({begin, *cuts, end})
-    segments: list[Segment] = []
+    parts = []
     for first, after in pairwise(edges):
-        if (kind := draw(st.sampled_from([*FindingKind, *OF_SEGMENTS, None, "gap"]))) != "gap":
-            devs = () if kind is None else tuple(sorted(set(draw(DEVS))))
-            is_failure = isinstance(kind, FindingKind)
-            segments.append(Segment(first, after - 1, kind, is_failure, devs))
-    return JudgedCidr(cidr, tuple(segments))
+        if (kind := draw(st.sampled_from([*FindingKind, *OF_SEGMENTS, None]))) is not None:
+            devs = tuple(sorted(set(draw(DEVS)))) if kind is FindingKind.OVERLAP else ()
+            parts.append(segment(str(IPv4Address(first)), str(IPv4Address(after - 1)), kind, *devs))
+    return strip(str(cidr), *parts)
+
+
+def cell_of(address: IPv4Address, cidr: IPv4Network, count: int) -> int:
+    return (int(address) - int(cidr.network_address)) * count // cidr.num_addresses
 
 
 @given(strips(), COUNTS)
-def test_every_failing_address_is_in_a_cell_that_shows_a_failure(strip: JudgedCidr, count: int) -> None:
-    drawn = cells(strip, count)
-    base, size = int(strip.cidr.network_address), strip.cidr.num_addresses
+def test_every_failing_address_is_in_a_cell_that_shows_a_failure(strip: Cut, count: int) -> None:
+    drawn = cells(*strip, count)
     assert len(drawn) == count
-    for segment in strip.segments:
-        for address in (segment.first, segment.last):
-            shown = drawn[(address - base) * count // size]
+    for answer, ranges in strip.parts:
+        for address in (end for network in ranges for end in (network[0], network[-1])):
+            shown = drawn[cell_of(address, strip.cidr, count)]
             assert shown is not None
-            assert isinstance(shown.kind, FindingKind) >= segment.is_failure
-            assert (shown.kind is None) <= (segment.kind is None)
+            assert shown.kind is not None
+            assert isinstance(shown.kind, FindingKind) >= isinstance(answer.kind, FindingKind)
 
 
 @given(strips(), COUNTS)
-def test_a_cell_shows_an_answer_of_its_own_addresses(strip: JudgedCidr, count: int) -> None:
+def test_a_cell_shows_an_answer_of_its_own_addresses(strip: Cut, count: int) -> None:
     base, size = int(strip.cidr.network_address), strip.cidr.num_addresses
-    for number, shown in enumerate(cells(strip, count)):
+    for number, shown in enumerate(cells(*strip, count)):
         begin, end = base + number * size // count, base + -(-(number + 1) * size // count)
-        inside = {answer_of(s) for s in strip.segments if s.first < end and s.last >= begin}
-        assert shown in inside or (shown is None and not inside)
+        inside = {
+            answer
+            for answer, ranges in strip.parts
+            if any(int(network[0]) < end and int(network[-1]) >= begin for network in ranges)
+        }
+        is_reserved = any(int(block[0]) <= begin and end - 1 <= int(block[-1]) for block in RESERVED)
+        assert shown in inside or (not inside and shown == (None if is_reserved else Answer()))
 
 
 @given(strips(), COUNTS)
-def test_a_strip_of_one_answer_is_uniform(strip: JudgedCidr, count: int) -> None:
-    uniform = JudgedCidr(strip.cidr, strip.segments[:1])
-    assert set(cells(uniform, count)) <= {*map(answer_of, uniform.segments), None}
+def test_a_strip_of_one_answer_is_uniform(strip: Cut, count: int) -> None:
+    uniform: Strip = [(answer, (strip.cidr,)) for answer, _ in strip.parts[:1]]
+    assert len({*cells(strip.cidr, uniform, count)} - {None}) <= 1
 
 
 # Those that fail come first.
 STRIPS = st.lists(strips(), max_size=4, unique_by=lambda strip: strip.cidr).map(
-    lambda found: sorted(found, key=lambda strip: not any(segment.is_failure for segment in strip.segments))
+    lambda found: sorted(found, key=lambda strip: not strip.fails)
 )
 
 
-def answers(strip: JudgedCidr, lines: int) -> list[tuple[Answer | None, ...]]:
+def answers(strip: Cut, lines: int) -> list[tuple[Answer | None, ...]]:
     """The lines of a strip; one that would show nothing has none."""
-    if strip.is_fine:
+    if not strip.parts:
         return []
-    drawn = cells(strip, 64 * lines)
+    drawn = cells(*strip, 64 * lines)
     return [drawn[first : first + 64] for first in range(0, 64 * lines, 64)]
 
 
 @given(STRIPS)
-def test_strips_have_the_symbols_that_the_legend_names(found: list[JudgedCidr]) -> None:
+def test_strips_have_the_symbols_that_the_legend_names(found: list[Cut]) -> None:
     lines = CODE.sub("", overlap_text(report(*found))).split("\n")
     drawn = [line for strip in found for line in answers(strip, 1)]
     paints = legend(itertools.chain(*drawn), ("eth0",))
@@ -95,18 +103,18 @@ def test_strips_have_the_symbols_that_the_legend_names(found: list[JudgedCidr]) 
 
 
 @given(STRIPS, st.none() | st.integers(1, 200))
-def test_no_interface_steers_the_terminal(found: list[JudgedCidr], width: int | None) -> None:
+def test_no_interface_steers_the_terminal(found: list[Cut], width: int | None) -> None:
     assert "\x1b" not in CODE.sub("", overlap_text(report(*found), width=width))
 
 
 @given(STRIPS, st.integers(40, 200))
-def test_on_a_terminal_every_line_fits(found: list[JudgedCidr], width: int) -> None:
+def test_on_a_terminal_every_line_fits(found: list[Cut], width: int) -> None:
     lines = CODE.sub("", overlap_text(report(*found), width=width)).split("\n")
     assert max(map(len, lines)) <= width
 
 
 @given(STRIPS)
-def test_a_picture_is_xml_and_has_the_colours_of_each_strip(found: list[JudgedCidr]) -> None:
+def test_a_picture_is_xml_and_has_the_colours_of_each_strip(found: list[Cut]) -> None:
     picture = overlap_picture(report(*found))
     assert picture.isascii()
     root = ElementTree.fromstring(picture)
