@@ -119,9 +119,9 @@ class ExaminedHost:
         """Those that could start now; raises as ``units_of_consumer``."""
         return {name: shown for name, shown in self.units_of_consumer.items() if shown["LoadState"] == "loaded"}
 
-    def called(self, *instances: str) -> str:
-        """The names of instances; their template's, if one that nobody has is among them: then it is so with all."""
-        return self.consumer if any(f"@{ANY_INSTANCE}." in name for name in instances) else " ".join(instances)
+    def called(self, instance: str) -> str:
+        """The name of an instance; its template's, if it is one that nobody has: then it is so with all."""
+        return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
     def command(self, verb: str) -> str:
         """One of our commands, to be pasted."""

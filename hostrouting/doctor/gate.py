@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
@@ -10,7 +9,7 @@ from hostrouting.boot import files
 from hostrouting.boot.examination import ExaminedHost, Fault, Severity
 from hostrouting.boot.gate import missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import is_there
-from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, unit_names
+from hostrouting.boot.unit_files import drop_ins
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 
@@ -185,38 +184,25 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
 
 # --- what the oneshots do to it, and a mend ------------------------------------------------------------------------
 
-_REQUIRING = ("Requires", "Requisite", "BindsTo")
-
 
 def ties(examined: ExaminedHost) -> Iterator[Fault]:
     """Nothing that is done to the oneshots stops the consumer, or keeps it from starting."""
-    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for name, shown in examined.instances.items():
+    for instance, shown in examined.instances.items():
         for unit in examined.oneshots:
-            if keys := tuple(key for key in (*_REQUIRING, "PartOf") if unit in shown[key].split()):
-                found.setdefault((unit, keys), []).append(name)
-    for (unit, keys), instances in found.items():
-        costs = [f"whoever stops or restarts {unit} stops this unit too"]
-        if set(keys) & {*_REQUIRING}:
-            costs.append("a start that fails for it isn't tried again by Restart=")
-            costs.append("after hostrouting remove a start is refused")
-        message = f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}"
-        where = dict.fromkeys(place for name in instances for place in _where(examined, name, unit, keys))
-        remedy = (
-            f"take it out of {' and '.join(where) or f'what systemctl cat {instances[0]} shows'}; the gate and its "
-            "Wants= do what it is for; then: systemctl daemon-reload"
-        )
-        yield Fault("tied", examined.called(*instances), message, remedy, Severity.RISK)
-
-
-def _where(examined: ExaminedHost, name: str, unit: str, keys: Iterable[str]) -> list[str]:
-    """The drop-ins and links by which a unit is tied to another one."""
-    layout = examined.layout
-    pattern = re.compile(rf"^\s*({'|'.join(keys)})\s*=.*(?<!\S)?{re.escape(unit)}", re.MULTILINE)
-    found = [path for path in drop_ins(layout, name).values() if pattern.search(files.read_text(path) or "")]
-    links = [layout.of(f"{folder}/{each}.requires/{unit}") for folder in UNIT_PATH for each in unit_names(name)]
-    found += [link for link in links if link.is_symlink() or link.exists()]
-    return [layout.relative(path) for path in found]
+            keys = [key for key in ("Requires", "Requisite", "BindsTo", "PartOf") if unit in shown[key].split()]
+            if not keys:
+                continue
+            costs = [f"whoever stops or restarts {unit} stops this unit too"]
+            if keys != ["PartOf"]:
+                costs.append("a start that fails for it isn't tried again by Restart=")
+                costs.append("after hostrouting remove a start is refused")
+            message = f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}"
+            remedy = (
+                f"take it out of what systemctl cat {instance} shows, and remove what this finds: find /etc/systemd "
+                f"/run/systemd /usr/lib/systemd -path '*.requires/{unit}'; the gate and its Wants= do what it is for; "
+                "then: systemctl daemon-reload"
+            )
+            yield Fault("tied", examined.called(instance), message, remedy, Severity.RISK)
 
 
 # As long as the gate holds before it fails, and the status by which it does.
@@ -226,14 +212,12 @@ _FAILS_WITH = "255"
 
 def restarts(examined: ExaminedHost) -> Iterator[Fault]:
     """After a mend the consumer comes up by itself."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for name, shown in examined.instances.items():
+    for instance, shown in examined.instances.items():
         if why := _why_it_stays_down(shown):
-            found.setdefault(why, []).append(name)
-    for (because, setting), instances in found.items():
-        message = f"once it was held back, it stays down after the mend until somebody starts it: {because}"
-        remedy = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
-        yield Fault("no-restart", examined.called(*instances), message, remedy, Severity.RISK)
+            because, setting = why
+            message = f"once it was held back, it stays down after the mend until somebody starts it: {because}"
+            remedy = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
+            yield Fault("no-restart", examined.called(instance), message, remedy, Severity.RISK)
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:

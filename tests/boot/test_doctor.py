@@ -124,8 +124,9 @@ def test_what_only_a_running_system_tells_is_found_and_a_mended_node_is_healthy_
     assert doctor(node) == (0, [])
     node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
     node.systemctl("daemon-reload")
-    code, (finding,) = doctor(node)
-    assert (code, finding["kind"], finding["subject"]) == (0, "no-restart", TEMPLATE)
+    code, found = doctor(node)
+    assert (code, {each["kind"] for each in found}) == (0, {"no-restart"})
+    assert TEMPLATE in {each["subject"] for each in found}
     assert doctor(node, "--strict")[0] == 1
 
 
