@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import phases
 from hostrouting.cli.options import asked_host, load
 from hostrouting.cli.output import complain, say
-from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked, say_json
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked
 from hostrouting.model.errors import RouteError, UnitError
 
 if TYPE_CHECKING:
@@ -71,12 +71,9 @@ def apply(options: argparse.Namespace, host: Host) -> int:
         on = host if options.root is None else Host.image(options.root)
         _warn_without_consumer(config, on)
         routes, overlap = run_task(Configure(config, host=on))
-    if options.output == "json":
-        say_json(routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()})
-    elif options.root is not None:
-        say(f"{routes_text(routes)}\n{options.root} holds from its first boot")
-    else:
-        say(applied_text(routes, overlap))
+    document = routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()}
+    holds = f"{routes_text(routes)}\n{options.root} holds from its first boot"
+    say_as_asked(options, document, applied_text(routes, overlap) if options.root is None else holds)
     return 0
 
 

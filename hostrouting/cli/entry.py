@@ -17,7 +17,6 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-    import logging
 
     from hostrouting.boot.host import Host
 
@@ -102,15 +101,9 @@ def _logged_to_stderr() -> Iterator[None]:
     """``--verbose``: show each record of a task, with its data, until the end of the block."""
     import logging
 
-    class ExtraFormatter(logging.Formatter):
-        """Appends the data of a wide record, ``path=…``."""
-
-        def format(self, record: logging.LogRecord) -> str:
-            data = {key: value for key in _DATA if (value := getattr(record, key, None)) is not None}
-            return " ".join([super().format(record), *(f"{key}={value}" for key, value in data.items())])
-
+    form = " ".join(["%(levelname)s %(name)s: %(message)s", *(f"{key}=%({key})s" for key in _DATA)])
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(ExtraFormatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(logging.Formatter(form, defaults=dict.fromkeys(_DATA, "-")))
     logger = logging.getLogger("phases")
     level = logger.level
     logger.addHandler(handler)

@@ -22,21 +22,18 @@ def explanation_page(found: Explanation) -> Page:
         dim("the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides"),
     ]
     for number, way in enumerate(found.lookups, 1):
-        page += [head(f"{number}. {_asked(way, found)}"), *map(_row, way.steps), _end(way)]
+        page += [head(f"{number}. {_asked(way)}"), *map(_row, way.steps), _end(way)]
         if not way.is_modelled:
             page.append(bad("the kernel answers so, although its tables, as far as they are known here, say otherwise"))
     return page
 
 
-def _asked(way: LookupWay, found: Explanation) -> str:
+def _asked(way: LookupWay) -> str:
     answer = way.outcome.answer
     protocol = "TCP" if answer.is_tcp else "UDP"
     if answer.source is not None:
         return f"a connection has the source {answer.source} by now, and the kernel looks it up again ({protocol})"
-    # Where a source is chosen and nothing is asked from it, no rule has a use for it.
-    is_only = way.sources and all(each.outcome.answer.source is None for each in found.lookups)
-    why = "; no rule asks for one, so nothing is looked up again" if is_only else ""
-    return f"no source is chosen yet ({protocol}{why})"
+    return f"no source is chosen yet ({protocol})"
 
 
 def _row(step: Step) -> Row:

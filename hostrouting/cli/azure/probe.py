@@ -75,8 +75,7 @@ def plan_text(plan: ProbeReport, *, wait_seconds: int) -> str:
     if plan.missing is not None:
         lines.append(f"would wait up to {wait_seconds} s for {clean(plan.missing)}")
     if plan.has_new_rules:
-        lines.append(f"{_TABLE}: {_fate(plan)}")
-        lines += diff_lines(Change(_TABLE, _fate(plan), before=plan.rules_before, after=plan.rules_after))
+        lines += diff_lines(Change(_TABLE, "replaced", before=plan.rules_before, after=plan.rules_after))
     elif plan.rules_after is not None:
         lines.append(dim(f"= {_TABLE}"))
     lines += [good(f"+ {clean(str(pin))}") for pin in plan.pins.add]
@@ -105,9 +104,3 @@ def _reason_lines(about: ProbeReport) -> list[str]:
         return [f"skipped: {clean(about.skipped_because)}"]
     why = f"  ({clean(about.evidence)})" if about.evidence else ""
     return [f"probes come in by: {clean(about.device)}{dim(why)}"] if about.device else []
-
-
-def _fate(plan: ProbeReport) -> str:
-    if plan.rules_before is None:
-        return "added"
-    return "replaced" if plan.rules_after is not None else "removed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from hostrouting.azure.config import SECTION, HostNetworking
@@ -36,7 +35,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     reason. It takes no lock. It exits with 2 if anything would go, and with 0 if not.
     """
     plan = plan_stale(_load(options, host), host)
-    say_as_asked(options, plan.to_json(), plan_text(plan))
+    say_as_asked(options, plan.to_json(), report_text(plan, "would go"))
     return EXIT_PLAN_CHANGES if plan.removed else 0
 
 
@@ -58,24 +57,14 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 # --- as text ---------------------------------------------------------------------------------------------------------
 
 
-def plan_text(plan: AzureVnetReport) -> str:
-    """What would go and what would stay, by reason, and how much it is; one line if there is nothing."""
-    return _text(plan, "would go", "stays", "would remove")
-
-
-def report_text(report: AzureVnetReport) -> str:
-    """What went and what stays, by reason, and how much it is; one line if there was nothing."""
-    return _text(report, "removed", "kept", "removed")
-
-
-def _text(about: AzureVnetReport, goes: str, stays: str, removes: str) -> str:
-    going, staying = about.removed, about.kept
-    width = max((len(str(item.address)) for item in (*going, *staying)), default=0)
-    lines = [*_lines(goes, "-", bad, going, width), *_lines(stays, "=", dim, staying, width)]
+def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
+    """What goes, in the words of a plan or a report, and what stays, by reason; one line if there is nothing."""
+    going = about.removed
+    lines = [*_lines(goes, "-", bad, going), *_lines("stays", "=", dim, about.kept)]
     if about.other_rules:
-        lines.append(dim(f"left alone: {about.other_rules} rule{'s' * (about.other_rules > 1)} of others"))
+        lines.append(dim(f"left alone: {about.other_rules} rules of others"))
     if going:
-        lines.append(f"{removes} {_counted(going)}")
+        lines.append(f"{goes}: {len(going)} in all")
     elif about.notes:
         lines.append("there is nothing to remove among what could be read")
     else:
@@ -83,13 +72,13 @@ def _text(about: AzureVnetReport, goes: str, stays: str, removes: str) -> str:
     return "\n".join([*lines, *(f"note: {clean(note)}" for note in about.notes)])
 
 
-def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[Item], width: int) -> list[str]:
+def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[Item]) -> list[str]:
     """A heading for each reason, and below it a line for each object, which 80 columns hold."""
     lines = []
     for reason in dict.fromkeys(item.reason for item in items):
         lines.append(clean(f"{word}, because {reason}:"))
         lines += [
-            paint(clean(f"  {mark} {item.kind:9}  {item.address!s:{width}}  {_rest(item)}"))
+            paint(clean(f"  {mark} {item.kind:9}  {item.address!s:15}  {_rest(item)}"))
             for item in items
             if item.reason == reason
         ]
@@ -101,9 +90,3 @@ def _rest(item: Item) -> str:
     if isinstance(item.what, Neighbour):
         return f"dev {item.what.dev} {item.what.mac} PERMANENT"
     return str(parse_pod_rule(item.what))
-
-
-def _counted(items: Sequence[Item]) -> str:
-    """Like ``3 rules, 1 neighbour``."""
-    kinds = Counter(item.kind for item in items)
-    return ", ".join(f"{kinds[kind]} {kind}{'s' * (kinds[kind] > 1)}" for kind in ("rule", "neighbour") if kinds[kind])

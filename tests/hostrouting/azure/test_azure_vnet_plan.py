@@ -36,7 +36,7 @@ from stale import (
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetReport, Item, plan_cleaning
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
-from hostrouting.cli.azure.vnet import plan_text
+from hostrouting.cli.azure.vnet import report_text
 
 UNREADABLE = (*INTERFACES, Interface("azvdark", "aa:aa:aa:aa:aa:09", master="azure0"))
 DEAD = ("azvgone", GONE_MAC, str(GONE))
@@ -256,8 +256,8 @@ def test_without_anything_there_is_nothing_to_do() -> None:
 
 def test_nothing_is_called_left_only_if_all_was_looked_at() -> None:
     nothing = "azure-vnet has left nothing here"
-    assert nothing in plan_text(plan(NodeState()))
-    text = plan_text(plan(NodeState(notes=("no ebtables",))))
+    assert nothing in report_text(plan(NodeState()))
+    text = report_text(plan(NodeState(notes=("no ebtables",))))
     assert nothing not in text
     assert "there is nothing to remove among what could be read\nnote: no ebtables" in text
 
@@ -282,27 +282,27 @@ def plain(text: str) -> str:
 
 
 def test_a_plan_is_lines_for_people_below_their_reasons() -> None:
-    lines = plain(plan_text(plan(node_state(notes=("legacy rules aren't looked at",))))).splitlines()
+    lines = plain(report_text(plan(node_state(notes=("legacy rules aren't looked at",))), "would go")).splitlines()
     assert lines[:4] == [
         "would go, because no pod here has this MAC any more:",
-        f"  - rule       {GONE}  arpreply {GONE_MAC}",
-        f"  - rule       {GONE}  dnat {GONE_MAC} from eth0",
-        f"  - rule       {GONE6!s:9}  dnat {GONE_MAC} from eth0",
+        f"  - rule       {GONE!s:15}  arpreply {GONE_MAC}",
+        f"  - rule       {GONE!s:15}  dnat {GONE_MAC} from eth0",
+        f"  - rule       {GONE6!s:15}  dnat {GONE_MAC} from eth0",
     ]
     assert sum(line.startswith("  - ") for line in lines) == 4
     assert sum(line.startswith("  = ") for line in lines) == 4
     assert lines[-3:] == [
         "left alone: 2 rules of others",
-        "would remove 3 rules, 1 neighbour",
+        "would go: 4 in all",
         "note: legacy rules aren't looked at",
     ]
-    assert "azure-vnet has left nothing here" in plan_text(AzureVnetReport())
+    assert "azure-vnet has left nothing here" in report_text(AzureVnetReport())
 
 
 def test_a_reason_is_said_once_and_no_object_of_ipv4_is_wider_than_80_columns() -> None:
     many = [IPv4Address("10.1.0.100") + number for number in range(100)]
     stale = tuple(rule for address in many for rule in (arp_reply(address), dnat(address)))
-    text = plain(plan_text(plan(node_state(rules=stale, neighbours=tuple(map(neighbour, many))))))
+    text = plain(report_text(plan(node_state(rules=stale, neighbours=tuple(map(neighbour, many))))))
     assert text.count("no pod here has this MAC any more") == 1
     assert max(len(line) for line in text.splitlines() if line.startswith("  ")) <= 80
-    assert "would remove 200 rules, 100 neighbours" in text
+    assert "removed: 300 in all" in text

@@ -274,7 +274,7 @@ def test_a_report_is_json_and_text(host: Host, node: WatchedNode) -> None:
     text = report_text(report)
     assert text.count("  - ") == 4
     assert text.count("  = ") == 4
-    assert "removed 3 rules, 1 neighbour" in text
+    assert "removed: 4 in all" in text
     assert text.endswith("note: legacy")
     assert "there is nothing to remove among what could be read" in report_text(clean(host, node))
     node.change(notes=())

@@ -78,7 +78,7 @@ def test_a_plan_says_what_apply_would_do_and_changes_nothing(run: Any, host: Hos
     code, out, _ = run("lb-probe plan CONFIG")
     assert code == 2
     assert "probes come in by: eth0  (eth0 has fd00:1::4)" in out
-    assert f"nftables table ip6 {TABLE}: added" in out
+    assert f"+++ nftables table ip6 {TABLE}" in out
     assert f"+ {PIN}" in out
     assert "enable load-balancer-probe.service" in out
     assert not probe.tables

@@ -32,7 +32,6 @@ def test_a_plan_shows_devices_rules_routes_and_files() -> None:
     )
     assert plain(plan_text(plan, wait_seconds=5)).splitlines() == [
         "probes come in by: eth0  (eth0 has fd00::4)",
-        "nftables table ip6 azure_slb_probe: replaced",
         "--- nftables table ip6 azure_slb_probe",
         "+++ nftables table ip6 azure_slb_probe",
         "@@ -1,2 +1,2 @@",
@@ -50,8 +49,10 @@ def test_a_plan_shows_devices_rules_routes_and_files() -> None:
 
 
 def test_a_plan_tells_a_new_table_from_one_that_goes() -> None:
-    assert "azure_slb_probe: added" in plan_text(ProbeReport(rules_after="a\n"), wait_seconds=5)
-    assert "azure_slb_probe: removed" in plan_text(ProbeReport(rules_before="a\n"), wait_seconds=5)
+    assert plain(plan_text(ProbeReport(rules_after="a\n"), wait_seconds=5)).endswith(
+        "azure_slb_probe\n@@ -0,0 +1 @@\n+a"
+    )
+    assert plain(plan_text(ProbeReport(rules_before="a\n"), wait_seconds=5)) == "- nftables table ip6 azure_slb_probe"
 
 
 def test_a_plan_without_changes_says_so() -> None:
