@@ -12,7 +12,6 @@ from hostrouting.boot.installation import change_files, install_part, remove_par
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import check_part, is_watched, plan_part, routes_part, watch_part
 from hostrouting.config.overlap import OverlapMode
-from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap, unjudged
@@ -21,12 +20,12 @@ from hostrouting.overlap.outputs import write_markers
 from hostrouting.overlap.wording import error_text
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
-from hostrouting.tasks.install_routes import await_network, carry_out, to_config, to_host
+from hostrouting.tasks.install_routes import ConfigTask, await_network, carry_out, to_host
 from phases import CancelScope, Serial, all_or_nothing
 
 
 @attrs.frozen
-class ConfigureStaticRoutes:
+class ConfigureStaticRoutes(ConfigTask):
     """Install the static routes of a config, so that longest-prefix match beats a shadowing route.
 
     Ours of an earlier run that are no longer wanted are removed; nothing of anybody else's is ever changed.
@@ -37,9 +36,6 @@ class ConfigureStaticRoutes:
     """
 
     name = "configure-static-routes"
-
-    config: Config = attrs.field(converter=to_config)
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> RoutesReport:
         """Do it.
@@ -70,7 +66,7 @@ class ConfigureStaticRoutes:
 
 
 @attrs.frozen
-class ConfigureWatch:
+class ConfigureWatch(ConfigTask):
     """Have the watcher run if a config asks for one, and not if it doesn't.
 
     The watcher keeps true what is installed, as the manifest names it; so it follows the other tasks by itself.
@@ -81,9 +77,6 @@ class ConfigureWatch:
     """
 
     name = "configure-watch"
-
-    config: Config = attrs.field(converter=to_config)
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> Changes:
         """Do it.
@@ -117,7 +110,7 @@ class ConfigureWatch:
 
 
 @attrs.frozen
-class CheckRouteOverlap:
+class CheckRouteOverlap(ConfigTask):
     """Prove that every expected CIDR leaves by the default route's interface, and leave a marker that says so.
 
     Args:
@@ -126,9 +119,6 @@ class CheckRouteOverlap:
     """
 
     name = "check-route-overlap"
-
-    config: Config = attrs.field(converter=to_config)
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> OverlapReport:
         """Do it.
@@ -173,7 +163,7 @@ def raise_if_strict(report: OverlapReport) -> None:
 
 
 @attrs.frozen
-class Configure:
+class Configure(ConfigTask):
     """Install the static routes and the watcher, then prove that every expected CIDR leaves by the default interface.
 
     Args:
@@ -182,9 +172,6 @@ class Configure:
     """
 
     name = "configure"
-
-    config: Config = attrs.field(converter=to_config)
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
         """Do all of them; the check is the last, as it may raise in STRICT mode.

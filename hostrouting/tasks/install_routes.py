@@ -6,7 +6,6 @@ And what every task takes: a config, and a host to work on. Anything else is ref
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import attrs
 
@@ -20,8 +19,6 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
 from hostrouting.routes.verify import verify_routes
 from phases import CancelScope, all_or_nothing
-
-T = TypeVar("T")
 
 
 def to_config(value: Config) -> Config:
@@ -52,13 +49,40 @@ def to_host(value: Host | None) -> Host:
     return value or Host()
 
 
-def await_network(config: Config, host: Host, scope: CancelScope) -> None:
-    """Wait until the routes can be installed; nothing is changed, and no lock is taken.
+@attrs.frozen
+class ConfigTask:
+    """What every task has that a config asks for.
+
+    Args:
+        config: what is wanted.
+        host: where; None: this host.
+    """
+
+    config: Config = attrs.field(converter=to_config)
+    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
+
+
+def await_network(
+    config: Config, host: Host, scope: CancelScope, look: Callable[[], tuple[RoutePlan, str | None]] | None = None
+) -> RoutePlan:
+    """Wait until the routes can be installed.
+
+    Args:
+        config: what is wanted.
+        host: whose kernel.
+        scope: ends it.
+        look: plans, and says what is missing; None: nothing is changed, and no lock is taken.
 
     Raises:
         RouteError: they never can, or not in time.
     """
-    _until_nothing_is_missing(config, host, scope, lambda: plan_now(config, host.routes))
+    plan, missing = look_until(host.routes, scope, config.wait_seconds, look or (lambda: plan_now(config, host.routes)))
+    if missing is not None:
+        raise RouteError(
+            f"can't install the static routes: waited {config.wait_seconds} s in vain for {missing}; "
+            "bring it up, name another gateway or dev, or raise waitSeconds"
+        )
+    return plan
 
 
 def carry_out(
@@ -90,23 +114,11 @@ def carry_out(
                     remove(host.layout.trial)
             return plan, missing
 
-    return _until_nothing_is_missing(config, host, scope, look)
-
-
-def _until_nothing_is_missing(
-    config: Config, host: Host, scope: CancelScope, look: Callable[[], tuple[T, str | None]]
-) -> T:
-    found, missing = look_until(host.routes, scope, config.wait_seconds, look)
-    if missing is not None:
-        raise RouteError(
-            f"can't install the static routes: waited {config.wait_seconds} s in vain for {missing}; "
-            "bring it up, name another gateway or dev, or raise waitSeconds"
-        )
-    return found
+    return await_network(config, host, scope, look)
 
 
 @attrs.frozen
-class InstallRoutes:
+class InstallRoutes(ConfigTask):
     """Give the kernel the static routes, all of them or none, and nothing else: no file but the lock is written.
 
     Args:
@@ -115,9 +127,6 @@ class InstallRoutes:
     """
 
     name = "install-routes"
-
-    config: Config = attrs.field(converter=to_config)
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> RoutesReport:
         """Do it.

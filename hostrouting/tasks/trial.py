@@ -26,7 +26,7 @@ from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.configure import CheckRouteOverlap, ConfigureStaticRoutes, ConfigureWatch, ours, raise_if_strict
-from hostrouting.tasks.install_routes import await_network, carry_out, to_config, to_host
+from hostrouting.tasks.install_routes import ConfigTask, await_network, carry_out, to_host
 from phases import CancelScope, Serial
 
 _UNIT = "hostrouting-trial"
@@ -34,7 +34,7 @@ _TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
 
 
 @attrs.frozen
-class TryRoutes:
+class TryRoutes(ConfigTask):
     """Give the kernel the static routes for a while, and check: no file outside /run is written, no unit installed.
 
     Our routes of before are put back by a timer of systemd, whatever becomes of this process, unless the trial is
@@ -49,9 +49,7 @@ class TryRoutes:
 
     name = "try-routes"
 
-    config: Config = attrs.field(converter=to_config)
     seconds: int
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport, str]:
         """Do it.
@@ -126,13 +124,15 @@ class ConfirmTrial:
             try:
                 routes = ConfigureStaticRoutes(config, host=host).do(scope)
             except BaseException:
-                _give_back(host)
+                files.move(host.layout.confirmed, host.layout.trial)
+                put_back(host)
                 raise
             try:
                 rest = Serial(ConfigureWatch(config, host=host), CheckRouteOverlap(config, host=host), name="configure")
                 overlap = rest.do(scope)[1]
             finally:
-                _forget(host)
+                files.remove(host.layout.confirmed)
+                host.units.stop(_TIMER)
         return attrs.evolve(routes, changes=run.changes), overlap
 
 
@@ -205,15 +205,3 @@ def _claim(host: Host, scope: CancelScope) -> Config:
             "there is nothing to confirm: no trial of routes stands; hostrouting apply --try 60 begins one"
         )
     return Config.from_mapping(json.loads(text))
-
-
-def _give_back(host: Host) -> None:
-    """Undo ``_claim``, and end the trial."""
-    files.move(host.layout.confirmed, host.layout.trial)
-    put_back(host)
-
-
-def _forget(host: Host) -> None:
-    """Have a claimed trial be over."""
-    files.remove(host.layout.confirmed)
-    host.units.stop(_TIMER)
