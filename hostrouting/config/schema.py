@@ -128,8 +128,7 @@ def kind(value: object) -> str:
 
 def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
     """Parse every item of a list, collecting the problems of all."""
-    is_list = isinstance(value, list) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping))
-    if not is_list:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise ValueError(f"expected a list, not {kind(value)}")
     items: list[T] = []
     problems: list[Problem] = []
@@ -383,9 +382,7 @@ class _Doubled(dict[str, Any]):
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        self.first: dict[str, Any] = {}
-        for name, value in pairs:
-            self.first.setdefault(name, value)
+        self.first = dict(reversed(pairs))
         self.duplicates = tuple(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
 
 

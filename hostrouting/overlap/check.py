@@ -14,9 +14,10 @@ from hostrouting.kernel.nexthops import default_route, missing_default_route, un
 from hostrouting.kernel.port import RouteBackend, look_until
 from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.model.errors import RouteError
+from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.model.text import rfc_3339
-from hostrouting.overlap.coverage import Tile, networks_of
+from hostrouting.overlap.coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Unmendable, Verdict
 from hostrouting.overlap.judge import Outcome, judge, sort_answers
 from hostrouting.overlap.reading import Reading, ask, pending_devs, read_host
@@ -83,7 +84,22 @@ def check_overlap(
             return unjudged(overlap, Verdict.UNKNOWN, _no_default_route(backend.routes()), host=host)
     except RouteError as error:
         return unjudged(overlap, Verdict.UNKNOWN, f"check-failed: {error}", host=host)
-    return _judge(unjudged(overlap, Verdict.OK, host=host), overlap, reading, nameservers, scope)
+    outcomes = sort_answers(overlap, reading)
+    findings, notes = judge(overlap, reading, outcomes)
+    verdict = Verdict.OVERLAP if findings else Verdict.OK
+    report = attrs.evolve(unjudged(overlap, verdict, host=host), default_devs=reading.default.devs, notes=notes)
+    if not findings:
+        return report
+    from hostrouting.overlap.fix import Remedies
+
+    scope.check()
+    remedies = Remedies(reading, outcomes, nameservers)
+    remedy, tables = remedies.of_all()
+    findings = tuple(remedies.with_fixes(findings, remedy))
+    if any(len(answers) > 1 for answers in reading.answers.values()):
+        left = _left_of_connections(overlap, reading, tables)
+        remedy = remedy._replace(unmendable=(*remedy.unmendable, *left))
+    return attrs.evolve(report, findings=findings, remedy=remedy)
 
 
 def _await_addresses(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope, wait_seconds: int) -> None:
@@ -101,36 +117,6 @@ def _await_addresses(overlap: RouteOverlap, backend: RouteBackend, scope: Cancel
         return None, None
 
     look_until(backend, scope, max(wait_seconds, overlap.settle_seconds), look)
-
-
-def _judge(
-    report: OverlapReport,
-    overlap: RouteOverlap,
-    reading: Reading,
-    nameservers: Sequence[IPv4Address],
-    scope: CancelScope,
-) -> OverlapReport:
-    outcomes = sort_answers(overlap, reading)
-    findings, notes = judge(overlap, reading, outcomes)
-    report = attrs.evolve(
-        report,
-        verdict=Verdict.OVERLAP if findings else Verdict.OK,
-        default_devs=reading.default.devs,
-        findings=findings,
-        notes=notes,
-    )
-    if not findings:
-        return report
-    from hostrouting.overlap.fix import Remedies
-
-    scope.check()
-    remedies = Remedies(reading, outcomes, nameservers)
-    remedy, tables = remedies.of_all()
-    findings = tuple(remedies.with_fixes(findings, remedy))
-    if any(len(answers) > 1 for answers in reading.answers.values()):
-        left = _left_of_connections(overlap, reading, tables)
-        remedy = remedy._replace(unmendable=(*remedy.unmendable, *left))
-    return attrs.evolve(report, findings=findings, remedy=remedy)
 
 
 def _no_default_route(routes: Sequence[Route]) -> str:
@@ -155,7 +141,7 @@ def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -
     after = attrs.evolve(reading, routes=mended.routes, answers=answers)
     left: dict[tuple[tuple[str, ...], str], dict[Tile, None]] = {}
     for expected, outcomes in sort_answers(overlap, after).items():
-        for tile in reading.tiling.of(expected.cidr):
+        for tile in tiles_in(reading.tiles, numbers(expected.cidr)):
             for outcome in outcomes[tile.question][1:]:
                 reason = _reason(outcome, mended, reading.default)
                 left.setdefault((outcome.devs, reason), {})[tile] = None

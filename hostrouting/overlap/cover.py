@@ -124,10 +124,7 @@ class _Trie:
         length = 32 - (begin ^ end).bit_length()
         first = begin >> (32 - length) << (32 - length)
         is_covered = end - begin + 1 == _size(length) and self._gaps[start] == self._gaps[stop - 1]
-        if stop - start == 1:
-            most, above = self._mosts[start], self._aboves[start]
-        else:
-            most, above = min(self._mosts[start:stop]), max(self._aboves[start:stop])
+        most, above = min(self._mosts[start:stop]), max(self._aboves[start:stop])
         is_usable = is_covered and length <= most and (first, length) not in self._taken
         node = _Node(first, length, start, stop, most, is_usable)
         if above == -2:

@@ -44,24 +44,11 @@ class Tile(NamedTuple):
     question: int
 
 
-class Tiling(NamedTuple):
-    """The tiles of some CIDRs.
-
-    Args:
-        tiles: in the order of their addresses; parts that aren't judged are left out.
-    """
-
-    tiles: Sequence[Tile]
-
-    def meeting(self, prefix: Prefix) -> Sequence[Tile]:
-        """The tiles that have an address in a prefix."""
-        first, last = ends(prefix)
-        start = bisect_left(self.tiles, first, key=attrgetter("last"))
-        return self.tiles[start : bisect_right(self.tiles, last, key=attrgetter("first"))]
-
-    def of(self, cidr: IPv4Network) -> Sequence[Tile]:
-        """The tiles of one of the CIDRs, or of a network that was looked into besides."""
-        return self.meeting(numbers(cidr))
+def tiles_in(tiles: Sequence[Tile], prefix: Prefix) -> Sequence[Tile]:
+    """Those of some tiles, in the order of their addresses, that have one in a prefix."""
+    first, last = ends(prefix)
+    start = bisect_left(tiles, first, key=attrgetter("last"))
+    return tiles[start : bisect_right(tiles, last, key=attrgetter("first"))]
 
 
 def tiling_of(
@@ -72,7 +59,7 @@ def tiling_of(
     routes: Iterable[Route],
     besides: Iterable[Prefix] = (),
     borders: Iterable[Prefix] = (),
-) -> Tiling:
+) -> Sequence[Tile]:
     """Cut CIDRs into ranges inside which the answer can't change.
 
     Args:
@@ -85,7 +72,7 @@ def tiling_of(
             the gateways behind other interfaces: no remedy may cover them.)
 
     Returns:
-        The tiles of each CIDR, without 0/8, 127/8, 224/4 and 240/4.
+        The tiles of each CIDR in the order of their addresses, without 0/8, 127/8, 224/4 and 240/4.
     """
     spans = PrefixSet(cidrs)
     devs = frozenset(expected_devs)
@@ -99,7 +86,7 @@ def tiling_of(
             inner.update((int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address))
     shadows = PrefixSet(suspects)
     cuts = {*cidrs, *map(numbers, RESERVED), *suspects, *(prefix for prefix in inner if shadows.covers(prefix))}
-    return Tiling(_lay(sorted(cut for cut in cuts if spans.covers(cut))))
+    return _lay(sorted(cut for cut in cuts if spans.covers(cut)))
 
 
 def suspects_in(

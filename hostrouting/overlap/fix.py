@@ -33,7 +33,7 @@ from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.cover import Neighbours, Piece, fewest_prefixes
-from hostrouting.overlap.coverage import Tile, networks_of
+from hostrouting.overlap.coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap.findings import Finding, Remedy, Unmendable
 from hostrouting.overlap.reading import Reading, own_subnets
 from hostrouting.overlap.wording import decided_by, ways_past
@@ -105,11 +105,11 @@ class Remedies:
         nameservers: Iterable[IPv4Address] = (),
     ) -> None:
         self._reading, self._nameservers = reading, tuple(nameservers)
-        tiling, devs = reading.tiling, reading.default.devs
+        tiles, devs = reading.tiles, reading.default.devs
         # For each question what its first look-up means, of several CIDRs a failure; and who expects other interfaces.
         self._outcomes: dict[int, Outcome] = {}
         for expected, found in outcomes.items():
-            for question in dict.fromkeys(tile.question for tile in tiling.of(expected.cidr)):
+            for question in dict.fromkeys(tile.question for tile in tiles_in(tiles, numbers(expected.cidr))):
                 outcome, known = found[question][0], self._outcomes.get(question)
                 if known is None or outcome.is_failure or not known.is_failure:
                     self._outcomes[question] = outcome
@@ -117,9 +117,9 @@ class Remedies:
             tile.question: expected
             for expected in outcomes
             if not expected.is_default(devs)
-            for tile in tiling.of(expected.cidr)
+            for tile in tiles_in(tiles, numbers(expected.cidr))
         }
-        self._fib, self._tiles = reading.fib, tiling.tiles
+        self._fib, self._tiles = reading.fib, tiles
         self._own_subnets = own_subnets(reading.addresses, devs)
         self._nested_subnets = PrefixIndex(self._own_subnets)
         # The gateways behind all other interfaces, each with a route by it.
@@ -216,15 +216,16 @@ class Remedies:
         for dev in devs:
             if (route := self._gateways.get((address, dev))) is not None:
                 return f"it is the gateway of {route}: move that gateway, or remove the route"
-        subnet, dev = self._subnet_of(IPv4Network(address))
+        subnet = self._subnet_of(IPv4Network(address))
         if subnet is None:
             return self._lost_gateway or beaten
+        dev = self._own_subnets[subnet]
         if len(self._reading.default.devs) > 1:
             try:
                 parse_device(dev)
             except ValueError:  # the kernel allows $(reboot)
                 return f"it is on the link of {dev}, a name that no config takes: rename it"
-        return max(beaten, subnet.prefixlen - 1)
+        return max(beaten, subnet[1] - 1)
 
     def _beaten(self, address: IPv4Address) -> int | str:
         """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
@@ -266,19 +267,17 @@ class Remedies:
             return f"{reason}; change them, or first add an entry to it alone: {entry}"
         return ""
 
-    def _subnet_of(self, network: IPv4Network) -> tuple[IPv4Network | None, str]:
-        """The innermost subnet of the default interfaces that a network lies in, and whose it is."""
-        for prefix in self._nested_subnets.around(numbers(network)):
-            return IPv4Network(prefix), self._own_subnets[prefix]
-        return None, ""
+    def _subnet_of(self, network: IPv4Network) -> Prefix | None:
+        """The innermost subnet of the default interfaces that a network lies in."""
+        return next(self._nested_subnets.around(numbers(network)), None)
 
     # --- the entries -------------------------------------------------------------------------------------------
 
     def _entry(self, network: IPv4Network) -> StaticRoute:
-        subnet, dev = self._subnet_of(network)
+        subnet = self._subnet_of(network)
         if subnet is None:
             return StaticRoute(network)
-        return StaticRoute(network, ONLINK, dev if len(self._reading.default.devs) > 1 else None)
+        return StaticRoute(network, ONLINK, self._own_subnets[subnet] if len(self._reading.default.devs) > 1 else None)
 
     def _tables_with(self, entries: Sequence[StaticRoute], mended: Iterable[IPv4Address]) -> Fib | str:
         """The tables as they would be, by the planner; or why the entries don't do what they shall."""
@@ -303,7 +302,7 @@ class Remedies:
         """The first address of each piece of a tile that an entry mends, of those in a prefix in or around it."""
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         mended = []
-        for tile in self._reading.tiling.meeting(inner):
+        for tile in tiles_in(self._tiles, inner):
             above = self._stakes[tile.question].above
             if above is not None and above < entry[1]:
                 mended.append(max(first, tile.first))

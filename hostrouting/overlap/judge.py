@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets, loopback_of
 from hostrouting.model.links import Address, is_like
-from hostrouting.model.prefixes import Prefix, PrefixIndex, ends, numbers
+from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table, destination_words
 from hostrouting.model.text import shortened
-from hostrouting.overlap.coverage import Tile, networks_of
+from hostrouting.overlap.coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 from hostrouting.overlap.reading import Answer, Reading, pending_devs
 
@@ -132,7 +132,7 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         route = answer.lookup.route
         if route is None:
             return self._discarded(answer)
-        is_own = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_of_table_local(answer)
+        is_own = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_of_table_local(answer, route)
         # What a local entry of another table takes never leaves this host, whatever its device.
         devs = ("lo",) if route.type is RouteType.LOCAL and not is_own else route.devs
         foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._default_devs))
@@ -147,12 +147,10 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
             return Outcome(NoteKind.ALLOWED, answer, foreign, route)
         return Outcome(FindingKind.OVERLAP, answer, devs, route)
 
-    def _is_of_table_local(self, answer: Answer) -> bool:
+    def _is_of_table_local(self, answer: Answer, route: Route) -> bool:
         """The kernel names table main for the entries of both, as long as they are one trie (fib_trie_unmerge)."""
-        entry, route = self._reading.fib.longest_match(Table.LOCAL, answer.lookup.address), answer.lookup.route
-        if entry is None or route is None:
-            return False
-        return (entry.destination, entry.type) == (route.destination, route.type)
+        entry = self._reading.fib.longest_match(Table.LOCAL, answer.lookup.address)
+        return entry is not None and (entry.destination, entry.type) == (route.destination, route.type)
 
     def _discarded(self, answer: Answer) -> Outcome:
         lookup = answer.lookup
@@ -203,15 +201,11 @@ def judge(
     Returns:
         The failures in the order of the config, of one CIDR in that of their first addresses; and the notes.
     """
-    cidrs = PrefixIndex(numbers(expected.cidr) for expected in outcomes)
-    foreseen: dict[Prefix, list[IPv4Network]] = {}
-    for prefix in dict.fromkeys(overlap.foreseen):
-        for cidr in cidrs.meeting(numbers(prefix)):
-            foreseen.setdefault(cidr, []).append(prefix)
+    foreseen = PrefixIndex(map(numbers, overlap.foreseen))
     findings: list[Finding] = []
     notes: list[Note] = []
     for expected, found in outcomes.items():
-        tiles = reading.tiling.of(expected.cidr)
+        tiles = tiles_in(reading.tiles, numbers(expected.cidr))
         groups: dict[Hashable, _Group] = {}
         for tile in tiles:
             for outcome in found[tile.question]:
@@ -226,7 +220,7 @@ def judge(
                 part = own.around(tile for tile, _ in group)
                 findings.append(_finding(expected, group, reading, part))
         notes += [_note(expected, group, reading) for group in groups.values() if not group[0][1].is_failure]
-        notes += _foreseen(expected.cidr, foreseen.get(numbers(expected.cidr), ()), reading, found)
+        notes += _foreseen(expected.cidr, foreseen, reading, found)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
 
 
@@ -331,13 +325,13 @@ def _behind(outcome: Outcome, expected: ExpectedCidr, reading: Reading) -> set[s
     return set().union(*in_turn) - {*outcome.devs}
 
 
-def _foreseen(
-    cidr: IPv4Network, foreseen: Sequence[IPv4Network], reading: Reading, outcomes: Outcomes
-) -> Iterable[Note]:
+def _foreseen(cidr: IPv4Network, foreseen: PrefixIndex, reading: Reading, outcomes: Outcomes) -> Iterable[Note]:
     """What connected routes to the foreseen prefixes would shadow: all that no longer route of main protects."""
-    for prefix in foreseen:
+    for prefix in map(IPv4Network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
-        tiles = [tile for tile in reading.tiling.of(part) if _would_lose(outcomes[tile.question][0], prefix)]
+        tiles = [
+            tile for tile in tiles_in(reading.tiles, numbers(part)) if _would_lose(outcomes[tile.question][0], prefix)
+        ]
         if tiles:
             ranges = networks_of(tiles)
             message = f"{_part(cidr, ranges)} would be shadowed by a route to {prefix}, which is foreseen"

@@ -21,7 +21,7 @@ from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Lookup, Route
 from hostrouting.model.rules import Rule
-from hostrouting.overlap.coverage import Tiling, suspects_in, tiling_of
+from hostrouting.overlap.coverage import Tile, suspects_in, tiling_of
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Reading:
         addresses: of this host.
         rules: in the order in which the kernel asks them.
         routes: the entries of every table.
-        tiling: of the expected CIDRs.
-        answers: the kernel's to each question of the tiling; the first is what goes unconnected by UDP.
+        tiles: of the expected CIDRs, in the order of their addresses.
+        answers: the kernel's to each of their questions; the first is what goes unconnected by UDP.
     """
 
     default: Route
@@ -71,7 +71,7 @@ class Reading:
     addresses: Sequence[Address]
     rules: Sequence[Rule]
     routes: Sequence[Route]
-    tiling: Tiling
+    tiles: Sequence[Tile]
     answers: Mapping[int, tuple[Answer, ...]]
 
     @cached_property
@@ -143,7 +143,7 @@ def _besides(overlap: RouteOverlap, default: Route) -> list[Prefix]:
 
 def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
     default, addresses, rules, routes = tables
-    tiling = tiling_of(
+    tiles = tiling_of(
         _cidrs(overlap),
         expected_devs=default.devs,
         rules=rules,
@@ -151,9 +151,9 @@ def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) ->
         besides=_besides(overlap, default),
         borders=own_subnets(addresses, default.devs),
     )
-    questions = dict.fromkeys(tile.question for tile in tiling.tiles)
+    questions = dict.fromkeys(tile.question for tile in tiles)
     answers = ask(questions, rules, addresses, backend.lookup)
-    return Reading(default, backend.links(), addresses, rules, routes, tiling, answers)
+    return Reading(default, backend.links(), addresses, rules, routes, tiles, answers)
 
 
 def ask(

@@ -14,7 +14,7 @@ from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap.coverage import Tile, Tiling, tiling_of
+from hostrouting.overlap.coverage import Tile, tiling_of
 from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.overlap.judge import judge, sort_answers
 from hostrouting.overlap.reading import Answer, Reading, pending_devs
@@ -39,7 +39,7 @@ def reading(answer: Route | int, **changes: Any) -> Reading:
         addresses=(),
         rules=RULES,
         routes=(DEFAULT,),
-        tiling=Tiling([Tile(int(CIDR[0]), int(CIDR[-1]), int(PROBE))]),
+        tiles=[Tile(int(CIDR[0]), int(CIDR[-1]), int(PROBE))],
         answers={int(PROBE): (Answer(lookup),)},
     )
     return attrs.evolve(base, **changes)
@@ -296,5 +296,5 @@ def test_the_json_of_findings_and_notes_is_as_documented() -> None:
 def test_a_route_whose_way_out_is_not_known_is_asked_about() -> None:
     """So the kernel shows one by a nexthop object where net.ipv4.nexthop_compat_mode is 0."""
     hidden = Route(IPv4Network("172.16.4.0/24"), nexthop_id=7, scope=Scope.UNIVERSE)
-    tiling = tiling_of([numbers(CIDR)], expected_devs=["eth0"], rules=RULES, routes=[DEFAULT, hidden])
-    assert {tile.question for tile in tiling.tiles} == {int(IPv4Address("172.16.0.0")), int(IPv4Address("172.16.4.0"))}
+    tiles = tiling_of([numbers(CIDR)], expected_devs=["eth0"], rules=RULES, routes=[DEFAULT, hidden])
+    assert {tile.question for tile in tiles} == {int(IPv4Address("172.16.0.0")), int(IPv4Address("172.16.4.0"))}
