@@ -248,8 +248,7 @@ def _without_tunnel(value: object) -> object:
 def write_route(route: Route) -> dict[str, Any]:
     """A route as ``read_route`` reads it; every number that ip would show with ``-d`` is there."""
     fields = {**attrs.asdict(route, recurse=False), **_hop_fields(_NO_HOP), "hops": None}
-    is_single = len(route.hops) == 1 and route.hops[0].weight == 1
-    if is_single and (route.hops[0].dev is not None or route.hops[0].gateway is not None):
+    if len(route.hops) == 1 and route.hops[0].weight == 1 and route.hops[0] != _NO_HOP:
         fields |= _hop_fields(route.hops[0])
     elif route.hops:
         fields["hops"] = [{**_HOP.write(_hop_fields(hop)), "weight": hop.weight} for hop in route.hops]
@@ -354,7 +353,6 @@ def read_rule(value: object) -> Rule:
 
 def write_rule(rule: Rule) -> dict[str, Any]:
     """A rule as ``read_rule`` reads it; ``ports`` and ``unknown``, our own, stand for what we know no more of."""
-    has_table = rule.action is RuleAction.TO_TABLE and not rule.is_l3mdev
     is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
     first_uid, last_uid = rule.uid_range or (None, None)
     fields = {
@@ -362,7 +360,7 @@ def write_rule(rule: Rule) -> dict[str, Any]:
         "first_uid": first_uid,
         "last_uid": last_uid,
         "dscp": None,
-        "table": rule.table if has_table else None,
+        "table": rule.table if rule.has_table else None,
         "is_nop": rule.action is RuleAction.NOP,
         "action": RuleAction.TO_TABLE if is_plain else rule.action,
     }

@@ -25,7 +25,7 @@ from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.model.errors import RouteError
-from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 T = TypeVar("T")
@@ -245,19 +245,18 @@ def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
 
     ``has_ports`` doesn't tell which ports; it stands for every destination port here.
     """
-    has_table = rule.action is RuleAction.TO_TABLE and not rule.is_l3mdev
     fields = {
         "family": socket.AF_INET,
         "src_len": rule.source.prefixlen if rule.source is not None else 0,
         "dst_len": rule.destination.prefixlen if rule.destination is not None else 0,
         "tos": rule.tos,
-        "table": 0 if not has_table else rule.table if rule.table <= 0xFF else rtnl.RT_TABLE_COMPAT,
+        "table": 0 if not rule.has_table else rule.table if rule.table <= 0xFF else rtnl.RT_TABLE_COMPAT,
         "action": rule.action,
         "flags": rtnl.FIB_RULE_INVERT if rule.is_inverted else 0,
     }
     values = (
         ("FRA_PRIORITY", rule.preference),
-        ("FRA_TABLE", rule.table if has_table else None),
+        ("FRA_TABLE", rule.table if rule.has_table else None),
         ("FRA_GOTO", rule.goto),
         ("FRA_SRC", str(rule.source.network_address) if rule.source is not None else None),
         ("FRA_DST", str(rule.destination.network_address) if rule.destination is not None else None),

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from hostrouting.model.changes import Changes
 
 
-_NOT_PERMITTED = (errnos.EPERM, errnos.EACCES, errnos.EROFS)
-
-
 class HostRoutingError(Exception):
     """Anything that hostrouting couldn't do: what was attempted, on what, why it failed, what to do next.
 
@@ -52,7 +49,7 @@ class HostRoutingError(Exception):
     @property
     def is_not_permitted(self) -> bool:
         """Whether the kernel refused for want of privileges."""
-        return self.errno in _NOT_PERMITTED
+        return self.errno in (errnos.EPERM, errnos.EACCES, errnos.EROFS)
 
 
 class ConfigError(HostRoutingError):

@@ -31,12 +31,9 @@ Made = TypeVar("Made")
 # Their first octets: a network that begins with another one lies in none of them.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
-_ALL_ONES = 2**32 - 1
-
 # The one spelling of each, as inet_pton(3) has it too: no leading zeros, no other digits. Several times as fast as a
 # pattern, and configs are long.
 _LENGTHS = {str(number): number for number in range(33)}
-_DEVICE = r"[A-Za-z0-9_.-]{1,15}"
 
 _IPV4_ONLY = "these tasks are IPv4-only"
 
@@ -117,7 +114,7 @@ def parse_prefix(value: str | IPv4Network) -> IPv4Network:
         ValueError: it is anything else; for host bits the message names the masked form.
     """
     number, length = numbers(value) if isinstance(value, IPv4Network) else _split(value)
-    if number & (_ALL_ONES >> length):
+    if number & (0xFFFFFFFF >> length):
         masked = IPv4Network((number, length), strict=False)
         raise ValueError(f"'{IPv4Address(number)}/{length}' has host bits set; did you mean {masked}?")
     if length == 0:
@@ -143,12 +140,8 @@ def parse_cidr(value: str | IPv4Network) -> IPv4Network:
     return _refuse_reserved(value)
 
 
-# No zone ("fe80::1%eth0"), no mapped dotted quad: what is compared with the kernel's own words has one spelling here.
-_IPV6 = r"[0-9A-Fa-f:]+"
-_IPV6_PREFIX = r"([0-9A-Fa-f:]+)/(?:0|[1-9][0-9]{0,2})"
-
-
 def _ipv6(text: str, form: str, make: Callable[[str], Made], what: str) -> Made:
+    # No zone ("fe80::1%eth0"), no mapped dotted quad: what is compared with the kernel's own words has one spelling.
     try:
         if re.fullmatch(form, text):
             return make(text)
@@ -166,7 +159,7 @@ def parse_any_address(value: str | IpAddress) -> IpAddress:
     if isinstance(value, IPv6Address):
         return IPv6Address(int(value))
     if isinstance(value, str) and ":" in value:
-        return _ipv6(value, _IPV6, IPv6Address, "address; expected for example fd00:1::20")
+        return _ipv6(value, r"[0-9A-Fa-f:]+", IPv6Address, "address; expected for example fd00:1::20")
     return parse_address(value)
 
 
@@ -177,7 +170,8 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
         ValueError: it is anything else, with the reason in words.
     """
     if isinstance(value, str) and ":" in value:
-        interface = _ipv6(value, _IPV6_PREFIX, IPv6Interface, "prefix; expected for example fd00:1::/64")
+        form = r"[0-9A-Fa-f:]+/(?:0|[1-9][0-9]{0,2})"
+        interface = _ipv6(value, form, IPv6Interface, "prefix; expected for example fd00:1::/64")
         if interface.ip != interface.network.network_address:
             raise ValueError(f"{shown(value)} has host bits set; did you mean {interface.network}?")
         value = interface.network
@@ -196,6 +190,6 @@ def parse_device(value: str) -> str:
         ValueError: it is anything else, with the reason in words.
     """
     text = _text(value, "an interface name")
-    if text in (".", "..") or not re.fullmatch(_DEVICE, text):
+    if text in (".", "..") or not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", text):
         raise ValueError(f"{shown(text)} is not an interface name; expected 1 to 15 characters of A-Z a-z 0-9 _ . -")
     return text

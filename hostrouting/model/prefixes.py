@@ -80,18 +80,16 @@ def ends(prefix: Prefix) -> tuple[int, int]:
 
 def network_of(first: int | IPv4Address, length: int) -> IPv4Network:
     """``IPv4Network((first, length))`` in half the time, from one that has been checked; there are no host bits."""
-    if length == _PAIR:
+    if length == 31:  # holds functions of its own, as 32 does
         return IPv4Network((first, length))
     made = IPv4Network.__new__(IPv4Network)
     address = first if isinstance(first, IPv4Address) else IPv4Address(first)
     vars(made).update(_OF_LENGTH[length], network_address=address)
-    if length == _SINGLE:
+    if length == 32:
         vars(made)["hosts"] = lambda: [address]
     return made
 
 
-# What holds functions of its own.
-_PAIR, _SINGLE = 31, 32
 _OF_LENGTH = [vars(IPv4Network((0, length))) for length in range(33)]
 
 

@@ -190,8 +190,7 @@ class Route:
     @property
     def is_ours(self) -> bool:
         """Whether hostrouting installed it: protocol 217 in table main, and no default route: no config has one."""
-        is_marked = self.protocol == _OURS and self.table == _MAIN
-        return is_marked and self.destination.prefixlen > 0
+        return self.protocol == _OURS and self.table == _MAIN and self.destination.prefixlen > 0
 
     @property
     def is_connected(self) -> bool:

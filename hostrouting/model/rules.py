@@ -76,6 +76,11 @@ class Rule:
     protocol: int = Protocol.BOOT
     family: Family = Family.IPV4
 
+    @property
+    def has_table(self) -> bool:
+        """Whether it names a table: not that of a VRF."""
+        return self.action is RuleAction.TO_TABLE and not self.is_l3mdev
+
     def __str__(self) -> str:
         """In the words of ip-rule(8), behind the preference."""
         ends = (("from", _end(self.source) or "all"), ("to", _end(self.destination)))

@@ -10,9 +10,6 @@ from enum import Enum
 
 _SHOWN_CHARACTERS = 80
 
-# What systemd.unit(5) has a masked file linked to.
-_NULL = os.makedev(1, 3)
-
 
 class StrEnum(str, Enum):
     """Words that are text: `enum.StrEnum`, which Python 3.10 lacks."""
@@ -62,7 +59,8 @@ def only_regular(path: str, flags: int) -> int:
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     found = os.fstat(descriptor)
-    is_mask = stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL
+    # /dev/null is what systemd.unit(5) has a masked file linked to.
+    is_mask = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
     if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) or is_mask:  # open refuses a directory itself
         return descriptor
     os.close(descriptor)

@@ -22,7 +22,6 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 
 _ANY = IPv4Address(0)
-_LOOPBACK_ADDRESS = IPv4Address("127.0.0.1")
 
 # --- links -------------------------------------------------------------------------------------------------------
 
@@ -51,7 +50,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
     if dev.name == LOOPBACK:
         # inetdev_event gives lo its address, unless it has that one.
         with contextlib.suppress(RefusedError):
-            inet_insert_ifa(net, dev, Address(LOOPBACK, _LOOPBACK_ADDRESS, 8, scope=Scope.HOST))
+            inet_insert_ifa(net, dev, Address(LOOPBACK, IPv4Address("127.0.0.1"), 8, scope=Scope.HOST))
     for ifa in dev.addresses:
         _fib_add_ifaddr(net, dev, ifa)
     fib_sync_up(net, dev, revive=True)
@@ -171,7 +170,8 @@ def _promote(dev: Device, promoted: Address, primary: Address, scope: int, posit
 
 def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
     """The routes because of an address: the local one, and where they are due the connected and the broadcast one."""
-    primary = dev.by_network(ifa.network) if ifa.is_secondary else ifa
+    of_subnet = (other for other in dev.addresses if other.network == ifa.network)
+    primary = next(of_subnet, None) if ifa.is_secondary else ifa
     if primary is None:
         return {}
     routes = {"local": _own_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 from collections.abc import Callable, Iterator, Sequence
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 from itertools import chain, count
 
 import attrs
@@ -35,10 +35,6 @@ class Device:
     def has_carrier(self) -> bool:
         """IFF_LOWER_UP: a device that is down has none (veth_close)."""
         return self.is_up and self.is_plugged
-
-    def by_network(self, network: IPv4Network) -> Address | None:
-        """The primary address of a subnet (inet_ifa_byprefix)."""
-        return next((ifa for ifa in self.addresses if ifa.network == network), None)
 
     def show(self) -> Link:
         """As a dump shows it."""

@@ -11,7 +11,6 @@ from hostrouting.kernel.rtnetlink.messages import RefusedError
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule, RuleAction
 
-_ANY_MARK = 0xFFFFFFFF
 _ECN = 0x03
 _LAST_UID = 0xFFFFFFFE
 # IPTOS_TOS_MASK: "IPv4 currently doesn't handle high order DSCP bits correctly".
@@ -72,15 +71,14 @@ def _fib_nl2rule(rule: Rule) -> Rule:
         raise RefusedError(errnos.EINVAL, "Backward goto not supported")
     if rule.uid_range is not None and not rule.uid_range[0] <= rule.uid_range[1] <= _LAST_UID:
         raise RefusedError(errnos.EINVAL, "Invalid uid range")
-    has_table = rule.action is RuleAction.TO_TABLE and not rule.is_l3mdev
     has_mark = rule.mark is not None and (rule.mark or rule.mark_mask)
     return attrs.evolve(
         rule,
-        table=rule.table if has_table else Table.MAIN,
+        table=rule.table if rule.has_table else Table.MAIN,
         source=rule.source if rule.source is not None and rule.source.prefixlen else None,
         destination=rule.destination if rule.destination is not None and rule.destination.prefixlen else None,
         mark=rule.mark if has_mark else None,
-        mark_mask=rule.mark_mask if has_mark else _ANY_MARK,
+        mark_mask=rule.mark_mask if has_mark else _ANYTHING.mark_mask,
     )
 
 
@@ -91,10 +89,9 @@ def _rule_exists(there: Rule, rule: Rule) -> bool:
 
 
 def _rule_find(there: Rule, rule: Rule) -> bool:
-    has_table = rule.action is RuleAction.TO_TABLE and not rule.is_l3mdev
     return (
         (there.action, there.preference) == (rule.action, rule.preference)
-        and (not has_table or there.table == rule.table)
+        and (not rule.has_table or there.table == rule.table)
         and (not rule.mark or there.mark == rule.mark)
         and (rule.mark is None or not rule.mark_mask or (there.mark is not None and there.mark_mask == rule.mark_mask))
         and _selects_no_other(rule, there, _SELECTORS)

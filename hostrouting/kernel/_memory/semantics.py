@@ -95,18 +95,14 @@ def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
         via = IPv6Address(gateway.packed)
         return NextHop(_fib_check_nh_v6_gw(dev, via, hop).name, via, hop.onlink, weight)
     if gateway is None:
-        found = _fib_check_nh_nongw(dev, hop)
+        if hop.onlink:
+            raise RefusedError(errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set")
+        found = _up(dev)
     elif hop.onlink:
         found = _fib_check_onlink(net, dev, gateway, cfg.scope)
     else:
         found = _lookup_gateway(net, Flow.to_gateway(gateway, hop.dev, cfg.scope), cfg.table)
     return NextHop(found.name, gateway, hop.onlink, weight, is_linkdown=not found.has_carrier)
-
-
-def _fib_check_nh_nongw(dev: Device | None, hop: NextHop) -> Device:
-    if hop.onlink:
-        raise RefusedError(errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set")
-    return _up(dev)
 
 
 def _up(dev: Device | None) -> Device:
