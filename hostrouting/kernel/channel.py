@@ -77,7 +77,7 @@ def request(
         return message
 
     if not rtnl.is_read(kind):
-        for refusal in talk.change([flags], pack).values():
+        for _, refusal in talk.change([flags], pack):
             raise refusal
         return ()
     if flags == rtnl.DUMP:

@@ -39,8 +39,6 @@ from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure, Scope
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
-_ECN = 0x03
-
 
 class FakeKernel(WholeTables):
     """A ``Kernel`` in memory that starts like a fresh network namespace with ``lo`` up; threads may share it.
@@ -282,7 +280,7 @@ class FakeKernel(WholeTables):
 
 def _new_route(net: Net, route: Route, *, how: int) -> None:
     _refuse_request(net, route, route.hops)
-    if route.tos & _ECN:
+    if route.tos & 0x03:
         raise RefusedError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
     fib_new_route(net, route, how)
 

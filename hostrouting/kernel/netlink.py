@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from ipaddress import IPv4Address
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from hostrouting.kernel.port import is_plain_by
 from hostrouting.kernel.rtnetlink import messages as rtnl
@@ -28,8 +28,7 @@ from hostrouting.model.rules import Rule
 from hostrouting.model.uncollected import uncollected
 from phases import CancelScope
 
-if TYPE_CHECKING:
-    T = TypeVar("T")
+T = TypeVar("T")
 
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
 _CALM_ATTEMPTS = 4
@@ -137,9 +136,8 @@ class NetlinkBackend:
         Returns:
             The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
         """
-        names = frozenset(devs)
         with uncollected():
-            return tuple(routes_of(self._groups(None, lambda route: not is_plain_by(route, names), inside)))
+            return tuple(routes_of(self._groups(None, lambda route: not is_plain_by(route, devs), inside)))
 
     @contextmanager
     def noticing_changes(self) -> Iterator[Callable[[], bool]]:
@@ -211,10 +209,7 @@ class NetlinkBackend:
             return ()
         with rtnl.told("change routes"), self._connect() as talk:
             refusals = talk.change(routes, pack)
-        return tuple(
-            RouteFailure(routes[number], refusals[number].errno, refusals[number].message)
-            for number in sorted(refusals)
-        )
+        return tuple(RouteFailure(route, refusal.errno, refusal.message) for route, refusal in refusals)
 
     def _deletable(self, routes: Sequence[Route]) -> wire.Deletable:
         destinations = [numbers(route.destination) for route in routes]

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Scope, Table
+from hostrouting.model.rules import Rule
 from phases import CancelScope, TimedOut
-
-if TYPE_CHECKING:
-    from hostrouting.model.rules import Rule
 
 T = TypeVar("T")
 

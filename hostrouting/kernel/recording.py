@@ -216,15 +216,11 @@ class SnapshotBackend(WholeTables):
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Refuse: what is recorded stays as it was."""
-        return _refuse("add", routes)
+        if not routes:
+            return ()
+        raise RouteError(f"can't change {routes[0]}: this is a recorded host; do it on the host itself")
 
-    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Refuse: what is recorded stays as it was."""
-        return _refuse("replace", routes)
-
-    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Refuse: what is recorded stays as it was."""
-        return _refuse("delete", routes)
+    replace = delete = add
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
@@ -238,9 +234,3 @@ class SnapshotBackend(WholeTables):
             phases.Cancelled, phases.TimedOut: the scope ended.
         """
         scope.wait(threading.Event())
-
-
-def _refuse(attempt: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-    if not routes:
-        return ()
-    raise RouteError(f"can't {attempt} {routes[0]}: this is a recorded host; do it on the host itself")

@@ -161,7 +161,7 @@ class Conversation(Socket):
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> dict[int, rtnl.RefusedError]:
+    def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[tuple[T, rtnl.RefusedError]]:
         """Ask for a change about each subject, in order, going on after a refusal; only refusals are answered.
 
         Args:
@@ -169,7 +169,7 @@ class Conversation(Socket):
             pack: makes a request of a subject and a sequence number; may refuse it itself.
 
         Returns:
-            The refusals, by the number of the subject. One with ENOBUFS means that nobody knows.
+            The subjects that were refused, in order, each with the refusal. One with ENOBUFS means that nobody knows.
         """
         refusals: dict[int, rtnl.RefusedError] = {}
         first = self._reserve(len(subjects))
@@ -182,7 +182,7 @@ class Conversation(Socket):
                     refusals[sequence] = error
             if messages:
                 self._commit(messages, refusals)
-        return {sequence - first: refusal for sequence, refusal in refusals.items()}
+        return [(subjects[sequence - first], refusals[sequence]) for sequence in sorted(refusals)]
 
     def _commit(self, messages: dict[int, bytes], refusals: dict[int, rtnl.RefusedError]) -> None:
         """Send requests in parts that the socket takes, and note what is refused."""

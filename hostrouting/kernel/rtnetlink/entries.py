@@ -129,10 +129,9 @@ class RouteReader:
 
     def _way(self, body: bytes) -> Way:
         """What the body of an entry says, which may have a blank destination."""
-        try:
-            return self._ways[body]
-        except KeyError:
-            pass
+        way = self._ways.get(body)
+        if way is not None:
+            return way
         route = with_hops(_decode(body, self._names), self._nexthops)
         if len(self._ways) >= _KEPT_MAX:
             self._ways.clear()

@@ -29,7 +29,7 @@ import socket
 import struct
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network, ip_address
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.entries import decode_hop
@@ -38,10 +38,10 @@ from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NexthopObject, Table
 from hostrouting.model.rules import Rule, RuleAction
 
-if TYPE_CHECKING:
-    T = TypeVar("T")
-    # What the kernel lists: the attempt in words, RTM_GET*, the body that asks, and how a message is read.
-    Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]
+T = TypeVar("T")
+
+# What the kernel lists: the attempt in words, RTM_GET*, the body that asks, and how a message is read.
+Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]
 
 _LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
 _RULE, _NEXTHOP = struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
@@ -117,7 +117,6 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
     action = RuleAction(action_number)
     is_l3mdev = bool(value(_L3MDEV))
     has_table = action is RuleAction.TO_TABLE and not is_l3mdev
-    first_uid, last_uid = _RANGE.unpack(found.get(_UID_RANGE, bytes(_RANGE.size)))
     return Rule(
         preference=value(_PRIORITY),
         action=action,
@@ -132,7 +131,7 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         mark_mask=value(_FWMASK) if _FWMASK in found else _UNSET,
         iif=decode_name(found[_IIFNAME]) if _IIFNAME in found else None,
         oif=decode_name(found[_OIFNAME]) if _OIFNAME in found else None,
-        uid_range=(first_uid, last_uid) if _UID_RANGE in found else None,
+        uid_range=_RANGE.unpack(found[_UID_RANGE]) if _UID_RANGE in found else None,
         ip_protocol=value(_IP_PROTO),
         has_ports=_SPORT_RANGE in found or _DPORT_RANGE in found,
         # The kernel compares lengths with a signed one: none is as short as a negative one.

@@ -55,7 +55,6 @@ RTAX_MTU = 2
 
 _IPV4 = socket.AF_INET
 _BYTE_MAX, _UINT32_MAX, _WEIGHT_MAX = 0xFF, 0xFFFFFFFF, 256
-_COMPAT_FROM = 0x100  # the first table that eight bits don't hold
 BODY = struct.Struct("=8BI")  # struct rtmsg
 HOP = struct.Struct("=HBBi")  # struct rtnexthop
 VIA_FAMILY = struct.Struct("=H")  # in front of the address of RTA_VIA
@@ -184,7 +183,7 @@ def _pack(
     destination, table = route.destination, route.table
     if table < 1:
         refuse_unwritable(route)
-    short_table = table if table < _COMPAT_FROM else rtnl.RT_TABLE_COMPAT
+    short_table = table if table <= _BYTE_MAX else rtnl.RT_TABLE_COMPAT
     address = socket.htonl(int(destination.network_address))
     return _ROUTE.pack(
         _ROUTE.size + len(rest), kind, flags, sequence, 0,
