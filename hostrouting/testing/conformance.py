@@ -35,14 +35,15 @@ of which never exists), and the answers to look-ups.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from difflib import unified_diff
 from functools import partial
 from ipaddress import IPv4Address
 from operator import methodcaller
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
+from unittest import TestCase
 
 import attrs
 from hypothesis import HealthCheck
@@ -66,10 +67,6 @@ from hostrouting.testing.strategies import (
     variants,
 )
 from phases import CancelScope, TimedOut
-
-if TYPE_CHECKING:
-    from unittest import TestCase
-
 
 _links = st.sampled_from(DEVICES)
 _devices = st.sampled_from((*DEVICES, *DEVICES, "lo"))
@@ -296,11 +293,6 @@ def _refusals(failures: tuple[RouteFailure, ...]) -> list[tuple[Route, int]]:
     return [(failure.route, failure.errno) for failure in failures]
 
 
-def _difference(what: str, expected: list[object], answer: list[object]) -> str:
-    lacking, surplus = Counter(expected) - Counter(answer), Counter(answer) - Counter(expected)
-    if not lacking and not surplus:
-        return f"{what} differ in their order:\n  reference: {expected!r}\n  candidate: {answer!r}"
-    lines = [f"{what} differ:"]
-    lines += [f"  reference: {each!r}" for each in lacking.elements()]
-    lines += [f"  candidate: {each!r}" for each in surplus.elements()]
-    return "\n".join(lines)
+def _difference(what: str, expected: Sequence[object], answer: Sequence[object]) -> str:
+    sides = [*map(repr, expected)], [*map(repr, answer)]
+    return "\n".join((f"{what} differ:", *unified_diff(*sides, "reference", "candidate", lineterm="", n=0)))

@@ -18,8 +18,6 @@ from hostrouting.model.rules import Rule, RuleAction
 DEVICES = ("v0", "v1", "v2")
 """The links that are added and deleted."""
 
-_MISSING = "nowhere0"
-
 _ANY = IPv4Address(0)
 
 DESTINATIONS = (
@@ -96,7 +94,7 @@ _plain_hops = st.sampled_from(
 )
 _odd_hops = st.builds(
     NextHop,
-    dev=st.sampled_from((None, *DEVICES, *DEVICES, "lo", _MISSING)),
+    dev=st.sampled_from((None, *DEVICES, *DEVICES, "lo", "nowhere0")),
     gateway=st.none() | st.sampled_from((*_GATEWAYS, *_GATEWAYS, *_ODD_GATEWAYS)).map(ip_address),
     onlink=st.sampled_from((False, False, True)),
     weight=st.sampled_from((1, 1, 2, 256)),
