@@ -17,7 +17,6 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-
     from hostrouting.boot.host import Host
 
 # sysexits.h
