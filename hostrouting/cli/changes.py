@@ -51,12 +51,9 @@ def plan_text(
     lines = [_line(marks[each.fate], each) for each in plan.changes.routes] + _left_alone(plan, "=")
     if missing is not None:
         lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
-    if boot is not None:
-        lines += boot_lines(boot)
+    lines += [dim("files and units aren't recorded: only routes were compared")] if boot is None else boot_lines(boot)
     if plan.is_empty and missing is None and not boot:
         lines.append(NOTHING)
-    if boot is None:
-        lines.append(dim("files and units aren't recorded: only routes were compared"))
     verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
     lines.append(f"the next start of {next_start.consumer} {verdict}: {clean(next_start.reason)}")
     return "\n".join(lines)
@@ -87,9 +84,7 @@ def diff_lines(change: Change) -> list[str]:
     old, new = (name if text is not None else "/dev/null" for text in (change.before, change.after))
     paint = {"+": good, "-": bad, "@": dim}
     return [
-        paint.get(line[0], str)(clean(line))
-        for line in difflib.unified_diff(before, after, old, new, n=1, lineterm="")
-        if line
+        paint.get(line[0], str)(clean(line)) for line in difflib.unified_diff(before, after, old, new, n=1, lineterm="")
     ]
 
 

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 import phases
@@ -21,7 +20,7 @@ from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host
-    from hostrouting.config.routing import StaticRoute
+    from hostrouting.config.routing import Config, StaticRoute
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.changes import Changes
@@ -50,10 +49,8 @@ def check(options: argparse.Namespace, host: Host) -> int:
         return _explain_verdict(host)
     _, config, overlap = read_with_cidrs(options, host)
     on, recorded = asked_host(options, host)
-    wait_seconds = None
-    if recorded is None and options.output not in ("nagios", "prometheus"):
-        wait_seconds = WAIT_SECONDS if config is None else config.wait_seconds
-    result = _judge(overlap, on.routes, recorded=recorded, wait_seconds=wait_seconds)
+    wait_seconds = None if options.output in ("nagios", "prometheus") else _wait_seconds(config)
+    result = _judge(overlap, on.routes, recorded, wait_seconds=wait_seconds)
     if options.output == "nagios":
         from hostrouting.cli.report import nagios
 
@@ -74,29 +71,21 @@ def check(options: argparse.Namespace, host: Host) -> int:
         from hostrouting.cli.report import overlap_text
 
         say(overlap_text(result, width=columns(sys.stdout)))
-        if result.findings and config is not None and config.static_routes.routes:
-            from hostrouting.cli.preview import is_installed
-
-            if not is_installed(config, on.routes):
-                say("CONFIG has routes that aren't installed; hostrouting plan shows what they would change")
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
 
+def _wait_seconds(config: Config | None) -> int:
+    return WAIT_SECONDS if config is None else config.wait_seconds
+
+
 def _judge(
-    overlap: RouteOverlap,
-    backend: RouteBackend,
-    nameservers: Sequence[IPv4Address] = (),
-    recorded: Snapshot | None = None,
-    wait_seconds: int | None = None,
+    overlap: RouteOverlap, backend: RouteBackend, recorded: Snapshot | None = None, **more: Any
 ) -> OverlapReport:
     from hostrouting.overlap.check import check_overlap
 
-    name = None if recorded is None else recorded.host
-
-    def judge(scope: phases.CancelScope) -> OverlapReport:
-        return check_overlap(overlap, backend, scope, wait_seconds=wait_seconds, nameservers=nameservers, host=name)
-
-    return run_task(phases.task("check")(judge))
+    if recorded is not None:
+        more |= {"host": recorded.host, "wait_seconds": None}
+    return run_task(phases.task("check")(lambda scope: check_overlap(overlap, backend, scope, **more)))
 
 
 def _explain_verdict(host: Host) -> int:
@@ -175,11 +164,8 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     on, recorded = asked_host(options, host)
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
     backend = on.routes if config is None else as_installed(config, on.routes)
-    if recorded is None:
-        wait_seconds = WAIT_SECONDS if config is None else config.wait_seconds
-        result = _judge(overlap, backend, nameservers(on.layout), wait_seconds=wait_seconds)
-    else:
-        result = _judge(overlap, backend, recorded.nameservers, recorded)
+    servers = nameservers(on.layout) if recorded is None else recorded.nameservers
+    result = _judge(overlap, backend, recorded, wait_seconds=_wait_seconds(config), nameservers=servers)
     for line in remedy_lines(result):
         complain(line)
     proposal, changes = None, Changes()

@@ -61,24 +61,22 @@ def say(text: str) -> None:
     Raises:
         OSError: it can't be written for any other reason, for example a full disk.
     """
-    if sys.stdout is None:
-        return
-    try:
-        print(_shown(text, sys.stdout), flush=True)  # noqa: T201
-    except BrokenPipeError:
-        # Without this the interpreter complains once more as it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _print(text, sys.stdout, BrokenPipeError)
 
 
 def complain(text: str) -> None:
     """Print to standard error, if there is one; a run goes on and ends alike where that can't be written."""
-    if sys.stderr is None:
+    _print(text, sys.stderr, OSError)
+
+
+def _print(text: str, stream: TextIO | None, forgiven: type[OSError]) -> None:
+    if stream is None:
         return
     try:
-        print(_shown(text, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
-    except OSError:
-        # What is left of it would fail once more at the exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        print(_shown(text, stream), file=stream, flush=True)
+    except forgiven:
+        # What is left of it would fail once more as the interpreter closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _ASCII = str.maketrans({"✓": "ok", "✗": "!!", "•": "--", "·": "-", "…": "..."})

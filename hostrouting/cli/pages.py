@@ -6,10 +6,11 @@ from collections import Counter
 
 from hostrouting.boot.examination import Severity
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
+from hostrouting.cli.report import KINDS
 from hostrouting.doctor.examine import DoctorReport
 from hostrouting.model.text import clean
 from hostrouting.overlap.explanation import Explanation, LookupWay, Step
-from hostrouting.overlap.findings import FindingKind, NoteKind
+from hostrouting.overlap.findings import FindingKind
 
 
 def explanation_page(found: Explanation) -> Page:
@@ -47,19 +48,11 @@ def _row(step: Step) -> Row:
 def _end(way: LookupWay) -> Row:
     mark, paint = (bad("✗"), bad) if way.outcome.is_failure else (good("✓"), good)
     chosen = f", from {' or '.join(map(str, way.sources))}" if way.sources else ""
-    devs = ",".join(way.outcome.devs)
-    said = {
-        None: f"leaves by {devs}{chosen}: as expected",
-        FindingKind.OVERLAP: f"leaves by {devs or 'no interface'}{chosen}: not as expected",
-        FindingKind.NO_ROUTE: "no rule leads to a route: not as expected",
-        FindingKind.BLACKHOLE: "is discarded: not as expected",
-        NoteKind.LOCAL: f"stays on this host: an address of {devs}",
-        NoteKind.BROADCAST: f"a broadcast address of {devs}",
-        NoteKind.CONTAINER: f"leaves by {devs}{chosen}, an interface of containers",
-        NoteKind.ALLOWED: f"leaves by {devs}{chosen}, which is allowed",
-        NoteKind.CNI_DISCARD: "is discarded by a CNI, whose block it is",
-    }
-    return Row(mark, "", [paint(clean(said[way.outcome.kind]))])
+    kind = way.outcome.kind
+    words: dict[str | None, str] = {None: "as expected", FindingKind.OVERLAP: "not as expected"}
+    judged = words.get(kind) or KINDS[kind].meaning
+    by = f"by {','.join(way.outcome.devs)}{chosen}: " if way.outcome.devs else ""
+    return Row(mark, "", [paint(clean(f"{by}{judged}"))])
 
 
 # --- the doctor ------------------------------------------------------------------------------------------------------

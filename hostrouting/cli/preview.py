@@ -91,11 +91,3 @@ def as_installed(config: Config, backend: RouteBackend) -> RouteBackend:
     if missing is not None:
         raise RouteError(f"can't propose routes beside those of the config without {missing}")
     return _as_planned(plan, backend)
-
-
-def is_installed(config: Config, backend: RouteBackend) -> bool:
-    """Whether the kernel has the routes of a config already."""
-    try:
-        return as_installed(config, backend) is backend
-    except RouteError:
-        return False

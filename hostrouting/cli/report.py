@@ -118,7 +118,7 @@ def _strips(report: OverlapReport) -> dict[IPv4Network, Strip]:
         devs = {*finding.devs, *finding.behind} if finding.kind is FindingKind.OVERLAP else ()
         strips[finding.cidr].append((Answer(finding.kind, tuple(sorted(devs))), finding.ranges))
     for note in report.notes:
-        if note.kind in _FIXED and note.cidr is not None:
+        if note.kind in KINDS and note.cidr is not None:
             strips[note.cidr].append((Answer(note.kind), note.ranges))
     return strips
 
@@ -235,7 +235,7 @@ class Paint(NamedTuple):
 
 # What is expected is calm, failures are warm, notes cool or grey. Neighbours differ in lightness, not in hue alone,
 # and each has a symbol besides: nobody has to tell red from green.
-_FIXED: dict[str | None, Paint] = {
+KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),
     NoteKind.LOCAL: Paint("o", 250, "own address"),
@@ -268,7 +268,7 @@ def legend(drawn: Iterable[Answer | None], default_devs: Sequence[str]) -> dict[
     for each, symbol, back in zip(shadows, _SYMBOLS, cycle(_BACKS)):
         paints[each] = Paint(symbol, back, f"{dev_words(each.devs)} shadow".lstrip())
     paints |= dict.fromkeys(shadows[len(_SYMBOLS) :], _OTHERS)
-    paints |= {Answer(kind): paint for kind, paint in _FIXED.items() if Answer(kind) in answers}
+    paints |= {Answer(kind): paint for kind, paint in KINDS.items() if Answer(kind) in answers}
     if None in answers:
         paints[None] = Paint("_", 236, "not judged", ink=240)
     return paints
@@ -326,9 +326,7 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
     status, said = _OK, f"{len(cidrs)} expected CIDRs leave by {','.join(report.default_devs)}"
     if failing:
         status = _CRITICAL if is_strict else _WARNING
-        rest = len(report.findings) - 1
         said = f"{len(failing)} of {len(cidrs)} expected CIDRs fail: {report.findings[0].message}"
-        said += f"; and {rest} more" if rest else ""
     # A range of 0: anything else alerts. Only the threshold that can be reached is named.
     thresholds = ";0" if is_strict else "0;"
     return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{len(cidrs)}"

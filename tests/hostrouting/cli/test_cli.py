@@ -225,7 +225,9 @@ def test_plan_shows_what_apply_does_and_changes_nothing(run: Any, config: Path, 
     assert (code, out.splitlines()[0]) == (0, f"added     {LINE}")
     assert out.splitlines()[-2:] == ["✓ 172.16.1.0/24  by eth0", "✓ 10.96.0.0/12   by eth0"]
     code, out, _ = run("plan", config)
-    assert (code, out.splitlines()[:2]) == (0, [f"= {LINE}", "nothing to change"])
+    assert code == 0
+    assert f"= {LINE}\n" in out
+    assert "nothing to change\n" in out
 
 
 def test_plan_tells_that_the_next_start_would_be_held_back(run: Any, config: Path) -> None:
@@ -406,7 +408,6 @@ def test_check_is_1_while_something_fails_in_either_mode_and_0_after_the_mend(
         "mind: the node then reaches neighbours of ib0 in 172.16.0.0/16 by eth0 (172.16.1.0/24); if an interface must still "
         "answer them itself, give it a table: ip route add 172.16.0.0/16 dev ib0 table 100; "
         "ip rule add from ITS-ADDRESS lookup 100\n"
-        "CONFIG has routes that aren't installed; hostrouting plan shows what they would change\n"
     )
     config.write_text(json.dumps(CONFIG).replace("STRICT", "WARN"))
     assert run("check", config)[0] == 1
@@ -556,7 +557,9 @@ def test_plan_of_a_recorded_host_compares_its_routes_and_says_that_files_are_not
     run("apply", "--routes-only", config)
     recorded.write_text(run("snapshot")[1])
     code, out, _ = elsewhere("plan", config, "--snapshot", recorded)
-    assert (code, out.splitlines()[:2]) == (0, [f"= {LINE}", "nothing to change"])
+    assert code == 0
+    assert f"= {LINE}\n" in out
+    assert "nothing to change\n" in out
 
 
 def test_a_snapshot_may_come_by_standard_input(

@@ -77,12 +77,12 @@ the kernel asks the rules from the top: after ↓ it goes on, at → an entry de
 ↓ 100:    from 10.1.0.4 lookup 100: it is about packets from 10.1.0.4 and no source is chosen yet
 → 32766:  from all lookup main
           default via 10.1.0.1 dev eth0
-✓         leaves by eth0, from 10.1.0.4: as expected
+✓         by eth0, from 10.1.0.4: as expected
 2. a connection has the source 10.1.0.4 by now, and the kernel looks it up again (UDP)
 ↓ 0:      from all lookup local: table local has no entry for it
 → 100:    from 10.1.0.4 lookup 100
           default via 10.2.0.1 dev eth1 table 100
-✗         leaves by eth1: not as expected
+✗         by eth1: not as expected
 """.replace("dev eth0\n", "dev eth0 proto hostrouting\n").replace("table 100\n✗", "table 100 proto hostrouting\n✗")
     )
 
