@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -127,19 +126,15 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
         raise ConfigError([("root", "is this host's own; leave it out to work on this host")])
     if not root.is_dir():
         raise ConfigError([("root", f"there is no folder {root}; is the image mounted?")])
-    for path in _touched(layout):
+    # All folders that files are read from or written into, and the files that are no units.
+    config_dir = layout.config.parent
+    touched = [root / _SYSTEM[0], layout.protocol_names, config_dir, layout.units, *sorted(config_dir.glob("*"))]
+    for kind in ("d", "wants", "requires"):
+        touched += sorted(layout.units.glob(f"*.{kind}"))
+    for path in touched:
         _refuse_links(layout, path)
     if not any((root / name).is_dir() for name in _SYSTEM):
         raise ConfigError([("root", f"{root} holds no system: it has no {_SYSTEM[0]}; is the image mounted?")])
-
-
-def _touched(layout: Layout) -> Iterator[Path]:
-    """All folders that files are read from or written into, and the files that are no units."""
-    config_dir = layout.config.parent
-    yield from (layout.root / _SYSTEM[0], layout.protocol_names, config_dir, layout.units)
-    yield from sorted(config_dir.glob("*"))
-    for kind in ("d", "wants", "requires"):
-        yield from sorted(layout.units.glob(f"*.{kind}"))
 
 
 def _refuse_links(layout: Layout, path: Path) -> None:
