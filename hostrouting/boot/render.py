@@ -135,20 +135,18 @@ _NONE = "/"
 
 def _expression(patterns: Iterable[str]) -> str:
     """What awk matches as shell patterns do, without anchors: their corners differ between awks, and from fnmatch's."""
-    return "|".join(filter(None, map(_pattern_expression, patterns))) or _NONE
+    return "|".join(map(_pattern_expression, patterns)) or _NONE
 
 
-def _pattern_expression(pattern: str) -> str | None:
-    """One of them; None if nothing is like it."""
+def _pattern_expression(pattern: str) -> str:
     parts = []
     # As fnmatch does: a bracket that stands first in a set is one of it, and one that isn't closed is a letter.
     for part in re.findall(r"\[\]?[^]]*\]|.", pattern):
         if len(part) == 1:
             parts.append({"*": ".*", "?": "."}.get(part) or _letter_expression(part))
-        elif letters := [letter for letter in map(chr, range(33, 127)) if fnmatchcase(letter, part)]:
-            parts.append(f"({'|'.join(map(_letter_expression, letters))})")
         else:
-            return None
+            letters = [letter for letter in map(chr, range(33, 127)) if fnmatchcase(letter, part)]
+            parts.append(f"({'|'.join(map(_letter_expression, letters)) or _NONE})")
     return "".join(parts)
 
 

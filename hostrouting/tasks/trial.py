@@ -19,11 +19,11 @@ from hostrouting.boot import files
 from hostrouting.boot.host import Host
 from hostrouting.boot.render import fill
 from hostrouting.config.routing import Config
-from hostrouting.model.errors import RouteError, UnitError
+from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Protocol, Route, Scope
 from hostrouting.model.text import rfc_3339, to_json_text
-from hostrouting.overlap.check import check_overlap, unjudged
-from hostrouting.overlap.findings import OverlapReport, Verdict
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.configure import CheckRouteOverlap, ConfigureStaticRoutes, ConfigureWatch, ours, raise_if_strict
 from hostrouting.tasks.install_routes import ConfigTask, await_network, carry_out, to_host
@@ -82,12 +82,14 @@ class TryRoutes(ConfigTask):
                     files.remove(host.layout.trial)
                     raise RouteError(f"the trial's {self.seconds} s were over before the lock was free; try again")
 
-            _start_timer(host, self.seconds)
+            # Of an earlier trial that has ended.
+            host.units.stop(_TIMER)
+            host.units.stop(_SERVICE)
+            # Whether or not the script is there by then.
+            host.units.run_later(_UNIT, self.seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
             try:
                 plan = carry_out(config, host, scope, begin)
-                overlap = unjudged(config.route_overlap, Verdict.OK)
-                if overlap.cidrs:
-                    overlap = check_overlap(config.route_overlap, host.routes, scope)
+                overlap = check_overlap(config.route_overlap, host.routes, scope)
                 raise_if_strict(overlap)
             except BaseException:
                 put_back(host)
@@ -157,22 +159,6 @@ def standing(path: Path) -> str | None:
     """Until when a trial stands, by its file; None if none does."""
     text = files.read_text(path)
     return None if text is None else str(json.loads(text)["until"])
-
-
-def _start_timer(host: Host, seconds: int) -> None:
-    """Have systemd run the script in time, whether or not it is there by then.
-
-    Raises:
-        UnitError: there is no running systemd, or it refuses.
-    """
-    try:
-        # Of an earlier trial that has ended.
-        host.units.stop(_TIMER)
-        host.units.stop(_SERVICE)
-        host.units.run_later(_UNIT, seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
-    except UnitError as error:
-        why = "a trial needs a running systemd, which puts the routes back whatever becomes of this run"
-        raise UnitError(f"{why}: {error}", errno=error.errno) from error
 
 
 def put_back(host: Host) -> None:
