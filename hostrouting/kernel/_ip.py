@@ -288,9 +288,9 @@ _RULE = Keys(
     Key("priority", "preference", _uint32, int, 0, True),
     Key("not", "is_inverted", is_set, _null, False),
     Key("src", "source", _selector, lambda address: str(address or "all"), None, True),
-    Key("srclen", "source_length", _length, int, None),
+    Key("srclen", "source_length", _length, int, 32),
     Key("dst", "destination", _selector, str, None),
-    Key("dstlen", "destination_length", _length, int, None),
+    Key("dstlen", "destination_length", _length, int, 32),
     Key("tos", "tos", _byte, _byte_digits, 0),
     Key("dscp", "dscp", _number(63), int, None),
     Key("fwmark", "mark", _uint32, hex, None),
@@ -335,9 +335,7 @@ def read_rule(value: object) -> Rule:
     for name in ("source", "destination"):
         address, length = fields[name], fields.pop(f"{name}_length")
         # The kernel keeps the host bits that it is told, and compares none of them (fib4_rule_match).
-        fields[name] = (
-            None if address is None else IPv4Network((address, 32 if length is None else length), strict=False)
-        )
+        fields[name] = None if address is None else IPv4Network((address, length), strict=False)
     return Rule(
         **{
             **fields,
@@ -367,7 +365,7 @@ def write_rule(rule: Rule) -> dict[str, Any]:
     for name in ("source", "destination"):
         network = fields[name]
         fields[name] = None if network is None else network.network_address
-        fields[f"{name}_length"] = None if network is None else network.prefixlen
+        fields[f"{name}_length"] = 32 if network is None else network.prefixlen
     more: dict[str, Any] = {"unknown": None} if rule.has_unknown else {}
     if rule.action is RuleAction.GOTO:
         more["goto"] = "none"

@@ -11,7 +11,6 @@ import attrs
 from hostrouting.kernel._memory.net import Device, Net, fib_table_delete
 from hostrouting.kernel._memory.semantics import (
     fib_new_route,
-    fib_sync_down_addr,
     fib_sync_down_dev,
     fib_sync_up,
     inet_addr_type,
@@ -230,7 +229,8 @@ def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | No
     if "local" not in gone or ifa in dev.addresses:
         return
     if inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL:
-        fib_sync_down_addr(net, ifa.local)
+        # Routes of table main that prefer it as their source go, those of other tables stay (fib_sync_down_addr).
+        net.change_entries(lambda route: None if route.source == ifa.local and route.table == Table.MAIN else route)
 
 
 def _fib_addr_added(net: Net, dev: Device, ifa: Address) -> None:

@@ -170,11 +170,6 @@ def _fib_valid_prefsrc(net: Net, cfg: Route, source: IPv4Address) -> bool:
     return any(inet_addr_type(net, source, table) is RouteType.LOCAL for table in tables)
 
 
-def fib_sync_down_addr(net: Net, address: IPv4Address) -> None:
-    """Take the routes of table main out that prefer an address as their source; of other tables they stay."""
-    net.change_entries(lambda route: None if route.source == address and route.table == Table.MAIN else route)
-
-
 def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: bool = False) -> None:
     """Take out, or mark, what a device takes along.
 
