@@ -52,7 +52,7 @@ def plan_text(
     if missing is not None:
         lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
     lines += [dim("files and units aren't recorded: only routes were compared")] if boot is None else boot_lines(boot)
-    if plan.is_empty and missing is None and not boot:
+    if not plan.changes and missing is None and not boot:
         lines.append(NOTHING)
     verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
     lines.append(f"the next start of {next_start.consumer} {verdict}: {clean(next_start.reason)}")

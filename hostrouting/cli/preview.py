@@ -43,7 +43,7 @@ class NextStart:
 
 def _as_planned(plan: RoutePlan, backend: RouteBackend) -> RouteBackend:
     """The kernel as it would be once a plan is carried out; it can be asked and not changed."""
-    if plan.is_empty:
+    if not plan.changes:
         return backend
     rules = backend.rules()
     fib = Fib(rules, backend.routes()).with_changes(

@@ -126,8 +126,7 @@ def _strips(report: OverlapReport) -> dict[IPv4Network, Strip]:
 def _drawn(cidr: IPv4Network, strip: Strip, count: int, lines: int) -> list[tuple[Answer | None, ...]]:
     """The lines of a strip."""
     line = cells(cidr, strip, count * lines if cidr.num_addresses > count else count)
-    total = len(line)
-    return [line[first : first + count] for first in range(0, total, count)]
+    return [line[first : first + count] for first in range(0, len(line), count)]
 
 
 def _rows(

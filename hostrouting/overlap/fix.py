@@ -108,17 +108,15 @@ class Remedies:
         tiles, devs = reading.tiles, reading.default.devs
         # For each question what its first look-up means, of several CIDRs a failure; and who expects other interfaces.
         self._outcomes: dict[int, Outcome] = {}
+        self._elsewhere: dict[int, ExpectedCidr] = {}
         for expected, found in outcomes.items():
+            is_default = expected.is_default(devs)
             for question in dict.fromkeys(tile.question for tile in tiles_in(tiles, numbers(expected.cidr))):
                 outcome, known = found[question][0], self._outcomes.get(question)
                 if known is None or outcome.is_failure or not known.is_failure:
                     self._outcomes[question] = outcome
-        self._elsewhere = {
-            tile.question: expected
-            for expected in outcomes
-            if not expected.is_default(devs)
-            for tile in tiles_in(tiles, numbers(expected.cidr))
-        }
+                if not is_default:
+                    self._elsewhere[question] = expected
         self._fib, self._tiles = reading.fib, tiles
         self._own_subnets = own_subnets(reading.addresses, devs)
         self._nested_subnets = PrefixIndex(self._own_subnets)

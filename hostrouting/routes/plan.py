@@ -44,18 +44,13 @@ class RoutePlan:
     foreign: tuple[Route, ...] = ()
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the table is as wanted."""
-        return not (self.add or self.replace or self.remove)
-
-    @property
     def wanted(self) -> tuple[Route, ...]:
         """All routes that must win afterwards."""
         return (*self.add, *(item.new for item in self.replace), *self.unchanged, *self.foreign)
 
     @property
     def changes(self) -> Changes:
-        """What it changes."""
+        """What it changes; false if the table is as wanted."""
         added = (Change(route, "added") for route in self.add)
         replaced = (Change(item.new, "replaced", item.old) for item in self.replace)
         return Changes((*added, *replaced, *(Change(route, "removed") for route in self.remove)))

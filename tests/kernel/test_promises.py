@@ -133,7 +133,7 @@ def test_a_second_run_makes_no_write_and_touches_no_file(node: Kernel, layout: L
     recording = RecordingBackend(node)
     report = configure(recording, layout)
     assert recording.written == []
-    assert report.plan.is_empty
+    assert not report.plan.changes
     assert (table(node), times(layout.root)) == (before, files)
 
 
@@ -185,7 +185,7 @@ def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
     before = table(node)
     report = configure(node, layout)
     assert report.plan.foreign == (same,)
-    assert report.plan.is_empty
+    assert not report.plan.changes
     with pytest.raises(RouteError, match=r"can't install 172\.16\.2\.0/24 .*172\.16\.2\.0/24 via 10\.2\.0\.1 dev eth1"):
         configure(node, layout, config({"destination": "172.16.2.0/24"}))
     assert table(node) == before

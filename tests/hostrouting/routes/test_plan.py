@@ -29,7 +29,7 @@ def test_a_free_destination_and_metric_is_added() -> None:
 def test_ours_as_wanted_is_unchanged_whatever_the_kernel_reports_of_its_state() -> None:
     there = attrs.evolve(WANTED, hops=(NextHop("eth0", GATEWAY, is_linkdown=True),))
     plan = plan_routes([WANTED], [there])
-    assert plan.is_empty
+    assert not plan.changes
     assert plan.unchanged == (there,)
 
 
@@ -59,7 +59,7 @@ def test_ours_that_nobody_wants_is_removed_and_another_metric_is_another_route()
 
 def test_a_default_route_is_never_ours_whatever_its_protocol() -> None:
     """No config can ask for one, so somebody else uses our number; to remove it would cut the host off."""
-    assert plan_routes([], [attrs.evolve(WANTED, destination=DEFAULT_DESTINATION)]).is_empty
+    assert not plan_routes([], [attrs.evolve(WANTED, destination=DEFAULT_DESTINATION)]).changes
 
 
 @pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT, Protocol.KERNEL, 99])
@@ -122,7 +122,7 @@ def test_multipath_next_hops_are_the_same_in_any_order() -> None:
     hops = (NextHop("eth0", GATEWAY, weight=2), NextHop("eth1", OTHER))
     there = foreign(hops=hops[::-1])
     assert plan_routes([attrs.evolve(WANTED, hops=hops)], [there]).foreign == (there,)
-    assert plan_routes([attrs.evolve(WANTED, hops=hops)], [attrs.evolve(WANTED, hops=hops)]).is_empty
+    assert not plan_routes([attrs.evolve(WANTED, hops=hops)], [attrs.evolve(WANTED, hops=hops)]).changes
 
 
 def test_all_refusals_are_named_at_once() -> None:
