@@ -15,7 +15,7 @@ from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, page_text, run_task, say_as_asked, say_json
 from hostrouting.config.overlap import WAIT_SECONDS, RouteOverlap
 from hostrouting.model.errors import HostRoutingError, RouteError
-from hostrouting.model.routes import Route, Table
+from hostrouting.model.routes import Table
 from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
@@ -192,26 +192,21 @@ def _proposal(
     from hostrouting.cli.mending import mended
     from hostrouting.model.changes import Changes
     from hostrouting.routes import formats
+    from hostrouting.routes.resolve import resolve
 
     if options.cidr:
         complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
     if options.format != "config":
+        kernel = on.routes
+        routes, missing = resolve(entries, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN))
+        if missing:
+            raise RouteError(f"can't fill in the routes without {missing}")
         write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
-        return write(_resolved(entries, on.routes)).rstrip(), Changes()
+        return write(routes).rstrip(), Changes()
     path = on.layout.config if options.config is None else options.config
     if document is not None and entries and not options.in_place:
         complain(f"{clean(str(path))} isn't changed; --in-place writes it there")
     return mended(path, document, entries, is_in_place=options.in_place)
-
-
-def _resolved(entries: Sequence[StaticRoute], backend: RouteBackend) -> tuple[Route, ...]:
-    """Static routes as the kernel would get them at this moment."""
-    from hostrouting.routes.resolve import resolve
-
-    routes, missing = resolve(entries, backend.links(), backend.addresses(), backend.routes(Table.MAIN))
-    if missing:
-        raise RouteError(f"can't fill in the routes without {missing}")
-    return routes
 
 
 def judge(options: argparse.Namespace, host: Host) -> int:

@@ -54,8 +54,7 @@ def _run(words: Sequence[str], host: Host | None) -> int:
 
             host = Host()
         with _logged_to_stderr() if options.verbose else nullcontext():
-            code: int = options.run(options, host)
-            return code
+            return int(options.run(options, host))
     except (UsageError, HostRoutingError, phases.Cancelled) as error:
         # A monitoring daemon expects an answer of its own kind, whatever is wrong.
         if _is_asked_for("nagios", words):

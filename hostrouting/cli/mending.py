@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hostrouting.boot import files
-from hostrouting.config.routing import SECTION, StaticRoute
+from hostrouting.config.routing import SECTION, StaticRoute, read_config
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
 
@@ -43,14 +43,9 @@ def mended(
     after = before | {SECTION: section} if entries or document is None else before
     if not (entries and is_in_place):
         return after, Changes()
-    text = files.read_text(Path(path)) or ""
-    try:
-        is_same = json.loads(text) == before
-    except ValueError:
-        is_same = False
-    if not is_same:
+    if read_config(path) != before:
         raise FileError(f"{path} was changed meanwhile, so what is proposed may not mend it; run again")
-    files.rewrite(Path(path), _with_value(text, SECTION, section))
+    files.rewrite(Path(path), _with_value(files.read_text(Path(path)) or "", SECTION, section))
     return after, Changes(files=(Change(path, "replaced"),))
 
 

@@ -73,8 +73,6 @@ def will_start(config: Config, backend: RouteBackend, plan: RoutePlan, missing: 
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
         reason = shortened([finding.message for finding in result.findings], "; ", _NAMED_FINDINGS)
-    elif not result.cidrs:
-        return NextStart(consumer, True, "every route is installed; no CIDRs are expected, so nothing is checked")
     else:
         return NextStart(consumer, True, "every route is installed, and nothing that is expected is shadowed")
     is_held = config.route_overlap.mode is OverlapMode.STRICT

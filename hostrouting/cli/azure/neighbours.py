@@ -40,7 +40,6 @@ def _why_probes_hold(host: Host) -> str | None:
     from hostrouting.azure.probe.tasks import plan_probe
     from hostrouting.boot.files import read_text
     from hostrouting.boot.manifest import Manifest
-    from phases import CancelScope
 
     installed = Manifest.load(host.layout).read_as(HostNetworking.from_mapping)
     probe, script = installed.load_balancer_probe, host.layout.script(PROBE)
