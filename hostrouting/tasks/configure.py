@@ -88,25 +88,22 @@ class ConfigureWatch(ConfigTask):
             UnitError: systemd refuses, or can't run this Python; everything is as before.
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
-        is_wanting = is_watched(self.config)
-        with alone(self.host, scope, is_wanting=is_wanting) as run:
-            if is_wanting:
-                self._install(scope, run)
-            else:
-                remove_parts(self.host, scope, run, WATCH)
+        host, is_wanting = self.host, is_watched(self.config)
+        with alone(host, scope, is_wanting=is_wanting) as run:
+            if not is_wanting:
+                remove_parts(host, scope, run, WATCH)
+                return run.changes
+            part = watch_part(self.config, host.layout)
+            restarted = Change(f"{WATCH}.service", "restarted")
+            # What else is installed it reads by itself.
+            is_new = restarted in plan_part(host, self.config.consumer, part).units
+            with all_or_nothing(scope) as undo:
+                installed = install_part(host, self.config.consumer, part, undo)
+            run.changes |= installed
+            if not host.is_image and (is_new or installed.units):
+                host.units.restart(f"{WATCH}.service")
+                run.changes |= Changes(units=(restarted,))
         return run.changes
-
-    def _install(self, scope: CancelScope, run: Run) -> None:
-        host, part, consumer = self.host, watch_part(self.config, self.host.layout), self.config.consumer
-        restarted = Change(f"{WATCH}.service", "restarted")
-        # What else is installed it reads by itself.
-        is_new = restarted in plan_part(host, consumer, part).units
-        with all_or_nothing(scope) as undo:
-            installed = install_part(host, consumer, part, undo)
-        run.changes |= installed
-        if not host.is_image and (is_new or installed.units):
-            host.units.restart(f"{WATCH}.service")
-            run.changes |= Changes(units=(restarted,))
 
 
 @attrs.frozen

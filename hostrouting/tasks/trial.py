@@ -122,7 +122,15 @@ class ConfirmTrial:
         """
         host = self.host
         with files.alone(host, scope, is_wanting=True) as run:
-            config = _claim(host, scope)
+            # Taken from its timer; also one whose confirm was killed.
+            with files.locked(host.layout.lock, scope):
+                files.move(host.layout.trial, host.layout.confirmed)
+            text = files.read_text(host.layout.confirmed)
+            if text is None:
+                raise RouteError(
+                    "there is nothing to confirm: no trial of routes stands; hostrouting apply --try 60 begins one"
+                )
+            config = Config.from_mapping(json.loads(text))
             try:
                 routes = ConfigureStaticRoutes(config, host=host).do(scope)
             except BaseException:
@@ -170,24 +178,3 @@ def put_back(host: Host) -> None:
     if host.layout.trial.exists():
         host.units.restart(_SERVICE)
     host.units.stop(_TIMER)
-
-
-def _claim(host: Host, scope: CancelScope) -> Config:
-    """Take a trial from its timer, to confirm it; also one whose confirm was killed.
-
-    Returns:
-        What was tried.
-
-    Raises:
-        RouteError: there is none.
-        FileError: the lock can't be taken, or a file can't be moved.
-    """
-    layout = host.layout
-    with files.locked(layout.lock, scope):
-        files.move(layout.trial, layout.confirmed)
-    text = files.read_text(layout.confirmed)
-    if text is None:
-        raise RouteError(
-            "there is nothing to confirm: no trial of routes stands; hostrouting apply --try 60 begins one"
-        )
-    return Config.from_mapping(json.loads(text))
