@@ -191,9 +191,9 @@ def cells(cidr: IPv4Network, strip: Strip, count: int) -> tuple[Answer | None, .
         The answer of each cell; None where none of its addresses is judged.
     """
 
-    def weight(part: tuple[Answer, tuple[IPv4Network, ...]]) -> tuple[bool, int]:
+    def rank(part: tuple[Answer, tuple[IPv4Network, ...]]) -> tuple[bool, int]:
         answer, ranges = part
-        return isinstance(answer.kind, FindingKind), -sum(network.num_addresses for network in ranges)
+        return not isinstance(answer.kind, FindingKind), sum(network.num_addresses for network in ranges)
 
     judged = [cidr]
     for block in filter(cidr.supernet_of, RESERVED):
@@ -202,7 +202,7 @@ def cells(cidr: IPv4Network, strip: Strip, count: int) -> tuple[Answer | None, .
         ]
     base, size = int(cidr.network_address), cidr.num_addresses
     drawn: list[Answer | None] = [None] * count
-    for answer, ranges in ((Answer(), judged), *sorted(strip, key=weight)):
+    for answer, ranges in reversed((*sorted(strip, key=rank), (Answer(), judged))):
         for network in ranges:
             begin = (int(network.network_address) - base) * count // size
             end = ((int(network.broadcast_address) - base + 1) * count - 1) // size + 1
