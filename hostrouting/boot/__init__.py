@@ -15,7 +15,6 @@ __all__ = [
     "manifest",
     "parts",
     "render",
-    "resolvers",
     "systemctl",
     "systemd",
     "unit_files",

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic and durable writes; and the locks."""
+"""Files that are whole or not there: atomic and durable writes; the locks; and what resolv.conf names."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
+from ipaddress import IPv4Address
 from pathlib import Path
 from types import MappingProxyType
 
 import attrs
 
 from hostrouting.boot.host import Host
+from hostrouting.boot.layout import Layout
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError
+from hostrouting.model.parsing import parse_address
 from hostrouting.model.text import only_regular
 from phases import CancelScope
 
@@ -324,3 +329,35 @@ def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Run]:
         if not needs_none:
             # A confirm that was killed isn't done after what was asked for since.
             remove(host.layout.confirmed)
+
+
+# --- the nameservers ---------------------------------------------------------------------------------------------
+
+# systemd-resolved.service(8): its own listener, which passes on to what its other file names.
+_STUB = IPv4Address("127.0.0.53")
+
+
+def nameservers(layout: Layout) -> tuple[IPv4Address, ...]:
+    """The IPv4 nameservers that a host asks; behind systemd-resolved's stub, those that it asks in turn.
+
+    Args:
+        layout: of the host.
+
+    Returns:
+        The addresses in the order of the file, each once; none if there is no such file.
+
+    Raises:
+        FileError: a file is there and can't be read.
+    """
+    named = _named(layout.resolv_conf)
+    return _named(layout.resolved_conf) if named == (_STUB,) else named
+
+
+def _named(path: Path) -> tuple[IPv4Address, ...]:
+    # The keyword starts the line (res_init.c of glibc); what comes after the address doesn't count.
+    words = re.findall(r"^nameserver[ \t]+(\S+)", read_text(path) or "", re.MULTILINE)
+    found: dict[IPv4Address, None] = {}
+    for word in words:
+        with suppress(ValueError):  # an IPv6 one
+            found[parse_address(word)] = None
+    return tuple(found)

@@ -151,7 +151,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes netplan keeps
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, as it was recorded
     """
-    from hostrouting.boot.resolvers import nameservers
+    from hostrouting.boot.files import nameservers
     from hostrouting.cli.changes import NOTHING, changes_lines
     from hostrouting.cli.preview import as_installed
     from hostrouting.cli.report import remedy_lines

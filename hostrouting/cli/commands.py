@@ -217,7 +217,7 @@ def snapshot(options: argparse.Namespace, host: Host) -> int:
         echo '}'; } > node.json
     """
     del options
-    from hostrouting.boot.resolvers import nameservers
+    from hostrouting.boot.files import nameservers
     from hostrouting.kernel.recording import take_snapshot
 
     say(take_snapshot(host.routes, nameservers=nameservers(host.layout)).to_text().rstrip())
