@@ -43,6 +43,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
       hostrouting check --output nagios                              one line with performance data (waits for nothing)
       hostrouting check --output prometheus > x; mv x hosts.prom   metrics, where no watcher leaves them (likewise)
     """
+    from hostrouting.cli.report import nagios, overlap_picture, overlap_text
     from hostrouting.overlap.findings import Verdict
 
     if options.report:
@@ -52,24 +53,18 @@ def check(options: argparse.Namespace, host: Host) -> int:
     wait_seconds = None if options.output in ("nagios", "prometheus") else _wait_seconds(config)
     result = _judge(overlap, on.routes, recorded, wait_seconds=wait_seconds)
     if options.output == "nagios":
-        from hostrouting.cli.report import nagios
-
         code, line = nagios(result)
         say(line)
         return code
     if options.output == "json":
         say_json(result.to_json())
     elif options.output == "svg":
-        from hostrouting.cli.report import overlap_picture
-
         say(overlap_picture(result))
     elif options.output == "prometheus":
         from hostrouting.overlap.outputs import check_metrics, exposition
 
         say(exposition(*check_metrics(result, int(time.time()))).rstrip())
     else:
-        from hostrouting.cli.report import overlap_text
-
         say(overlap_text(result, width=columns(sys.stdout)))
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 

@@ -243,9 +243,9 @@ KINDS: dict[str | None, Paint] = {
     NoteKind.ALLOWED: Paint("+", 80, "allowed"),
     NoteKind.CNI_DISCARD: Paint("d", 189, "discarded by a CNI"),
 }
-# An H200 has eight InfiniBand interfaces; beyond those only the symbols differ. N and X mean something.
+# An H200 has eight InfiniBand interfaces; beyond those only the symbols differ, and beyond 21 only the words. N and X
+# mean something.
 _SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173)
-_OTHERS = Paint("*", 173, "other shadows")
 _NAMES = 4
 
 
@@ -264,9 +264,8 @@ def legend(drawn: Iterable[Answer | None], default_devs: Sequence[str]) -> dict[
     if Answer() in answers:
         paints[Answer()] = Paint("·", 24, f"{dev_words(default_devs)} expected", ink=67)
     shadows = [each for each in answers if each and each.kind is FindingKind.OVERLAP]
-    for each, symbol, back in zip(shadows, _SYMBOLS, cycle(_BACKS)):
+    for each, symbol, back in zip(shadows, cycle(_SYMBOLS), cycle(_BACKS)):
         paints[each] = Paint(symbol, back, f"{dev_words(each.devs)} shadow".lstrip())
-    paints |= dict.fromkeys(shadows[len(_SYMBOLS) :], _OTHERS)
     paints |= {Answer(kind): paint for kind, paint in KINDS.items() if Answer(kind) in answers}
     if None in answers:
         paints[None] = Paint("_", 236, "not judged", ink=240)

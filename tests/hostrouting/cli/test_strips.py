@@ -149,7 +149,7 @@ ANSWERS = [
     None,
     *(Answer(kind) for kind in FindingKind if kind is not FindingKind.OVERLAP),
     *(Answer(kind) for kind in OF_SEGMENTS),
-    *(Answer(FindingKind.OVERLAP, (f"ib{n}",)) for n in range(40)),
+    *(Answer(FindingKind.OVERLAP, (f"ib{n}",)) for n in range(21)),
 ]
 PAINTS = {paint.meaning: paint for paint in legend(ANSWERS, ("eth0",)).values()}
 
