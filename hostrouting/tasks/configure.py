@@ -128,29 +128,26 @@ class CheckRouteOverlap(ConfigTask):
                 first, and nothing is undone.
             FileError: a file can't be written, or the lock can't be taken.
         """
-        has_cidrs = bool(self.config.route_overlap.expected_cidrs)
-        with alone(self.host, scope, is_wanting=has_cidrs) as run:
-            if has_cidrs:
-                return self._check(scope, run)
-            remove_parts(self.host, scope, run, CHECK)
-            _remove_markers(self.host, scope, run)
-            return unjudged(self.config.route_overlap, Verdict.OK)
-
-    def _check(self, scope: CancelScope, run: Run) -> OverlapReport:
         config, host = self.config, self.host
-        with all_or_nothing(scope) as undo:
-            installed = install_part(host, config.consumer, check_part(config, host.layout), undo)
-        run.changes |= installed
-        if host.is_image:
-            reason = "an image has no kernel to ask; it is checked at its first boot"
-            return unjudged(config.route_overlap, Verdict.UNKNOWN, reason)
-        result = check_overlap(config.route_overlap, host.routes, scope, wait_seconds=config.wait_seconds)
-        # As the script and the watcher do: two that write at once could leave both markers.
-        with locked(host.layout.lock, scope):
-            write_markers(host.layout, result)
-        start_oneshot(host, CHECK, run)
-        raise_if_strict(result)
-        return result
+        has_cidrs = bool(config.route_overlap.expected_cidrs)
+        with alone(host, scope, is_wanting=has_cidrs) as run:
+            if not has_cidrs:
+                remove_parts(host, scope, run, CHECK)
+                _remove_markers(host, scope, run)
+                return unjudged(config.route_overlap, Verdict.OK)
+            with all_or_nothing(scope) as undo:
+                installed = install_part(host, config.consumer, check_part(config, host.layout), undo)
+            run.changes |= installed
+            if host.is_image:
+                reason = "an image has no kernel to ask; it is checked at its first boot"
+                return unjudged(config.route_overlap, Verdict.UNKNOWN, reason)
+            result = check_overlap(config.route_overlap, host.routes, scope, wait_seconds=config.wait_seconds)
+            # As the script and the watcher do: two that write at once could leave both markers.
+            with locked(host.layout.lock, scope):
+                write_markers(host.layout, result)
+            start_oneshot(host, CHECK, run)
+            raise_if_strict(result)
+            return result
 
 
 def raise_if_strict(report: OverlapReport) -> None:
