@@ -217,7 +217,7 @@ def test_n6_a_permanent_neighbour_whose_rules_were_flushed_goes_and_its_address_
 def test_n6_a_pipe_as_state_file_hangs_nothing(world: AzureWorld) -> None:
     world.layout.of(STATE_FILE).unlink()
     os.mkfifo(world.layout.of(STATE_FILE))
-    with pytest.raises(AzureVnetError, match="is not a regular file"):
+    with pytest.raises(FileError, match="is not a regular file"):
         plan_stale(config_of(), host_of(world), node=LinuxBridgeNode())
 
 

@@ -18,7 +18,6 @@ from hostrouting.azure.vnet.plan import AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.port import BridgeNode, Neighbour
 from hostrouting.boot.files import locked, read_text
 from hostrouting.boot.host import Host
-from hostrouting.model.errors import FileError
 from phases import CancelScope
 
 # What azure-vnet thinks it serves.
@@ -39,18 +38,15 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
         What would go and what would stay; nothing if the config asks for none.
 
     Raises:
-        AzureVnetError: the node or azure-vnet's state can't be read, or there is no kernel.
+        AzureVnetError: the node can't be read, or azure-vnet's state not understood, or there is no kernel.
+        FileError: that state can't be read.
     """
     if config.stale_azure_vnet is None:
         return AzureVnetReport()
     _refuse_image(host)
     state = given_or_real(host, node, LinuxBridgeNode).look(config.stale_azure_vnet.bridge)
     path = host.layout.of(STATE_FILE)
-    try:
-        text = read_text(path) or ""
-    except FileError as error:
-        raise AzureVnetError(f"can't tell which pods azure-vnet still serves: {error}", errno=error.errno) from error
-    return plan_cleaning(config.stale_azure_vnet, state, parse_endpoints(text, str(path)))
+    return plan_cleaning(config.stale_azure_vnet, state, parse_endpoints(read_text(path) or "", str(path)))
 
 
 def _refuse_image(host: Host) -> None:
@@ -86,7 +82,7 @@ class RemoveStaleAzureVnet:
         Raises:
             AzureVnetError: something can't be read or removed. What was removed until then was stale, and a later run
                 goes on from there.
-            FileError: hostrouting's own lock, or azure-vnet's, can't be taken.
+            FileError: hostrouting's own lock, or azure-vnet's, can't be taken, or azure-vnet's state not be read.
         """
         stale = self.config.stale_azure_vnet
         if stale is None:
