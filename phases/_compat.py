@@ -15,7 +15,7 @@ def add_note(error: E, note: str) -> E:
     # 3.10 has no BaseException.add_note, which does just this. Frozen exceptions and those with odd __notes__
     # can't; they must still arrive as they are.
     with suppress(AttributeError, TypeError):
-        error.__notes__ = [*getattr(error, "__notes__", ()), note]
+        vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]
     return error
 
 
