@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -229,6 +230,8 @@ def judge(options: argparse.Namespace, host: Host) -> int:
         how = f"pip install 'hostrouting[{options.output}]'"
         raise HostRoutingError(f"--output {options.output} needs {library}: {how}")
     config = load(options, host)
+    gc.freeze()
+    gc.enable()  # this takes long, and must not grow
     report = run_task(phases.task("judge")(lambda scope: judge_all(options.recordings, config, scope=scope)))
     if options.output == "html":
         say(fleet.fleet_page(report))

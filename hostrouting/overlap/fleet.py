@@ -185,7 +185,9 @@ def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
     # Ctrl-C is for all processes of a terminal; what is to be done then is not the worker's to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The command line does without the collector of garbage.
+    # The command line does without the collector of garbage, but networks of one address are cycles, ipaddress.py. What
+    # there is by now stays: looked at again and again, it would put off what is new.
+    gc.freeze()
     gc.enable()
 
 
