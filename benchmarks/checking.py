@@ -105,7 +105,7 @@ def _memory(effort: Effort) -> Measured:
         theirs = [_peak(cidrs) for _ in range(rounds)]
         world.fill(routes_of(large)[small:])
         ours = [_peak(cidrs) for _ in range(rounds)]
-    return Measured(Figures(tuple(ours)), Figures(tuple(theirs)))
+    return Measured(Figures.of(ours), Figures.of(theirs))
 
 
 def _peak(cidrs: Sequence[IPv4Network]) -> float:

@@ -21,32 +21,29 @@ class Figures:
     """Of one side of a row.
 
     Args:
-        values: of each round, in seconds; of memory in bytes.
-        cpu: the processor time of each round, in seconds; none where that isn't the point.
+        median: in seconds; of memory in bytes.
+        least: the lowest.
+        most: the highest.
+        rounds: of how many.
+        cpu: the median of the processor time, in seconds; None where that isn't the point.
     """
 
-    values: tuple[float, ...]
-    cpu: tuple[float, ...] = ()
+    median: float
+    least: float
+    most: float
+    rounds: int
+    cpu: float | None = None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Figures:
+        """Of plain numbers."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
 
     @classmethod
     def of_spans(cls, spans: Sequence[Span]) -> Figures:
         """Of times."""
-        return cls(tuple(span.wall for span in spans), tuple(span.cpu for span in spans))
-
-    @property
-    def median(self) -> float:
-        """The middle one."""
-        return statistics.median(self.values)
-
-    @property
-    def least(self) -> float:
-        """The lowest."""
-        return min(self.values)
-
-    @property
-    def most(self) -> float:
-        """The highest."""
-        return max(self.values)
+        cpu = statistics.median(span.cpu for span in spans)
+        return attrs.evolve(cls.of([span.wall for span in spans]), cpu=cpu)
 
 
 @attrs.frozen
@@ -111,15 +108,15 @@ class Result:
 
     @property
     def value(self) -> float:
-        """The median of the rounds' ratios; without another side the median."""
-        return self.ours.median if self.theirs is None else _ratio(self.ours.values, self.theirs.values)
+        """The ratio of the medians; without another side the median."""
+        return self.ours.median if self.theirs is None else self.ours.median / self.theirs.median
 
     @property
     def cpu_ratio(self) -> float | None:
         """The ratio of the processor times."""
-        if self.theirs is None or not self.ours.cpu or not all(self.theirs.cpu):
+        if self.theirs is None or self.ours.cpu is None or not self.theirs.cpu:
             return None
-        return _ratio(self.ours.cpu, self.theirs.cpu)
+        return self.ours.cpu / self.theirs.cpu
 
     @property
     def is_met(self) -> bool:
@@ -185,19 +182,10 @@ class Report:
         )
 
 
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Of rounds that ran side by side: a processor changes its clock between them, by half of it."""
-    return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
-
-
 def _result(document: Mapping[str, Any]) -> Result:
     theirs = document["theirs"]
-    sides = {"ours": _figures(document["ours"]), "theirs": None if theirs is None else _figures(theirs)}
+    sides = {"ours": Figures(**document["ours"]), "theirs": None if theirs is None else Figures(**theirs)}
     return Result(**{**document, **sides, "notes": tuple(document["notes"])})
-
-
-def _figures(document: Mapping[str, Any]) -> Figures:
-    return Figures(tuple(document["values"]), tuple(document["cpu"]))
 
 
 def _growth(document: Mapping[str, Any]) -> Growth:

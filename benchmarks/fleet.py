@@ -68,7 +68,7 @@ def _judge(paths: Sequence[Path]) -> float:
 def _cpu(effort: Effort) -> Measured:
     paths = write_recordings(SCRATCH, effort.size(_RECORDINGS))
     spans = [timed(lambda: _judge(paths))[0] for _ in range(effort.rounds(3))]
-    return Measured(Figures(tuple(span.cpu / len(paths) for span in spans)))
+    return Measured(Figures.of([span.cpu / len(paths) for span in spans]))
 
 
 def _open(effort: Effort) -> Measured:
@@ -81,13 +81,13 @@ def _open(effort: Effort) -> Measured:
             start = time.perf_counter()
             browser.open(page)
             took.append(time.perf_counter() - start)
-    return Measured(Figures(tuple(took)))
+    return Measured(Figures.of(took))
 
 
 def _memory(effort: Effort) -> Measured:
     paths = write_recordings(SCRATCH, effort.size(_RECORDINGS))
     few = [_judge(paths[: effort.size(_RECORDINGS // 10)]) for _ in range(effort.rounds(3))]
-    return Measured(Figures(tuple(_judge(paths) for _ in few)), Figures(tuple(few)))
+    return Measured(Figures.of([_judge(paths) for _ in few]), Figures.of(few))
 
 
 ROWS: tuple[Row, ...] = (

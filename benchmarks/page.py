@@ -127,8 +127,8 @@ $ ./run bench --docs docs
 Each row has two sides, hostrouting and another program. They run alternately, each in a fresh network
 namespace; a check changes nothing, so it runs in one that stays. The benchmark verifies each run: it reads the
 table back and compares it, and looks at the verdict. It also plants a fault, which the check must find. A ratio
-is the median of the rounds' ratios, since a processor changes its clock between rounds. *cpu* is the same for the
-processor time of all processes that were started. Where the machine was busy with something else, *cpu* says more.
+is that of the medians. *cpu* is the ratio of the processor time of all processes that were started. Where the
+machine was busy with something else, *cpu* says more.
 
 The rows of the backend, the proof and the check are measured in a Python that runs already, from values to
 values. Writing includes reading back by one dump what was written, which `ip -batch` doesn't do. The expected

@@ -70,7 +70,7 @@ def _script_goes_on(effort: Effort) -> Measured:
     """The whole way: from the default route to the end of a script that then installs a route."""
     text = render_static_routes_script([{"destination": str(routes_of(1)[0].destination)}])
     path = script("static-routes.sh", text)
-    return Measured(Figures(tuple(_wait_of_script(path) for _ in range(effort.rounds(11)))))
+    return Measured(Figures.of([_wait_of_script(path) for _ in range(effort.rounds(11))]))
 
 
 def _wait_of_script(path: Path) -> float:
@@ -90,7 +90,7 @@ def _wait_of_script(path: Path) -> float:
 
 
 def _backend_goes_on(effort: Effort) -> Measured:
-    return Measured(Figures(tuple(_wait_of_backend() for _ in range(effort.rounds(21)))))
+    return Measured(Figures.of([_wait_of_backend() for _ in range(effort.rounds(21))]))
 
 
 def _wait_of_backend() -> float:
