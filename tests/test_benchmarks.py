@@ -41,6 +41,7 @@ def report() -> Report:
     return Report.from_json(json.loads(done.stdout))
 
 
+@pytest.mark.ci
 @pytest.mark.kernel
 def test_every_row_runs_and_what_it_did_is_verified(report: Report) -> None:
     told = [*(result.name for result in report.results), *(growth.name for growth in report.growths)]
@@ -49,6 +50,7 @@ def test_every_row_runs_and_what_it_did_is_verified(report: Report) -> None:
     assert all(result.ours.median > 0 for result in report.results)
 
 
+@pytest.mark.ci
 @pytest.mark.kernel
 def test_the_table_has_a_line_for_each_row(report: Report) -> None:
     lines = as_table(report).splitlines()
@@ -56,6 +58,7 @@ def test_the_table_has_a_line_for_each_row(report: Report) -> None:
         assert any(result.what in line and result.against in line for line in lines)
 
 
+@pytest.mark.ci
 @pytest.mark.kernel
 def test_the_page_has_every_picture_and_each_is_a_document_that_says_it_in_words(
     report: Report, tmp_path: Path
@@ -85,6 +88,7 @@ def test_what_makes_no_sense_is_wrong_usage(arguments: list[str], capsys: pytest
     assert "error:" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 @pytest.mark.kernel
 def test_what_it_measures_must_have_happened() -> None:
     program = "from benchmarks.worlds import World, routes_of\nwith World() as world:\n    world.expect(routes_of(1))"
