@@ -231,7 +231,7 @@ def judge(options: argparse.Namespace, host: Host) -> int:
         raise HostRoutingError(f"--output {options.output} needs {library}: {how}")
     config = load(options, host)
     gc.freeze()
-    gc.enable()  # this takes long, and must not grow
+    gc.enable()  # judging thousands takes long, and memory must not grow meanwhile
     report = run_task(phases.task("judge")(lambda scope: judge_all(options.recordings, config, scope=scope)))
     if options.output == "html":
         say(fleet.fleet_page(report))

@@ -185,8 +185,8 @@ def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
     # Ctrl-C is for all processes of a terminal; what is to be done then is not the worker's to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The command line does without the collector of garbage, but networks of one address are cycles, ipaddress.py. What
-    # there is by now stays: looked at again and again, it would put off what is new.
+    # The command line runs without the garbage collector, but a network of one address is a cycle (ipaddress.py). The
+    # collector leaves alone what exists by now; otherwise it would wait longer before it collects what is new.
     gc.freeze()
     gc.enable()
 

@@ -1,6 +1,7 @@
 """InstallRoutes: wait -> plan -> install -> verify -> report; apart, as this alone needs nothing that boots.
 
-And what every task takes: a config, and a host to work on. Anything else is refused, with what to give instead.
+The module also has what every task takes: a config, and a host to work on. Each refuses anything else, and says what to
+give instead.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def to_host(value: Host | None) -> Host:
 
 @attrs.frozen
 class ConfigTask:
-    """What every task has that a config asks for.
+    """The two fields of every task that takes a config.
 
     Args:
         config: what is wanted.
