@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from hostrouting.cli.output import bad, columns, dim, good
-from hostrouting.cli.preview import NextStart
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import OverlapReport
-from hostrouting.routes.plan import RoutePlan, RoutesReport
+
+if TYPE_CHECKING:
+    from hostrouting.cli.preview import NextStart
+    from hostrouting.overlap.findings import OverlapReport
+    from hostrouting.routes.plan import RoutePlan, RoutesReport
 
 NOTHING = "nothing to change"
 

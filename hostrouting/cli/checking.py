@@ -127,8 +127,12 @@ def explain(options: argparse.Namespace, host: Host) -> int:
     if found is None:
         complain("hostrouting: table main has no default route, so there is no interface to compare with")
         return EXIT_CHECK_UNKNOWN
-    document = {"host": os.uname().nodename if recorded is None else recorded.host} | found.to_json()
-    say_as_asked(options, document, page_text(explanation_page(found), columns(sys.stdout)))
+    name = os.uname().nodename if recorded is None else recorded.host
+    say_as_asked(
+        options,
+        lambda: {"host": name} | found.to_json(),
+        lambda: page_text(explanation_page(found), columns(sys.stdout)),
+    )
     return 0 if found.is_as_expected else EXIT_FAILURE
 
 
@@ -238,7 +242,7 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     elif options.output == "parquet":
         fleet.write_table(report, options.out)
     else:
-        say_as_asked(options, report.to_json(), fleet.fleet_text(report, columns(sys.stdout)))
+        say_as_asked(options, report.to_json, lambda: fleet.fleet_text(report, columns(sys.stdout)))
     if report.counts[Verdict.OVERLAP]:
         return EXIT_FAILURE
     return EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0
@@ -268,5 +272,5 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     report = run_task(
         phases.task("doctor")(lambda scope: examine(host, config, more=more, config_name=name, scope=scope))
     )
-    say_as_asked(options, report.to_json(), page_text(doctor_page(report), columns(sys.stdout)))
+    say_as_asked(options, report.to_json, lambda: page_text(doctor_page(report), columns(sys.stdout)))
     return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0

@@ -71,9 +71,13 @@ def apply(options: argparse.Namespace, host: Host) -> int:
         on = host if options.root is None else Host.image(options.root)
         _warn_without_consumer(config, on)
         routes, overlap = run_task(Configure(config, host=on))
-    document = routes.to_json() | {"overlap": None if overlap is None else overlap.to_json()}
-    holds = f"{routes_text(routes)}\n{options.root} holds from its first boot"
-    say_as_asked(options, document, applied_text(routes, overlap) if options.root is None else holds)
+
+    def text() -> str:
+        if options.root is None:
+            return applied_text(routes, overlap)
+        return f"{routes_text(routes)}\n{options.root} holds from its first boot"
+
+    say_as_asked(options, lambda: routes.to_json() | {"overlap": overlap and overlap.to_json()}, text)
     return 0
 
 
@@ -89,9 +93,11 @@ def _apply_for_now(options: argparse.Namespace, config: Config, host: Host) -> i
     except RouteOverlapError:
         complain("hostrouting: the routes of before are back, as this fails with those that were tried:")
         raise
-    document = routes.to_json() | {"overlap": overlap.to_json(), "until": until}
-    text = f"{applied_text(routes, overlap)}\nuntil {until}, unless this keeps them: hostrouting confirm"
-    say_as_asked(options, document, text)
+    say_as_asked(
+        options,
+        lambda: routes.to_json() | {"overlap": overlap.to_json(), "until": until},
+        lambda: f"{applied_text(routes, overlap)}\nuntil {until}, unless this keeps them: hostrouting confirm",
+    )
     if options.output == "json" or not all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         return 0
     if not run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until))):
@@ -131,8 +137,11 @@ def confirm(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.tasks.trial import ConfirmTrial
 
     routes, overlap = run_task(ConfirmTrial(host=host))
-    text = f"{applied_text(routes, overlap)}\nconfirmed: the next boot has them too"
-    say_as_asked(options, routes.to_json() | {"overlap": overlap.to_json()}, text)
+    say_as_asked(
+        options,
+        lambda: routes.to_json() | {"overlap": overlap.to_json()},
+        lambda: f"{applied_text(routes, overlap)}\nconfirmed: the next boot has them too",
+    )
     return 0
 
 
@@ -171,10 +180,13 @@ def plan(options: argparse.Namespace, host: Host) -> int:
         _warn_without_consumer(config, on)
         next_start = neighbours.as_probes_allow(next_start, on)
     changes = plan.changes if boot is None else plan.changes | boot
-    document = RoutesReport(plan, changes).to_json() | {"missing": missing, "nextStart": next_start.to_json()}
+    more = {"missing": missing, "nextStart": next_start.to_json()}
     unknown = {} if recorded is None else {"host": recorded.host, "files": None, "units": None}
-    text = plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds)
-    say_as_asked(options, document | unknown, text)
+    say_as_asked(
+        options,
+        lambda: RoutesReport(plan, changes).to_json() | more | unknown,
+        lambda: plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds),
+    )
     return 0 if missing is None and not changes else EXIT_PLAN_CHANGES
 
 
@@ -286,5 +298,5 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     text, document = run_task(phases.task("remove")(lambda scope: neighbours.remove_all(host, scope)))
     for oneshot, required_by in requiring.items():
         text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"
-    say_as_asked(options, document | {"stillRequired": requiring}, text)
+    say_as_asked(options, lambda: document | {"stillRequired": requiring}, lambda: text)
     return 0

@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,12 +36,12 @@ def say_json(document: dict[str, Any]) -> None:
     say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip())
 
 
-def say_as_asked(options: argparse.Namespace, document: dict[str, Any], text: str) -> None:
-    """Print a result as ``--output`` asks for it."""
+def say_as_asked(options: argparse.Namespace, document: Callable[[], dict[str, Any]], text: Callable[[], str]) -> None:
+    """Print a result as ``--output`` asks for it; the other form, of thousands of routes maybe, isn't made."""
     if options.output == "json":
-        say_json(document)
+        say_json(document())
     else:
-        say(text)
+        say(text())
 
 
 def page_text(page: Page, width: int | None) -> str:

@@ -35,7 +35,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     if options.root is not None:
         host = Host.image(options.root)
     result = run_task(ConfigureLoadBalancerProbe(config, host=host))
-    say_as_asked(options, result.to_json(), report_text(result))
+    say_as_asked(options, result.to_json, lambda: report_text(result))
     return 0
 
 
@@ -47,8 +47,8 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))
-    text = plan_text(plan, wait_seconds=config.load_balancer_probe.wait_seconds)
-    say_as_asked(options, plan.to_json(), text)
+    wait_seconds = config.load_balancer_probe.wait_seconds
+    say_as_asked(options, plan.to_json, lambda: plan_text(plan, wait_seconds=wait_seconds))
     is_waiting = plan.missing is not None and plan.skipped_because is None
     return EXIT_PLAN_CHANGES if plan.changed or is_waiting else 0
 
@@ -59,7 +59,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     Rules, route, files and units. Needs no config. hostrouting remove does it too, with everything else.
     """
     result = run_task(RemoveLoadBalancerProbe(host=host))
-    say_as_asked(options, result.to_json(), report_text(result))
+    say_as_asked(options, result.to_json, lambda: report_text(result))
     return 0
 
 

@@ -35,7 +35,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     reason. It takes no lock. It exits with 2 if anything would go, and with 0 if not.
     """
     plan = plan_stale(_load(options, host), host)
-    say_as_asked(options, plan.to_json(), report_text(plan, "would go"))
+    say_as_asked(options, plan.to_json, lambda: report_text(plan, "would go"))
     return EXIT_PLAN_CHANGES if plan.removed else 0
 
 
@@ -50,7 +50,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
       hostrouting azure-vnet clean config.json
     """
     result = run_task(RemoveStaleAzureVnet(_load(options, host), host=host))
-    say_as_asked(options, result.to_json(), report_text(result))
+    say_as_asked(options, result.to_json, lambda: report_text(result))
     return 0
 
 

@@ -11,7 +11,8 @@ import pytest
 from backends import FailingBackend
 from shadowed import shadowed_kernel
 
-from hostrouting import Host, Layout, UnitError, cli
+from hostrouting import Changes, Host, Layout, UnitError, cli
+from hostrouting.cli import changes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
@@ -181,3 +182,24 @@ def test_people_are_told_the_same(config: Any, host: Host, capsys: pytest.Captur
     assert {f"removed   {LINE}", "stopped   hostrouting-watch.service", "disabled  static-routes.service"} <= {*lines}
     assert cli.main(["apply"], host=host) == 0
     assert capsys.readouterr().out.splitlines()[0] == "nothing to change"
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_only_the_form_that_is_asked_for_is_made(
+    output: str, config: Any, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of thousands of routes the other would take as long as to install them."""
+    config(SECTION)
+    made: list[str] = []
+
+    def noted(form: str, function: Any) -> Any:
+        def noting(*given: Any) -> Any:
+            made.append(form)
+            return function(*given)
+
+        return noting
+
+    monkeypatch.setattr(Changes, "to_json", noted("json", Changes.to_json))
+    monkeypatch.setattr(changes, "changes_lines", noted("text", changes.changes_lines))
+    assert cli.main(["apply", "--routes-only", "--output", output], host=host) == 0
+    assert {*made} == {output}
