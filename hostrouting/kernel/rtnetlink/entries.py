@@ -45,7 +45,7 @@ class Way(NamedTuple):
 Group = tuple[Way, Sequence[tuple[int, int]]]
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class RouteReader:
     """Reads entries; those that aren't wanted are never made a value, so memory is bounded by what is.
 
