@@ -20,7 +20,8 @@ from hostrouting.overlap.outputs import write_markers
 from hostrouting.overlap.wording import error_text
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
-from hostrouting.tasks.install_routes import ConfigTask, await_network, carry_out, to_host
+from hostrouting.tasks.arguments import ConfigTask, to_host
+from hostrouting.tasks.install_routes import await_network, carry_out
 from phases import CancelScope, Serial, all_or_nothing
 
 

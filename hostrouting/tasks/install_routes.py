@@ -1,8 +1,4 @@
-"""InstallRoutes: wait -> plan -> install -> verify -> report; apart, as this alone needs nothing that boots.
-
-The module also has what every task takes: a config, and a host to work on. Each refuses anything else, and says what to
-give instead.
-"""
+"""InstallRoutes: wait -> plan -> install -> verify -> report; apart, as this alone needs nothing that boots."""
 
 from __future__ import annotations
 
@@ -15,52 +11,11 @@ from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import look_until
 from hostrouting.model.errors import RouteError
-from hostrouting.model.text import shown
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
 from hostrouting.routes.verify import verify_routes
+from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, all_or_nothing
-
-
-def to_config(value: Config) -> Config:
-    """A task's config; an attrs converter.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if not isinstance(value, Config):
-        raise TypeError(
-            f"a task takes a Config, not {shown(value)}; make one by Config.load(path) of a file, or by "
-            "Config.from_mapping(mapping) of a document"
-        )
-    return value
-
-
-def to_host(value: Host | None) -> Host:
-    """The host that a task works on, this one if none is named; an attrs converter.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if not isinstance(value, Host | None):
-        raise TypeError(
-            f"a task takes host=Host(routes=…, units=…, layout=…) or Host.image(root), not {shown(value)}; "
-            "leave it out for this host"
-        )
-    return value or Host()
-
-
-@attrs.frozen
-class ConfigTask:
-    """The two fields of every task that takes a config.
-
-    Args:
-        config: what is wanted.
-        host: where; None: this host.
-    """
-
-    config: Config = attrs.field(converter=to_config)
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
 
 def await_network(

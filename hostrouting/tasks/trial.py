@@ -25,8 +25,9 @@ from hostrouting.model.text import rfc_3339, to_json_text
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutesReport
+from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.configure import CheckRouteOverlap, ConfigureStaticRoutes, ConfigureWatch, ours, raise_if_strict
-from hostrouting.tasks.install_routes import ConfigTask, await_network, carry_out, to_host
+from hostrouting.tasks.install_routes import await_network, carry_out
 from phases import CancelScope, Serial
 
 _UNIT = "hostrouting-trial"
