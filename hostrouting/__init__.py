@@ -18,8 +18,6 @@ What is named here is the API, with ``hostrouting.azure`` (two neighbours of hos
     cli               the command line
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hostrouting._lazy import lazily

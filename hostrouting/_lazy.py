@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["lazily"]
-
 
 def lazily(
     package: str, homes: Mapping[str, str], *own: str

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from phases._compat import add_note
 
-if TYPE_CHECKING:
-    Tell = Callable[[Callable[["Observer"], None]], None]
-    """Tells the observers of a run something, one call at a time."""
-
+Tell = Callable[[Callable[["Observer"], None]], None]
+"""Tells the observers of a run something, one call at a time."""
 
 POLL_SECONDS = 0.025
 """How long anything here blocks at a stretch, before it looks for cancels.

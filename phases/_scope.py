@@ -17,15 +17,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from phases._compat import add_note
-from phases._errors import POLL_SECONDS, Cancelled, TimedOut
+from phases._errors import POLL_SECONDS, Cancelled, Tell, TimedOut
 
 if TYPE_CHECKING:
     import subprocess
 
     from _typeshed import HasFileno
     from typing_extensions import Self
-
-    from phases._errors import Tell
 
     _End = tuple[float, Cancelled | TimedOut]
 

@@ -4,8 +4,6 @@
 has left of pods. ``config`` is their section of the config, ``examinations`` what they add to the doctor.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hostrouting._lazy import lazily

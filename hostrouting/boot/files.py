@@ -9,7 +9,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -358,6 +357,6 @@ def _named(path: Path) -> tuple[IPv4Address, ...]:
     words = re.findall(r"^nameserver[ \t]+(\S+)", read_text(path) or "", re.MULTILINE)
     found: dict[IPv4Address, None] = {}
     for word in words:
-        with suppress(ValueError):  # an IPv6 one
+        with contextlib.suppress(ValueError):  # an IPv6 one
             found[parse_address(word)] = None
     return tuple(found)

@@ -7,7 +7,7 @@ from io import StringIO
 from itertools import groupby
 from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
@@ -15,7 +15,6 @@ from rich.text import Text
 from hostrouting.cli.output import Page, Row
 
 if TYPE_CHECKING:
-    from rich.console import ConsoleOptions, RenderResult
     from rich.progress import Progress
 
 PICTURE_COLUMNS = 100

@@ -5,8 +5,6 @@
 own to Linux's answers; ``Kernel`` is what it asks of one.
 """
 
-from __future__ import annotations
-
 from hostrouting.azure.probe.memory import FakeProbeNode
 from hostrouting.azure.vnet.memory import FakeBridgeNode
 from hostrouting.boot.fake_systemd import FakeSystemd
