@@ -262,15 +262,14 @@ class Undo:
 
 
 @contextmanager
-def all_or_nothing(scope: CancelScope) -> Iterator[Undo]:
+def all_or_nothing() -> Iterator[Undo]:
     """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error."""
     undo = Undo()
     try:
         yield undo
     except BaseException as error:
-        with scope.shield():
-            for problem in undo.roll_back():
-                add_note(error, f"while putting things back: {problem}")
+        for problem in undo.roll_back():
+            add_note(error, f"while putting things back: {problem}")
         raise
 
 

@@ -57,7 +57,7 @@ class ConfigureStaticRoutes(ConfigTask):
         config, host = self.config, self.host
         if not host.is_image:
             await_network(config, host, scope)
-        with all_or_nothing(scope) as undo:
+        with all_or_nothing() as undo:
             # Before the routes: a script of before that still waits for the lock sees that it was replaced.
             installed = install_part(host, config.consumer, routes_part(config, host.layout), undo)
             plan = RoutePlan() if host.is_image else carry_out(config, host, scope)
@@ -98,7 +98,7 @@ class ConfigureWatch(ConfigTask):
             restarted = Change(f"{WATCH}.service", "restarted")
             # What else is installed it reads by itself.
             is_new = restarted in plan_part(host, self.config.consumer, part).units
-            with all_or_nothing(scope) as undo:
+            with all_or_nothing() as undo:
                 installed = install_part(host, self.config.consumer, part, undo)
             run.changes |= installed
             if not host.is_image and (is_new or installed.units):
@@ -136,7 +136,7 @@ class CheckRouteOverlap(ConfigTask):
                 remove_parts(host, scope, run, CHECK)
                 _remove_markers(host, scope, run)
                 return unjudged(config.route_overlap, Verdict.OK)
-            with all_or_nothing(scope) as undo:
+            with all_or_nothing() as undo:
                 installed = install_part(host, config.consumer, check_part(config, host.layout), undo)
             run.changes |= installed
             if host.is_image:
@@ -233,7 +233,7 @@ def _remove_routes(host: Host, scope: CancelScope, run: Run) -> RoutePlan:
         return RoutePlan()
     with locked(host.layout.lock, scope):
         plan = plan_routes((), ours(host))
-        with all_or_nothing(scope) as undo:
+        with all_or_nothing() as undo:
             apply_routes(plan, host.routes, scope, undo)
         remove(host.layout.trial)
     run.changes |= plan.changes

@@ -63,7 +63,7 @@ def carry_out(
             if missing is None:
                 if begin_trial is not None:
                     begin_trial()
-                with all_or_nothing(scope) as undo:
+                with all_or_nothing() as undo:
                     apply_routes(plan, host.routes, scope, undo)
                     verify_routes(plan.wanted, host.routes)
                 if begin_trial is None:

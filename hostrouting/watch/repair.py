@@ -168,7 +168,7 @@ class Keeper:
         self.tries.keep(_changes(plan))
         todo = self._due(plan, now)
         try:
-            with all_or_nothing(scope) as undo:
+            with all_or_nothing() as undo:
                 done, refused = apply_what_goes(todo, host.routes, scope, undo)
         except RouteError as error:
             done, refused = RoutePlan(), dict.fromkeys(_changes(todo).values(), str(error))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from phases import Cancelled, CancelScope, Undo, all_or_nothing
+from phases import Cancelled, Undo, all_or_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def change(*steps: Callable[[], None], error: BaseException | None = None) -> None:
     """Push some steps, and then fail or not."""
-    with all_or_nothing(CancelScope()) as undo:
+    with all_or_nothing() as undo:
         for step in steps:
             undo.push(step)
         if error is not None:

@@ -277,7 +277,7 @@ def carry_out(host: Host, asked: Config | Probe) -> Changes:
     if asked.device is None:
         remove_parts(host, phases.CancelScope(), run, PROBE)
         return run.changes
-    with all_or_nothing(phases.CancelScope()) as undo:
+    with all_or_nothing() as undo:
         part = probe_part(asked.device, host.layout, required=asked.required)
         return install_part(host, asked.consumer, part, undo)
 

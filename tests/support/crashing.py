@@ -75,7 +75,7 @@ def apply(layout: Layout, wanted: Config | Probe) -> None:
     elif wanted.device is None:
         remove_parts(on, phases.CancelScope(), Run(), PROBE)
     else:
-        with all_or_nothing(phases.CancelScope()) as undo:
+        with all_or_nothing() as undo:
             install_part(on, wanted.consumer, probe_part(wanted.device, layout, required=True), undo)
 
 

@@ -164,7 +164,7 @@ class ConfigureLoadBalancerProbe:
                 return _remove(host, self.node, scope, run)
             if host.is_image:
                 report = ProbeReport(_device_of_image(probe))
-                self._install(host, scope, run, report.device)
+                self._install(host, run, report.device)
                 return attrs.evolve(report, boot=run.changes.of_boot)
             node = given_or_real(host, self.node, LinuxProbeNode)
             try:
@@ -175,7 +175,7 @@ class ConfigureLoadBalancerProbe:
                 # With what couldn't be put back, if anything.
                 problem = "\n".join([str(error), *getattr(error, "__notes__", ())])
                 report = ProbeReport(_known_device(probe, host, node), problem=problem)
-                self._install(host, scope, run, report.device)
+                self._install(host, run, report.device)
             if is_installed(host, PROBE):
                 start_oneshot(host, PROBE, run)
         return attrs.evolve(report, boot=run.changes.of_boot)
@@ -186,10 +186,10 @@ class ConfigureLoadBalancerProbe:
         def look(told: Evidence | None) -> tuple[ProbeReport, str | None]:
             plan = _plan_now(probe, host, node, told)
             if plan.device is not None and plan.rules_after is not None:
-                with all_or_nothing(scope) as undo:
+                with all_or_nothing() as undo:
                     # Not under the lock: the gate of a starting machine waits for that.
                     installed = self._install_part(host, plan.device, undo)
-                    with locked(host.layout.lock, scope), all_or_nothing(scope) as own:
+                    with locked(host.layout.lock, scope), all_or_nothing() as own:
                         plan = _read_again(plan, node)
                         _apply(plan, node, scope, own)
                         _see_way(node, (*plan.pins.add, *plan.pins.unchanged)[0])
@@ -209,10 +209,10 @@ class ConfigureLoadBalancerProbe:
             )
         return report
 
-    def _install(self, host: Host, scope: CancelScope, run: Run, device: str | None) -> None:
+    def _install(self, host: Host, run: Run, device: str | None) -> None:
         """Only what stays for the next boot, which may go better."""
         if device is not None:
-            with all_or_nothing(scope) as undo:
+            with all_or_nothing() as undo:
                 installed = self._install_part(host, device, undo)
             run.changes |= installed
 
@@ -324,6 +324,6 @@ def _remove(host: Host, node: ProbeNode | None, scope: CancelScope, run: Run) ->
 def _take_back(host: Host, node: ProbeNode | None, scope: CancelScope) -> ProbeReport:
     plan = _plan_removal(host, node)
     if plan.changed:
-        with locked(host.layout.lock, scope), all_or_nothing(scope) as undo:
+        with locked(host.layout.lock, scope), all_or_nothing() as undo:
             _apply(plan, given_or_real(host, node, LinuxProbeNode), scope, undo)
     return plan

@@ -20,7 +20,7 @@ from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
 from hostrouting.boot.parts import plan_boot, plan_part, plan_removal
 from hostrouting.model.changes import Change
 from hostrouting.testing import FakeProbeNode, FakeSystemd
-from phases import CancelScope, all_or_nothing
+from phases import all_or_nothing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,8 +75,7 @@ def tree(layout: Layout, *, manifest: bool = True) -> dict[str, object]:
 
 
 def install(host: Host, part: Part, consumer: str = TEMPLATE) -> bool:
-    scope = CancelScope()
-    with all_or_nothing(scope) as undo:
+    with all_or_nothing() as undo:
         return bool(install_part(host, consumer, part, undo))
 
 
