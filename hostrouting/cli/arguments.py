@@ -289,7 +289,7 @@ def _azure_vnet() -> Mapping[str, Word]:
     return {"plan": Word(vnet.plan, takes), "clean": Word(vnet.remove, takes)}
 
 
-def _completion(options: argparse.Namespace, host: Host) -> int:
+def _completion(options: argparse.Namespace, _host: Host) -> int:
     """Print what has a shell complete our words.
 
     For shells that are started afterwards it belongs where they look:
@@ -298,7 +298,6 @@ def _completion(options: argparse.Namespace, host: Host) -> int:
       hostrouting completion zsh > /usr/local/share/zsh/site-functions/_hostrouting
       hostrouting completion fish > /etc/fish/completions/hostrouting.fish
     """
-    del host
     import shtab
 
     class Completing(Parser):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import Config
 
 
-def demo(options: argparse.Namespace, host: Host) -> int:
+def demo(_options: argparse.Namespace, _host: Host) -> int:
     """Show the whole story in a throw-away network namespace.
 
     The demo builds a node like Azure's H200 machines: eth0 has the default route, and the connected /16 routes of ib0
@@ -29,7 +29,6 @@ def demo(options: argparse.Namespace, host: Host) -> int:
     no root where user namespaces are allowed, and never touches the host's tables. Where namespaces are refused it runs
     on a kernel in memory.
     """
-    del options, host  # the demo makes its own
     import subprocess
 
     return subprocess.run([sys.executable, "-m", "hostrouting.cli.demo"], check=False).returncode
@@ -210,7 +209,7 @@ def render(options: argparse.Namespace, host: Host) -> int:
     return 0
 
 
-def snapshot(options: argparse.Namespace, host: Host) -> int:
+def snapshot(_options: argparse.Namespace, host: Host) -> int:
     """Print what a check looks at, to judge it elsewhere.
 
     This is one JSON document: links, IPv4 addresses, rules, routes of all tables, nexthop objects, nameservers. The
@@ -228,7 +227,6 @@ def snapshot(options: argparse.Namespace, host: Host) -> int:
         echo ', "nexthops":';  ip -j -N -d nexthop show
         echo '}'; } > node.json
     """
-    del options
     from hostrouting.boot.files import nameservers
     from hostrouting.kernel.recording import take_snapshot
 
@@ -236,7 +234,7 @@ def snapshot(options: argparse.Namespace, host: Host) -> int:
     return 0
 
 
-def schema(options: argparse.Namespace, host: Host) -> int:
+def schema(_options: argparse.Namespace, _host: Host) -> int:
     """Print the JSON Schema of CONFIG, for editors and CI.
 
       hostrouting schema > config.schema.json
@@ -244,7 +242,6 @@ def schema(options: argparse.Namespace, host: Host) -> int:
     An editor then completes and checks a config whose top level has the key "$schema": "./config.schema.json". For all
     configs at once, name the file in json.schemas of VS Code's settings.
     """
-    del options, host
     from importlib import resources
 
     say(resources.files("hostrouting.config").joinpath("config.schema.json").read_text(encoding="utf-8").rstrip())
