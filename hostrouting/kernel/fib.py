@@ -273,7 +273,7 @@ class Fib:
         if hop is None or hop.dev == self.loopback:
             return False
         source = flow.source if int(flow.source) else route.source
-        if source is None and self.sources().may_be_loopback(route.scope):
+        if source is None and route.scope >= self.sources().loopback_scope:
             source = self.sources().by_hop(hop, route.scope)
         return source is not None and source.is_loopback
 

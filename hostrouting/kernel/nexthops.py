@@ -51,6 +51,8 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
 class Sources:
     """The sources that a host's packets get where nobody chooses one.
 
+    ``loopback_scope`` is the least of an entry that may get a source of 127.0.0.0/8.
+
     Args:
         addresses: of the host, in the kernel's order, which is that of the interfaces.
     """
@@ -61,12 +63,9 @@ class Sources:
             if not address.is_secondary:
                 self._primary.setdefault(address.dev, []).append(address)
         loopbacks = (each.scope for each in addresses if each.local.is_loopback)
-        self._loopback_scope = min(loopbacks, default=Scope.NOWHERE + 1)
+        # Most hosts have 127.0.0.0/8 for themselves alone.
+        self.loopback_scope = min(loopbacks, default=Scope.NOWHERE + 1)
         self.by_hop = cache(self._by_hop)
-
-    def may_be_loopback(self, scope: int) -> bool:
-        """Whether an entry of a scope may get a source of 127.0.0.0/8, which most hosts have for themselves alone."""
-        return scope >= self._loopback_scope
 
     def of(self, route: Route) -> tuple[IPv4Address, ...]:
         """The sources that packets by an entry get: of several hops each has its own (fib_result_prefsrc).

@@ -183,7 +183,7 @@ def judge_addresses(device: str, addresses: Iterable[NodeAddress]) -> Evidence:
 # --- routes --------------------------------------------------------------------------------------------------------
 
 
-def plan_pins(dev: str | None, there: Iterable[Pin]) -> PinPlan:
+def plan_pins(dev: str | None, there: Sequence[Pin]) -> PinPlan:
     """Compare the routes to the rewritten address with the one that is wanted.
 
     It has the lowest metric that IPv6 knows, so it wins against whatever others install, unless they take that too.
@@ -198,12 +198,11 @@ def plan_pins(dev: str | None, there: Iterable[Pin]) -> PinPlan:
     Raises:
         LoadBalancerProbeError: somebody else's route leads elsewhere, and would win.
     """
-    pins = tuple(there)
-    ours = tuple(pin for pin in pins if pin.protocol == Protocol.HOSTROUTING)
+    ours = tuple(pin for pin in there if pin.protocol == Protocol.HOSTROUTING)
     if dev is None:
         return PinPlan(remove=ours)
     wanted = Pin(PROBE_SOURCE, dev, Protocol.HOSTROUTING, _BEST_METRIC)
-    foreign = tuple(pin for pin in pins if pin not in ours and pin.metric <= _BEST_METRIC)
+    foreign = tuple(pin for pin in there if pin not in ours and pin.metric <= _BEST_METRIC)
     for pin in foreign:
         if (pin.gateway, pin.dev) != (wanted.gateway, wanted.dev):
             raise LoadBalancerProbeError(
