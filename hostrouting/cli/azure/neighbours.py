@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.azure.config import HostNetworking
+from hostrouting.azure.nodes import LoadBalancerProbeError
+from hostrouting.azure.probe.part import render_script
+from hostrouting.azure.probe.ruleset import PROBE
+from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe, plan_probe
+from hostrouting.boot.files import alone, read_text
+from hostrouting.boot.host import Host
+from hostrouting.boot.installation import is_installed
+from hostrouting.boot.manifest import Manifest
+from hostrouting.cli.changes import routes_text
 from hostrouting.cli.options import read_section
-from phases import CancelScope
+from phases import CancelScope, run_child
 
 if TYPE_CHECKING:
     from hostrouting.boot.examination import Examination
-    from hostrouting.boot.host import Host
     from hostrouting.cli.preview import NextStart
 
 
 def as_probes_allow(start: NextStart, host: Host) -> NextStart:
     """The next start, held back also where the rules for probes are required and can't be had."""
-    from hostrouting.azure.nodes import LoadBalancerProbeError
-
     if not start.is_admitted:
         return start
     try:
@@ -34,13 +41,6 @@ def as_probes_allow(start: NextStart, host: Host) -> NextStart:
 
 def _why_probes_hold(host: Host) -> str | None:
     """Why the installed script of the probes would hold the consumer back; None: it would not."""
-    from hostrouting.azure.config import HostNetworking
-    from hostrouting.azure.probe.part import render_script
-    from hostrouting.azure.probe.ruleset import PROBE
-    from hostrouting.azure.probe.tasks import plan_probe
-    from hostrouting.boot.files import read_text
-    from hostrouting.boot.manifest import Manifest
-
     installed = Manifest.load(host.layout).read_as(HostNetworking.from_mapping)
     probe, script = installed.load_balancer_probe, host.layout.script(PROBE)
     if not probe.required:
@@ -53,7 +53,6 @@ def _why_probes_hold(host: Host) -> str | None:
 
 def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[Examination, ...]:
     """What the doctor looks at besides."""
-    from hostrouting.azure.config import HostNetworking
     from hostrouting.azure.examinations import examinations
 
     return examinations(read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None)
@@ -61,14 +60,8 @@ def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -
 
 def remove_all(host: Host, scope: CancelScope) -> tuple[str, dict[str, Any]]:
     """Take back all that was installed, for probes too; what was removed, for people and for programs."""
-    from hostrouting.azure.probe.ruleset import PROBE
-    from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
-    from hostrouting.boot.files import alone
-    from hostrouting.boot.installation import is_installed
     from hostrouting.cli.azure.probe import report_text
-    from hostrouting.cli.changes import routes_text
     from hostrouting.tasks.configure import RemoveHostRouting
-    from phases import run_child
 
     with alone(host, scope, is_wanting=False):  # so that a failure tells all that was removed before it
         probe = run_child(RemoveLoadBalancerProbe(host=host), scope) if is_installed(host, PROBE) else None
