@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import subprocess
 
     from _typeshed import HasFileno
-    from typing_extensions import Self
 
     _End = tuple[float, Cancelled | TimedOut]
 
@@ -85,7 +84,7 @@ class CancelScope:
         # locks, as a signal handler may cancel in the midst of any line here; an append to a list is atomic.
         self._line: tuple[list[_End], ...] = (self._ends(timeout),)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> CancelScope:
         return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
