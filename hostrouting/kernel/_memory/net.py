@@ -85,16 +85,13 @@ class Net(Fib):
         networks = self.tables.get(route.table, {}).setdefault(route.destination.prefixlen, {})
         return networks.setdefault(int(route.destination.network_address), [])
 
-    def entries(self) -> Iterator[Route]:
-        """The entries of all tables."""
-        return chain.from_iterable(self._lists())
-
     def change_entries(self, changed: Callable[[Route], Route | None]) -> None:
         """Give each entry another state, or none: then it is gone (fib_flush)."""
-        for routes in self._lists():
+        for routes in self.lists():
             routes[:] = [now for route in routes if (now := changed(route)) is not None]
 
-    def _lists(self) -> Iterator[list[Route]]:
+    def lists(self) -> Iterator[list[Route]]:
+        """The entries of all tables, those of a destination together."""
         networks = chain.from_iterable(lengths.values() for lengths in self.tables.values())
         return chain.from_iterable(each.values() for each in networks)
 

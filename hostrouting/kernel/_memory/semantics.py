@@ -60,7 +60,7 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
     # Routes with the same attributes share their hops' state. It differs from that of new hops only where some hops
     # are dead and others aren't, or don't know of their carrier.
     if len(hops) > 1 or any(isinstance(hop.gateway, IPv6Address) for hop in hops):
-        sharing = (each.hops for each in net.entries() if info_of(each) == info_of(route))
+        sharing = (each.hops for there in net.lists() for each in there if info_of(each) == info_of(route))
         route = attrs.evolve(route, hops=next(sharing, hops))
     return route
 
