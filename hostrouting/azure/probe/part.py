@@ -22,14 +22,13 @@ _FLUSH_HEADER = (
     "# Written by hostrouting; taken back by: hostrouting lb-probe remove\n"
     "# Whatever this unit flushes, the rules for the load balancer's probes come back.\n"
 )
-_FLUSH_DROP_INS = {
+FLUSH_DROP_INS = {
     # It flushes as it starts, as it is reloaded, and as it stops; a restart is the last and the first.
     "nftables.service": (
         f"[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
     "nftables-flush.service": f"[Unit]\n{_IF_NFT}\n[Service]\nExecStartPost={_GIVE_BACK}\n",
 }
-FLUSHERS = tuple(_FLUSH_DROP_INS)
 
 
 def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
@@ -47,7 +46,7 @@ def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
         ValueError: it isn't the name of an interface.
     """
     description = "Rewrite the IPv6 health probes of Azure's load balancer, so that pods can answer them"
-    unit = unit_text(PROBE, description, _UNIT_SECONDS, *FLUSHERS, remover="hostrouting lb-probe remove")
+    unit = unit_text(PROBE, description, _UNIT_SECONDS, *FLUSH_DROP_INS, remover="hostrouting lb-probe remove")
     # Whether the node has IPv6 is told now; what is installed has it.
     probe = LoadBalancerProbe(True, (device,), Ipv6Detection.ALWAYS, required, 0)
     return Part(
@@ -58,7 +57,7 @@ def probe_part(device: str, layout: Layout, *, required: bool) -> Part:
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
             BootFile(layout.script(PROBE), render_script(device, required=required), 0o755),
             BootFile(layout.unit(PROBE), unit),
-            *(BootFile(layout.gate(unit), _FLUSH_HEADER + text) for unit, text in _FLUSH_DROP_INS.items()),
+            *(BootFile(layout.gate(unit), _FLUSH_HEADER + text) for unit, text in FLUSH_DROP_INS.items()),
         ),
     )
 

@@ -158,10 +158,9 @@ class ConfigureLoadBalancerProbe:
         """
         host, probe = self.host or Host(), self.config.load_balancer_probe
         with alone(host, scope, is_wanting=probe.enabled) as run:
-            if not (probe.enabled or is_installed(host, PROBE)):
-                return ProbeReport(skipped_because=_NOT_ENABLED)
             if not probe.enabled:
-                return _remove(host, self.node, scope, run)
+                is_there = is_installed(host, PROBE)
+                return _remove(host, self.node, scope, run) if is_there else ProbeReport(skipped_because=_NOT_ENABLED)
             if host.is_image:
                 report = ProbeReport(_device_of_image(probe))
                 self._install(host, run, report.device)

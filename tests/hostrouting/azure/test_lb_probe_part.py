@@ -11,7 +11,7 @@ import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError
 from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.config import HostNetworking, Ipv6Detection
-from hostrouting.azure.probe.part import FLUSHERS, probe_part
+from hostrouting.azure.probe.part import FLUSH_DROP_INS, probe_part
 from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN
@@ -134,7 +134,7 @@ def test_it_holds_the_consumer_back_if_and_only_if_it_is_required(host: Host, la
 
 def test_whatever_flushes_the_ruleset_gives_the_rules_back_and_never_fails_by_it(layout: Layout, part: Part) -> None:
     texts = {file.path: file.text for file in part.files}
-    for unit in FLUSHERS:
+    for unit in FLUSH_DROP_INS:
         lines = [line for line in texts[layout.gate(unit)].splitlines() if line.startswith("Exec")]
         assert lines[0].startswith("ExecStartPost=")
         assert {line.partition("=")[2] for line in lines} == {"-+/etc/aks-flex-node/load-balancer-probe.sh rules"}
