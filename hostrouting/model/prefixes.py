@@ -83,14 +83,16 @@ def network_of(first: int | IPv4Address, length: int) -> IPv4Network:
     if length == 31:  # holds functions of its own, as 32 does
         return IPv4Network((first, length))
     made = IPv4Network.__new__(IPv4Network)
-    address = first if isinstance(first, IPv4Address) else IPv4Address(first)
-    vars(made).update(_OF_LENGTH[length], network_address=address)
+    for name, value in _OF_LENGTH[length]:
+        setattr(made, name, value)
+    address = made.network_address = first if isinstance(first, IPv4Address) else IPv4Address(first)
     if length == 32:
         vars(made)["hosts"] = lambda: [address]
     return made
 
 
-_OF_LENGTH = [vars(IPv4Network((0, length))) for length in range(33)]
+# All but the address, which comes first.
+_OF_LENGTH = [[*vars(IPv4Network((0, length))).items()][1:] for length in range(33)]
 
 
 def own_addresses(prefixes: Iterable[Prefix]) -> dict[Prefix, int | None]:
