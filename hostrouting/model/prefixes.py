@@ -91,8 +91,11 @@ def network_of(first: int | IPv4Address, length: int) -> IPv4Network:
     return made
 
 
-# All but the address, which comes first.
-_OF_LENGTH = [[*vars(IPv4Network((0, length))).items()][1:] for length in range(33)]
+# All that networks of a length have in common.
+_OF_LENGTH = [
+    [(name, value) for name, value in vars(IPv4Network((0, length))).items() if name != "network_address"]
+    for length in range(33)
+]
 
 
 def own_addresses(prefixes: Iterable[Prefix]) -> dict[Prefix, int | None]:
