@@ -22,6 +22,10 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 
+def _check(_instance: object, _attribute: object, task: object) -> None:
+    check_task(task)
+
+
 class _Tree:
     """A task that is drawn as the tree of those that it is made of."""
 
@@ -33,13 +37,8 @@ class _Tree:
 class _Several(_Tree, Generic[T_co]):
     """Tasks, of whose results a tuple is made."""
 
-    tasks: tuple[Task[Any], ...]
+    tasks: tuple[Task[Any], ...] = field(validator=validators.deep_iterable(_check))
     name: str = field(validator=check_name)
-
-    def __init__(self, *tasks: Task[Any], name: str) -> None:
-        for each in tasks:
-            check_task(each)
-        self.__attrs_init__(tasks, name)
 
 
 class Serial(_Several[T_co]):
@@ -61,7 +60,7 @@ class Serial(_Several[T_co]):
     @overload
     def __init__(self: Serial[tuple[T, ...]], *tasks: Task[T], name: str = ...) -> None: ...
     def __init__(self, *tasks: Task[Any], name: str = "serial") -> None:
-        super().__init__(*tasks, name=name)
+        self.__attrs_init__(tasks, name)
 
     def do(self, scope: CancelScope) -> T_co:
         """Do them; looks at the scope before each.
@@ -100,7 +99,7 @@ class Parallel(_Several[T_co]):
     @overload
     def __init__(self: Parallel[tuple[T, ...]], *tasks: Task[T], name: str = ...) -> None: ...
     def __init__(self, *tasks: Task[Any], name: str = "parallel") -> None:
-        super().__init__(*tasks, name=name)
+        self.__attrs_init__(tasks, name)
 
     def do(self, scope: CancelScope) -> T_co:
         """Do them; returns or raises only once every task has ended.
@@ -168,7 +167,7 @@ class Timeout(_Tree, Generic[T_co]):
     """
 
     seconds: float = field(validator=validators.ge(0))
-    task: Task[T_co] = field(validator=lambda _instance, _attribute, task: check_task(task))
+    task: Task[T_co] = field(validator=_check)
     name: str = field(default="timeout", kw_only=True, validator=check_name)
 
     @property
