@@ -25,7 +25,7 @@ from hostrouting.config.schema import (
 )
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_device, parse_prefix, parse_unicast_address
-from hostrouting.model.prefixes import numbers
+from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def _metric(value: int) -> int:
 
 
 def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
-    first: dict[tuple[int, ...], int] = {}
+    first: dict[tuple[Prefix, int], int] = {}
     known: dict[tuple[object, ...], StaticRoute] = {}
     positions = count()
 
     def parse(item: object) -> StaticRoute:
         position = next(positions)
         route = _read_route(item, known)
-        earlier = first.setdefault((*numbers(route.destination), route.metric), position)
+        earlier = first.setdefault((numbers(route.destination), route.metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
             raise ValueError(f"{twin}; the kernel holds one route of a destination and metric")

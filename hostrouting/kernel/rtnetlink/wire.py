@@ -46,6 +46,7 @@ from ipaddress import IPv4Address
 
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.messages import attribute, number
+from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import NextHop, Route, Scope
 
 # linux/rtnetlink.h
@@ -102,13 +103,16 @@ class Ways:
         # By the identity of the hops, as their hash takes longer than packing them. They are kept, so it stays theirs.
         self._packed: dict[int, tuple[int, bytes, tuple[NextHop, ...]]] = {}
 
-    def of(self, hops: tuple[NextHop, ...]) -> tuple[int, bytes, object]:
-        """Their flags and attributes, and the hops themselves.
+    def of(self, route: Route, hops: tuple[NextHop, ...]) -> tuple[int, bytes, object]:
+        """The flags and attributes of some hops of a route, and the hops themselves.
 
         Raises:
             RefusedError: an interface doesn't exist.
             struct.error: a weight doesn't fit.
         """
+        if route.nexthop_id is not None:
+            # Its hops are the object's, and the kernel refuses to be told them too.
+            return 0, number(RTA_NH_ID, route.nexthop_id), None
         packed = self._packed.get(id(hops))
         if packed is None:
             packed = self._packed[id(hops)] = (*self._pack(hops), hops)
@@ -141,7 +145,7 @@ def new_route(flags: int, ways: Ways, route: Route, sequence: int) -> bytes:
         RefusedError: an interface doesn't exist, or a number doesn't fit into the message.
     """
     try:
-        hop_flags, rest, _ = _way(ways, route, route.hops)
+        hop_flags, rest, _ = ways.of(route, route.hops)
         if route.source is not None:
             rest += attribute(RTA_PREFSRC, route.source.packed)
         if route.mtu is not None:
@@ -163,32 +167,24 @@ def delete_route(ways: Ways, route: Route, sequence: int) -> bytes:
     kind = route.type if route.nexthop_id is None else 0
     try:
         # Of several hops the kernel compares the first only; a source or an MTU that isn't named is any.
-        hop_flags, rest, _ = _way(ways, route, route.hops[:1])
+        hop_flags, rest, _ = ways.of(route, route.hops[:1])
         return _pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, kind, Scope.NOWHERE, hop_flags, rest)
     except struct.error:
         refuse_unwritable(route)
         raise
 
 
-def _way(ways: Ways, route: Route, hops: tuple[NextHop, ...]) -> tuple[int, bytes, object]:
-    if route.nexthop_id is None:
-        return ways.of(hops)
-    # Its hops are the object's, and the kernel refuses to be told them too.
-    return 0, number(RTA_NH_ID, route.nexthop_id), None
-
-
 def _pack(
     kind: int, flags: int, sequence: int, route: Route, route_type: int, scope: int, hop_flags: int, rest: bytes
 ) -> bytes:
-    destination, table = route.destination, route.table
+    (first, length), table = numbers(route.destination), route.table
     if table < 1:
         refuse_unwritable(route)
     short_table = table if table <= _BYTE_MAX else rtnl.RT_TABLE_COMPAT
-    address = socket.htonl(int(destination.network_address))
     return _ROUTE.pack(
         _ROUTE.size + len(rest), kind, flags, sequence, 0,
-        _IPV4, destination.prefixlen, 0, route.tos, short_table, route.protocol, scope, route_type, hop_flags,
-        8, RTA_DST, address, 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
+        _IPV4, length, 0, route.tos, short_table, route.protocol, scope, route_type, hop_flags,
+        8, RTA_DST, socket.htonl(first), 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
     ) + rest  # fmt: skip
 
 
@@ -210,7 +206,7 @@ def refuse_unwritable(route: Route) -> None:
     Raises:
         RefusedError: EINVAL.
     """
-    numbers = (
+    limited = (
         ("table", route.table, 1, _UINT32_MAX),  # 0 isn't one: the kernel would take main (fib_new_table)
         ("metric", route.metric, 0, _UINT32_MAX),
         ("mtu", route.mtu or 0, 0, _UINT32_MAX),
@@ -220,7 +216,7 @@ def refuse_unwritable(route: Route) -> None:
         ("tos", route.tos, 0, _BYTE_MAX),
         *(("weight", hop.weight, 1, _WEIGHT_MAX) for hop in route.hops),
     )
-    for name, value, least, most in numbers:
+    for name, value, least, most in limited:
         if not least <= value <= most:
             raise rtnl.RefusedError(errnos.EINVAL, f"{name} {value} is not in {least}-{most}")
 
@@ -259,8 +255,7 @@ class Deletable:
 
 def _identity(route: Route) -> tuple[object, ...]:
     """All that must match but the device of the first hop; as numbers, which are hashed fast."""
-    destination = route.destination
-    prefix = (int(destination.network_address), destination.prefixlen)
+    prefix = numbers(route.destination)
     key = (route.table, *prefix, route.tos, route.metric, route.type, route.protocol, route.nexthop_id)
     # The hops of a nexthop object are its own.
     return key if route.nexthop_id is not None or not route.hops else (*key, route.hops[0].gateway)
