@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ _PAINT = {
 
 def changes_lines(changes: Changes) -> list[str]:
     """What was changed, a line each: routes, then files, then units."""
-    return _lines((*changes.routes, *changes.files, *changes.units), {})
+    return [*_lines((*changes.routes, *changes.files, *changes.units), {})]
 
 
 def routes_text(report: RoutesReport) -> str:
@@ -54,7 +54,7 @@ def plan_text(
 ) -> str:
     """What would become of routes, files and units (None: they aren't known), and of the consumer's next start."""
     marks = {"added": "+", "replaced": "~", "removed": "-"}
-    lines = _lines(plan.changes.routes, marks) + _left_alone(plan, "=")
+    lines = [*_lines(plan.changes.routes, marks), *_left_alone(plan, "=")]
     if missing is not None:
         lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
     lines += [dim("files and units aren't recorded: only routes were compared")] if boot is None else boot_lines(boot)
@@ -94,21 +94,17 @@ def diff_lines(change: Change) -> list[str]:
     ]
 
 
-def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> list[str]:
+def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
     """A line each; a mark stands for what became of it."""
-    lines: list[str] = []
     # Thousands of routes have all but themselves in common.
     for fate, alike in groupby(changes, attrgetter("fate")):
         word = marks.get(fate) or fate.ljust(len("unchanged"))
         start, end = _PAINT.get(fate, str)(f"{word} \n").split("\n")
         for each in alike:
             was = "" if each.was is None else dim(f"  was: {clean(str(each.was))}")
-            lines.append(f"{start}{clean(str(each.what))}{end}{was}")
-    return lines
+            yield f"{start}{clean(str(each.what))}{end}{was}"
 
 
 def _left_alone(plan: RoutePlan, word: str) -> list[str]:
-    return [
-        *(dim(f"{word} {clean(str(route))}") for route in plan.unchanged),
-        *(dim(f"{word} {clean(str(route))}  (somebody else's, already there)") for route in plan.foreign),
-    ]
+    noted = ((plan.unchanged, ""), (plan.foreign, "  (somebody else's, already there)"))
+    return [dim(f"{word} {clean(str(route))}{note}") for routes, note in noted for route in routes]

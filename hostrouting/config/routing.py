@@ -90,20 +90,15 @@ def _read_route(entry: object, known: dict[tuple[object, ...], StaticRoute]) -> 
     try:
         like, destination = known[named], parse_prefix(entry["destination"])
     except (KeyError, TypeError, ValueError):
-        route = read(StaticRoute, entry)
-        known[named] = route
+        known[named] = route = read(StaticRoute, entry)
         return route
-    return _copy(like, destination)
-
-
-def _copy(route: StaticRoute, destination: IPv4Network) -> StaticRoute:
-    """A route with another destination, which has been checked as all of it has."""
+    # Without its rules: all of it has been checked.
     copied = StaticRoute.__new__(StaticRoute)
     set_field = object.__setattr__  # as attrs does
     set_field(copied, "destination", destination)
-    set_field(copied, "gateway", route.gateway)
-    set_field(copied, "dev", route.dev)
-    set_field(copied, "metric", route.metric)
+    set_field(copied, "gateway", like.gateway)
+    set_field(copied, "dev", like.dev)
+    set_field(copied, "metric", like.metric)
     return copied
 
 
