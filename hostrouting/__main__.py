@@ -1,24 +1,23 @@
 """``python -m hostrouting`` and the ``hostrouting`` command: ``cli.main`` in a process of its own."""
 
 import gc
-import os
-from typing import NoReturn
+import sys
 
-# Modules are tens of thousands of objects that stay, and routes may be millions: looking for garbage among them takes
-# as long as a whole check. Only what runs for long, watch and judge, enables it.
+# Modules are tens of thousands of objects that stay, and routes may be millions: looking for garbage among them, here
+# and once more at the exit, takes as long as a whole check. Only watch, which doesn't end by itself, enables it.
 gc.disable()
 
 
-def run() -> NoReturn:
-    """Run the command that the process was started for, and end the process with its exit code.
+def run() -> int:
+    """Run the command that the process was started for.
 
-    It ends at once, as by now all is written and closed: taking apart what was loaded and read would take another
-    twentieth of a check.
+    Returns:
+        The exit code.
     """
     try:
         from hostrouting.cli import main
 
-        code = main()
+        return main()
     except KeyboardInterrupt:
         import signal
 
@@ -26,8 +25,9 @@ def run() -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
         raise
-    os._exit(code)
+    finally:
+        gc.freeze()
 
 
 if __name__ == "__main__":
-    run()
+    sys.exit(run())
