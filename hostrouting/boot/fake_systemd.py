@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hostrouting.boot import files
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.unit_files import drop_ins, is_masked, settings, unit_files, unit_names
+from hostrouting.model.errors import UnitError
 
 
 class FakeSystemd:
@@ -18,7 +18,6 @@ class FakeSystemd:
         running: the units that are loaded, for example ``systemd-nspawn@kube1.service``.
 
     ``properties`` holds what no file says of units.
-    A link that the file system refuses is a ``FileError``, as that of any of our files.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
@@ -43,15 +42,24 @@ class FakeSystemd:
         """Make the link, as the [Install] section of all our units says."""
         self.enabled.add(unit)
         link = self._link(unit)
-        if link is not None and not link.is_symlink():
-            files.link(link, f"/etc/systemd/system/{unit}")
+        if link is None or link.is_symlink():
+            return
+        try:
+            link.parent.parent.joinpath(unit).stat()
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(f"/etc/systemd/system/{unit}")
+        except OSError as error:
+            raise UnitError(f"`systemctl enable {unit}` failed: {error}", errno=error.errno) from error
 
     def disable(self, unit: str) -> None:
         """Remove the link."""
         self.enabled.discard(unit)
         link = self._link(unit)
-        if link is not None:
-            files.remove(link)
+        try:
+            if link is not None:
+                link.unlink(missing_ok=True)
+        except OSError as error:
+            raise UnitError(f"`systemctl disable {unit}` failed: {error}", errno=error.errno) from error
 
     def restart(self, unit: str) -> None:
         """Note that it runs."""
