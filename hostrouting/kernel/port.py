@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from ipaddress import IPv4Address
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
@@ -172,15 +172,20 @@ def is_plain_by(route: Route, devs: Collection[str]) -> bool:
 class WholeTables:
     """The selective reads of a ``RouteBackend``, made of ``routes``; derive from it."""
 
-    def routes_by_way(self: RouteBackend, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+    if TYPE_CHECKING:
+
+        def routes(self, table: int | None = None) -> tuple[Route, ...]:
+            """As ``RouteBackend.routes``."""
+
+    def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """The entries of a table in the kernel's order, each by itself."""
         return tuple((route, (numbers(route.destination),)) for route in self.routes(table))
 
-    def default_routes(self: RouteBackend) -> tuple[Route, ...]:
+    def default_routes(self) -> tuple[Route, ...]:
         """The entries of table main for 0.0.0.0/0, in the kernel's order."""
         return tuple(route for route in self.routes(Table.MAIN) if route.destination.prefixlen == 0)
 
-    def routes_except(self: RouteBackend, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
+    def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes."""
         prefixes = PrefixSet(inside)
         return tuple(
