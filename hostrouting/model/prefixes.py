@@ -83,9 +83,10 @@ def network_of(first: int | IPv4Address, length: int) -> IPv4Network:
     if length == 31:  # holds functions of its own, as 32 does
         return IPv4Network((first, length))
     made = IPv4Network.__new__(IPv4Network)
+    # In the order of ipaddress: Python 3.10 has instances share their keys only as long as all keep to one.
+    address = made.network_address = first if isinstance(first, IPv4Address) else IPv4Address(first)
     for name, value in _OF_LENGTH[length]:
         setattr(made, name, value)
-    address = made.network_address = first if isinstance(first, IPv4Address) else IPv4Address(first)
     if length == 32:
         vars(made)["hosts"] = lambda: [address]
     return made
