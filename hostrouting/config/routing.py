@@ -92,7 +92,7 @@ def _read_route(entry: object, known: dict[tuple[object, ...], StaticRoute]) -> 
     except (KeyError, TypeError, ValueError):
         known[named] = route = read(StaticRoute, entry)
         return route
-    # Without its rules: all of it has been checked.
+    # Past the rules of the class: the destination and the rest have each passed them.
     copied = StaticRoute.__new__(StaticRoute)
     set_field = object.__setattr__  # as attrs does
     set_field(copied, "destination", destination)

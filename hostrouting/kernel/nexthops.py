@@ -51,7 +51,7 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
 class Sources:
     """The sources that a host's packets get where nobody chooses one.
 
-    ``loopback_scope`` is the least of an entry that may get a source of 127.0.0.0/8.
+    ``loopback_scope`` is the least scope that an entry must have to get a source of 127.0.0.0/8.
 
     Args:
         addresses: of the host, in the kernel's order, which is that of the interfaces.

@@ -104,7 +104,7 @@ class Ways:
         self._packed: dict[int, tuple[int, bytes, tuple[NextHop, ...]]] = {}
 
     def of(self, route: Route, hops: tuple[NextHop, ...]) -> tuple[int, bytes, object]:
-        """The flags and attributes of some hops of a route, and the hops themselves.
+        """The flags and attributes that stand for some hops of a route, and the hops if they are its own.
 
         Raises:
             RefusedError: an interface doesn't exist.
