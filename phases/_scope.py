@@ -234,35 +234,46 @@ class Undo:
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], None]] = []
+        self._interrupted: Callable[[], None] | None = None
 
     def push(self, step: Callable[[], None]) -> None:
         """Remember a step."""
         self._steps.append(step)
 
     def roll_back(self) -> list[str]:
-        """Take every step, also after one has failed or was interrupted.
+        """Take every step, also after one has failed, or a signal handler has raised in a step or between two.
 
         Returns:
             What couldn't be put back, in words.
         """
         problems: list[str] = []
-        interrupted = None
-        while self._steps:
-            step = self._steps[-1]
+        while True:
             try:
-                step()
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the other steps must be taken
+                while self._steps:
+                    self._take_last(problems)
+                return problems
+            except BaseException as error:  # noqa: BLE001 - between two steps: the next must still be taken
                 problems.append(str(error) or repr(error))
-                if step is not interrupted and not isinstance(error, Exception):
-                    interrupted = step  # once more
-                    continue
-            self._steps.pop()
-        return problems
+
+    def _take_last(self, problems: list[str]) -> None:
+        step = self._steps[-1]
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the other steps must be taken
+            problems.append(str(error) or repr(error))
+            if step is not self._interrupted and not isinstance(error, Exception):
+                self._interrupted = step  # once more
+                return
+        self._steps.pop()
 
 
 @contextmanager
 def all_or_nothing() -> Iterator[Undo]:
-    """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error."""
+    """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error.
+
+    A signal handler that raises just before the first step is taken keeps all of them from being taken: let it cancel
+    a scope instead.
+    """
     undo = Undo()
     try:
         yield undo

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -8,6 +10,7 @@ from phases import Cancelled, Undo, all_or_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
 
 def change(*steps: Callable[[], None], error: BaseException | None = None) -> None:
@@ -60,3 +63,43 @@ def test_a_step_that_is_interrupted_is_taken_once_more() -> None:
     undo.push(lambda: interrupted("once", 1))
     assert undo.roll_back() == ["KeyboardInterrupt()"] * 3
     assert taken == ["once", "once", "twice", "twice", "first"]
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, which would end pytest."""
+
+
+def roll_back_interrupted(undo: Undo, begun: list[str], moment: int) -> bool:
+    """Roll back, raise once at a line of Undo after the first step has begun, and return whether that was reached."""
+    lines = 0
+    codes = {Undo.roll_back.__code__, Undo._take_last.__code__}
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        if event == "line" and begun:
+            lines += 1
+            if lines == moment:
+                raise Interrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: trace if frame.f_code in codes else None)
+    try:
+        undo.roll_back()
+    finally:
+        sys.settrace(before)
+    return lines >= moment
+
+
+def test_an_interrupt_between_steps_keeps_none() -> None:
+    """Whichever line a signal handler raises at, once a step has begun, every step is taken."""
+    moment, is_reached = 0, True
+    while is_reached:
+        moment += 1
+        taken: list[str] = []
+        undo = Undo()
+        for name in ("first", "second", "last"):
+            undo.push(partial(taken.append, name))
+        is_reached = roll_back_interrupted(undo, taken, moment)
+        assert list(dict.fromkeys(taken)) == ["last", "second", "first"]
+    assert moment > 6
