@@ -7,7 +7,8 @@ A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` 
     _errors     Cancelled, TimedOut, Status, Observer, notes
     _scope      CancelScope: cancel, deadlines and waits that see both; the clock; Undo, all_or_nothing: the way back
     _process    one subprocess, which a cancel ends
-    _run        Task, task; run, run_child: log records, notes and observers around every task
+    _run        Task; run, run_child: log records, notes and observers around every task
+    _function   task
     _compose    Serial, Parallel, Timeout
     testing     a fake clock, and an observer that records
 
@@ -19,11 +20,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from phases._errors import Cancelled, Observer, Status, TimedOut
-from phases._run import Task, run, run_child, task
+from phases._run import Task, run, run_child
 from phases._scope import CancelScope, Clock, SystemClock, Undo, all_or_nothing
 
 if TYPE_CHECKING:
     from phases._compose import Parallel, Serial, Timeout
+    from phases._function import task
 
 __all__ = [
     "CancelScope",
@@ -49,6 +51,13 @@ def __getattr__(name: str) -> Any:
     # What runs a single task, as a command does, needs none of these (PEP 562).
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "run_async":
+    
+        return run_async
+    if name == "task":
+        from phases._function import task
+
+        return task
     from phases import _compose
 
     return getattr(_compose, name)

@@ -1,4 +1,4 @@
-"""Tasks: what one is, how a function becomes one, and what surrounds every one that is run."""
+"""Tasks: what one is, and what surrounds every one that is run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from phases._compat import add_note
 from phases._errors import Observer, Status, add_path_note, path_note, text_of
@@ -50,33 +50,6 @@ def check_name(_instance: object, _attribute: object, value: Any) -> None:
     """
     if not isinstance(value, str) or not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
         raise ValueError(f"a task's name is kebab-case, as 'configure-static-routes', not {value!r}")
-
-
-class FunctionTask(NamedTuple):
-    """A task made of a function."""
-
-    name: str
-    function: Callable[[CancelScope], Any]
-
-    def do(self, scope: CancelScope) -> Any:
-        """Call the function."""
-        return self.function(scope)
-
-
-def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
-    """Make a task of the function that is decorated.
-
-    Args:
-        name: in kebab-case.
-
-    Returns:
-        A decorator for a function that takes the scope and returns the task's result.
-
-    Raises:
-        ValueError: the name isn't kebab-case.
-    """
-    check_name(None, None, name)
-    return lambda function: FunctionTask(name, function)
 
 
 class _Reporter:

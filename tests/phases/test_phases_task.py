@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
@@ -20,6 +21,27 @@ def test_a_function_becomes_a_task_that_takes_the_scope() -> None:
 
     assert add_one.name == "add-one"
     assert run(add_one) == "add-one"
+
+
+def test_a_function_task_is_a_value() -> None:
+    """It is frozen, hashable, equal to what is made alike, no tuple, and drawn by its name."""
+
+    def function(scope: CancelScope) -> int:
+        return 1
+
+    made: Any = task("one")(function)
+    assert made == task("one")(function) != task("two")(function)
+    assert len({made, task("one")(function)}) == 1
+    assert made != ("one", function)
+    assert not isinstance(made, Iterable)
+    assert repr(made) == "one"
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        made.name = "two"
+
+
+def test_only_a_function_becomes_a_task() -> None:
+    with pytest.raises(TypeError):
+        task("one")(1)  # type: ignore[arg-type]
 
 
 def test_a_frozen_attrs_class_is_a_task() -> None:
