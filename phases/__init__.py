@@ -4,7 +4,7 @@ A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` 
 `run` runs a tree. The layers, each importing only those above it:
 
     _compat     what Python 3.10 lacks
-    _errors     Cancelled, TimedOut, Status, Observer, notes
+    _errors     Cancelled, TimedOut, Status, Observer; PathNote, path_of: which task failed
     _scope      CancelScope: cancel, deadlines and waits that see both; the clock; Undo, all_or_nothing: the way back
     _process    one subprocess, which a cancel ends
     _run        Task; run, run_child: log records, notes and observers around every task
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from phases._errors import Cancelled, Observer, Status, TimedOut
+from phases._errors import Cancelled, Observer, PathNote, Status, TimedOut, path_of
 from phases._run import Task, run, run_child
 from phases._scope import CancelScope, Clock, SystemClock, Undo, all_or_nothing
 
@@ -33,6 +33,7 @@ __all__ = [
     "Clock",
     "Observer",
     "Parallel",
+    "PathNote",
     "Serial",
     "Status",
     "SystemClock",
@@ -41,6 +42,7 @@ __all__ = [
     "Timeout",
     "Undo",
     "all_or_nothing",
+    "path_of",
     "run",
     "run_child",
     "task",

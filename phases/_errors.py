@@ -90,13 +90,36 @@ def text_of(error: BaseException) -> str:
     return traceback.format_exception_only(type(error), error)[0].strip()
 
 
+class PathNote(str):
+    """The note on an exception that names the task that it came out of.
+
+    Args:
+        path: the names from the root of the tree, joined by slashes.
+    """
+
+    __module__ = "phases"
+    path: str
+
+    def __new__(cls, path: str) -> PathNote:
+        note = super().__new__(cls, f"in task {path}")
+        note.path = path
+        return note
+
+    def __getnewargs__(self) -> tuple[str]:
+        return (self.path,)  # else a copy would be made with the text as its path
+
+
+def paths_of(error: BaseException) -> list[str]:
+    """Return the paths of the tasks that are noted on an exception, the innermost first."""
+    return [note.path for note in getattr(error, "__notes__", ()) if isinstance(note, PathNote)]
+
+
+def path_of(error: BaseException) -> str | None:
+    """Return the path of the innermost task that an exception came out of; None if it came out of none."""
+    return next(iter(paths_of(error)), None)
+
+
 def add_path_note(error: BaseException, path: str) -> None:
     """Note the path of the task that raised, unless a task below it has noted its own."""
-    note = path_note(path)
-    if not any(f"{noted}/".startswith(f"{note}/") for noted in getattr(error, "__notes__", ())):
-        add_note(error, note)
-
-
-def path_note(path: str) -> str:
-    """Give the note on an exception that names the innermost task that it came out of."""
-    return f"in task {path}"
+    if not any(f"{noted}/".startswith(f"{path}/") for noted in paths_of(error)):
+        add_note(error, PathNote(path))

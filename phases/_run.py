@@ -9,7 +9,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from phases._compat import add_note
-from phases._errors import Observer, Status, add_path_note, path_note, text_of
+from phases._errors import Observer, Status, add_path_note, paths_of, text_of
 from phases._scope import CancelScope
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def run(
         Cancelled: the scope was cancelled, before or while the tree ran.
         TimedOut: the scope's deadline, or one of a `Timeout`, passed.
         TypeError: it is no task.
-        BaseException: whatever a task raised, as it was, with a note that names the path of that task.
+        BaseException: whatever a task raised, as it was, with a `PathNote` that names that task.
     """
     check_task(task)
     scope = CancelScope() if scope is None else scope
@@ -195,7 +195,7 @@ class _Log:
 
         data = {"status": str(status), "duration": seconds, "error": None if error is None else text_of(error)}
         # The tasks above the one that failed would only repeat its traceback.
-        has_traceback = status is Status.FAILED and path_note(path) in getattr(error, "__notes__", ())
+        has_traceback = error is not None and status is Status.FAILED and path in paths_of(error)
         self._logger.log(
             {Status.OK: logging.INFO, Status.CANCELLED: logging.WARNING}.get(status, logging.ERROR),
             "completed" if status is Status.OK else "failed",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PHASES = {
-    "CancelScope", "Cancelled", "Clock", "Observer", "Parallel", "Serial", "Status", "SystemClock", "Task",
-    "TimedOut", "Timeout", "Undo", "all_or_nothing", "run", "run_child", "task",
+    "CancelScope", "Cancelled", "Clock", "Observer", "Parallel", "PathNote", "Serial", "Status", "SystemClock", "Task",
+    "TimedOut", "Timeout", "Undo", "all_or_nothing", "path_of", "run", "run_child", "task",
 }  # fmt: skip
 HOSTROUTING = {
     # what an agent's author touches

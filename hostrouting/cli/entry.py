@@ -114,7 +114,7 @@ def _logged_to_stderr() -> Iterator[None]:
 
 
 def _said(error: BaseException) -> list[str]:
-    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in task ")]
+    notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, phases.PathNote)]
     what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
     return "\n".join([what, *notes]).splitlines()
 

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import copy
 import pickle
 import sys
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
 from recording_tasks import Raising, Returning
 
-from phases import Cancelled, CancelScope, Parallel, Serial, TimedOut, run
+from phases import Cancelled, CancelScope, Parallel, PathNote, Serial, TimedOut, path_of, run, task
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from phases import Task
 
 
 def test_cancelled_is_no_exception_and_carries_its_reason() -> None:
@@ -50,6 +57,55 @@ def test_the_same_exception_raised_in_another_task_is_noted_again() -> None:
         with pytest.raises(ValueError, match="no"):
             run(Raising(name, error))
     assert error.__notes__ == ["in task first", "in task second"]
+
+
+def failure_of(failing: Task[object]) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller looks at it
+        run(failing)
+    return caught.value
+
+
+def test_path_of_gives_the_innermost_task() -> None:
+    error = ValueError("no")
+    assert path_of(error) is None
+    assert path_of(failure_of(Serial(Raising("copy", error), name="install"))) == "install/copy"
+
+
+def test_each_failure_of_a_group_has_its_path() -> None:
+    group = failure_of(Parallel(Raising("copy", ValueError("no")), name="both"))
+    assert isinstance(group, ExceptionGroup)
+    assert path_of(group) == "both"
+    assert [path_of(each) for each in group.exceptions] == ["both/copy"]
+
+
+def test_a_run_without_the_scope_keeps_its_path() -> None:
+    """What a run within a task raised has the path of that run, also where it wasn't given the task's scope."""
+
+    @task("outer")
+    def outer(_scope: CancelScope) -> object:
+        return run(Serial(Raising("inner", ValueError("no"))))
+
+    assert path_of(failure_of(outer)) == "serial/inner"
+
+
+def test_a_foreign_note_is_no_path() -> None:
+    error = ValueError("no")
+    vars(error)["__notes__"] = ["in task force 7"]
+    assert path_of(error) is None
+    assert path_of(failure_of(Raising("copy", error))) == "copy"
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_path_survives_pickling(protocol: int) -> None:
+    again = pickle.loads(pickle.dumps(failure_of(Raising("copy", ValueError("no"))), protocol))
+    assert path_of(again) == "copy"
+    assert again.__notes__ == ["in task copy"]
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+def test_a_path_survives_copying(make: Callable[[object], Any]) -> None:
+    assert path_of(make(failure_of(Raising("copy", ValueError("no"))))) == "copy"
+    assert make(PathNote("install/copy")) == "in task install/copy"
 
 
 @attrs.frozen
