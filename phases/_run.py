@@ -96,8 +96,8 @@ def run(
         What the task returned.
 
     Raises:
-        Cancelled: the scope was cancelled, before or while the tree ran.
-        TimedOut: the scope's deadline, or one of a `Timeout`, passed.
+        Cancelled: the scope was cancelled before the tree had ended, even if no task has seen it.
+        TimedOut: the scope's deadline, or one of a `Timeout`, passed; likewise.
         TypeError: it is no task.
         BaseException: whatever a task raised, as it was, with a `PathNote` that names that task.
     """
@@ -141,9 +141,10 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         What the task returned.
 
     Raises:
-        Cancelled: the scope was cancelled; then the task may not have started.
-        TimedOut: the scope's own deadline passed.
-        BaseException: whatever the task raised, as it was, with a note of its path.
+        Cancelled: the scope was cancelled. The task may not have started, or it may have returned without seeing
+            the cancel; then a note says so.
+        TimedOut: the scope's own deadline passed; likewise.
+        BaseException: whatever the task raised, as it was, with a `PathNote`.
     """
     path = f"{scope.path}/{task.name}" if scope.path else task.name
     begin = scope.clock.monotonic()
@@ -157,6 +158,9 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         with scope.at(path) as inner:
             inner.check()
             result = task.do(inner)
+            # A task that doesn't look can't lose a cancel: the program that cancelled would be told of a success.
+            if late := inner.verdict():
+                raise add_note(late, "the task had already returned when this was seen")
     except BaseException as error:
         add_path_note(error, path)
         tell_end(Status.of(error), error)

@@ -66,6 +66,7 @@ def carry_out(
                 with all_or_nothing() as undo:
                     apply_routes(plan, host.routes, scope, undo)
                     verify_routes(plan.wanted, host.routes)
+                    scope.check()  # the last look at which a cancel puts back
                 if begin_trial is None:
                     remove(host.layout.trial)
             return plan, missing

@@ -282,6 +282,17 @@ def test_sigterm_in_the_middle_puts_everything_back(node: Kernel, layout: Layout
     assert (table(node), snapshot(layout.root)) == (before, files)
 
 
+def test_a_cancel_in_the_last_write_puts_back(node: Kernel, layout: Layout) -> None:
+    before, files, scope = table(node), snapshot(layout.root), phases.CancelScope()
+    old = signal.signal(signal.SIGTERM, lambda *_: scope.cancel("SIGTERM"))
+    try:
+        with pytest.raises(phases.Cancelled, match="SIGTERM"):
+            phases.run(ConfigureStaticRoutes(config(), host=host_of(Interrupting(node, 1), layout)), scope=scope)
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert (table(node), snapshot(layout.root)) == (before, files)
+
+
 @pytest.mark.parametrize(("call", "number"), [("add", 1), ("add", 2), ("replace", 1), ("delete", 1)])
 def test_a_failure_of_any_step_puts_all_of_them_back(node: Kernel, layout: Layout, call: str, number: int) -> None:
     configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}))

@@ -17,14 +17,16 @@ from phases import (
     CancelScope,
     Parallel,
     Serial,
+    Status,
     Task,
     TimedOut,
     Timeout,
+    path_of,
     run,
     run_child,
     task,
 )
-from phases.testing import FakeClock
+from phases.testing import FakeClock, RecordingObserver
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
@@ -86,9 +88,12 @@ def test_serial_looks_at_the_scope_between_tasks() -> None:
     assert calls == []
 
 
-def test_a_cancel_during_the_last_task_that_did_not_see_it_changes_nothing() -> None:
+def test_a_late_cancel_ends_a_serial() -> None:
+    """A cancel during the last task, which doesn't look, is raised with the path of that task."""
     scope = CancelScope()
-    assert run(Serial(cancelling("a", lambda: scope.cancel("late"))), scope=scope) == (None,)
+    with pytest.raises(Cancelled, match="late") as caught:
+        run(Serial(cancelling("a", lambda: scope.cancel("late"))), scope=scope)
+    assert path_of(caught.value) == "serial/a"
 
 
 def test_a_composite_does_its_tasks_without_a_run() -> None:
@@ -295,6 +300,35 @@ def test_a_signal_handler_that_raises_leaves_no_task_at_work(at: str, _round: in
     assert at == "start" or len(ended) == 2
 
 
+def test_a_late_cancel_ends_a_parallel() -> None:
+    """It is raised though every task has returned; so is that of a task which cancels the scope that it shares."""
+    scope = CancelScope()
+    with pytest.raises(Cancelled, match="late"):
+        run(Parallel(Returning("a", 1), cancelling("b", lambda: scope.cancel("late"))), scope=scope)
+
+    @task("give-up")
+    def give_up(scope: CancelScope) -> None:
+        scope.cancel("gave up")
+
+    with pytest.raises(Cancelled, match="gave up"):
+        run(Parallel(give_up, Blocking("blocking")))
+
+
+def test_a_sibling_that_returns_late_is_no_failure() -> None:
+    """A task that returns after its sibling's failure is told of as cancelled, and the failure alone is raised."""
+    observer = RecordingObserver()
+
+    @task("late")
+    def late(scope: CancelScope) -> None:
+        with pytest.raises(Cancelled):
+            scope.wait(1000)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run(Parallel(late, Raising("fail", ValueError("no"))), observer=observer)
+    assert [type(error) for error in caught.value.exceptions] == [ValueError]
+    assert ("finished", "parallel/late", Status.CANCELLED) in observer.events
+
+
 def test_threads_end_with_their_tasks() -> None:
     run(Parallel(*(Returning(f"t{number}", number) for number in range(20)), name="many"))
     with pytest.raises(ExceptionGroup):
@@ -328,6 +362,47 @@ def test_a_task_out_of_time_is_timed_out() -> None:
     with pytest.raises(TimedOut, match="30 s"):
         run(Timeout(30, Blocking("b")), scope=CancelScope(clock=clock))
     assert clock.monotonic() == 30
+
+
+def advancing(seconds: float, clock: FakeClock) -> Task[None]:
+    return cancelling("work", lambda: clock.advance(seconds))
+
+
+def test_a_task_that_returns_too_late_is_timed_out() -> None:
+    """The deadline counts also for a task that never looks at its scope; below it, it is a cancel."""
+    clock, observer = FakeClock(), RecordingObserver()
+    with pytest.raises(TimedOut) as caught:
+        run(Timeout(3, Serial(advancing(4, clock))), scope=CancelScope(clock=clock), observer=observer)
+    assert caught.value.seconds == 3
+    assert path_of(caught.value) == "timeout/serial/work"
+    assert run(Timeout(5, advancing(4, clock)), scope=CancelScope(clock=clock)) is None
+
+
+def test_a_late_timeout_is_a_failure_of_its_parallel() -> None:
+    clock = FakeClock()
+    with pytest.raises(ExceptionGroup) as caught:
+        run(Parallel(Timeout(3, advancing(4, clock))), scope=CancelScope(clock=clock))
+    assert [type(error) for error in caught.value.exceptions] == [TimedOut]
+
+
+def test_a_task_in_a_shield_succeeds() -> None:
+    """A task that is run in a shield, as for rollback, isn't ended by the cancel; the task around it is."""
+    scope, results = CancelScope(), []
+
+    @task("outer")
+    def outer(scope: CancelScope) -> None:
+        scope.cancel("late")
+        with scope.shield() as inner:
+            results.append(run_child(Returning("put-back", 7), inner))
+
+    observer = RecordingObserver()
+    with pytest.raises(Cancelled, match="late"):
+        run(outer, scope=scope, observer=observer)
+    assert results == [7]
+    assert observer.events[-2:] == [
+        ("finished", "outer/put-back", Status.OK),
+        ("finished", "outer", Status.CANCELLED),
+    ]
 
 
 def test_of_nested_timeouts_the_earliest_wins() -> None:

@@ -154,6 +154,35 @@ def test_a_run_in_a_cancelled_scope_starts_no_task_and_says_so() -> None:
     assert observer.events == [("started", "task"), ("finished", "task", Status.CANCELLED)]
 
 
+@pytest.mark.parametrize(
+    ("late", "status"), [(Cancelled, "cancelled"), (TimedOut, "timed out")], ids=["cancel", "deadline"]
+)
+def test_a_late_end_is_told_as_such(records: list[logging.LogRecord], late: type[BaseException], status: str) -> None:
+    """A task that returns after the end of its scope hasn't succeeded: neither for the caller nor in log and observer."""
+    clock, observer = FakeClock(), RecordingObserver()
+    scope = CancelScope(clock=clock, timeout=5)
+
+    @task("late")
+    def work(_scope: CancelScope) -> None:
+        clock.advance(6) if late is TimedOut else scope.cancel("stop")
+
+    with pytest.raises(late):
+        run(work, scope=scope, observer=observer)
+    assert observer.events[-1] == ("finished", "late", Status(status))
+    assert type(observer.errors["late"]) is late
+    assert data(records[-1])["status"] == status
+
+
+def test_a_cancel_after_the_end_changes_nothing() -> None:
+    scope = CancelScope()
+
+    class Late(RecordingObserver):
+        def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
+            scope.cancel("after the end")
+
+    assert run(Returning("task", 1), scope=scope, observer=Late()) == 1
+
+
 def test_a_deadline_of_the_runs_own_scope_is_timed_out_though_a_child_saw_it() -> None:
     @task("wait-in-a-child")
     def wait(scope: CancelScope) -> None:
