@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from typing import TypeVar
 
 import phases
 from hostrouting import (
@@ -41,7 +40,6 @@ from hostrouting import (
 )
 from hostrouting.testing import FakeKernel, FakeSystemd
 
-T = TypeVar("T")
 log = logging.getLogger("agent")
 
 
@@ -133,18 +131,6 @@ class Printing:
         print(f"{path}: {status} after {seconds:.1f} s" + (f": {error}" if error else ""))
 
 
-async def run(task: phases.Task[T], scope: phases.CancelScope) -> T:
-    """Run tasks in a thread; a coroutine that is cancelled cancels them, and ends once they have put things back."""
-    running = asyncio.create_task(asyncio.to_thread(lambda: phases.run(task, scope=scope, observer=Printing())))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        scope.cancel("the coroutine was cancelled")
-        await asyncio.wait([running])
-        running.exception()  # phases.Cancelled, as asked for
-        raise
-
-
 async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
     """Bring the node up, or nothing; returns the exit code of the agent."""
     scope = phases.CancelScope()
@@ -156,7 +142,7 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
     tree = phases.Serial(prepare, CheckRouteOverlap(config, host=host), start_node, name="bootstrap")
     print(tree)
     try:
-        (routes, _image), overlap, node = await run(tree, scope)
+        (routes, _image), overlap, node = await phases.run_async(tree, scope=scope, observer=Printing())
     except phases.Cancelled as stop:
         print(f"stopped by {stop.reason}; no node was started", file=sys.stderr)
         return 1

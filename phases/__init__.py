@@ -10,6 +10,7 @@ A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` 
     _run        Task; run, run_child: log records, notes and observers around every task
     _function   task
     _compose    Serial, Parallel, Timeout
+    _async      run_async
     testing     a fake clock, and an observer that records
 
 What a run of a single task doesn't need is loaded when it is first used.
@@ -24,6 +25,7 @@ from phases._run import Task, run, run_child
 from phases._scope import CancelScope, Clock, SystemClock, Undo, all_or_nothing
 
 if TYPE_CHECKING:
+    from phases._async import run_async
     from phases._compose import Parallel, Serial, Timeout
     from phases._function import task
 
@@ -44,6 +46,7 @@ __all__ = [
     "all_or_nothing",
     "path_of",
     "run",
+    "run_async",
     "run_child",
     "task",
 ]
@@ -54,7 +57,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "run_async":
-    
+        from phases._async import run_async
+
         return run_async
     if name == "task":
         from phases._function import task

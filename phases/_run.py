@@ -80,8 +80,7 @@ def run(
     """Run a tree of tasks and return its result.
 
     Each task gets a log record `started` (`task`, `path`) and one as it ends, `completed` or `failed` (besides
-    `status`, `duration` in seconds, `error`). From asyncio: `await asyncio.to_thread(phases.run, task, scope=scope)`;
-    `scope.cancel(…)` then ends it, which cancelling the awaiting asyncio task does not.
+    `status`, `duration` in seconds, `error`). From asyncio use `run_async`.
 
     An observer or log handler that raises doesn't disturb the tasks. Its first error is raised once they
     have ended well, and otherwise noted on the exception that ended them.

@@ -122,6 +122,10 @@ class CancelScope:
         """Give this very scope to a task of a run; used by `run` and `run_child`."""
         return self._with(path=path, tell=tell or self.tell)
 
+    def within(self, outer: CancelScope) -> CancelScope:
+        """Make a scope that ends with another one too, and is this very scope else; used by `run_async`."""
+        return self._with(_line=outer._line + self._line)
+
     def verdict(self) -> Cancelled | TimedOut | None:
         """Give what `check` would raise."""
         now = self.clock.monotonic()

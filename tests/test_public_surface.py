@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PHASES = {
     "CancelScope", "Cancelled", "Clock", "Observer", "Parallel", "PathNote", "Serial", "Status", "SystemClock", "Task",
-    "TimedOut", "Timeout", "Undo", "all_or_nothing", "path_of", "run", "run_child", "task",
+    "TimedOut", "Timeout", "Undo", "all_or_nothing", "path_of", "run", "run_async", "run_child", "task",
 }  # fmt: skip
 HOSTROUTING = {
     # what an agent's author touches

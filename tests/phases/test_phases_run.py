@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from recording_tasks import Blocking, Raising, Returning
 
-import phases
 from phases import Cancelled, CancelScope, Parallel, Serial, Status, TimedOut, Timeout, run, task
 from phases.testing import FakeClock, RecordingObserver
 
@@ -308,27 +306,3 @@ def test_a_log_handler_that_raises_keeps_nothing_from_the_observer() -> None:
     with pytest.raises(OSError, match="disk full"):
         run(Returning("task", 1), logger=logger, observer=observer)
     assert observer.events == [("started", "task"), ("finished", "task", Status.OK)]
-
-
-# asyncio
-
-
-def test_a_run_in_a_thread_of_asyncio_is_cancelled_from_the_loop() -> None:
-    blocking = Blocking("blocking")
-
-    async def main() -> None:
-        scope = CancelScope()
-        running = asyncio.create_task(asyncio.to_thread(phases.run, Parallel(blocking), scope=scope))
-        await asyncio.to_thread(blocking.started.wait)
-        scope.cancel("the loop says so")
-        with pytest.raises(Cancelled, match="the loop says so"):
-            await running
-
-    asyncio.run(main())
-
-
-def test_a_run_in_a_thread_of_asyncio_gives_its_result() -> None:
-    async def main() -> tuple[int, ...]:
-        return await asyncio.to_thread(phases.run, Serial(Returning("a", 1), Returning("b", 2)))
-
-    assert asyncio.run(main()) == (1, 2)

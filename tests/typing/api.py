@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from ipaddress import IPv4Address, IPv4Network
 
 from typing_extensions import assert_type
@@ -99,5 +98,9 @@ assert_type(
 assert_type(phases.run(phases.Timeout(3, own_task)), int)
 
 
-async def from_asyncio() -> RoutesReport:
-    return await asyncio.to_thread(lambda: phases.run(ConfigureStaticRoutes(config)))
+async def from_asyncio() -> None:
+    assert_type(await phases.run_async(ConfigureStaticRoutes(config)), RoutesReport)
+    assert_type(await phases.run_async(own_task, scope=phases.CancelScope()), int)
+    assert_type(
+        await phases.run_async(phases.Serial(own_task, ConfigureStaticRoutes(config))), tuple[int, RoutesReport]
+    )
