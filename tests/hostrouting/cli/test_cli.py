@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from shadowed import shadowed_kernel
 
-from hostrouting import Host, Layout, __version__, cli
+from hostrouting import Host, Layout, RouteError, __version__, cli
 from hostrouting.cli.arguments import _WORDS as WORDS
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -366,6 +366,21 @@ def test_sigterm_ends_a_wait_with_1_and_leaves_nothing(
     assert "waiting up to 600 s for the default route" in err
     assert "hostrouting: stopped: SIGTERM; nothing is left half-done" in err
     assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_notes_are_said_but_not_the_path(config: Path, kernel: FakeKernel, host: Host, capsys: Any) -> None:
+    """A note of a backend is printed, however it begins; the path of the task is for the log."""
+
+    class Noting:
+        def __getattr__(self, name: str) -> object:
+            error = RouteError("no kernel")
+            vars(error)["__notes__"] = ["in task 7 of the queue"]
+            raise error
+
+    noting = Host(routes=Noting(), units=FakeSystemd(), layout=host.layout)  # type: ignore[arg-type]
+    assert cli.main(["apply", "--routes-only", str(config)], host=noting) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "in task" in line] == ["hostrouting: in task 7 of the queue"]
 
 
 def test_a_terminal_shows_what_is_waited_for_until_it_ends(
