@@ -39,7 +39,7 @@ from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import is_read, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 # The host's network namespace, as the process that was started first has seen it; workers inherit the word.
 ROOT = Path(__file__).parents[1]
@@ -115,6 +115,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if "kernel" in REQUIRED:
         pytest.fail(f"HOSTROUTING_REQUIRE names kernel, but {_refused}", pytrace=False)
     pytest.skip(_refused)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail what is skipped where everything is required."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and "ci" in REQUIRED:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"HOSTROUTING_REQUIRE names ci, but {reason}"
+    return report
 
 
 @pytest.fixture

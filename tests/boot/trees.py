@@ -71,6 +71,18 @@ done
 touch -d '2040-01-01' /etc/.updated /var/.updated
 """
 
+# All that the packages' scripts get to see of ours. By what ./run tells Python its byte code would go elsewhere, and
+# that of the distribution's own Python would come later, in a machine that compares its files.
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LC_ALL": "C",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "HOSTROUTING_BOOT_SET_UP": SET_UP,
+}
+# A network may have no other way out.
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+
 _KEPT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 _MARK = "mark"
 _BUILD = re.compile(r"build-(?P<token>[0-9a-f]{32})")
@@ -122,7 +134,7 @@ def build_all() -> list[Path]:
 
 
 def _key(suite: str) -> str:
-    words = [suite, platform.machine(), *PACKAGES, SET_UP, *_KEPT_OUT]
+    words = [suite, platform.machine(), *PACKAGES, *ENVIRONMENT.values(), *_KEPT_OUT]
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]
 
 
@@ -169,7 +181,7 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
         '--customize-hook=chroot "$1" sh -c "$HOSTROUTING_BOOT_SET_UP"',
         *(suite, str(target)),
     ]
-    env = os.environ | {"HOSTROUTING_BOOT_SET_UP": SET_UP, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    env = ENVIRONMENT | {name: os.environ[name] for name in _PROXIES if name in os.environ}
     try:
         # It inherits the lock: if this process is killed, mmdebstrap holds it until it is done itself.
         done = subprocess.run(
