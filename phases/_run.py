@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -53,16 +54,39 @@ def check_name(_instance: object, _attribute: object, value: Any) -> None:
 
 
 class _Reporter:
-    """Tells several observers, one call at a time; keeps the first error of any for the end of the run."""
+    """Tells several observers, one call at a time; keeps the first error of any for the end of the run.
+
+    While one thread tells, the others leave their calls to it and go on, so an observer that blocks holds up the end
+    of no task in another thread.
+    """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.failure: Exception | None = None
         self._observers = observers
+        self._calls: deque[Callable[[Observer], None]] = deque()
         # Reentrant: an observer, or a signal handler in its midst, may report progress itself.
         self._lock = RLock()
 
     def tell(self, call: Callable[[Observer], None]) -> None:
+        self._calls.append(call)
+        # Again after each release: a call may have come between the last look and that.
+        while self._calls and self._lock.acquire(blocking=False):
+            try:
+                self._tell_all()
+            finally:
+                self._lock.release()
+
+    def finish(self) -> None:
+        """Return once everything has been told."""
         with self._lock:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        while True:
+            try:
+                call = self._calls.popleft()
+            except IndexError:
+                return
             for observer in self._observers:
                 try:
                     call(observer)
@@ -108,9 +132,11 @@ def run(
     try:
         result = run_child(task, scope.at(scope.path, reporter.tell))
     except BaseException as error:
+        reporter.finish()
         if reporter.failure is not None:
             add_note(error, f"besides, an observer or log handler of the run failed: {text_of(reporter.failure)}")
         raise
+    reporter.finish()
     if reporter.failure is not None:
         raise add_note(reporter.failure, "raised by an observer or log handler; the tasks of the run ended well")
     return result

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import phases
 from hostrouting.cli.options import asked_host, load
-from hostrouting.cli.output import complain, say
+from hostrouting.cli.output import complain, patience, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked
 from hostrouting.model.errors import RouteError, UnitError
 
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
+
+_LINE_SECONDS = 1.0
 
 
 def demo(_options: argparse.Namespace, _host: Host) -> int:
@@ -84,45 +86,55 @@ def _apply_for_now(options: argparse.Namespace, config: Config, host: Host) -> i
     """Give the kernel the routes until Enter keeps them; without a terminal, say how they are kept."""
     from hostrouting.cli.changes import applied_text
     from hostrouting.overlap.findings import RouteOverlapError
-    from hostrouting.tasks.trial import TryRoutes
+    from hostrouting.tasks.trial import TryRoutes, put_back, standing
 
     seconds = options.try_seconds
-    try:
-        routes, overlap, until = run_task(TryRoutes(config, seconds, host=host))
-    except RouteOverlapError:
-        complain("hostrouting: the routes of before are back, as this fails with those that were tried:")
-        raise
-    say_as_asked(
-        options,
-        lambda: routes.to_json() | {"overlap": overlap.to_json(), "until": until},
-        lambda: f"{applied_text(routes, overlap)}\nuntil {until}, unless this keeps them: hostrouting confirm",
-    )
-    if options.output == "json" or not all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr)):
-        return 0
-    if not run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until))):
+    is_asking = options.output != "json" and all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    scope = phases.CancelScope()
+
+    def keep_on() -> bool:
+        return not scope.is_cancelled
+
+    with cancelled_by_signals(scope):
+        try:
+            routes, overlap, until = run_task(TryRoutes(config, seconds, host=host), scope)
+        except RouteOverlapError:
+            complain("hostrouting: the routes of before are back, as this fails with those that were tried:", keep_on)
+            raise
+        try:
+            say_as_asked(
+                options,
+                lambda: routes.to_json() | {"overlap": overlap.to_json(), "until": until},
+                lambda: f"{applied_text(routes, overlap)}\nuntil {until}, unless this keeps them: hostrouting confirm",
+                keep_on,
+            )
+            if not is_asking:
+                scope.check()
+                return 0
+            is_kept = run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope)
+        except phases.Cancelled:
+            if standing(host.layout.trial) == until:
+                put_back(host)
+            raise
+    if not is_kept:
         raise RouteError("the trial is over: the routes of before are back, unless these were confirmed elsewhere")
     return confirm(options, host)
 
 
 def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
-    """Whether Enter comes while a trial stands; any other end, be it of the input or by a signal, ends the trial."""
+    """Return whether Enter comes while a trial stands; the end of the input ends the trial."""
     from hostrouting.tasks.trial import put_back, standing
 
     end = scope.clock.monotonic() + seconds
-    try:
-        while standing(host.layout.trial) == until:
-            left = max(0.0, end - scope.clock.monotonic())
-            scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
-            with suppress(phases.TimedOut):
-                scope.child(timeout=0.5).wait(sys.stdin)
-                if sys.stdin.buffer.readline():  # whatever bytes come before Enter
-                    return True
-                put_back(host)
-            scope.check()
-    except phases.Cancelled:
-        if standing(host.layout.trial) == until:
+    while standing(host.layout.trial) == until:
+        left = max(0.0, end - scope.clock.monotonic())
+        scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
+        with suppress(phases.TimedOut):
+            scope.child(timeout=0.5).wait(sys.stdin)
+            if sys.stdin.buffer.readline():  # whatever bytes come before Enter
+                return True
             put_back(host)
-        raise
+        scope.check()
     return False
 
 
@@ -254,8 +266,8 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     The watcher looks whenever links, addresses, routes or rules change, and once a minute without such a sign. It puts
     our lost routes back, has routes follow a changed default route, checks, and writes the markers and the metrics of
     watch.textfile. It reports once what newly fails, and once what is over: to the journal if systemd has started it,
-    else on standard output. It never stops a running machine. With "watch": {"enabled": true} in CONFIG, apply installs
-    it as hostrouting-watch.service.
+    else on standard output, where a line that isn't taken within a second is lost. It never stops a running machine.
+    With "watch": {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
 
       hostrouting watch config.json         in the foreground; SIGTERM or Ctrl-C ends it, the routes stay
       journalctl -u hostrouting-watch       what the service has said
@@ -270,10 +282,16 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     # A process that does nothing for hours wakes up four times a second, not forty.
     scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))
     gc.enable()
+
+    def print_line(line: str) -> None:
+        # Who stops the terminal doesn't stop the watcher.
+        is_in_time = patience(_LINE_SECONDS)
+        say(line, lambda: is_in_time() and not scope.is_cancelled)
+
     task = WatchHostRouting(
         read=lambda: Config.load(path),
         host=host,
-        say=lambda event: write_entry(event, journal),
+        say=lambda event: write_entry(event, journal, print_line),
         tell=lambda state: notify(os.environ.get("NOTIFY_SOCKET", ""), state),
     )
     with cancelled_by_signals(scope), suppress(phases.Cancelled):

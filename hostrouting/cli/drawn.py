@@ -1,11 +1,10 @@
-"""What rich draws: pages on a terminal, pictures of them, and progress. Nothing else loads it."""
+"""What rich draws: pages on a terminal, and pictures of them. Nothing else loads it."""
 
 from __future__ import annotations
 
 import re
 from io import StringIO
 from itertools import groupby
-from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
@@ -13,9 +12,6 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from hostrouting.cli.output import Page, Row
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 PICTURE_COLUMNS = 100
 _LEAST_COLUMNS = 40
@@ -78,12 +74,3 @@ class _Paragraph:
         for line in lines:
             line.rstrip()
         yield Text("\n  ").join(lines)
-
-
-def bar(stream: TextIO) -> Progress:
-    """A line on a terminal that says what is waited for, and how long still; it is cleared when it is stopped."""
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = BarColumn(20), TextColumn("{task.description}", markup=False)
-    console = Console(file=stream)
-    return Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import phases
 from hostrouting.cli.arguments import parse
 from hostrouting.cli.options import UsageError
-from hostrouting.cli.output import bad, complain, say
+from hostrouting.cli.output import KeepOn, OutputError, bad, complain, patience, say
 from hostrouting.cli.running import EXIT_FAILURE, say_json
-from hostrouting.model.errors import ConfigError, HostRoutingError
+from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # sysexits.h
 _EXIT_USAGE, _EXIT_OUTPUT, _EXIT_NOT_PERMITTED, _EXIT_CONFIG = 64, 74, 77, 78
+
+_LAST_WORDS_SECONDS = 0.3
 
 
 def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
@@ -36,9 +39,8 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         return _run(words, host)
-    except OSError as error:
-        # Ours are HostRoutingErrors by now: this is standard output, and what was asked for has been done.
-        complain(f"hostrouting: done, but can't write the output: {error.strerror}")
+    except OutputError as error:
+        complain(f"hostrouting: done, but {error}")
         return _EXIT_OUTPUT
     except SystemExit as end:  # --help, --version
         return end.code if isinstance(end.code, int) else _EXIT_USAGE
@@ -56,21 +58,34 @@ def _run(words: Sequence[str], host: Host | None) -> int:
         with _logged_to_stderr() if options.verbose else nullcontext():
             return int(options.run(options, host))
     except (UsageError, HostRoutingError, phases.Cancelled) as error:
-        # A monitoring daemon expects an answer of its own kind, whatever is wrong.
-        if _is_asked_for("nagios", words):
-            from hostrouting.cli.report import nagios_unknown
+        return _tell(error, failed, words)
+    except OSError as error:
+        # Each is to be named where it happens; an import may open a file anywhere.
+        named = f" ({error.filename})" if error.filename is not None else ""
+        stray = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)
+        vars(stray).update(vars(error))  # what was changed by then, and the notes
+        return _tell(stray, failed, words)
 
-            code, line = nagios_unknown(" ".join(_said(error)))
-            say(line)
-            return code
-        code = _fail(error, failed)
-        if _is_asked_for("json", words):
-            say_json(_document_of(error))
-        elif changes := getattr(error, "changes", None):
-            from hostrouting.cli.changes import changes_lines
 
-            say("\n".join(changes_lines(changes)))
+def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, words: Sequence[str]) -> int:
+    """Say how a command failed, in the form that was asked for, and return its exit code."""
+    # Who ends a command doesn't wait for a terminal that nobody reads.
+    keep_on = patience(_LAST_WORDS_SECONDS) if isinstance(error, phases.Cancelled) else None
+    # A monitoring daemon expects an answer of its own kind, whatever is wrong.
+    if _is_asked_for("nagios", words):
+        from hostrouting.cli.report import nagios_unknown
+
+        code, line = nagios_unknown(" ".join(_said(error)))
+        say(line, keep_on)
         return code
+    code = _fail(error, failed, keep_on)
+    if _is_asked_for("json", words):
+        say_json(_document_of(error), keep_on)
+    elif changes := getattr(error, "changes", None):
+        from hostrouting.cli.changes import changes_lines
+
+        say("\n".join(changes_lines(changes)), keep_on)
+    return code
 
 
 def _is_asked_for(output: str, words: Sequence[str]) -> bool:
@@ -100,7 +115,14 @@ def _logged_to_stderr() -> Iterator[None]:
     import logging
 
     form = " ".join(["%(levelname)s %(name)s: %(message)s", *(f"{key}=%({key})s" for key in _DATA)])
-    handler = logging.StreamHandler(sys.stderr)
+
+    class Told(logging.Handler):
+        """Tells a record without waiting: a run whose handler waits for the terminal hears no signal."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            complain(self.format(record), lambda: False)
+
+    handler = Told()
     handler.setFormatter(logging.Formatter(form, defaults=dict.fromkeys(_DATA, "-")))
     logger = logging.getLogger("phases")
     level = logger.level
@@ -119,9 +141,9 @@ def _said(error: BaseException) -> list[str]:
     return "\n".join([what, *notes]).splitlines()
 
 
-def _fail(error: BaseException, failed: int) -> int:
+def _fail(error: BaseException, failed: int, keep_on: KeepOn | None) -> int:
     for line in _said(error):
-        complain(f"{bad('hostrouting:')} {clean(line)}")
+        complain(f"{bad('hostrouting:')} {clean(line)}", keep_on)
     if isinstance(error, UsageError):
         return _EXIT_USAGE
     if isinstance(error, ConfigError):

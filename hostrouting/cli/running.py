@@ -6,16 +6,16 @@ import argparse
 import os
 import signal
 import sys
+import time
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import phases
-from hostrouting.cli.output import Page, Row, complain, say
+from hostrouting.cli.output import KeepOn, Page, Row, columns, complain, dim, draw_line, good, say
 from hostrouting.model.text import clean, to_json_text
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 T = TypeVar("T")
 
@@ -23,25 +23,49 @@ EXIT_FAILURE = 1
 EXIT_CHECK_UNKNOWN = 2
 EXIT_PLAN_CHANGES = 2
 
+_SAME_SIGNAL_SECONDS = 0.5
+_BAR_COLUMNS, _LEAST_BAR_COLUMNS = 20, 8
+# Of a terminal that doesn't know.
+_NO_COLUMNS = 80
 
-def run_task(task: phases.Task[T]) -> T:
-    """Run a task that signals end, telling what it waits for, and return its result."""
+
+def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None) -> T:
+    """Run a task that signals end, telling what it waits for, and return its result.
+
+    Args:
+        task: what to run.
+        scope: one that signals cancel already; None: a scope for this task alone.
+    """
+    if scope is not None:
+        return phases.run(task, scope=scope, observer=_Waits())
     scope = phases.CancelScope()
     with cancelled_by_signals(scope):
-        return phases.run(task, scope=scope, observer=_Waits())
+        return run_task(task, scope)
 
 
-def say_json(document: dict[str, Any]) -> None:
+def say_json(document: dict[str, Any], keep_on: KeepOn | None = None) -> None:
     """Print a result for programs; where it doesn't name the host that it is about, that is this one."""
-    say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip())
+    say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip(), keep_on)
 
 
-def say_as_asked(options: argparse.Namespace, document: Callable[[], dict[str, Any]], text: Callable[[], str]) -> None:
-    """Print a result as ``--output`` asks for it; the other form, of thousands of routes maybe, isn't made."""
+def say_as_asked(
+    options: argparse.Namespace,
+    document: Callable[[], dict[str, Any]],
+    text: Callable[[], str],
+    keep_on: KeepOn | None = None,
+) -> None:
+    """Print a result as ``--output`` asks for it; the other form, of thousands of routes maybe, isn't made.
+
+    Args:
+        options: those of the command.
+        document: makes the form for programs.
+        text: makes the one for people.
+        keep_on: as of ``say``.
+    """
     if options.output == "json":
-        say_json(document())
+        say_json(document(), keep_on)
     else:
-        say(text())
+        say(text(), keep_on)
 
 
 def page_text(page: Page, width: int | None) -> str:
@@ -71,16 +95,25 @@ def page_text(page: Page, width: int | None) -> str:
 
 @contextmanager
 def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP cancel the scope, so that what was begun is put back.
+    """Have SIGINT, SIGTERM and SIGHUP cancel the scope, so that what was begun is put back.
 
-    One that is ignored stays so: nohup(1) ignores SIGHUP, and a shell SIGINT of what it runs in the background.
+    One that is ignored stays so: nohup(1) ignores SIGHUP, and a shell SIGINT of what it runs in the background. A
+    second SIGINT or SIGTERM ends the process at once, and what isn't put back by then stays. For that it must come half
+    a second later: timeout(1) sends each signal twice, and a shell and a terminal both tell of one Ctrl-C.
     """
+    asked_at: list[float] = []
 
     def cancel(number: int, _frame: object) -> None:
         scope.cancel(signal.Signals(number).name)
+        if number == signal.SIGHUP:
+            return
+        asked_at.append(time.monotonic())
+        if asked_at[-1] - asked_at[0] >= _SAME_SIGNAL_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
     before: dict[signal.Signals, Any] = {}
-    with suppress(ValueError):  # in another thread: whoever runs us there cancels the scope by other means
+    with suppress(ValueError):  # in another thread: who runs a command there cancels the scope by other means
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, cancel)
@@ -92,36 +125,56 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 
 
 class _Waits:
-    """An observer that tells on standard error what is waited for: a bar on a terminal, a line a message elsewhere."""
+    """An observer that tells on standard error what is waited for: a bar on a terminal, a line a message elsewhere.
+
+    It never waits for the reader: a signal's handler runs in the thread that would do so, and changes nothing for it.
+    """
 
     def __init__(self) -> None:
-        self._bar: Progress | None = None
+        self._columns = 0
         self._last = ""
 
     def started(self, path: str) -> None:
-        """Nothing is told of a task that doesn't wait."""
+        """Tell nothing of a task that doesn't wait."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         """Tell a message, and how far it is."""
         del path
         text = clean(message)
         if sys.stderr is not None and sys.stderr.isatty():
-            if self._bar is None:
-                from hostrouting.cli.drawn import bar
-
-                self._bar = bar(sys.stderr)
-                self._bar.start()
-                self._bar.add_task(text)
-            total = None if fraction is None else 1
-            self._bar.update(self._bar.task_ids[0], description=text, total=total, completed=fraction)
+            line, shown = bar_line(text, fraction, columns(sys.stderr) or _NO_COLUMNS)
+            draw_line(f"\r{line}{' ' * (self._columns - shown)}")
+            self._columns = shown
         elif text != self._last:
-            complain(text)
+            complain(text, keep_on=lambda: False)
         self._last = text
 
     def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None:
         """Clear the bar."""
         del path, status, error, seconds
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-        self._last = ""
+        if self._columns:
+            draw_line(f"\r{' ' * self._columns}\r")
+        self._columns, self._last = 0, ""
+
+
+def bar_line(text: str, fraction: float | None, width: int) -> tuple[str, int]:
+    """Draw a bar and a text, so short that a terminal doesn't break the line.
+
+    Args:
+        text: what is waited for.
+        fraction: how far it is, 0…1; None: nobody knows, so there is no bar.
+        width: columns of the terminal.
+
+    Returns:
+        The line, with colours, and how many columns it takes; those of letters outside ASCII count double, as many do.
+    """
+    # The last column stays free: a terminal may go on to the next line once it is taken.
+    room = width - 1
+    sizes = [*accumulate((1 if letter.isascii() else 2 for letter in text), initial=0)]
+    fitting = bisect(sizes, room) - 1
+    text, used = text[:fitting], sizes[fitting]
+    bar = min(_BAR_COLUMNS, room - used - 1)
+    if fraction is None or bar < _LEAST_BAR_COLUMNS:
+        return text, used
+    filled = round(min(max(fraction, 0.0), 1.0) * bar)
+    return f"{good('━' * filled)}{dim('━' * (bar - filled))} {text}", bar + 1 + used

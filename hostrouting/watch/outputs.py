@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from hostrouting.model.text import clean
@@ -14,22 +14,19 @@ from hostrouting.watch.events import Event
 from hostrouting.watch.repair import Drift, Repair
 
 
-def write_entry(event: Event, journal: Path | None) -> None:
+def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], None]) -> None:
     """Make an entry in the journal, with fields; a line of our output where there is no journal.
 
     Args:
         event: what to say.
         journal: journald's socket; None: our output isn't the journal's, but a person's.
-
-    Raises:
-        OSError: it can be neither sent nor printed.
+        print_line: prints a line.
     """
     if journal is not None and _send(str(journal), to_datagram(event)):
         return
     # Where journald is away, or the entry is too large, the line goes to it by our output, sd-daemon(3).
     prefix = "" if journal is None else f"<{event.kind.priority}>"
-    sys.stdout.write(f"{prefix}{clean(event.message)}\n")
-    sys.stdout.flush()
+    print_line(f"{prefix}{clean(event.message)}")
 
 
 def to_datagram(event: Event) -> bytes:

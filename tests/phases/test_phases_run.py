@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from recording_tasks import Blocking, Raising, Returning
 
-from phases import Cancelled, CancelScope, Parallel, Serial, Status, TimedOut, Timeout, run, task
+import phases
+from phases import Cancelled, CancelScope, Parallel, Serial, Status, TimedOut, Timeout, run, run_child, task
 from phases.testing import FakeClock, RecordingObserver
 
 if TYPE_CHECKING:
@@ -275,6 +276,34 @@ class Broken(RecordingObserver):
     def started(self, path: str) -> None:
         super().started(path)
         raise BrokenPipeError("nobody reads")
+
+
+def test_an_observer_that_blocks_delays_no_other_task() -> None:
+    """A cancel ends a task while the observer is still in another one's call; that is told later."""
+    is_blocking, has_ended = threading.Event(), threading.Event()
+
+    class Slow(RecordingObserver):
+        def progress(self, path: str, message: str, fraction: float | None) -> None:
+            is_blocking.set()
+            assert has_ended.wait(60)
+
+    @task("talk")
+    def talk(scope: CancelScope) -> None:
+        scope.progress("talking")
+
+    @task("wait")
+    def wait(scope: CancelScope) -> None:
+        scope.wait(is_blocking)
+        inner = scope.child()
+        inner.cancel("enough")
+        with pytest.raises(Cancelled):
+            run_child(Blocking("inner"), inner)
+        has_ended.set()
+
+    observer = Slow()
+    run(Parallel(talk, wait), observer=observer)
+    assert ("finished", "parallel/wait/inner", Status.CANCELLED) in observer.events
+    assert observer.events[-1] == ("finished", "parallel", Status.OK)
 
 
 def test_an_observer_that_raises_disturbs_no_task_and_is_raised_at_the_end() -> None:

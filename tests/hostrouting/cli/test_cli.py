@@ -399,8 +399,11 @@ def test_a_terminal_shows_what_is_waited_for_until_it_ends(
         while b"half-done" not in raw:
             raw += screen.read(4096)
     shown = raw.decode()
-    assert shown.index("━") < shown.index("waiting up to 30 s for the default route") < shown.rindex("\x1b[2K")
-    assert shown.rindex("\x1b[2K") < shown.index("stopped: SIGTERM")
+    drawn, words, rest = shown.rpartition("waiting up to 30 s for the default route")
+    assert "━" in drawn
+    cleared, _, end = rest.partition("\x1b[31mhostrouting:\x1b[0m stopped: SIGTERM")
+    assert cleared == f"\r{' ' * (len(words) + 21)}\r"
+    assert end
 
 
 # --- check -------------------------------------------------------------------------------------------------------

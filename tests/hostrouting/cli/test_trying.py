@@ -6,12 +6,15 @@ import json
 import os
 import pty
 import signal
+import subprocess
 import sys
 import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from shadowed import shadowed_kernel
+from terminals import PATIENCE_SECONDS, Terminal, await_file, await_looks, opened
 from trying import TrialSystemd, ours
 
 from hostrouting import Host, Layout, cli
@@ -20,6 +23,7 @@ from hostrouting.config.routing import Config
 from hostrouting.tasks.trial import standing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from hostrouting.testing import FakeKernel
@@ -127,28 +131,121 @@ def test_on_a_terminal_enter_decides(
     controller, terminal = pty.openpty()
 
     def watch() -> None:
-        """Once the question is there, do something."""
-        shown = b""
-        while b"Enter keeps the routes, Ctrl-C puts them back; back in 60 s" not in shown:
-            shown += os.read(controller, 4096)
-        if isinstance(act, bytes):
-            os.write(controller, act)
-        elif act == TIMER_GOES_OFF:
-            host.units.restart("hostrouting-trial.service")
-        else:
-            os.kill(os.getpid(), act)
+        """Once the question is there, do something; read on until the terminal is closed."""
+        shown, is_done = b"", False
+        with suppress(OSError):
+            while True:
+                shown += os.read(controller, 4096)
+                if is_done or b"Enter keeps the routes" not in shown:
+                    continue
+                is_done = True
+                if isinstance(act, bytes):
+                    os.write(controller, act)
+                elif act == TIMER_GOES_OFF:
+                    host.units.restart("hostrouting-trial.service")
+                else:
+                    os.kill(os.getpid(), act)
 
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
+    somebody = threading.Thread(target=watch, daemon=True)
     with open(os.dup(terminal), "w") as out, open(terminal) as entered:
         monkeypatch.setattr(sys, "stdin", entered)
         monkeypatch.setattr(sys, "stderr", out)
-        somebody = threading.Thread(target=watch)
         somebody.start()
         assert cli.main(["apply", "--try", "60", str(config)], host=host) == code
         monkeypatch.undo()
-        somebody.join()
+    somebody.join()
     os.close(controller)
     assert standing(host.layout.trial) is None
     assert [str(route.destination) for route in ours(kernel)] == (["172.16.1.0/24"] if is_kept else [])
     assert host.layout.manifest.exists() == is_kept
+
+
+# --- on a terminal that nobody reads, by a process of its own ------------------------------------------------------
+
+# An argument spoils something: by "hanging" systemd never ends the trial.
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from shadowed import shadowed_kernel
+from trying import TrialSystemd, ours
+from hostrouting import Host, Layout, cli
+from hostrouting.tasks.trial import standing
+
+root, spoiled = sys.argv[1:]
+kernel, layout = shadowed_kernel(), Layout(root)
+units = TrialSystemd(layout, kernel)
+if spoiled == "hanging":
+    def restart(unit):
+        Path(root, "hangs").touch()
+        time.sleep(3600)
+    units.restart = restart
+code = cli.main(["apply", "--try", "60", f"{root}/given.json"], host=Host(kernel, units, layout))
+Path(root, "end").write_text(f"{standing(layout.trial)} {len(ours(kernel))}")
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    with opened() as made:
+        yield made
+
+
+@contextmanager
+def trying(terminal: Terminal, config: Path, spoiled: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Run apply --try on a terminal."""
+    with open(terminal.path, "r+b", buffering=0) as end:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, config.parent, spoiled],
+            stdin=end, stdout=end, stderr=end, start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"},
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("how", ["Ctrl-S", "full"])
+@pytest.mark.parametrize("shows", [b"", b"Enter keeps the routes"], ids=["from the start", "while it asks"])
+def test_a_signal_puts_back_what_is_tried(
+    terminal: Terminal, config: Path, shows: bytes, how: str, number: signal.Signals
+) -> None:
+    if not shows:
+        terminal.stall(how)
+    with trying(terminal, config) as process:
+        terminal.read_until(shows)
+        if shows:
+            terminal.stall(how)
+        await_file(config.with_name("run") / "aks-flex-node/trial.json", process)
+        await_looks(process.pid)
+        process.send_signal(number)
+        assert process.wait(PATIENCE_SECONDS) == 1
+    assert config.with_name("end").read_text() == "None 0"
+
+
+def test_a_signal_that_is_sent_twice_is_one(terminal: Terminal, config: Path) -> None:
+    """As timeout(1) does."""
+    with trying(terminal, config) as process:
+        terminal.read_until(b"Enter keeps the routes")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 1
+    assert config.with_name("end").read_text() == "None 0"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_at_once_what_hangs(terminal: Terminal, config: Path, number: signal.Signals) -> None:
+    with trying(terminal, config, "hanging") as process:
+        terminal.read_until(b"Enter keeps the routes")
+        process.send_signal(signal.SIGTERM)
+        await_file(config.with_name("hangs"), process)
+        for _ in range(100):  # one within half a second is the same
+            process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                assert process.wait(0.2) == -number
+                return
+        raise AssertionError("it goes on")

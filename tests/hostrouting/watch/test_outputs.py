@@ -70,22 +70,22 @@ def listener() -> Iterator[socket.socket]:
 
 def test_it_goes_to_the_journals_socket_where_systemd_has_started_us(tmp_path: Path, listener: socket.socket) -> None:
     listener.bind(str(tmp_path / "socket"))
-    write_entry(EVENT, tmp_path / "socket")
+    write_entry(EVENT, tmp_path / "socket", print)
     assert listener.recv(65536) == to_datagram(EVENT)
 
 
 def test_what_the_journal_does_not_take_is_printed_with_its_priority(
     tmp_path: Path, listener: socket.socket, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_entry(EVENT, tmp_path / "none")
+    write_entry(EVENT, tmp_path / "none", print)
     listener.bind(str(tmp_path / "socket"))
     listener.close()
-    write_entry(EVENT, tmp_path / "socket")
+    write_entry(EVENT, tmp_path / "socket", print)
     assert capsys.readouterr().out == f"<3>{EVENT.message}\n" * 2
 
 
 def test_in_the_foreground_it_prints_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    write_entry(EVENT, None)
+    write_entry(EVENT, None, print)
     assert capsys.readouterr().out == f"{EVENT.message}\n"
 
 

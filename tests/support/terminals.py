@@ -1,0 +1,88 @@
+"""Terminals that nobody reads: stopped by Ctrl-S, or full."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+PATIENCE_SECONDS = 30.0
+CTRL_S = b"\x13"
+
+
+@attrs.frozen
+class Terminal:
+    """A pseudo-terminal.
+
+    Args:
+        controller: the descriptor of its master.
+        path: of what a program has as its terminal.
+    """
+
+    controller: int
+    path: str
+
+    def read_until(self, words: bytes) -> bytes:
+        """Read until the terminal shows some words, and return everything until then."""
+        shown = b""
+        while words not in shown:
+            assert select.select([self.controller], [], [], PATIENCE_SECONDS)[0], shown
+            shown += os.read(self.controller, 4096)
+        return shown
+
+    def stall(self, how: str) -> None:
+        """Have it take nothing more: by ``Ctrl-S``, or because it is ``full``."""
+        if how == "Ctrl-S":
+            os.write(self.controller, CTRL_S)
+        terminal = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            poll = select.poll()
+            poll.register(terminal, select.POLLOUT)
+            # What is written is passed on a moment later, and makes room once more.
+            while poll.poll(100):
+                with suppress(BlockingIOError):
+                    os.write(terminal, b"." * 256)
+        finally:
+            os.close(terminal)
+
+
+@contextmanager
+def opened() -> Iterator[Terminal]:
+    """Open a terminal of 80 columns."""
+    controller, terminal = pty.openpty()
+    try:
+        yield Terminal(controller, os.ttyname(terminal))
+    finally:
+        os.close(terminal)
+        os.close(controller)
+
+
+def await_looks(pid: int, count: int = 60) -> None:
+    """Return once a process has waited so many times: in some of them it has drawn, or tried to."""
+    status = Path(f"/proc/{pid}/status")
+
+    def waits() -> int:
+        return int(status.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+    end, seen = time.monotonic() + PATIENCE_SECONDS, waits()
+    while waits() < seen + count and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Return once a process has made a file."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists():
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.01)
