@@ -31,8 +31,10 @@ class Cancelled(BaseException):
         self.reason = reason
 
 
-class TimedOut(TimeoutError):
+class TimedOut(Exception):
     """The deadline of this very scope passed; the scopes below it are `Cancelled` instead.
+
+    It is no `OSError`, so that no `except OSError` takes a deadline for a failed system call.
 
     Args:
         seconds: how much time there had been.

@@ -15,6 +15,7 @@ __all__ = [
     "manifest",
     "parts",
     "render",
+    "seen",
     "systemctl",
     "systemd",
     "unit_files",

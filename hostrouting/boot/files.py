@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from glob import escape
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +19,7 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
+from hostrouting.boot.seen import exists, matching, told
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError
 from hostrouting.model.parsing import parse_address
@@ -27,15 +29,6 @@ from phases import CancelScope
 LOCK_WAIT_SECONDS = 60
 _LOCK_POLL_SECONDS = 0.05
 _FOLDER_MODE = 0o755
-
-
-@contextlib.contextmanager
-def _told(attempt: str) -> Iterator[None]:
-    """Have a refusal of the operating system raised as ours."""
-    try:
-        yield
-    except OSError as error:
-        raise FileError.of(attempt, error) from error
 
 
 def read_text(path: Path) -> str | None:
@@ -55,7 +48,7 @@ def read_state(path: Path) -> tuple[bytes, int] | None:
         FileError: it is there and can't be read.
     """
     with (
-        _told(f"read {path}"),
+        told(f"read {path}"),
         contextlib.suppress(FileNotFoundError),
         open(path, "rb", opener=only_regular) as file,
     ):
@@ -83,7 +76,7 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     """
     if is_written(path, text, mode=mode):
         return False
-    with _told(f"write {path}"):
+    with told(f"write {path}"):
         make_folders(path.parent)
         _replace(path, _encoded(text), mode)
     return True
@@ -95,7 +88,7 @@ def rewrite(path: Path, text: str) -> None:
     Raises:
         FileError: it can't be written, or isn't there; the old content is still there.
     """
-    with _told(f"write {path}"):
+    with told(f"write {path}"):
         there = path.resolve(strict=True)
         state = there.stat()
         _replace(there, _encoded(text), stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid))
@@ -127,7 +120,7 @@ def is_written(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
     Raises:
         FileError: it can't be read.
     """
-    with _told(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with told(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         state = path.lstat()
         is_as_asked = state.st_mode == stat.S_IFREG | mode and state.st_uid == os.geteuid()
         return is_as_asked and path.read_bytes() == _encoded(text)
@@ -160,7 +153,7 @@ def remove_litter(path: Path) -> None:
     Raises:
         FileError: it can't be removed.
     """
-    for left in path.parent.glob(f"{_temporary_prefix(path)}*"):
+    for left in matching(path.parent, f"{escape(_temporary_prefix(path))}*"):
         remove(left)
 
 
@@ -177,7 +170,7 @@ def remove(path: Path) -> bool:
     Raises:
         FileError: it is there and can't be removed.
     """
-    with _told(f"remove {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with told(f"remove {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         path.unlink()
         _sync(path.parent)
         return True
@@ -190,7 +183,7 @@ def move(path: Path, to: Path) -> None:
     Raises:
         FileError: it can't be moved.
     """
-    with _told(f"move {path}"), contextlib.suppress(FileNotFoundError):
+    with told(f"move {path}"), contextlib.suppress(FileNotFoundError):
         path.replace(to)
 
 
@@ -200,7 +193,7 @@ def remove_empty_folder(path: Path) -> None:
     Raises:
         FileError: it is empty and can't be removed.
     """
-    with _told(f"remove the folder {path}"):
+    with told(f"remove the folder {path}"):
         try:
             path.rmdir()
         except OSError as error:
@@ -214,7 +207,7 @@ def target(path: Path) -> str:
     Raises:
         FileError: it can't be read.
     """
-    with _told(f"read the link {path}"):
+    with told(f"read the link {path}"):
         return os.readlink(path)  # noqa: PTH115 - Path would tidy it
 
 
@@ -224,7 +217,7 @@ def link(path: Path, to: str) -> None:
     Raises:
         FileError: it can't be made.
     """
-    with _told(f"make the link {path}"):
+    with told(f"make the link {path}"):
         make_folders(path.parent)
         path.symlink_to(to)
 
@@ -254,7 +247,7 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
     Raises:
         FileError: the file can't be opened, or another run holds it for longer.
     """
-    with _told(f"open the lock {path}"):
+    with told(f"open the lock {path}"):
         make_folders(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -272,7 +265,7 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
 
 
 def _is_taken(descriptor: int, path: Path) -> bool:
-    with _told(f"take the lock {path}"), contextlib.suppress(BlockingIOError):
+    with told(f"take the lock {path}"), contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
@@ -312,7 +305,7 @@ def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Run]:
         FileError: it can't be taken.
     """
     path, runs, run = host.layout.run_lock, _RUNS.get(), Run()
-    has_none_before = not path.exists() and not host.layout.manifest.exists()
+    has_none_before = not exists(path) and not exists(host.layout.manifest)
     needs_none = host.is_image or path in runs or (has_none_before and not is_wanting)
     with contextlib.nullcontext() if needs_none else locked(path, scope, seconds=_RUN_WAIT_SECONDS):
         token = _RUNS.set({**runs, path: run})

@@ -121,6 +121,8 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     Raises:
         ConfigError: it is this host's own root, isn't there or holds no system; or a link leads out of it.
     """
+    from hostrouting.boot.seen import matching
+
     root = layout.root
     if layout.is_this_host:
         raise ConfigError([("root", "is this host's own; leave it out to work on this host")])
@@ -128,9 +130,9 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
         raise ConfigError([("root", f"there is no folder {root}; is the image mounted?")])
     # All folders that files are read from or written into, and the files that are no units.
     config_dir = layout.config.parent
-    touched = [root / _SYSTEM[0], layout.protocol_names, config_dir, layout.units, *sorted(config_dir.glob("*"))]
+    touched = [root / _SYSTEM[0], layout.protocol_names, config_dir, layout.units, *matching(config_dir, "*")]
     for kind in ("d", "wants", "requires"):
-        touched += sorted(layout.units.glob(f"*.{kind}"))
+        touched += matching(layout.units, f"*.{kind}")
     for path in touched:
         _refuse_links(layout, path)
     if not any((root / name).is_dir() for name in _SYSTEM):

@@ -15,6 +15,7 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
 from hostrouting.boot.render import fill, render_check, render_static_routes
+from hostrouting.boot.seen import exists, is_present, matching
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.changes import Change, Changes
@@ -187,7 +188,7 @@ def wanted_manifest(there: Manifest, config: Config, parts: Sequence[Part], layo
 def with_folders(manifest: Manifest, layout: Layout) -> Manifest:
     """The same with the folders that have to be made for what it names."""
     above = {folder for path in (layout.manifest, *manifest.files(layout)) for folder in path.parents}
-    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not each.exists()}
+    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not exists(each)}
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 
 
@@ -195,9 +196,9 @@ def reference_links(layout: Layout) -> list[Path]:
     """The links by which consumers require or want our oneshots, also those that lead nowhere from here."""
     # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
     # all of these do.
-    folders = [folder for kind in ("requires", "wants") for folder in sorted(layout.units.glob(f"*.service.{kind}"))]
+    folders = [folder for kind in ("requires", "wants") for folder in matching(layout.units, f"*.service.{kind}")]
     links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
-    return [link for link in links if link.is_symlink() or link.exists()]
+    return [link for link in links if is_present(link)]
 
 
 def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> list[BootFile]:
@@ -270,7 +271,7 @@ def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], 
         goes.add(textfile)
     if not wanted.parts:
         goes.add(layout.manifest)
-    gone = [path for path in sorted(goes) if path.is_symlink() or path.exists()]
+    gone = [path for path in sorted(goes) if is_present(path)]
     gone += reference_links(layout) if parts else []
     changes += [Change(layout.relative(path), "removed") for path in gone]
     return Changes(files=tuple(changes), units=tuple(_unit_changes(host, there, wanted, parts, changes)))
@@ -282,7 +283,7 @@ def _unit_changes(
     """What becomes of the units, in the order in which it is done."""
     units, layout, watcher = host.units, host.layout, f"{WATCH}.service"
     new, going = {part.name for part in parts}, [name for name in there.parts if name not in wanted.parts]
-    enabled = {name for name in {*going, *new} if layout.unit(name).exists() and units.is_enabled(f"{name}.service")}
+    enabled = {name for name in {*going, *new} if exists(layout.unit(name)) and units.is_enabled(f"{name}.service")}
     for part in parts:
         if part.name not in enabled:
             yield Change(f"{part.name}.service", "enabled")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from hostrouting.boot.seen import matching
 from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
@@ -91,9 +92,9 @@ class Systemctl:
         pattern = f"{prefix}@*.{suffix}"
         listed = self._run("list-units", "--all", "--full", "--plain", "--no-legend", "--no-pager", pattern)
         names |= {line.split()[0] for line in listed.splitlines() if line.strip()}
-        for folder in map(Path, UNIT_PATH):
-            for found in (pattern, f"*/{pattern}", f"{pattern}.d"):
-                names |= {path.name.removesuffix(".d") for path in folder.glob(found)}
+        for folder in (*map(Path, UNIT_PATH), *_dependents("wants", "requires", "upholds")):
+            for found in (pattern, f"{pattern}.d"):
+                names |= {path.name.removesuffix(".d") for path in matching(folder, found)}
         return tuple(sorted(names - {consumer}))
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
@@ -110,8 +111,7 @@ class Systemctl:
         if self._root is not None:
             return {}
         # What has ended is forgotten, and with it what it says with Before=; so is what a cycle kept from starting.
-        patterns = [f"*.{kind}/*" for kind in ("wants", "requires")]
-        enabled = {path.name for folder in UNIT_PATH for found in patterns for path in Path(folder).glob(found)}
+        enabled = {path.name for folder in _dependents("wants", "requires") for path in matching(folder, "*")}
         names = sorted({*units, *(name for name in enabled if "@." not in name)})
         after: dict[str, set[str]] = {}
         for block in self._run("show", "--property", "Id,After,Before,LoadState", "--", "*", *names).split("\n\n"):
@@ -144,3 +144,8 @@ class Systemctl:
                 reason = f"systemd doesn't run here, so {_WITHOUT}"
             raise UnitError(f"`{command}` failed: {reason}")
         return done.stdout
+
+
+def _dependents(*kinds: str) -> list[Path]:
+    """Return the folders in which links say what a unit wants or requires."""
+    return [found for kind in kinds for folder in map(Path, UNIT_PATH) for found in matching(folder, f"*.{kind}")]

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from hostrouting.boot.layout import Layout
+from hostrouting.boot.seen import is_present, matching
 
 # systemd.unit(5), of two files of a name the first counts; what generators make is left out but for its folder.
 UNIT_PATH = (
@@ -41,7 +42,7 @@ def unit_names(unit: str) -> tuple[str, ...]:
 def unit_files(layout: Layout, unit: str) -> list[Path]:
     """A unit's own files, or its template's, links that lead nowhere from here among them; the first one counts."""
     paths = [layout.of(f"{folder}/{name}") for name in unit_names(unit)[:2] for folder in UNIT_PATH]
-    return [path for path in paths if path.is_symlink() or path.is_file()]
+    return [path for path in paths if is_present(path)]
 
 
 def is_masked(path: Path) -> bool:
@@ -59,7 +60,7 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
     folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in own]
     found: dict[str, Path] = {}
     for folder in (*folders, *(f"{folder}/{kind}.d" for folder in UNIT_PATH)):
-        for path in sorted(layout.of(folder).glob("*.conf")):
+        for path in matching(layout.of(folder), "*.conf"):
             found.setdefault(path.name, path)
     return {name: found[name] for name in sorted(found)}
 

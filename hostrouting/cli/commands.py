@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import os
 import sys
@@ -31,9 +32,18 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
     no root where user namespaces are allowed, and never touches the host's tables. Where namespaces are refused it runs
     on a kernel in memory.
     """
+    import signal
     import subprocess
 
-    return subprocess.run([sys.executable, "-m", "hostrouting.cli.demo"], check=False).returncode
+    # Ctrl-C goes to both; as it may come while the child loads its modules, it is passed on as SIGTERM.
+    deaf = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    with subprocess.Popen([sys.executable, "-m", "hostrouting.cli.demo"], preexec_fn=deaf) as child:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.terminate()
+            child.wait()
+            raise
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:
@@ -162,9 +172,13 @@ def _warn_without_consumer(config: Config, on: Host) -> None:
 
     if not (config.static_routes.routes or config.route_overlap.expected_cidrs):
         return
-    with suppress(UnitError):  # without a systemd to ask nothing can be told
+    try:
         if not is_there(on, config.consumer):
             complain(f"hostrouting: there is no unit {config.consumer}: until there is, nothing is held back")
+    except UnitError as error:
+        # Without a systemd to ask nothing can be told.
+        if error.errno not in (None, errno.ENOENT):
+            raise
 
 
 def plan(options: argparse.Namespace, host: Host) -> int:

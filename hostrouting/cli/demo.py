@@ -7,6 +7,7 @@ child: a process that has entered a user namespace can't come back.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import textwrap
@@ -21,7 +22,7 @@ from hostrouting.boot.fake_systemd import FakeSystemd
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.cli.changes import routes_text
-from hostrouting.cli.output import bad, columns, complain, dim, good, head, say
+from hostrouting.cli.output import OutputError, bad, columns, complain, dim, good, head, say
 from hostrouting.cli.report import overlap_text
 from hostrouting.config.overlap import RouteOverlap
 from hostrouting.config.routing import Config
@@ -46,8 +47,10 @@ def main() -> int:
     try:
         for part in story(columns(sys.stdout)):
             say(part)
-    except HostRoutingError as error:
+    except (HostRoutingError, OutputError) as error:
         complain(f"hostrouting demo: {error}")
+        return 1
+    except KeyboardInterrupt:
         return 1
     return 0
 
@@ -140,4 +143,6 @@ def _answer(kernel: Kernel) -> str:
 
 
 if __name__ == "__main__":
+    # So its folder goes with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

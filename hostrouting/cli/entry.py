@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -60,6 +59,8 @@ def _run(words: Sequence[str], host: Host | None) -> int:
     except (UsageError, HostRoutingError, phases.Cancelled) as error:
         return _tell(error, failed, words)
     except OSError as error:
+        import shlex
+
         # Each is to be named where it happens; an import may open a file anywhere.
         named = f" ({error.filename})" if error.filename is not None else ""
         stray = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)

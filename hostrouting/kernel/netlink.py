@@ -243,9 +243,8 @@ class NetlinkBackend:
             with rtnl.told(attempt):
                 self._local.changes = Listener()
             return
-        # Not inside ``told``: phases.TimedOut is an OSError too.
-        scope.wait(changes)
         with rtnl.told(attempt):
+            scope.wait(changes)
             changes.drain()
 
     # --- the way to the kernel ---------------------------------------------------------------------------------

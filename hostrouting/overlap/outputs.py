@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hostrouting.boot.files import read_text, remove, write_if_changed
 from hostrouting.boot.layout import Layout
+from hostrouting.boot.seen import exists
 from hostrouting.model.text import to_json_text
 from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, FindingKind, OverlapReport, Verdict
 
@@ -25,7 +26,7 @@ def marked_verdict(layout: Layout) -> Verdict | None:
     Raises:
         FileError: it can't be read.
     """
-    if layout.marker_ok.exists():
+    if exists(layout.marker_ok):
         return Verdict.OK
     text = read_text(layout.marker_detected)
     if text is None:

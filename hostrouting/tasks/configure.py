@@ -11,6 +11,7 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.installation import change_files, install_part, remove_parts, start_oneshot
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import check_part, is_watched, plan_part, routes_part, watch_part
+from hostrouting.boot.seen import exists
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import Route, Table
@@ -229,7 +230,7 @@ def _remove_routes(host: Host, scope: CancelScope, run: Run) -> RoutePlan:
     First what would install the routes again.
     """
     remove_parts(host, scope, run, ROUTES)
-    if host.is_image or not (ours(host) or host.layout.trial.exists()):
+    if host.is_image or not (ours(host) or exists(host.layout.trial)):
         return RoutePlan()
     with locked(host.layout.lock, scope):
         plan = plan_routes((), ours(host))
@@ -247,7 +248,7 @@ def ours(host: Host) -> list[Route]:
 
 def _remove_markers(host: Host, scope: CancelScope, run: Run) -> None:
     """Take the markers back; of a check that isn't installed any more."""
-    if any(path.exists() for path in host.layout.markers):
+    if any(exists(path) for path in host.layout.markers):
         # The watcher looks under the lock whether they are still asked for.
         with nullcontext() if host.is_image else locked(host.layout.lock, scope):
             markers = (Change(host.layout.relative(path), "removed") for path in host.layout.markers)

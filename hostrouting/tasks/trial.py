@@ -18,6 +18,7 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.host import Host
 from hostrouting.boot.render import fill
+from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Protocol, Route, Scope
@@ -176,6 +177,6 @@ def put_back(host: Host) -> None:
     Raises:
         UnitError: the script fails; if it can, it tries again when the time is over.
     """
-    if host.layout.trial.exists():
+    if exists(host.layout.trial):
         host.units.restart(_SERVICE)
     host.units.stop(_TIMER)

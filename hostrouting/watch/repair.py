@@ -8,6 +8,7 @@ import attrs
 
 from hostrouting.boot.files import locked
 from hostrouting.boot.host import Host
+from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
@@ -141,7 +142,7 @@ class Keeper:
         self.due = None
         try:
             with locked(host.layout.lock, scope):
-                if host.layout.trial.exists():
+                if exists(host.layout.trial):
                     return Repair(len(self.kept), problems=("leaves our routes alone as long as a trial stands",))
                 plan, problems = plan_repair(config(), host.routes)
                 repair = self._carry_out(plan, host, scope)
