@@ -14,6 +14,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from contextlib import AbstractContextManager, contextmanager
@@ -73,8 +74,77 @@ _MEMORY, _MEMORY_BYTES = "/dev/shm", 1 << 30
 _refused: str | None = None
 
 
+# --- a limit that nothing outlasts ------------------------------------------------------------------------------
+# pytest-timeout raises an exception in the main thread. One that doesn't get to it, or goes on after it, has a
+# quarter more time until its process ends; of a worker, pytest-xdist then names the test, and starts another one.
+
+_LATER = 1.25
+_EXIT_SECONDS = 120.0
+
+_limit: subprocess.Popen[bytes] | None = None
+
+
+def _set_limit(seconds: float | None) -> None:
+    assert _limit is not None
+    assert _limit.stdin is not None
+    _limit.stdin.write(b"\n" if not seconds else b"%f\n" % seconds)
+
+
+def _limit_of(item: pytest.Item) -> tuple[float, bool]:
+    """Seconds, and whether they are for the test's function alone; pytest-timeout's, in its order."""
+    marker = item.get_closest_marker("timeout")
+    if marker is not None and marker.args:
+        return float(marker.args[0]) * _LATER, bool(marker.kwargs.get("func_only"))
+    asked = item.config.getoption("timeout")
+    return float(item.config.getini("timeout") if asked is None else asked) * _LATER, False
+
+
+def _limited(item: pytest.Item) -> Generator[None, None, None]:
+    _set_limit(_limit_of(item)[0])
+    try:
+        yield
+    finally:
+        _set_limit(None)
+
+
+pytest_runtest_call = pytest.hookimpl(wrapper=True, tryfirst=True)(_limited)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    seconds, is_for_function = _limit_of(item)
+    # The first one of all workers makes a tree, and the others wait for it.
+    _set_limit(seconds + (2 * trees.BUILD_SECONDS if is_for_function else 0))
+    try:
+        _check_kernel(item)
+        return (yield)
+    finally:
+        _set_limit(None)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    _set_limit(_limit_of(item)[0])
+    try:
+        end_what_is_left()
+        return (yield)
+    finally:
+        _set_limit(None)
+
+
+def pytest_unconfigure() -> None:
+    _set_limit(_EXIT_SECONDS)
+
+
+# --- the world of the tests -------------------------------------------------------------------------------------
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    global _refused
+    global _refused, _limit
+    program = Path(__file__).parent / "support/limit.py"
+    _limit = subprocess.Popen(
+        [sys.executable, "-I", program, str(os.getpid())], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+    )
     os.environ.setdefault(_HOST, repr(this_namespace()))
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
         # What is written is synced: to a disk that would be waited for thousands of times.
@@ -109,7 +179,7 @@ def _has_room_for_programs(folder: str) -> bool:
     return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize > _MEMORY_BYTES
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def _check_kernel(item: pytest.Item) -> None:
     if item.get_closest_marker("kernel") is None or _refused is None:
         return
     if "kernel" in REQUIRED:
@@ -216,11 +286,6 @@ def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
             os.seteuid(before)
 
     return give_up
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown() -> None:
-    end_what_is_left()
 
 
 # --- the host stays as it is ------------------------------------------------------------------------------------

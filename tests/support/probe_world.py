@@ -19,6 +19,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from contextlib import contextmanager
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -69,6 +70,7 @@ class World:
         # To the kernel the uplink is a host's, as it must be for accept_ra=1 and for redirects.
         _write("eth0/forwarding", "0")
         _write("eth0/accept_ra", "1")
+        self._await_addresses()
         _set_checksum_offload(False, "eth0", "pod0")
         self.set_checksum_offload(False)
 
@@ -86,6 +88,10 @@ class World:
         self.balancer.run(lambda: ip(*_up("eth0", *addresses), f"route add default via {NODE_LINK_LOCAL} dev eth0"))
         self.pod.run(lambda: ip(*_up("eth0", f"{POD}/64", "fe80::10/64"), f"route add default via {NODE_ON_POD_LINK}"))
 
+    def _await_addresses(self) -> None:
+        for inside in (_here, self.balancer.run, self.pod.run):
+            inside(_await_addresses)
+
     def set_checksum_offload(self, on: bool) -> None:
         """Have balancer and pod leave checksums to whom they send to, or compute them; the node's ends compute them."""
         for inside in (self.balancer.run, self.pod.run):
@@ -99,6 +105,7 @@ class World:
             "link set eth0 master azure0",
             *_up("azure0", f"{NODE}/64", f"{NODE_LINK_LOCAL}/64"),
         )
+        self._await_addresses()
 
     def add_nic(self) -> None:
         """The node gets eth1, by which the balancer sends probes too."""
@@ -107,6 +114,7 @@ class World:
         ip(f"link add eth1 type veth {far}", *node, pass_fds=(self.balancer.fd,))
         balancer = _up("eth1", f"{PROBE_SOURCE}/64", "2001:db8:2::1/64")
         self.balancer.run(lambda: ip(*balancer))
+        self._await_addresses()
         for inside in (_here, self.balancer.run):
             inside(lambda: _set_checksum_offload(False, "eth1"))
 
@@ -178,6 +186,14 @@ def _be_quiet() -> None:
 def _write(name: str, value: str) -> None:
     refuse_host()
     Path("/proc/sys/net/ipv6/conf", name).write_text(value)
+
+
+def _await_addresses() -> None:
+    """Wait until every address can be bound to: the kernel's work queue takes the mark away, also without DAD."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while "tentative" in tool("ip", "-6", "address"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def _up(dev: str, *addresses: str) -> list[str]:

@@ -1,0 +1,70 @@
+"""A program: end a process with SIGABRT, and all that it has started, when a time is over.
+
+``limit.py PID`` reads lines: how many seconds PID has from now on, nothing for as long as it likes. It ends when its
+input does, so with PID. It is a process of its own, as a thread of PID may wait for a lock that is never let go; and
+SIGABRT has faulthandler, which pytest enables, show the stack of each thread, whatever holds the interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+
+def started_by(pid: int) -> list[int]:
+    """Return a process's children, theirs, and so on, without this program."""
+    parents: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            # The name may hold anything, blanks and parentheses too.
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for parent in found:
+        found += [child for child, its_parent in parents.items() if its_parent == parent]
+    return [child for child in found[1:] if child != os.getpid()]
+
+
+def words(pid: int) -> str:
+    """Return what a process runs, and where in the kernel it waits."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return f"  {pid} in {Path(f'/proc/{pid}/wchan').read_text()}: {command[:200]}\n"
+
+
+def end(pid: int) -> None:
+    """End a process and what it has started; say of each what it was."""
+    held: list[int] = []
+    said = ""
+    for child in started_by(pid):
+        with suppress(OSError):  # it has ended
+            held.append(os.pidfd_open(child))  # its number may become another's
+            said += words(child)
+    sys.stderr.write(f"\nA test took too long: ending process {pid}, and what it has started:\n{said}")
+    sys.stderr.flush()
+    os.kill(pid, signal.SIGABRT)
+    for child in held:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+
+
+def main(pid: int) -> None:
+    """Do what the module says."""
+    due: float | None = None
+    while True:
+        left = None if due is None else max(0.0, due - time.monotonic())
+        if not select.select([0], [], [], left)[0]:
+            end(pid)
+            return
+        told = os.read(0, 65536)
+        if not told:
+            return
+        last = told.decode().split("\n")[-2]
+        due = time.monotonic() + float(last) if last else None
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
