@@ -70,8 +70,9 @@ def _run(words: Sequence[str], host: Host | None) -> int:
 
 def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, words: Sequence[str]) -> int:
     """Say how a command failed, in the form that was asked for, and return its exit code."""
-    # Who ends a command doesn't wait for a terminal that nobody reads.
-    keep_on = patience(_LAST_WORDS_SECONDS) if isinstance(error, phases.Cancelled) else None
+    # Who ends a command doesn't wait for a terminal that nobody reads. A program gets its document whole.
+    last_words = patience(_LAST_WORDS_SECONDS) if isinstance(error, phases.Cancelled) else None
+    keep_on = last_words if sys.stdout is not None and sys.stdout.isatty() else None
     # A monitoring daemon expects an answer of its own kind, whatever is wrong.
     if _is_asked_for("nagios", words):
         from hostrouting.cli.report import nagios_unknown
@@ -79,7 +80,7 @@ def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, 
         code, line = nagios_unknown(" ".join(_said(error)))
         say(line, keep_on)
         return code
-    code = _fail(error, failed, keep_on)
+    code = _fail(error, failed, last_words)
     if _is_asked_for("json", words):
         say_json(_document_of(error), keep_on)
     elif changes := getattr(error, "changes", None):

@@ -152,10 +152,11 @@ def _write(data: bytes, descriptor: int, keep_on: KeepOn) -> None:
                 at_once = 1
         poll = select.poll()
         poll.register(target, select.POLLOUT)
-        while data:
+        left = memoryview(data)
+        while left:
             if poll.poll(0):
                 with suppress(BlockingIOError):
-                    data = data[os.write(target, data[:at_once]) :]
+                    left = left[os.write(target, left[:at_once]) :]
                     continue
             if not keep_on():
                 return
