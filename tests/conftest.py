@@ -14,7 +14,6 @@ import gc
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from contextlib import AbstractContextManager, contextmanager
@@ -81,13 +80,11 @@ _refused: str | None = None
 _LATER = 1.25
 _EXIT_SECONDS = 120.0
 
-_limit: subprocess.Popen[bytes] | None = None
+_limit = -1
 
 
 def _set_limit(seconds: float | None) -> None:
-    assert _limit is not None
-    assert _limit.stdin is not None
-    _limit.stdin.write(b"\n" if not seconds else b"%f\n" % seconds)
+    os.write(_limit, b"%f\n" % seconds if seconds else b"\n")
 
 
 def _limit_of(item: pytest.Item) -> tuple[float, bool]:
@@ -99,37 +96,34 @@ def _limit_of(item: pytest.Item) -> tuple[float, bool]:
     return float(item.config.getini("timeout") if asked is None else asked) * _LATER, False
 
 
-def _limited(item: pytest.Item) -> Generator[None, None, None]:
-    _set_limit(_limit_of(item)[0])
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    _set_limit(seconds)
     try:
         yield
     finally:
         _set_limit(None)
 
 
-pytest_runtest_call = pytest.hookimpl(wrapper=True, tryfirst=True)(_limited)
+class _Limits:
+    """The plug-in that limits each phase of a test."""
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+        seconds, is_for_function = _limit_of(item)
+        # The first one of all workers makes a tree, and the others wait for it.
+        with _limited(seconds + (2 * trees.BUILD_SECONDS if is_for_function else 0)):
+            return (yield)
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    seconds, is_for_function = _limit_of(item)
-    # The first one of all workers makes a tree, and the others wait for it.
-    _set_limit(seconds + (2 * trees.BUILD_SECONDS if is_for_function else 0))
-    try:
-        _check_kernel(item)
-        return (yield)
-    finally:
-        _set_limit(None)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        with _limited(_limit_of(item)[0]):
+            return (yield)
 
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    _set_limit(_limit_of(item)[0])
-    try:
-        end_what_is_left()
-        return (yield)
-    finally:
-        _set_limit(None)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        with _limited(_limit_of(item)[0]):
+            return (yield)
 
 
 def pytest_unconfigure() -> None:
@@ -142,9 +136,12 @@ def pytest_unconfigure() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     global _refused, _limit
     program = Path(__file__).parent / "support/limit.py"
-    _limit = subprocess.Popen(
-        [sys.executable, "-I", program, str(os.getpid())], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
-    )
+    read_end, _limit = os.pipe()
+    argv = [sys.executable, "-I", str(program), str(os.getpid())]
+    # No Popen, which would complain that it is never waited for: it outlives this process by a moment.
+    os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)], setsid=True)
+    os.close(read_end)
+    config.pluginmanager.register(_Limits())
     os.environ.setdefault(_HOST, repr(this_namespace()))
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
         # What is written is synced: to a disk that would be waited for thousands of times.
@@ -179,7 +176,7 @@ def _has_room_for_programs(folder: str) -> bool:
     return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize > _MEMORY_BYTES
 
 
-def _check_kernel(item: pytest.Item) -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("kernel") is None or _refused is None:
         return
     if "kernel" in REQUIRED:
@@ -286,6 +283,11 @@ def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
             os.seteuid(before)
 
     return give_up
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    end_what_is_left()
 
 
 # --- the host stays as it is ------------------------------------------------------------------------------------
