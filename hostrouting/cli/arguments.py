@@ -231,9 +231,8 @@ def _add_more_output(parser: Parser) -> None:
 def _add_recordings(parser: Parser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a JSON file: what is expected of each host")
     parser.add_argument("recordings", nargs="+", metavar="FILE", help="what hostrouting snapshot printed on a host")
-    what = "for people, for programs, a page for a browser, or a table for a database"
-    parser.add_argument("--output", choices=("text", "json", "html", "parquet"), default="text", help=what)
-    parser.add_argument("--out", metavar="FILE", help="where --output parquet goes")
+    what = "for people, for programs, or a page for a browser"
+    parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
 
 
 def _add_address(parser: Parser) -> None:

@@ -218,8 +218,7 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     exits with 0 if all is well, with 1 if a host fails, and else with 2 if a host can't be judged.
 
       hostrouting judge config.json recordings/*.json
-      hostrouting judge config.json recordings/*.json --output html > fleet.html         needs hostrouting[html]
-      hostrouting judge config.json recordings/*.json --output parquet --out fleet.parquet    needs hostrouting[parquet]
+      hostrouting judge config.json recordings/*.json --output html > fleet.html    needs hostrouting[html]
     """
     from importlib.util import find_spec
 
@@ -227,8 +226,6 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.overlap.findings import Verdict
     from hostrouting.overlap.fleet import judge as judge_all
 
-    if (options.output == "parquet") != (options.out is not None):
-        raise UsageError("--output parquet and --out FILE go together")
     library = fleet.LIBRARIES.get(options.output)
     if library is not None and find_spec(library) is None:
         how = f"pip install 'hostrouting[{options.output}]'"
@@ -239,8 +236,6 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     report = run_task(phases.task("judge")(lambda scope: judge_all(options.recordings, config, scope=scope)))
     if options.output == "html":
         say(fleet.fleet_page(report))
-    elif options.output == "parquet":
-        fleet.write_table(report, options.out)
     else:
         say_as_asked(options, report.to_json, lambda: fleet.fleet_text(report, columns(sys.stdout)))
     if report.counts[Verdict.OVERLAP]:

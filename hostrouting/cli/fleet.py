@@ -1,12 +1,11 @@
-"""Many recorded hosts told: their groups as text, as a page for a browser, and as a table.
+"""Many recorded hosts told: their groups as text, and as a page for a browser.
 
-Nothing else loads jinja2 and pyarrow.
+Nothing else loads jinja2.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -14,13 +13,12 @@ from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import dev_words, overlap_picture
 from hostrouting.cli.running import page_text
 from hostrouting.config.schema import in_json
-from hostrouting.model.errors import FileError
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.fleet import FleetReport, HostGroup
 from hostrouting.overlap.wording import advice, reasons
 
-LIBRARIES = {"html": "jinja2", "parquet": "pyarrow"}
+LIBRARIES = {"html": "jinja2"}
 """What an output needs, which comes with the extra of its name."""
 
 # Programs have the JSON, and nobody looks at more pictures.
@@ -112,43 +110,3 @@ def _base64(content: bytes) -> str:
     import base64
 
     return base64.b64encode(content).decode()
-
-
-# --- a table -------------------------------------------------------------------------------------------------------
-
-
-def write_table(report: FleetReport, path: str) -> None:
-    """Write a table in Apache Parquet: a row for each host and failure; a host without one has a row too.
-
-    Args:
-        report: what was found.
-        path: of the file.
-
-    Raises:
-        FileError: it can't be written.
-    """
-    import pyarrow
-    from pyarrow.parquet import ParquetWriter
-
-    word, words = pyarrow.string(), pyarrow.list_(pyarrow.string())
-    columns = {"host": word, "group": pyarrow.int32(), "verdict": word, "kind": word, "cidr": word}
-    schema = pyarrow.schema(columns | {"devs": words, "fix": words, "reason": word})
-    try:
-        with ParquetWriter(path, schema) as writer:
-            for number, group in enumerate(report.groups, 1):
-                writer.write_table(pyarrow.Table.from_pylist([*_rows(number, group)], schema))
-    except OSError as error:
-        raise FileError.of(f"write {path}", error) from error
-
-
-def _rows(number: int, group: HostGroup) -> Iterator[dict[str, Any]]:
-    shared = {
-        "group": number,
-        "verdict": str(group.verdict),
-        "fix": [json.dumps(entry) for entry in in_json(group.fix)],
-        "reason": clean(group.report.reason) if group.report.reason else None,
-    }
-    told = [failure.to_json() | {"devs": list(map(clean, failure.devs))} for failure in group.failures]
-    for host in map(clean, group.hosts):
-        for failure in told or [{"devs": []}]:
-            yield shared | failure | {"host": host}

@@ -1,4 +1,4 @@
-"""``hostrouting judge``: many recordings in one page, document or table; the page for a browser is test_fleet_page.py's."""
+"""``hostrouting judge``: many recordings in one page or document; the page for a browser is test_fleet_page.py's."""
 
 from __future__ import annotations
 
@@ -83,52 +83,11 @@ def test_for_programs_it_is_one_document(judge: Any) -> None:
     assert [len(group["hosts"]) for group in told["groups"]] == [2] * 6
 
 
-def test_as_a_table_it_has_a_row_for_each_host_and_failure(judge: Any, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow isn't installed")
-    path = tmp_path / "fleet.parquet"
-    code, out, _ = judge(ORDER, "--output", "parquet", "--out", path)
-    assert (code, out) == (1, "")
-    rows = parquet.read_table(path).to_pylist()
-    assert len(rows) == 12
-    (shadowed,) = [row for row in rows if row["host"] == "aks-h200-00007"]
-    assert shadowed == {
-        "host": "aks-h200-00007",
-        "group": 2,
-        "verdict": "overlap",
-        "kind": "OVERLAP",
-        "cidr": "172.16.0.0/16",
-        "devs": [f"ib{number}" for number in range(8)],
-        "fix": ['{"destination": "172.16.0.0/17"}', '{"destination": "172.16.128.0/17"}'],
-        "reason": None,
-    }
-    (fine,) = [row for row in rows if row["host"] == "aks-h200-00000"]
-    assert (fine["verdict"], fine["kind"], fine["devs"], fine["fix"]) == ("ok", None, [], [])
-
-
-def test_a_table_that_can_not_be_written_is_an_error_that_says_why(judge: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="pyarrow isn't installed")
-    code, _, err = judge(["mended"], "--output", "parquet", "--out", tmp_path / "none" / "fleet.parquet")
-    assert code == 2
-    assert f"can't write {tmp_path}/none/fleet.parquet: No such file or directory" in err
-
-
-@pytest.mark.parametrize("words", [["--output", "parquet"], ["--out", "x"], ["--output", "html", "--out", "x"]])
-def test_a_table_and_its_file_go_together(judge: Any, words: list[str]) -> None:
-    code, _, err = judge(["mended"], *words)
-    assert code == 64
-    assert "--output parquet and --out FILE go together" in err
-
-
-@pytest.mark.parametrize(
-    ("output", "library", "words"), [("html", "jinja2", []), ("parquet", "pyarrow", ["--out", "x"])]
-)
-def test_a_library_that_is_missing_is_named_before_the_work(
-    judge: Any, monkeypatch: pytest.MonkeyPatch, output: str, library: str, words: list[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    code, out, err = judge(["mended"], "--output", output, *words)
+def test_a_library_that_is_missing_is_named_before_the_work(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    code, out, err = judge(["mended"], "--output", "html")
     assert (code, out) == (2, "")
-    assert err == f"hostrouting: --output {output} needs {library}: pip install 'hostrouting[{output}]'\n"
+    assert err == "hostrouting: --output html needs jinja2: pip install 'hostrouting[html]'\n"
 
 
 def test_each_groups_report_is_one_of_a_checks_form(judge: Any) -> None:
