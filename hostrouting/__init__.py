@@ -5,14 +5,14 @@
 
     phases.run(Configure(Config.load("/etc/aks-flex-node/config.json")))
 
-What is named here is the API, with ``hostrouting.azure`` (two neighbours of host routing) and ``hostrouting.testing``
+What is named here is the API, with ``hostrouting.azure`` (a plug-in) and ``hostrouting.testing``
 (fakes). The rooms behind it, each importing only those above; docs/explanation/design.md shows them around:
 
     model             what a kernel holds, strict addresses, errors
     config            JSON -> typed values
     kernel            the routes port: netlink, in memory, a namespace, a recorded host
     boot, routes      what stays for the next boot; static routes: resolve -> plan -> install -> verify
-    overlap, azure    the check: read -> judge -> fix; the neighbours
+    overlap, azure    the check: read -> judge -> fix; the plug-in
     tasks, watch      what a bootstrap program runs; what keeps it true afterwards
     doctor            does the gate hold on this host?
     cli               the command line

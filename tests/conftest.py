@@ -318,11 +318,11 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
 def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse to change rules of nft and ebtables, and what ip changes, in the host's network namespace."""
 
-    def guarded(change: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        def checked(self: Any, what: Any) -> None:
+    def guarded(change: Callable[..., None]) -> Callable[..., None]:
+        def checked(self: Any, *what: Any) -> None:
             if repr(this_namespace()) == os.environ[_HOST]:
                 raise AssertionError(f"a test was about to change the host's network: {what!r}")
-            change(self, what)
+            change(self, *what)
 
         return checked
 

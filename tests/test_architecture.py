@@ -27,12 +27,12 @@ BELOW = {
     "azure": {"model", "config", "kernel", "boot"},
     "tasks": {"model", "config", "kernel", "boot", "routes", "overlap"},
     "watch": {"model", "config", "kernel", "boot", "routes", "overlap"},
-    "testing": {"model", "config", "kernel", "boot", "azure"},
+    "testing": {"model", "config", "kernel", "boot"},
     "doctor": {"model", "config", "kernel", "boot", "routes", "overlap", "watch"},
     "cli": {"model", "config", "kernel", "boot", "routes", "overlap", "tasks", "watch", "doctor"},
 }
-# The neighbours' own commands, and the fakes, are all that knows them.
-KNOW_AZURE = ("hostrouting.azure.", "hostrouting.cli.azure.", "hostrouting.testing.")
+# Its own commands are all that knows the plug-in.
+KNOW_AZURE = ("hostrouting.azure.", "hostrouting.cli.azure.")
 
 PURE = (
     "hostrouting.config.schema",
@@ -53,7 +53,6 @@ PURE = (
     "hostrouting.overlap.judge",
     "hostrouting.overlap.wording",
     "hostrouting.azure.config",
-    "hostrouting.azure.probe.plan",
     "hostrouting.azure.probe.ruleset",
     "hostrouting.azure.vnet.parse",
     "hostrouting.azure.vnet.plan",
@@ -65,7 +64,6 @@ IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "
 # What a room may take from the top: the version, and what makes public names.
 TOP_NAMES = {
     "cli": ("hostrouting", "hostrouting.__version__"),
-    "azure": ("hostrouting._lazy", "hostrouting._lazy.lazily"),
 }
 BY_STRING = {"import_module", "__import__"}
 
@@ -178,7 +176,7 @@ def test_a_module_imports_only_what_is_below_it_and_open() -> None:
 def test_an_upward_import_planted_in_any_room_is_seen(room: str, plant: str) -> None:
     above = next((name for name in reversed(BELOW) if room in BELOW[name]), "")
     targets = [f"from hostrouting.{above} import x"] if above else ["import phases"]
-    if room not in ("azure", "testing"):
+    if room != "azure":
         targets.append("from hostrouting.azure import HostNetworking")
     for statement in targets:
         assert bool(objections(f"hostrouting.{room}.planted", plant.format(statement))) is (
@@ -210,7 +208,7 @@ def test_an_import_by_string_is_seen(call: str) -> None:
     assert objections("phases.planted", call)
 
 
-def test_the_neighbours_are_for_their_own_commands_alone() -> None:
+def test_the_plug_in_is_for_its_own_commands_alone() -> None:
     assert objections("hostrouting.cli.commands", "from hostrouting.azure import nodes")
     assert not objections("hostrouting.cli.azure.planted", "from hostrouting.azure import nodes")
 
@@ -224,8 +222,7 @@ def test_rooms_and_modules_go_in_no_circles() -> None:
         modules[module] = {
             name for name in inner - {module} if not any(other.startswith(f"{name}.") for other in inner)
         }
-    for lazy in ("hostrouting", "hostrouting.azure"):
-        modules.pop(lazy)  # what they offer is looked up when it is first used
+    modules.pop("hostrouting")  # what it offers is looked up when it is first used
     for graph in (BELOW, modules):
         try:
             TopologicalSorter(graph).prepare()

@@ -1,4 +1,4 @@
-"""The ``hostNetworking`` section of AKSFlexNode's config: the two neighbours of host routing, read as strictly.
+"""The ``hostNetworking`` section of AKSFlexNode's config: the Azure tasks, read as strictly.
 
 Which unit is held back is one fact of a host, so it is said once, as ``hostRouting.consumer``, and read from there.
 """
@@ -24,7 +24,6 @@ from hostrouting.config.schema import (
     read,
     read_section,
 )
-from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import IpAddress, IpNetwork, parse_any_address, parse_any_prefix, parse_device
 from hostrouting.model.text import StrEnum
 
@@ -36,29 +35,28 @@ SECTION = "hostNetworking"
 
 
 class Ipv6Detection(StrEnum):
-    """How it is told whether a node has IPv6.
+    """How ``apply`` learns whether a node has IPv6.
 
-    ``KERNEL``: by the addresses of the devices in question; ``METADATA``: by what Azure's metadata service says that
-    it has assigned; ``ALWAYS``: it is taken to have it.
+    ``ALWAYS``: it has; ``METADATA``: it has if Azure's metadata service says that it has assigned an address.
     """
 
-    KERNEL = "KERNEL"
-    METADATA = "METADATA"
     ALWAYS = "ALWAYS"
+    METADATA = "METADATA"
 
 
 # --- rules ---------------------------------------------------------------------------------------------------------
 
 
 def _devices(value: Sequence[str]) -> tuple[str, ...]:
-    devices = tuple(dict.fromkeys(each(value, parse_device)))
-    if len(devices) > 1:
-        raise ValueError("names several; name the one by which probes come in: answers can leave by one alone")
+    devices = each(value, parse_device)
+    if len(devices) != 1:
+        count = "several interfaces" if devices else "none"
+        raise ValueError(f"names {count}; name the one by which probes come in: answers can leave by one alone")
     return devices
 
 
 def _detection(value: str) -> Ipv6Detection:
-    return parse_word(value, Ipv6Detection, "a way to tell", Ipv6Detection.KERNEL)
+    return parse_word(value, Ipv6Detection, "a way to tell", Ipv6Detection.ALWAYS)
 
 
 def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
@@ -85,37 +83,34 @@ def _stale(value: StaleAzureVnet | Mapping[str, Any] | None) -> StaleAzureVnet |
 
 @attrs.frozen(field_transformer=collecting)
 class LoadBalancerProbe(Section):
-    """Whether, and where, the IPv6 health probes of Azure's load balancer are rewritten.
+    """The rewriting of the IPv6 health probes of Azure's load balancer.
 
     Args:
-        enabled: the opt-in. It must be true where the rules are required. False takes back what an earlier run has
-            installed.
-        devices: the interface by which probes come in, as a list of one. Without this key it is the default route's.
-        ipv6_detection: how hostrouting learns whether the node has IPv6. ``KERNEL``: the interface has an IPv6 address
-            that isn't link-local; ``METADATA``: Azure's metadata service has assigned one; ``ALWAYS``: it has. Without
-            IPv6 nothing is installed.
-        required: whether the node must not start without the rules. If so, they are installed also where no IPv6
-            address has come in time.
-        wait_seconds: how long a run waits for a default route and an IPv6 address: 0 to 600.
+        enabled: the opt-in. False takes back what an earlier run has installed.
+        devices: the interface by which probes come in, as a list of one.
+        ipv6_detection: how ``apply`` learns whether the node has IPv6. ``ALWAYS``: it has; ``METADATA``: it has if
+            Azure's metadata service has assigned an address. Without IPv6 nothing is installed.
 
     Raises:
         ConfigError: with every field that breaks its rule.
     """
 
     enabled: bool = attrs.field(default=False, converter=parse_boolean)
-    devices: tuple[str, ...] = attrs.field(default=(), converter=_devices)
-    ipv6_detection: Ipv6Detection = attrs.field(default=Ipv6Detection.KERNEL, converter=_detection)
-    required: bool = attrs.field(default=False, converter=parse_boolean)
-    wait_seconds: int = attrs.field(default=5, converter=seconds)
+    devices: tuple[str, ...] = attrs.field(default=("eth0",), converter=_devices)
+    ipv6_detection: Ipv6Detection = attrs.field(default=Ipv6Detection.ALWAYS, converter=_detection)
 
     def __attrs_post_init__(self) -> None:
-        opt_in = [("required", "is true, and enabled isn't: say both (explicit opt-in)")]
-        raise_invalid(self, more=opt_in if self.required is True and self.enabled is False else ())
+        raise_invalid(self)
+
+    @property
+    def device(self) -> str:
+        """The interface by which probes come in."""
+        return self.devices[0]
 
 
 @attrs.frozen(field_transformer=collecting)
 class StaleAzureVnet(Section):
-    """What azure-vnet may have left for pods that it no longer serves, and where to look for it.
+    """The clean-up of what azure-vnet has left for pods that it no longer serves.
 
     Args:
         cidrs: the CIDRs of the pods, IPv4 or IPv6, without host bits. Nothing outside of them is touched.
@@ -136,20 +131,11 @@ class StaleAzureVnet(Section):
 
     def __attrs_post_init__(self) -> None:
         raise_invalid(self)
-        # What contradicts itself, now that each field is what it says.
-        problems = [
-            (f"keep[{position}]", f"'{address}' lies in none of the cidrs, so nothing of it is touched; a slip?")
-            for position, address in enumerate(self.keep)
-            if not any(address in cidr for cidr in self.cidrs)
-        ]
-        if self.bridge == self.uplink:
-            problems.append(("uplink", f"'{self.uplink}' is the bridge; it is the NIC that is its port"))
-        raise_invalid(self, more=problems)
 
 
 @attrs.frozen(field_transformer=collecting)
 class _Sections(Section):
-    """What ``hostNetworking`` itself holds."""
+    """The section ``hostNetworking`` itself."""
 
     load_balancer_probe: LoadBalancerProbe = attrs.field(default=LoadBalancerProbe(), converter=_probe)
     stale_azure_vnet: StaleAzureVnet | None = attrs.field(default=None, converter=_stale)
@@ -157,7 +143,7 @@ class _Sections(Section):
 
 @attrs.frozen(field_transformer=collecting)
 class HostNetworking(_Sections):
-    """What hostrouting is told about its neighbours.
+    """The config of the Azure tasks.
 
     Args:
         load_balancer_probe: the rewriting of health probes.
@@ -181,21 +167,10 @@ class HostNetworking(_Sections):
             The config; an empty one if there is no such key.
 
         Raises:
-            ConfigError: with all problems of both sections, each with its path.
+            ConfigError: with all problems of a section, each with its path.
         """
-        problems: list[tuple[str, str]] = []
-        try:
-            consumer = Config.from_mapping(mapping).consumer
-        except ConfigError as error:
-            # What is wrong with the whole document is said below.
-            problems += [(path, message) for path, message in error.problems if path]
-        try:
-            sections = read_section(_Sections, mapping, SECTION) or _Sections()
-        except ConfigError as error:
-            problems += error.problems
-        if problems:
-            raise ConfigError(problems)
-        return cls(sections.load_balancer_probe, sections.stale_azure_vnet, consumer)
+        sections = read_section(_Sections, mapping, SECTION) or _Sections()
+        return cls(sections.load_balancer_probe, sections.stale_azure_vnet, Config.from_mapping(mapping).consumer)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HostNetworking:
@@ -208,7 +183,7 @@ class HostNetworking(_Sections):
         return cls.from_mapping(read_config(path))
 
     def to_mapping(self) -> dict[str, Any]:
-        """The document that ``from_mapping`` reads back as this config."""
+        """Return the document that ``from_mapping`` reads back as this config."""
         section = super().to_mapping()
         consumer = section.pop("consumer", None)
         return {SECTION: section} | ({HOST_ROUTING: {"consumer": consumer}} if consumer else {})

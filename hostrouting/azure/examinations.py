@@ -13,11 +13,8 @@ from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
 from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity, missing_tools, stale_files
 from hostrouting.model.text import shortened
-from phases import CancelScope
 
 _NAMED = 3
-
-_TOOLS = {"nft": "nftables", "unshare": "util-linux"}
 
 # AgentBaker's ipv6_nftables. Of two tables in one hook the first has its way.
 _OPEN_TABLE = "azureSLBProbe"
@@ -32,7 +29,7 @@ _OTHER_RULES = Fault(
 
 
 def examinations(config: HostNetworking | None) -> tuple[Examination, ...]:
-    """What the doctor looks at besides.
+    """Return what the doctor looks at besides.
 
     Args:
         config: what is asked for; None: what the installed part was rendered from.
@@ -50,29 +47,24 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[F
     is_installed = PROBE in examined.manifest.parts
     yield from stale_files(examined, PROBE)
     if is_installed:
-        yield from missing_tools(examined, _TOOLS, "its script and the rules")
+        yield from missing_tools(examined, {"nft": "nftables"}, "the rules")
     elif not probe.enabled:
         return
     try:
         node = given_or_real(examined.host, None, LinuxProbeNode)
-        plan = plan_probe(networking, examined.host, CancelScope(), node=node)
-        is_beside_others = node.listing(_OPEN_TABLE) is not None
-        if plan.missing is not None and plan.skipped_because is None:
-            raise LoadBalancerProbeError(f"the rules can't be there without {plan.missing}")
+        plan = plan_probe(networking, examined.host, examined.scope, node=node)
+        if node.listing(_OPEN_TABLE) is not None:
+            yield _OTHER_RULES
     except LoadBalancerProbeError as error:
-        grave = Severity.BROKEN if probe.required else Severity.RISK
-        yield Fault("probes-fail", f"{PROBE}.service", str(error), f"mend that, then: {apply}", grave)
+        yield Fault("probes-fail", f"{PROBE}.service", str(error), f"mend that, then: {apply}", Severity.RISK)
         return
-    if is_beside_others:
-        yield _OTHER_RULES
-    rules = [f"nftables table ip6 {TABLE}"] if plan.has_new_rules else []
-    differing = [*rules, *(str(change.what) for change in (*plan.changes.files, *plan.changes.routes))]
-    if differing:
-        # Without the route the host's own answers follow the default route, if any.
-        is_broken = probe.enabled and bool(rules or plan.changes.files)
+    files, rules = plan.changes.files, [f"nftables table ip6 {TABLE}"] if plan.rules else []
+    changes = (*files, *plan.changes.units, *plan.changes.routes)
+    if differing := [*rules, *(str(change.what) for change in changes)]:
         message = "it isn't as asked; probes that a pod elsewhere has to answer die without the rules"
         remedy = f"{examined.command('lb-probe plan')} shows the difference, {apply} ends it"
-        grave = Severity.BROKEN if is_broken else Severity.RISK
+        # Without the route the host's own answers follow the default route, if any.
+        grave = Severity.BROKEN if probe.enabled and (rules or files) else Severity.RISK
         yield Fault("probes-differ", shortened(differing, ", ", _NAMED), message, remedy, grave)
 
 

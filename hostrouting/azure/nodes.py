@@ -1,4 +1,4 @@
-"""What the two neighbours have in common: the node that they work on, the programs that they ask, and their errors."""
+"""What the Azure tasks have in common: the node that they work on, the programs that they run, and their errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno as errnos
 import json
 import os
 from collections.abc import Callable
-from subprocess import CompletedProcess
 from typing import Any, TypeVar
 
 import attrs
@@ -20,15 +19,15 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """Health probes of the load balancer can't be rewritten, or whether they have to be can't be told."""
+    """Health probes of the load balancer can't be rewritten, or it can't be told whether they have to be."""
 
 
 class AzureVnetError(HostRoutingError):
-    """What azure-vnet has left can't be read or removed, or it was held by others, or came back."""
+    """What azure-vnet has left can't be read or removed, or another process has held it or brought it back."""
 
 
 def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
-    """A host's side that a task works on.
+    """Return the side of a host that a task works on.
 
     Args:
         host: which.
@@ -45,24 +44,24 @@ def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
     return real()
 
 
-# --- programs: nft(8), ip(8), unshare(1), ebtables(8) ----------------------------------------------------------------
+# --- programs: nft(8), ip(8), bridge(8), ebtables(8) -----------------------------------------------------------------
 
 # They answer in milliseconds, wait for each other's locks, and are slow on a loaded machine.
 _ANSWER_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
-_PACKAGES = {
-    "nft": "nftables",
-    "ip": "iproute2",
-    "unshare": "util-linux",
-    "ebtables-nft-save": "that has it (iptables on Debian and Ubuntu, iptables-nft on others)",
-}
-_NOT_FOUND = 127  # of a shell, POSIX 2.8.2
+# ebtables has two variants, each with rules of its own.
+LEGACY_BY_HAND = (
+    "rules of ebtables-legacy aren't seen; list them with `ebtables-legacy -t nat -L --Lmac2`, and delete those of "
+    "gone pods one by one with `ebtables-legacy --concurrent -t nat -D ...`"
+)
+_EBTABLES = f"that has it (iptables on Debian and Ubuntu, iptables-nft on others); with it too, {LEGACY_BY_HAND}"
+_PACKAGES = {"nft": "nftables", "ebtables-nft-save": _EBTABLES, "ebtables-nft-restore": _EBTABLES}
 
 
 @attrs.frozen
 class Programs:
-    """Runs programs, whatever the path and the language of who runs this.
+    """Runs programs, whatever the path and the language of the caller.
 
     Args:
         error: what is raised where one can't be run, or refuses.
@@ -73,24 +72,13 @@ class Programs:
     search_path: str = SEARCH_PATH
 
     def ask(self, attempt: str, *argv: str, text: str | None = None, fine: tuple[str, ...] = ()) -> str:
-        """What a program says; ``run`` has the arguments. A refusal is an error, but for one in such words."""
-        done = self.run(attempt, *argv, text=text)
-        if done.returncode and not any(words in done.stderr for words in fine):
-            raise self.refusal(attempt, done)
-        return done.stdout
-
-    def ask_ip(self, attempt: str, *argv: str) -> list[dict[str, Any]]:
-        """What ip or bridge lists; nothing, of an interface that isn't there."""
-        found: list[dict[str, Any]] = json.loads(self.ask(attempt, *argv, fine=("Cannot find",)) or "[]")
-        return found
-
-    def run(self, attempt: str, *argv: str, text: str | None = None) -> CompletedProcess[str]:
-        """Run a program to its end.
+        """Run a program to its end, and return what it prints.
 
         Args:
             attempt: what for, as a verb phrase.
             argv: the program, and its arguments.
             text: what it reads.
+            fine: words of a refusal that isn't an error.
         """
         # With counters, a rule that ebtables saves is none that can be deleted.
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
@@ -100,25 +88,17 @@ class Programs:
         except TimedOut:
             raise self.error(f"can't {attempt}: {argv[0]} gave no answer within {_ANSWER_SECONDS:g} s") from None
         except OSError as error:
+            why = f"can't run {argv[0]}: {os.strerror(error.errno or 0)}"
             if error.errno == errnos.ENOENT:
-                raise self._missing(attempt, argv[0]) from error
-            reason = os.strerror(error.errno or 0)
-            raise self.error(f"can't {attempt}: can't run {argv[0]}: {reason}", errno=error.errno) from error
-        if done.returncode == _NOT_FOUND:
-            raise self._missing(attempt, "nft")
-        return done
+                why = f"{argv[0]} isn't installed; install the package {_PACKAGES.get(argv[0], 'iproute2')}"
+            raise self.error(f"can't {attempt}: {why}", errno=error.errno) from error
+        if done.returncode and not any(words in done.stderr for words in fine):
+            said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+            is_forbidden = any(words in said.lower() for words in _NOT_PERMITTED)
+            how, number = ("; run as root", errnos.EPERM) if is_forbidden else ("", None)
+            raise self.error(f"can't {attempt}: {argv[0]} refused: {said}{how}", errno=number)
+        return done.stdout
 
-    def _missing(self, attempt: str, program: str) -> HostRoutingError:
-        package = _PACKAGES.get(program, "that has it")
-        return self.error(
-            f"can't {attempt}: {program} isn't installed; install the package {package}", errno=errnos.ENOENT
-        )
-
-    def refusal(self, attempt: str, done: CompletedProcess[str]) -> HostRoutingError:
-        """The error that a program's own words make."""
-        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        is_forbidden = any(words in said.lower() for words in _NOT_PERMITTED)
-        return self.error(
-            f"can't {attempt}: {done.args[0]} refused: {said}{'; run as root' if is_forbidden else ''}",
-            errno=errnos.EPERM if is_forbidden else None,
-        )
+    def ask_ip(self, attempt: str, *argv: str) -> list[dict[str, Any]]:
+        """Return what ip or bridge lists; nothing, of an interface that isn't there."""
+        return list(json.loads(self.ask(attempt, *argv, fine=("Cannot find", "does not exist")) or "[]"))

@@ -33,7 +33,7 @@ _UNIT = re.compile(r"[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service")
 # What is named here is removed, so it lies where parts have their files.
 _FILE = re.compile(
     r"/etc/aks-flex-node/[A-Za-z0-9_-][A-Za-z0-9_.-]*"
-    rf"|/etc/systemd/system/{_UNIT.pattern}(\.d/zz-hostrouting\.conf)?"
+    rf"|/etc/systemd/system/{_UNIT.pattern}(\.d/([0-9a-z]+-)?hostrouting(-[a-z-]+)?\.conf)?"
     r"|/etc/iproute2/rt_protos\.d/hostrouting\.conf"
 )
 _FOLDER = re.compile(
@@ -59,9 +59,10 @@ class InstalledPart:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units whose files, or drop-ins, are among the files."""
+        """The units whose files, or drop-ins, are among the files; no template, as systemd has none in memory."""
         paths = [path for path in map(PurePosixPath, self.files) if path.is_relative_to("/etc/systemd/system")]
-        return tuple(path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name for path in paths)
+        names = (path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name for path in paths)
+        return tuple(name for name in names if "@." not in name)
 
 
 def _in_order(parts: Mapping[str, InstalledPart]) -> dict[str, InstalledPart]:

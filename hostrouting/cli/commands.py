@@ -190,7 +190,6 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     routes, and the next start is that of the recorded host, as a recording holds no files and units.
     """
     from hostrouting.boot.parts import plan_boot
-    from hostrouting.cli.azure import neighbours
     from hostrouting.cli.changes import plan_text
     from hostrouting.cli.preview import will_start
     from hostrouting.routes.plan import RoutesReport, plan_now
@@ -203,7 +202,6 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     if recorded is None:
         boot = plan_boot(config, on)
         _warn_without_consumer(config, on)
-        next_start = neighbours.as_probes_allow(next_start, on)
     changes = plan.changes if boot is None else plan.changes | boot
     more = {"missing": missing, "nextStart": next_start.to_json()}
     unknown = {} if recorded is None else {"host": recorded.host, "files": None, "units": None}

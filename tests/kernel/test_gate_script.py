@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from scripts import Sandbox
 
-from hostrouting.azure.probe.ruleset import ROOM as PROBE_ROOM
 from hostrouting.boot.render import ROOM, fill
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def test_every_truncation_behind_its_first_line_is_an_error(sandbox: Sandbox) ->
 
 def test_a_list_that_is_gone_admits_only_where_the_drop_in_is_gone_too(sandbox: Sandbox) -> None:
     gone = f"{installed('', static_routes=FAIL)}\nmkdir -p {DROP_IN.rpartition('/')[0]}"
-    assert run(sandbox, f"{gone}; echo ExecStartPost=load-balancer-probe.sh >{DROP_IN}").returncode == 0
+    assert run(sandbox, f"{gone}; echo ExecStartPost=another.sh >{DROP_IN}").returncode == 0
     done = run(sandbox, f"{gone}; echo ExecCondition=+/etc/aks-flex-node/gate.sh first >{DROP_IN}")
     assert (done.returncode, done.stderr) == (
         255,
@@ -221,8 +220,8 @@ def test_a_signal_is_no_success(sandbox: Sandbox, signal: str) -> None:
 def test_the_environment_of_the_consumer_is_not_the_gates(sandbox: Sandbox, variable: str) -> None:
     prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}\necho 'exit 0' >env"
     assert run(sandbox, prepare, before=("env", variable)).returncode == 255
-    for room, name in ((ROOM, ROUTES), (ROOM, CHECK), (PROBE_ROOM, "load-balancer-probe.sh")):
-        text = (resources.files(room) / "scripts" / name).read_text()
+    for name in (ROUTES, CHECK):
+        text = (resources.files(ROOM) / "scripts" / name).read_text()
         assert text.startswith("#!/bin/bash -p\n"), name
 
 

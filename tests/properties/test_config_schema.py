@@ -130,10 +130,8 @@ networking = objects(
     load_balancer_probe=st.fixed_dictionaries(
         {"enabled": st.just(True)},
         optional={
-            "devices": st.lists(patterns, max_size=1),
-            "ipv6Detection": mostly(["KERNEL", "always", ""], st.just("NEVER")),
-            "required": st.booleans(),
-            "waitSeconds": seconds,
+            "devices": st.lists(patterns, max_size=2),
+            "ipv6Detection": mostly(["METADATA", "always", ""], st.sampled_from(["NEVER", "KERNEL"])),
         },
     ),
     stale_azure_vnet=st.fixed_dictionaries(
@@ -201,7 +199,8 @@ NO_ROUTES: dict[str, list[Any]] = {
         ("hostRouting", {"routeOverlap": {"allowedDevs": ["a/b"]}}),
         ("hostRouting", {"routeOverlap": {"expectedCidrs": [{"cidr": "10.0.0.0/24", "devs": []}]}}),
         ("hostRouting", {"routeOverlap": {"expectedCidrs": ["240.0.0.0/3"]}}),
-        ("hostNetworking", {"loadBalancerProbe": {"required": True}}),
+        ("hostNetworking", {"loadBalancerProbe": {"devices": []}}),
+        ("hostNetworking", {"loadBalancerProbe": {"devices": ["eth0", "eth1"]}}),
         ("hostNetworking", {"loadBalancerProbe": {"ipv6Detection": "NEVER"}}),
         ("hostNetworking", {"loadBalancerProbe": {"devices": ["a/b"]}}),
         ("hostNetworking", {"staleAzureVnet": {}}),

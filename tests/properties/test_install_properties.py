@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
 import attrs
+from azure_fakes import FakeProbeNode
 from backends import FailingBackend, RecordingBackend
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -36,7 +37,7 @@ from hostrouting.boot.parts import is_watched, plan_boot, plan_part, plan_remova
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
-from hostrouting.testing import FakeProbeNode, FakeSystemd
+from hostrouting.testing import FakeSystemd
 from phases import all_or_nothing
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def test_a_config_reads_back_as_itself(config: Config) -> None:
     assert Config.from_mapping(config.to_mapping()) == config
 
 
-# --- the parts of two rooms in one gate ----------------------------------------------------------------------------
+# --- the parts of the core and of a plug-in ----------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -153,7 +154,6 @@ class Probe:
     """What is asked for of the load balancer's probe; no device: that it goes."""
 
     device: str | None
-    required: bool
     consumer: str
 
 
@@ -181,12 +181,12 @@ BOTH = asked_config(has_routes=True, has_check=True)
 ROUTES_ALONE, CHECK_ALONE = asked_config(has_routes=True), asked_config(has_check=True)
 WATCHED = attrs.evolve(BOTH, watch={"enabled": True, "textfile": "/var/lib/x.prom"})
 NOTHING = asked_config()
-asked_of_probe = st.builds(Probe, st.sampled_from([None, "eth0", "azure0"]), st.booleans(), consumers)
+asked_of_probe = st.builds(Probe, st.sampled_from([None, "eth0", "azure0"]), consumers)
 
 
 @given(st.lists(st.one_of(asked_of_routing, asked_of_probe), min_size=1, max_size=5))
 @settings(max_examples=by_day(6, by_night=2500))
-def test_whatever_each_room_asks_for_the_gate_is_that_of_all_and_removal_leaves_nothing(
+def test_what_is_installed_is_asked_for_and_removal_leaves_nothing(
     story: list[Config | Probe],
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
@@ -267,7 +267,7 @@ def planned_boot(host: Host, asked: Config | Probe) -> Changes:
         return plan_boot(asked, host)
     if asked.device is None:
         return plan_removal(host, PROBE)
-    return plan_part(host, asked.consumer, probe_part(asked.device, host.layout, required=asked.required))
+    return plan_part(host, asked.consumer, probe_part(asked.device, asked.consumer, host.layout))
 
 
 def carry_out(host: Host, asked: Config | Probe) -> Changes:
@@ -278,7 +278,7 @@ def carry_out(host: Host, asked: Config | Probe) -> Changes:
         remove_parts(host, phases.CancelScope(), run, PROBE)
         return run.changes
     with all_or_nothing() as undo:
-        part = probe_part(asked.device, host.layout, required=asked.required)
+        part = probe_part(asked.device, asked.consumer, host.layout)
         return install_part(host, asked.consumer, part, undo)
 
 
@@ -299,7 +299,7 @@ def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
     parts.pop(PROBE, None)
     if asked.device is None:
         return ""
-    parts[PROBE] = asked.required
+    parts[PROBE] = False
     return asked.consumer
 
 

@@ -76,7 +76,7 @@ def apply(layout: Layout, wanted: Config | Probe) -> None:
         remove_parts(on, phases.CancelScope(), Run(), PROBE)
     else:
         with all_or_nothing() as undo:
-            install_part(on, wanted.consumer, probe_part(wanted.device, layout, required=True), undo)
+            install_part(on, wanted.consumer, probe_part(wanted.device, wanted.consumer, layout), undo)
 
 
 def tree(layout: Layout) -> dict[str, tuple[str, int]]:

@@ -26,20 +26,19 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import attrs
+from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
 
 from hostrouting import Config, Host, Layout, NextHop, Protocol, Route, Table, cli
-from hostrouting.azure import HostNetworking, LinuxBridgeNode, LinuxProbeNode, NodeAddress, NodeState, examinations
-from hostrouting.azure.probe import tasks as probe_tasks
-from hostrouting.azure.vnet import tasks as vnet_tasks
+from hostrouting.azure import HostNetworking, NodeState
 from hostrouting.config import routing, schema
 from hostrouting.model.routes import DEFAULT_DESTINATION
-from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,11 +104,7 @@ class Node:
         layout.config.parent.mkdir(parents=True)
         self.host = Host(routes=self.kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
         self.names: dict[str, Any] = {}
-        address = NodeAddress("eth0", IPv6Address("fd00:1::4"))
-        self.neighbours = {
-            LinuxProbeNode: FakeProbeNode(default_devices=["eth0"], addresses=[address]),
-            LinuxBridgeNode: FakeBridgeNode(NodeState(rules=(STALE_RULE,))),
-        }
+        self.azure = FakeProbeNode(), FakeBridgeNode(NodeState(rules=(STALE_RULE,)))
         for name in ("bash", "ip", "awk", "flock", "timeout"):
             self._program(name)
         self._json('{"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}}')
@@ -224,7 +219,7 @@ class Node:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             mock.patch.object(sys, "stdin", stdin),
-            self._with_neighbours(),
+            on_fakes(*self.azure),
         ):
             code = cli.main([self._below(word) for word in arguments], host=self.host)
         assert code in (0, 1, 2), err.getvalue()
@@ -266,7 +261,7 @@ class Node:
             mock.patch.object(routing, "read_document", read_below),
             mock.patch.object(Host, "image", lambda root: image(self._below(root))),
             self._in_folder(),
-            self._with_neighbours(),
+            on_fakes(*self.azure),
         ):
             yield
 
@@ -278,15 +273,6 @@ class Node:
             yield
         finally:
             os.chdir(before)
-
-    @contextlib.contextmanager
-    def _with_neighbours(self) -> Iterator[None]:
-        with contextlib.ExitStack() as patches:
-            for module in (probe_tasks, vnet_tasks, examinations):
-                patches.enter_context(
-                    mock.patch.object(module, "given_or_real", lambda _, given, real: given or self.neighbours[real])
-                )
-            yield
 
 
 def _is_like(said: str, shown: str) -> bool:

@@ -42,7 +42,7 @@ from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
-from hostrouting.testing import FakeBridgeNode, FakeKernel, FakeProbeNode, FakeSystemd
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 config = Config(
     static_routes=StaticRoutes(True, [StaticRoute("172.16.1.0/24", "10.1.0.1", "eth0", metric=5)]),
@@ -58,12 +58,12 @@ real: RouteBackend = NetlinkBackend()
 kernel: Kernel = FakeKernel()
 namespace: Kernel = NamespaceKernel()
 units: UnitManager = FakeSystemd()
-probe_node: ProbeNode = FakeProbeNode()
-bridge_node: BridgeNode = FakeBridgeNode()
+probe_node: ProbeNode = LinuxProbeNode()
+bridge_node: BridgeNode = LinuxBridgeNode()
 host = Host(routes=routes, units=units, layout=Layout("/tmp/x"))
 
 networking = HostNetworking(
-    LoadBalancerProbe(True, ["eth0"], "metadata", required=True), StaleAzureVnet(["10.241.0.0/16"], keep=["10.241.0.9"])
+    LoadBalancerProbe(True, ["eth0"], "metadata"), StaleAzureVnet(["10.241.0.0/16"], keep=["10.241.0.9"])
 )
 HostNetworking(stale_azure_vnet={"cidrs": ["fd00:1::/64"]}, consumer="kubelet.service")
 assert_type(phases.run(ConfigureLoadBalancerProbe(networking, host=host, node=probe_node)), ProbeReport)

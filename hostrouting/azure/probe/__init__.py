@@ -4,6 +4,6 @@ The balancer probes IPv6 services from ``fe80::1234:5678:9abc``. A node must not
 source (RFC 4291, 2.5.6), so a probe that a pod elsewhere should answer dies. Stateless nftables rules give probes
 that come in another source, and answers that go out their destination back.
 
-``port`` is what the tasks ask of a node beyond routes and systemd; ``linux`` is the real one, ``memory`` the one for
-tests. ``ruleset`` and ``plan`` are pure, ``part`` is what is installed for the next boot.
+``ruleset`` is pure: the rules and the route. ``port`` is what the tasks ask of a node, ``linux`` the real one,
+``part`` is what is installed for the next boot.
 """

@@ -1,6 +1,6 @@
 """Azure's metadata service: plain HTTP at a link-local address that only this machine can reach.
 
-Whatever isn't understood means that nobody knows, never that there is no IPv6.
+An answer that isn't understood is an error, never "no IPv6".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNCLEAR = (OSError, HTTPException, ValueError, TypeError, AttributeError, Overf
 
 
 def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """The IPv6 addresses that Azure has assigned to this machine, on any NIC.
+    """Ask for the IPv6 addresses that Azure has assigned to this machine, on any NIC.
 
     Args:
         scope: ends it, within 100 ms.
@@ -55,7 +55,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
             problem = error
     raise LoadBalancerProbeError(
         f"can't tell whether this machine has IPv6: Azure's metadata service is unavailable: {problem}; "
-        "is this an Azure machine? KERNEL or ALWAYS as loadBalancerProbe.ipv6Detection don't ask it"
+        "is this an Azure machine? ALWAYS as loadBalancerProbe.ipv6Detection doesn't ask it"
     ) from problem
 
 
@@ -85,10 +85,10 @@ def _fetch() -> tuple[IPv6Address, ...]:
     with _OPENER.open(_REQUEST, timeout=_TRY_SECONDS) as response:
         body = response.read(ANSWER_BYTES_MAX)
         if response.status != 200 or response.length:
-            raise ValueError(f"it answered {response.status} {response.reason}, {response.length or 0} bytes short")
+            raise ValueError(f"it answered {response.status} {response.reason}{', cut off' if response.length else ''}")
     nics = json.loads(body)
     if not isinstance(nics, list):
         raise TypeError("its answer isn't a list")
-    entries = [entry for nic in nics for entry in (nic.get("ipv6") or {}).get("ipAddress") or ()]
-    texts = [(entry.get("privateIpAddress") or "").strip() for entry in entries]
+    entries = (entry for nic in nics for entry in (nic.get("ipv6") or {}).get("ipAddress") or ())
+    texts = ((entry.get("privateIpAddress") or "").strip() for entry in entries)
     return tuple(dict.fromkeys(IPv6Address(text) for text in texts if text))

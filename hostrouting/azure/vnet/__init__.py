@@ -3,6 +3,5 @@
 The CNI of that name gives each pod ebtables rules, a permanent neighbour and, at times, a route. Where pods move to
 another CNI and no DEL is called, they stay, and packets to a pod that gets such an address again are lost.
 
-``port`` is what the task asks of a node; ``linux`` is the real one, ``memory`` the one for tests. ``parse`` and
-``plan`` are pure, ``lock`` is azure-vnet's own.
+``port`` is what the task asks of a node, ``linux`` the real one. ``parse`` and ``plan`` are pure.
 """

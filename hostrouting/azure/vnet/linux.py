@@ -1,4 +1,4 @@
-"""The node itself: ebtables(8), ip(8) and bridge(8), and by netlink what is at the other end of a pair.
+"""A Linux node: ebtables(8), ip(8) and bridge(8), and by netlink what is at the other end of a pair.
 
 ebtables comes in two variants, each with rules of its own: one keeps them in nftables, the other, the legacy one, in
 tables of old that the kernel can only replace as a whole. Only the first can delete some rules in one transaction, and
@@ -14,21 +14,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from hostrouting.azure.nodes import AzureVnetError, Programs
+from hostrouting.azure.nodes import LEGACY_BY_HAND, AzureVnetError, Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.channel import Conversation, read, request, rtnl
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.model.errors import RouteError
 
 _READ_RULES = "read ebtables' rules"
-_LEGACY_TABLE = "module/ebtable_nat"
-_LEGACY_NOTE = (
-    "the kernel also has table nat of the legacy ebtables, whose rules aren't looked at: list them with "
-    "`ebtables-legacy -t nat -L --Lmac2`, and delete those of gone pods one by one with "
-    "`ebtables-legacy --concurrent -t nat -D ...`"
-)
-
 _NO_NAMESPACE = -1  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
 
 
@@ -45,43 +37,38 @@ class LinuxBridgeNode:
         self._programs = Programs(AzureVnetError, search_path)
 
     def look(self, bridge: str) -> NodeState:
-        """All that a plan is made of, but for files."""
-        notes = [_LEGACY_NOTE] if (self._sys / _LEGACY_TABLE).exists() else []
-        rules: tuple[str, ...] = ()
-        problem: AzureVnetError | None = None
+        """Return all that a plan is made of, apart from files."""
+        notes, rules = [], tuple[str, ...]()
+        has_bridge = bool(self._programs.ask_ip("look for the bridge", "ip", "-j", "link", "show", "dev", bridge))
+        if not has_bridge:
+            notes.append(f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`")
+        if (self._sys / "module/ebtable_nat").exists():
+            notes.append(f"the kernel also has a table nat of its own for ebtables-legacy: {LEGACY_BY_HAND}")
         try:
             rules = self._rules()
         except AzureVnetError as error:
-            problem = error
-        try:
-            hops = (hop for route in NetlinkBackend().routes() for hop in route.hops)
-            gateways = dict.fromkeys(hop.gateway for hop in hops if hop.gateway is not None)
-            neighbours = self._neighbours(bridge)
-            seen: dict[str, list[str]] = {}
-            for entry in self._programs.ask_ip("list the bridge's MACs", "bridge", "-j", "fdb", "show", "br", bridge):
-                seen.setdefault(entry["ifname"], []).append(entry["mac"])
-            # Last, as the port says.
-            interfaces = read("list the interfaces", partial(_interfaces, seen))
-        except RouteError as error:
-            raise AzureVnetError(str(error), errno=error.errno) from error
-        has_bridge = any(interface.name == bridge for interface in interfaces)
-        if problem is not None:
             # Without the bridge no frame meets any rule.
-            if has_bridge or problem.is_not_permitted:
-                raise problem
-            notes.append(f"rules weren't looked at: {problem}")
-        if not has_bridge:
-            notes.insert(0, f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`")
+            if has_bridge or error.is_not_permitted:
+                raise
+            notes.append(f"rules weren't looked at: {error}")
+        hops = (hop for route in NetlinkBackend().routes() for hop in route.hops)
+        gateways = dict.fromkeys(hop.gateway for hop in hops if hop.gateway is not None)
+        neighbours = self._neighbours(bridge)
+        seen: dict[str, list[str]] = {}
+        for entry in self._programs.ask_ip("list the bridge's MACs", "bridge", "-j", "fdb", "show", "br", bridge):
+            seen.setdefault(entry["ifname"], []).append(entry["mac"])
+        # Last, as the port says.
+        interfaces = read("list the interfaces", partial(_interfaces, seen))
         return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
-        """The rules of table nat as they are saved, for that is what deletes them."""
+        """Return the rules of table nat as they are saved, for that is what deletes them."""
         lines = self._programs.ask(_READ_RULES, "ebtables-nft-save", "-t", "nat").splitlines()
-        # With return code 0, and without a single rule.
-        if any("`nat' is incompatible" in line for line in lines):
+        # With return code 0, where another program has put rules there that ebtables doesn't understand.
+        if "*nat" not in lines:
             raise AzureVnetError(
-                f"can't {_READ_RULES}: somebody has put rules into table nat that ebtables doesn't understand; list "
-                "them with `nft list table bridge nat`, and have their owner move them to a table of their own"
+                f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]}); list it with "
+                "`nft list table bridge nat`, and have the owner of foreign rules move them to a table of their own"
             )
         return tuple(line for line in lines if line.startswith("-A "))
 
@@ -89,13 +76,7 @@ class LinuxBridgeNode:
         """Delete rules of ebtables' nat table in one transaction, each as it was saved; if one isn't there, none."""
         attempt = f"delete {len(rules)} rules of ebtables' table nat"
         deletions = "".join(f"-D{rule.removeprefix('-A')}\n" for rule in rules)
-        text = f"*nat\n{deletions}COMMIT\n"
-        done = self._programs.run(attempt, "ebtables-nft-restore", "--noflush", text=text)
-        if done.returncode:
-            error = self._programs.refusal(attempt, done)
-            raise AzureVnetError(
-                f"{error}; no rule was deleted: if somebody else changes the rules, run it again", errno=error.errno
-            )
+        self._programs.ask(attempt, "ebtables-nft-restore", "--noflush", text=f"*nat\n{deletions}COMMIT\n")
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
         """Delete neighbours; one that isn't there is fine."""
@@ -104,7 +85,7 @@ class LinuxBridgeNode:
             self._programs.ask(f"delete the neighbour {neighbour}", *words, fine=("No such file", "Cannot find device"))
 
     def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:
-        """The permanent ones that no daemon has learned or manages."""
+        """Return the permanent ones that no daemon has learned or manages."""
         words = ("neighbour", "show", "dev", bridge, "nud", "permanent")
         return tuple(
             Neighbour(bridge, ip_address(entry["dst"]), entry["lladdr"])
@@ -135,7 +116,7 @@ def _mac(link: Any) -> str | None:
 
 
 def _far_mac(talk: Conversation, index: int, link: Any) -> str | None:
-    """The MAC of the far end of a veth pair, whose near end has this index; None if it can't be read."""
+    """Return the MAC of the far end of a veth pair, whose near end has this index; None if it can't be read."""
     information, far_index = link.get_attr("IFLA_LINKINFO"), link.get_attr("IFLA_LINK")
     namespace = link.get_attr("IFLA_LINK_NETNSID")
     is_pair = information is not None and information.get_attr("IFLA_INFO_KIND") == "veth"

@@ -1,7 +1,7 @@
 """Pure: what ebtables-save prints -> the rules of pods; azure-vnet's state -> its endpoints.
 
 A rule is a pod's if its whole line is one of these two (the address and the MAC apart); one more match, another
-option, chain or target, and it is somebody else's::
+option, chain or target, and it is another program's::
 
     -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 -j arpreply --arpreply-mac a2:06:00:20:0b:06
     -A PREROUTING -p IPv4 -i eth0 --ip-dst 10.1.0.32 -j dnat --to-dst a2:06:00:20:0b:06 --dnat-target ACCEPT
@@ -27,14 +27,11 @@ TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 _MAC_BYTES = 6
 _MAC = r"(?P<mac>[0-9a-f]{2}(?::[0-9a-f]{2}){5})"
-_IPV4 = r"(?P<address>[0-9.]+)"
-_IPV6 = r"(?P<address>[0-9a-f:.]+)"
-_FROM = r"-i (?P<uplink>\S+)"
-_DNAT = rf"-j dnat --to-dst {_MAC} --dnat-target ACCEPT"
+_ADDRESS = r"(?P<address>[0-9a-f:.]+)"
+_FRAMES = rf"(IPv4 -i (?P<uplink>\S+) --ip-dst|IPv6 -i (?P<uplink6>\S+) --ip6-dst) {_ADDRESS}"
 _SHAPES = (
-    re.compile(rf"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {_IPV4} -j arpreply --arpreply-mac {_MAC}"),
-    re.compile(rf"-A PREROUTING -p IPv4 {_FROM} --ip-dst {_IPV4} {_DNAT}"),
-    re.compile(rf"-A PREROUTING -p IPv6 {_FROM} --ip6-dst {_IPV6} {_DNAT}"),
+    re.compile(rf"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {_ADDRESS} -j arpreply --arpreply-mac {_MAC}"),
+    re.compile(rf"-A PREROUTING -p {_FRAMES} -j dnat --to-dst {_MAC} --dnat-target ACCEPT"),
 )
 
 
@@ -75,7 +72,7 @@ def parse_pod_rule(line: str) -> PodRule | None:
         return None
     given = match.groupdict()
     try:
-        return PodRule(ip_address(given["address"]), given["mac"], given.get("uplink"))
+        return PodRule(ip_address(given["address"]), given["mac"], given.get("uplink") or given.get("uplink6"))
     except ValueError:
         return None
 
@@ -112,14 +109,14 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
         AzureVnetError: it isn't JSON, or something in it isn't what azure-vnet writes.
     """
     try:
-        document = json.loads(text) if text.strip() else {}
+        document = _child({"its content": json.loads(text) if text.strip() else {}}, "its content")
         return tuple(
             _endpoint(endpoint)
             for interface in _values(_child(document, "Network"), "ExternalInterfaces")
             for network in _values(interface, "Networks")
             for endpoint in _values(network, "Endpoints")
         )
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise AzureVnetError(
             f"can't tell which pods azure-vnet still serves: {source} can't be understood: {error}. "
             "Is azure-vnet writing it just now? If it stays like that, have azure-vnet write it anew, or move it "
@@ -128,19 +125,24 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
 
 
 def _child(parent: dict[str, Any], key: str) -> dict[str, Any]:
-    """An object's object; Go writes ``null`` for one that is missing."""
-    return parent[key] if parent.get(key) is not None else {}
+    """Return an object's object; Go writes ``null`` for one that is missing."""
+    found = {} if parent.get(key) is None else parent[key]
+    if not isinstance(found, dict):
+        raise TypeError(f"{key} isn't an object")
+    return found
 
 
 def _values(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    return [value for value in _child(parent, key).values() if value is not None]
+    return [_child({key: value}, key) for value in _child(parent, key).values() if value is not None]
 
 
 def _endpoint(endpoint: dict[str, Any]) -> Endpoint:
-    """An endpoint as Go writes it: bytes in base64, addresses in words."""
+    """Read an endpoint as Go writes it: bytes in base64, addresses in words."""
     interface, text = endpoint.get("HostIfName") or "", endpoint.get("MacAddress")
     mac = b64decode(text, validate=True) if text else None
-    if not isinstance(interface, str) or (mac is not None and len(mac) != _MAC_BYTES):
-        raise ValueError(f"HostIfName {interface!r} or MacAddress {text!r} is none")
-    addresses = [ip_address(str(item.get("IP"))) for item in endpoint.get("IPAddresses") or ()]
+    if not isinstance(interface, str):
+        raise TypeError(f"HostIfName is {interface!r}, not a name")
+    if mac is not None and len(mac) != _MAC_BYTES:
+        raise ValueError(f"MacAddress is {text!r}, not six bytes in base64")
+    addresses = [ip_address(item["IP"]) for item in endpoint.get("IPAddresses") or ()]
     return Endpoint(interface, None if mac is None else mac.hex(":"), tuple(addresses))

@@ -7,10 +7,9 @@ entry stays for good.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -23,6 +22,9 @@ from hostrouting.model.parsing import IpAddress
 # How azure-vnet names the host's end of a pod's veth pair.
 _VETH_PREFIX = "azv"
 
+# Why something stays, and the interface that shows it, if one does.
+Why: TypeAlias = "tuple[str] | tuple[str, str]"
+
 
 @attrs.frozen
 class Item:
@@ -32,11 +34,13 @@ class Item:
         what: a rule as it was saved, or a neighbour.
         address: the pod's that it is about.
         reason: in words.
+        interface: what the reason is about, if that is an interface.
     """
 
     what: str | Neighbour
     address: IpAddress
     reason: str
+    interface: str | None = None
 
     @property
     def kind(self) -> str:
@@ -44,8 +48,8 @@ class Item:
         return "rule" if isinstance(self.what, str) else "neighbour"
 
     def to_json(self) -> dict[str, Any]:
-        """The item as JSON."""
-        return {"kind": self.kind, "object": str(self.what), "reason": self.reason}
+        """Return the item as JSON."""
+        return {"kind": self.kind, "object": str(self.what), "reason": self.reason, "interface": self.interface}
 
 
 @attrs.frozen
@@ -53,7 +57,7 @@ class AzureVnetReport:
     """What goes and what stays, or what went and what stayed: rules, then neighbours, each by address.
 
     Args:
-        removed: what nobody needs any more.
+        removed: what nothing needs any more.
         kept: what is on the bridge or of azure-vnet's shape, and stays.
         notes: what couldn't be looked at, in words.
         other_rules: how many rules of table nat aren't of the shape that a pod's have; they stay.
@@ -67,7 +71,7 @@ class AzureVnetReport:
     is_unsure: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON."""
+        """Return the report as JSON."""
         names = ("removed", "kept", "other_rules", "notes")
         return {"schema": 1, "changed": bool(self.removed)} | fields_in_json(self, *names)
 
@@ -91,27 +95,24 @@ def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[
 class _Planner:
     """A node as the decisions look at it."""
 
-    def __init__(self, config: StaleAzureVnet, state: NodeState, endpoints: Sequence[Endpoint]) -> None:
-        self._config = config
-        self._state = state
+    def __init__(self, config: StaleAzureVnet, state: NodeState, endpoints: tuple[Endpoint, ...]) -> None:
+        self._config, self._state = config, state
         self._rules = [(line, rule) for line in state.rules if (rule := parse_pod_rule(line)) is not None]
         # The last of a name wins in a dictionary, and the first is to be told.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
-        names = {interface.name for interface in interfaces}
-        self._has_bridge = config.bridge in names
-        self._own_macs = {one.mac: f"its MAC is that of {one.name}" for one in interfaces if one.mac}
+        self._names = {interface.name for interface in interfaces}
+        self._own_macs = {one.mac: one.name for one in interfaces if one.mac}
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
-        # A pair that somebody has renamed still serves its pod, as long as it is a port of the bridge.
+        # A pair that was renamed still serves its pod, as long as it is a port of the bridge.
         pairs = [one for one in interfaces if one in veths or one.master == config.bridge]
-        self._live_macs = {mac: f"the bridge has seen this MAC on {one.name}" for one in pairs for mac in one.seen_macs}
-        self._live_macs |= {one.far_mac: f"the pod behind {one.name} has this MAC" for one in pairs if one.far_mac}
+        self._live_macs = {mac: one.name for one in pairs for mac in (*one.seen_macs, one.far_mac) if mac}
         self._unreadable = [one.name for one in veths if one.far_mac is None]
         # By address, as there may be thousands of pods and rules.
         self._alive_at: defaultdict[IpAddress, list[Endpoint]] = defaultdict(list)
         self._dead_macs: defaultdict[IpAddress, set[str | None]] = defaultdict(set)
         for endpoint in sorted(endpoints, key=lambda one: one.interface):
             for address in endpoint.addresses:
-                if endpoint.interface in names:
+                if endpoint.interface in self._names:
                     self._alive_at[address].append(endpoint)
                 elif endpoint.interface:  # one without an interface may be anywhere
                     self._dead_macs[address].add(endpoint.mac)
@@ -120,92 +121,85 @@ class _Planner:
             if rule.uplink is not None:
                 self._frames_to[rule.address].add(rule.mac)
         # azure-vnet makes the pair first, then the rules, ARP's before that for frames, and writes its state last.
-        begun = set().union(*self._frames_to.values())
-        saved = {endpoint.interface for endpoint in endpoints}
+        begun, saved = set().union(*self._frames_to.values()), {endpoint.interface for endpoint in endpoints}
         self._half_done = [
             one.name for one in veths if one.name not in saved and begun.isdisjoint((one.far_mac, *one.seen_macs))
         ]
-        # One for all pods, made with the bridge; whoever flushes the rules takes it along.
-        snat = re.compile(rf"-A POSTROUTING .*-o {re.escape(config.uplink)} .*-j snat ")
-        self._is_flushed = not state.notes and not any(map(snat.match, state.rules))
         self._stale: set[tuple[IpAddress, str]] = set()
 
     def plan(self) -> AzureVnetReport:
         removed: list[Item] = []
         kept: list[Item] = []
         for line, rule in self._rules:
-            staying = self._why_rule_stays(rule)
-            if staying is None:
-                self._stale.add((rule.address, rule.mac))
+            if why := self._why_rule_stays(rule):
+                kept.append(Item(line, rule.address, *why))
+                continue
+            self._stale.add((rule.address, rule.mac))
             # Every tunnel rule has the same MAC.
             gone = "no pod of azure-vnet has this address" if rule.is_tunnel else "no pod here has this MAC"
-            reason = staying or f"{gone} any more"
-            (removed if staying is None else kept).append(Item(line, rule.address, reason))
+            removed.append(Item(line, rule.address, f"{gone} any more"))
         for neighbour in self._state.neighbours:
-            staying, going = self._why_neighbour_stays_or_goes(neighbour)
-            (removed if staying is None else kept).append(Item(neighbour, neighbour.address, staying or going))
+            if why := self._why_neighbour_stays(neighbour):
+                kept.append(Item(neighbour, neighbour.address, *why))
+            else:
+                removed.append(Item(neighbour, neighbour.address, "the pod that had this address and MAC is gone"))
         return AzureVnetReport(
             removed=tuple(sorted(removed, key=_place)),
             kept=tuple(sorted(kept, key=_place)),
             notes=self._state.notes,
             other_rules=len(self._state.rules) - len(self._rules),
-            is_unsure=bool(self._state.notes) and self._has_bridge,
+            is_unsure=bool(self._state.notes) and self._config.bridge in self._names,
         )
 
-    # --- rules -------------------------------------------------------------------------------------------------
-
-    def _why_rule_stays(self, rule: PodRule) -> str | None:
+    def _why_rule_stays(self, rule: PodRule) -> Why | None:
         if rule.uplink not in (None, self._config.uplink):
-            return f"it is for frames from {rule.uplink}, not from {self._config.uplink}"
-        if reason := self._why_address_stays(rule.address):
-            return reason
+            return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
+        if why := self._why_address_stays(rule.address):
+            return why
         if not rule.is_tunnel:
             return self._owner(rule.address, {rule.mac})
         if self._half_done:
             # Whatever tells where frames for the address go may be of the pod that had it before.
-            return f"no rule says where frames for the pod behind {self._half_done[-1]} go: this one may belong to it"
+            return "no rule says where frames for the pod behind an interface go: this one may be its", self._half_done[
+                -1
+            ]
         # Every pod's has this MAC; where the frames of its address go to tells whose it is.
         return self._owner(rule.address, self._frames_to[rule.address])
 
-    # --- neighbours --------------------------------------------------------------------------------------------
-
-    def _why_neighbour_stays_or_goes(self, neighbour: Neighbour) -> tuple[str | None, str]:
+    def _why_neighbour_stays(self, neighbour: Neighbour) -> Why | None:
         address, mac = neighbour.address, neighbour.mac
-        if reason := self._why_address_stays(address):
-            return reason, ""
+        if why := self._why_address_stays(address):
+            return why
         if mac == TUNNEL_MAC:
-            return "it goes to the fabric, not to a pod", ""
-        if reason := self._owner(address, {mac}):
-            return reason, ""
-        if (address, mac) in self._stale or mac in self._dead_macs[address]:
-            return None, "the pod that had this address and MAC is gone"
-        if self._is_flushed:
-            return None, "azure-vnet's rules were flushed, and nobody on the bridge has this MAC"
-        return "nothing shows that azure-vnet made it", ""
+            return ("it goes to the fabric, not to a pod",)
+        if why := self._owner(address, {mac}):
+            return why
+        is_gone = (address, mac) in self._stale or mac in self._dead_macs[address]
+        return None if is_gone else ("nothing shows that azure-vnet made it",)
 
-    # --- whose it is -------------------------------------------------------------------------------------------
-
-    def _why_address_stays(self, address: IpAddress) -> str | None:
+    def _why_address_stays(self, address: IpAddress) -> Why | None:
         if not any(address in cidr for cidr in self._config.cidrs):
-            return "it is outside of the given CIDRs"
+            return ("it is outside of the given CIDRs",)
         if address in self._config.keep:
-            return "the config keeps its address"
-        return "it is the gateway of a route" if address in self._state.gateways else None
+            return ("the config keeps its address",)
+        return ("it is the gateway of a route",) if address in self._state.gateways else None
 
-    def _owner(self, address: IpAddress, macs: set[str]) -> str | None:
-        """Who has an address and one of some MACs, or may have them; no MACs: it isn't known which."""
+    def _owner(self, address: IpAddress, macs: set[str]) -> Why | None:
+        """Tell who has an address and one of some MACs, or may have them; no MACs: it isn't known which."""
         for mac in sorted(macs):
-            if reason := self._own_macs.get(mac) or self._live_macs.get(mac):
-                return reason
+            if mac in self._own_macs:
+                return "its MAC is that of an interface of this node", self._own_macs[mac]
+            if mac in self._live_macs:
+                return "a running pod has this MAC", self._live_macs[mac]
         for endpoint in self._alive_at[address]:
             if not macs or endpoint.mac is None or endpoint.mac in macs:
-                return f"azure-vnet serves it: {endpoint.interface} is there"
+                return "azure-vnet serves it, and its interface is there", endpoint.interface
         is_known_dead = bool(macs) and macs <= self._dead_macs[address]
         if self._unreadable and not is_known_dead:
-            return f"nothing tells what is behind {self._unreadable[-1]}: this may be its pod's"
+            return "nothing tells what is behind an interface: this may be its pod's", self._unreadable[-1]
         return None
 
 
 def _place(item: Item) -> tuple[bool, int, int, str]:
-    """Rules, then neighbours; each by address, and nothing else by the order in which it was given."""
+    """Order rules before neighbours, each by address, and nothing by the order in which it was given."""
     return item.kind == "neighbour", item.address.version, int(item.address), str(item.what)

@@ -67,10 +67,10 @@ class NodeState:
 
 
 class BridgeNode(Protocol):
-    """A node on which azure-vnet may have been. Every call raises ``AzureVnetError`` if it can't be done."""
+    """A node on which azure-vnet may have been. Every call raises ``AzureVnetError`` or ``RouteError`` if it can't."""
 
     def look(self, bridge: str) -> NodeState:
-        """All that a plan is made of, but for files.
+        """Return all that a plan is made of, apart from files.
 
         The interfaces are read last: azure-vnet makes a pod's veth pair before anything else, so whatever else is
         seen of a pod, its pair is seen too.

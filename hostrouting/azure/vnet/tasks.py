@@ -41,20 +41,21 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
         AzureVnetError: the node can't be read, or azure-vnet's state not understood, or there is no kernel.
         FileError: that state can't be read.
     """
-    if config.stale_azure_vnet is None:
+    stale = config.stale_azure_vnet
+    if stale is None:
         return AzureVnetReport()
-    _refuse_image(host)
-    state = given_or_real(host, node, LinuxBridgeNode).look(config.stale_azure_vnet.bridge)
+    state = _node(host, node).look(stale.bridge)
     path = host.layout.of(STATE_FILE)
-    return plan_cleaning(config.stale_azure_vnet, state, parse_endpoints(read_text(path) or "", str(path)))
+    return plan_cleaning(stale, state, parse_endpoints(read_text(path) or "", str(path)))
 
 
-def _refuse_image(host: Host) -> None:
+def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
     if host.is_image:
         raise AzureVnetError(
             f"can't remove what azure-vnet left: the image {host.layout.root} has no kernel that holds any of it; "
             "leave staleAzureVnet to the running node"
         )
+    return given_or_real(host, given, LinuxBridgeNode)
 
 
 @attrs.frozen
@@ -74,7 +75,7 @@ class RemoveStaleAzureVnet:
     node: BridgeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> AzureVnetReport:
-        """Do it.
+        """Remove the neighbours, then the rules, and see that they are gone.
 
         Returns:
             What went and what stays, each with its reason.
@@ -88,8 +89,7 @@ class RemoveStaleAzureVnet:
         if stale is None:
             return AzureVnetReport()
         host = self.host or Host()
-        _refuse_image(host)
-        node = given_or_real(host, self.node, LinuxBridgeNode)
+        node = _node(host, self.node)
         theirs = host.layout.of(LOCK_FILE)
         # Without its folder, no azure-vnet that knows that lock has run since the boot; nothing is made then. What an
         # older one is at, its pod's pair of interfaces tells.
@@ -97,9 +97,20 @@ class RemoveStaleAzureVnet:
         with locked(host.layout.lock, scope), kept_out:
             plan = plan_stale(self.config, host, node=node)
             scope.check()
+            neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
+            rules = [item.what for item in plan.removed if isinstance(item.what, str)]
             # The rules last: they tell whose the others are, should this be the end of us.
-            if neighbours := [item.what for item in plan.removed if isinstance(item.what, Neighbour)]:
-                node.remove_neighbours(neighbours)
-            if rules := [item.what for item in plan.removed if isinstance(item.what, str)]:
-                node.remove_rules(rules)
+            node.remove_neighbours(neighbours)
+            try:
+                if rules:
+                    node.remove_rules(rules)
+            except AzureVnetError as error:
+                done = f"no rule was deleted, and before that {len(neighbours)} neighbours were; run it again"
+                raise AzureVnetError(f"{error}; {done}", errno=error.errno) from error
+            after = node.look(stale.bridge)
+            if left := {*neighbours, *rules} & {*after.neighbours, *after.rules}:
+                raise AzureVnetError(
+                    f"can't remove what azure-vnet left: {len(left)} of {len(plan.removed)} are still there, or there "
+                    f"again, as {min(map(str, left))}; is azure-cnms at work?"
+                )
         return plan

@@ -1,1 +1,1 @@
-"""The neighbours at the command line: their own words, and what other commands get from them."""
+"""The Azure plug-in at the command line: its own words, and what other commands get from it."""

@@ -6,30 +6,33 @@ import argparse
 
 import phases
 from hostrouting.azure.config import SECTION, HostNetworking
-from hostrouting.azure.probe.plan import ProbeReport
 from hostrouting.azure.probe.ruleset import TABLE
-from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, RemoveLoadBalancerProbe, plan_probe
+from hostrouting.azure.probe.tasks import (
+    ConfigureLoadBalancerProbe,
+    ProbeReport,
+    RemoveLoadBalancerProbe,
+    plan_probe,
+)
 from hostrouting.boot.host import Host
-from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines, diff_lines
+from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines
 from hostrouting.cli.options import read_section
-from hostrouting.cli.output import bad, dim, good
+from hostrouting.cli.output import bad, good
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
-from hostrouting.model.changes import Change
+from hostrouting.model.changes import Changes
 from hostrouting.model.text import clean
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:
     """Rewrite the probes, now and at every boot.
 
-    The command loads the rules in one nftables transaction, sees that they are in force, and adds a route to the
-    rewritten address, so that answers of the host itself find back without a default route. For every boot it installs
-    a script, its unit and a line in the gate. If nftables.service or nftables-flush.service flushes the ruleset, the
-    rules come back at once. A second run changes nothing and keeps the counters. A node without IPv6 stays as it is,
-    unless CONFIG says "required": true and an address may come later. A failure is an error if the rules are required;
-    otherwise the command reports it, and the node starts.
+    The command loads the rules in one nftables transaction, and puts in a route to the rewritten address, so that
+    answers of the host itself find back whatever becomes of the default route. For every boot it installs the rules and
+    a unit that loads them before the node starts. If nftables.service or nftables-flush.service flushes the ruleset,
+    the rules come back at once. A second run loads the same rules again, which loses no probe. If it fails, all is as
+    before.
 
       hostrouting lb-probe apply /etc/aks-flex-node/config.json
-      hostrouting lb-probe apply --root /mnt/image config.json      with "devices"; holds from the image's first boot
+      hostrouting lb-probe apply --root /mnt/image config.json      holds from the image's first boot
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if options.root is not None:
@@ -42,15 +45,13 @@ def apply(options: argparse.Namespace, host: Host) -> int:
 def plan(options: argparse.Namespace, host: Host) -> int:
     """Show what apply would change, and change nothing.
 
-    The command shows the rules as a diff of nft's own listings, the route with + and -, files as diffs, and units. It
-    exits with 2 if there is anything to change, and with 0 if not.
+    The command shows the rules, the route with + and -, files as diffs, and units. It exits with 2 if there is anything
+    to change, and with 0 if not.
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))
-    wait_seconds = config.load_balancer_probe.wait_seconds
-    say_as_asked(options, plan.to_json, lambda: plan_text(plan, wait_seconds=wait_seconds))
-    is_waiting = plan.missing is not None and plan.skipped_because is None
-    return EXIT_PLAN_CHANGES if plan.changed or is_waiting else 0
+    say_as_asked(options, plan.to_json, lambda: plan_text(plan))
+    return EXIT_PLAN_CHANGES if plan.changed else 0
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
@@ -69,38 +70,24 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 _TABLE = f"nftables table ip6 {TABLE}"
 
 
-def plan_text(plan: ProbeReport, *, wait_seconds: int) -> str:
-    """What would become of rules, routes, files and units."""
-    lines = _reason_lines(plan)
-    if plan.missing is not None:
-        lines.append(f"would wait up to {wait_seconds} s for {clean(plan.missing)}")
-    if plan.has_new_rules:
-        lines += diff_lines(Change(_TABLE, "replaced", before=plan.rules_before, after=plan.rules_after))
-    elif plan.rules_after is not None:
-        lines.append(dim(f"= {_TABLE}"))
-    lines += [good(f"+ {clean(str(pin))}") for pin in plan.pins.add]
-    lines += [bad(f"- {clean(str(pin))}") for pin in plan.pins.remove]
-    lines += [dim(f"= {clean(str(pin))}") for pin in plan.pins.unchanged] + boot_lines(plan.boot)
-    if not (plan.changed or plan.missing):
-        lines.append(NOTHING)
-    return "\n".join(lines)
+def plan_text(plan: ProbeReport) -> str:
+    """Return what would become of rules, route, files and units, a line each and files as diffs."""
+    lines = _about(plan)
+    if plan.rules is not None:
+        lines.append(good(f"+ {_TABLE}") if plan.rules == "loaded" else bad(f"- {_TABLE}"))
+    lines += changes_lines(Changes(plan.changes.routes)) + boot_lines(plan.changes)
+    return "\n".join(lines if plan.changed else [*lines, NOTHING])
 
 
 def report_text(report: ProbeReport) -> str:
-    """What became of the rewriting of probes, a line each; one line if nothing changed."""
-    lines = _reason_lines(report)
-    if report.problem is not None:
-        lines += [bad(f"problem: {clean(line)}") for line in report.problem.splitlines()]
-    if report.has_new_rules:
-        lines.append(good(f"{_TABLE}: {'loaded' if report.device else 'removed'}"))
-    lines += changes_lines(report.changes) + [dim(f"unchanged {clean(str(pin))}") for pin in report.pins.unchanged]
-    if not report.changed and report.problem is None:
-        lines.append(NOTHING)
-    return "\n".join(lines)
+    """Return what became of the rewriting of probes, a line each; one line if nothing changed."""
+    lines = _about(report)
+    if report.rules is not None:
+        lines.append(good(f"{_TABLE}: {report.rules}"))
+    lines += changes_lines(report.changes)
+    return "\n".join(lines if report.changed else [*lines, NOTHING])
 
 
-def _reason_lines(about: ProbeReport) -> list[str]:
-    if about.skipped_because is not None:
-        return [f"skipped: {clean(about.skipped_because)}"]
-    why = f"  ({clean(about.evidence)})" if about.evidence else ""
-    return [f"probes come in by: {clean(about.device)}{dim(why)}"] if about.device else []
+def _about(report: ProbeReport) -> list[str]:
+    told = (("skipped", report.skipped_because), ("probes come in by", report.device))
+    return [f"{word}: {clean(said)}" for word, said in told if said is not None]

@@ -19,7 +19,7 @@ from hostrouting.model.text import clean
 
 
 def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
-    """The config; here one that asks for nothing is none: nothing outside of its CIDRs is ever touched."""
+    """Read the config; one that names no CIDRs is an error, as nothing outside of them is ever touched."""
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if config.stale_azure_vnet is None:
         raise ConfigError(
@@ -58,7 +58,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 
 
 def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
-    """What goes, in the words of a plan or a report, and what stays, by reason; one line if there is nothing."""
+    """Return what goes, in the words of a plan or a report, and what stays, by reason; one line for nothing."""
     going = about.removed
     lines = [*_lines(goes, "-", bad, going), *_lines("stays", "=", dim, about.kept)]
     if about.other_rules:
@@ -73,7 +73,7 @@ def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
 
 
 def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[Item]) -> list[str]:
-    """A heading for each reason, and below it a line for each object, which 80 columns hold."""
+    """Return a heading for each reason, and below it a line for each object."""
     lines = []
     for reason in dict.fromkeys(item.reason for item in items):
         lines.append(clean(f"{word}, because {reason}:"))
@@ -86,7 +86,8 @@ def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[It
 
 
 def _rest(item: Item) -> str:
-    """What there is to say of it beside its address."""
+    """Return what there is to say of an item beside its address."""
+    behind = "" if item.interface is None else f"  ({item.interface})"
     if isinstance(item.what, Neighbour):
-        return f"dev {item.what.dev} {item.what.mac} PERMANENT"
-    return str(parse_pod_rule(item.what))
+        return f"dev {item.what.dev} {item.what.mac} PERMANENT{behind}"
+    return f"{parse_pod_rule(item.what)}{behind}"

@@ -1,0 +1,266 @@
+"""The load balancer's probes on a node in memory: what is planned, installed and taken back."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from azure_fakes import FakeProbeNode
+
+import phases
+from hostrouting import Host, Layout
+from hostrouting.azure import (
+    ConfigureLoadBalancerProbe,
+    HostNetworking,
+    LoadBalancerProbeError,
+    ProbeReport,
+    RemoveLoadBalancerProbe,
+)
+from hostrouting.azure.probe.ruleset import TABLE, has_rules, pinned_route, render_ruleset
+from hostrouting.azure.probe.tasks import plan_probe
+from hostrouting.model.errors import ConfigError
+from hostrouting.testing import FakeKernel, FakeSystemd
+from phases import CancelScope
+
+MACHINE = "systemd-nspawn@kube1.service"
+UNIT, CONSUMER = "etc/systemd/system/load-balancer-probe.service", "etc/systemd/system/systemd-nspawn@.service.d"
+FILES = {
+    "etc/aks-flex-node/hostrouting.installed.json",
+    "etc/aks-flex-node/load-balancer-probe.nft",
+    UNIT,
+    f"{CONSUMER}/hostrouting-load-balancer-probe.conf",
+    "etc/systemd/system/nftables.service.d/hostrouting-load-balancer-probe.conf",
+    "etc/systemd/system/nftables-flush.service.d/hostrouting-load-balancer-probe.conf",
+}
+# As nft 1.0.6 prints it; others write the flags and the priority in other words, and leave out the table's comment.
+LISTING = f"""\
+table ip6 {TABLE} {{
+	comment "hostrouting: IPv6 health probes of Azure's load balancer"
+	chain prerouting {{
+		type filter hook prerouting priority raw; policy accept;
+		iifname "eth0" ip6 saddr fe80::1234:5678:9abc meta l4proto tcp counter ip6 saddr set 2603::1 comment "probe in"
+	}}
+
+	chain postrouting {{
+		type filter hook postrouting priority raw; policy accept;
+		oifname "eth0" ip6 daddr 2603::1 tcp flags != syn / syn,ack counter ip6 daddr set fe80::1 comment "answer out"
+	}}
+}}
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    layout = Layout(tmp_path)
+    layout.units.mkdir(parents=True)
+    return Host(FakeKernel(), FakeSystemd(layout, running=[MACHINE]), layout)
+
+
+@pytest.fixture
+def node() -> FakeProbeNode:
+    return FakeProbeNode()
+
+
+def asked(**probe: Any) -> HostNetworking:
+    return HostNetworking({"enabled": True} | probe)
+
+
+def configure(host: Host, node: FakeProbeNode | None, config: HostNetworking) -> ProbeReport:
+    return phases.run(ConfigureLoadBalancerProbe(config, host=host, node=node))
+
+
+def files(host: Host) -> set[str]:
+    etc = (host.layout.root / "etc").rglob("*")
+    return {str(path.relative_to(host.layout.root)) for path in etc if path.is_file() and not path.is_symlink()}
+
+
+@pytest.mark.parametrize(
+    ("listing", "is_in_force"),
+    [
+        (LISTING, True),
+        (render_ruleset("eth0"), True),
+        (LISTING.replace("eth0", "eth1"), False),
+        (LISTING.replace('iifname "eth0"', 'iifname "eth1"'), False),
+        (LISTING.replace("raw; policy accept;\n", "raw; policy accept;\n\t\tdrop\n", 1), False),
+        (LISTING.replace("\tchain", "\tflags dormant\n\tchain", 1), False),
+        (LISTING[: LISTING.index("\tchain postrouting")] + "}\n", False),
+        (f"table ip6 {TABLE} {{\n}}\n", False),
+        (None, False),
+    ],
+)
+def test_rules_are_told_by_what_all_versions_print(listing: str | None, is_in_force: bool) -> None:
+    assert has_rules(listing, "eth0") is is_in_force
+
+
+@pytest.mark.parametrize("device", ['eth0"', "a b", "", "eth0; drop", "..", "a" * 16])
+def test_no_other_text_reaches_a_rendered_file(device: str) -> None:
+    with pytest.raises(ValueError, match="is not an interface name"):
+        render_ruleset(device)
+    with pytest.raises(ValueError, match="is not an interface name"):
+        pinned_route(device)
+
+
+def test_apply_does_what_was_planned_and_a_second_run_nothing(host: Host, node: FakeProbeNode) -> None:
+    plan = plan_probe(asked(), host, CancelScope(), node=node)
+    assert (plan.device, plan.rules, [change.what for change in plan.changes.routes]) == (
+        "eth0",
+        "loaded",
+        [pinned_route("eth0")],
+    )
+    assert (files(host), node) == (set(), FakeProbeNode())
+    done = configure(host, node, asked())
+    assert {(change.what, change.fate) for change in plan.changes.files} == {*map(told, done.changes.files)}
+    assert (done.changes.units, done.changes.routes) == (plan.changes.units, plan.changes.routes)
+    assert files(host) == FILES
+    assert (node.tables[TABLE], node.pinned) == (listing_of("eth0"), pinned_route("eth0"))
+    assert not plan_probe(asked(), host, CancelScope(), node=node).changed
+    assert not configure(host, node, asked()).changed
+
+
+def told(change: Any) -> tuple[object, str]:
+    return change.what, change.fate
+
+
+def listing_of(device: str) -> str:
+    return render_ruleset(device).partition(f"delete table ip6 {TABLE}\n")[2]
+
+
+def test_the_unit_loads_both_and_tries_again(host: Host, node: FakeProbeNode) -> None:
+    configure(host, node, asked(devices=["azure0"]))
+    unit = host.layout.of(UNIT).read_text()
+    assert f"ExecStart=/usr/sbin/ip -6 route replace {pinned_route('azure0')}\n" in unit
+    assert "ExecStart=/usr/sbin/nft -f /etc/aks-flex-node/load-balancer-probe.nft\n" in unit
+    assert "\nRestart=on-failure\n" in unit
+    assert host.layout.of("etc/aks-flex-node/load-balancer-probe.nft").read_text() == render_ruleset("azure0")
+    assert isinstance(host.units, FakeSystemd)
+    assert "load-balancer-probe.service" in host.units.show(MACHINE, "Wants")["Wants"].split()
+
+
+def test_another_device_takes_the_place_of_the_first(host: Host, node: FakeProbeNode) -> None:
+    configure(host, node, asked())
+    (change,) = configure(host, node, asked(devices=["azure0"])).changes.routes
+    assert (change.fate, change.was, node.pinned) == ("replaced", pinned_route("eth0"), pinned_route("azure0"))
+
+
+class Refusing(FakeProbeNode):
+    """nft refuses the rules for azure0."""
+
+    def load(self, text: str) -> None:
+        if "azure0" in text:
+            raise LoadBalancerProbeError("can't load the nftables rules: no")
+        super().load(text)
+
+
+class Led(FakeProbeNode):
+    """A policy rule leads past the route by azure0."""
+
+    def route(self) -> str | None:
+        return "default via fe80::9 dev eth9" if "azure0" in (self.pinned or "") else self.pinned
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (Refusing(), "can't load the nftables rules"),
+        (Led(), r"the pinned route doesn't win .* would take default via fe80::9 dev eth9; look at: ip -6 rule"),
+    ],
+)
+def test_what_fails_changes_nothing(host: Host, node: FakeProbeNode, message: str) -> None:
+    configure(host, node, asked())
+    before, texts = (dict(node.tables), node.pinned), contents(host)
+    with pytest.raises(LoadBalancerProbeError, match=message):
+        configure(host, node, asked(devices=["azure0"]))
+    assert ((node.tables, node.pinned), contents(host)) == (before, texts)
+
+
+def contents(host: Host) -> dict[str, str]:
+    return {name: host.layout.of(name).read_text() for name in files(host)}
+
+
+@pytest.mark.parametrize("has_vrf", [False, True])
+def test_the_port_of_a_bridge_is_refused(host: Host, node: FakeProbeNode, has_vrf: bool) -> None:
+    assert isinstance(host.routes, FakeKernel)
+    host.routes.add_link("above", kind="vrf" if has_vrf else "bridge")
+    host.routes.add_link("eth0", master="above")
+    if has_vrf:
+        assert configure(host, node, asked()).device == "eth0"
+    else:
+        with pytest.raises(LoadBalancerProbeError, match="eth0 is a port of above.* name above in loadBalancerProbe"):
+            configure(host, node, asked())
+        assert files(host) == set()
+
+
+# --- METADATA ----------------------------------------------------------------------------------------------------
+
+
+METADATA = asked(ipv6Detection="METADATA")
+
+
+def test_a_node_without_ipv6_gets_nothing(host: Host, node: FakeProbeNode) -> None:
+    for report in (plan_probe(METADATA, host, CancelScope(), node=node), configure(host, node, METADATA)):
+        assert report == ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
+    assert (files(host), node.tables) == (set(), {})
+
+
+def test_an_assigned_address_is_enough(host: Host) -> None:
+    assert configure(host, FakeProbeNode([IPv6Address("fd00::4")]), METADATA).rules == "loaded"
+
+
+def test_what_is_installed_stays_whatever_azure_says(host: Host, node: FakeProbeNode) -> None:
+    configure(host, node, asked())
+    assert configure(host, node, METADATA).device == "eth0"
+    assert files(host) == FILES
+
+
+def test_no_answer_is_an_error(host: Host) -> None:
+    with pytest.raises(LoadBalancerProbeError, match="unavailable"):
+        configure(host, FakeProbeNode(problem="unavailable"), METADATA)
+    assert files(host) == set()
+
+
+# --- and back, and images ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_by_config", [True, False])
+def test_all_of_it_is_taken_back(host: Host, node: FakeProbeNode, is_by_config: bool) -> None:
+    configure(host, node, asked(devices=["azure0"]))
+    off = HostNetworking()
+    assert plan_probe(off, host, CancelScope(), node=node).rules == "removed"
+    remove = RemoveLoadBalancerProbe(host=host, node=node)
+    report = configure(host, node, off) if is_by_config else phases.run(remove)
+    assert (report.rules, [change.what for change in report.changes.routes]) == ("removed", [pinned_route("azure0")])
+    assert (node.tables, node.pinned, files(host)) == ({}, None, set())
+    assert phases.run(remove) == ProbeReport(skipped_because="nothing of it is installed")
+
+
+def test_a_removal_that_was_cut_short_goes_on(host: Host, node: FakeProbeNode) -> None:
+    configure(host, node, asked())
+    kept = attrs.evolve(node, tables=dict(node.tables))
+    phases.run(RemoveLoadBalancerProbe(host=host, node=node))
+    assert phases.run(RemoveLoadBalancerProbe(host=host, node=kept)).rules == "removed"
+    assert (kept.tables, kept.pinned) == ({}, None)
+
+
+def test_nothing_asked_for_asks_nothing_of_the_node(host: Host) -> None:
+    broken = FakeProbeNode(problem="asked")
+    assert "isn't enabled" in str(configure(host, broken, HostNetworking()).skipped_because)
+    assert files(host) == set()
+
+
+def test_an_image_gets_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
+    host = Host.image(tmp_path)
+    report = configure(host, None, METADATA)
+    assert (report.device, report.rules, report.changes.routes) == ("eth0", None, ())
+    assert files(host) == FILES
+    assert not plan_probe(METADATA, host, CancelScope()).changed
+    phases.run(RemoveLoadBalancerProbe(host=host))
+    assert files(host) == set()
+
+
+def test_a_node_must_be_given_beside_another_root(host: Host) -> None:
+    with pytest.raises(ConfigError, match="must be given beside a layout below"):
+        configure(host, None, asked())

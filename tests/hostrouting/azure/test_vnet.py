@@ -1,0 +1,482 @@
+"""The clean-up after azure-vnet on a node in memory: what goes, what stays, and why; its locks and its state file."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from azure_fakes import FakeBridgeNode
+from stale import (
+    ARP_REPLIES,
+    GATEWAY,
+    GONE,
+    GONE6,
+    GONE_MAC,
+    GONE_RULES,
+    INTERFACES,
+    LIVE,
+    LIVE_MAC,
+    LIVE_RULES,
+    NIC_MAC,
+    NODE_RULES,
+    OWN,
+    SNAT,
+    TUNNEL_MAC,
+    arp_reply,
+    config,
+    dnat,
+    neighbour,
+    networking,
+    node_state,
+    state,
+)
+
+import phases
+from hostrouting import Host, Layout
+from hostrouting.azure import (
+    AzureVnetError,
+    AzureVnetReport,
+    HostNetworking,
+    Interface,
+    NodeState,
+    RemoveStaleAzureVnet,
+)
+from hostrouting.azure.vnet.parse import Endpoint, PodRule, parse_endpoints, parse_pod_rule
+from hostrouting.azure.vnet.plan import plan_cleaning
+from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, plan_stale
+from hostrouting.cli.azure.vnet import report_text
+from hostrouting.model.errors import FileError
+from hostrouting.testing import FakeKernel, FakeSystemd
+from phases import CancelScope
+from phases.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hostrouting.azure import Neighbour
+    from hostrouting.azure.vnet.plan import Item
+
+DEAD = ("azvgone", GONE_MAC, str(GONE))
+UPLINKS_MAC = "its MAC is that of an interface of this node"
+RUNNING = "a running pod has this MAC"
+OUTSIDE = "it is outside of the given CIDRs"
+
+
+def at(mac: str | None, name: str = "azvnew", master: str | None = "azure0", **more: Any) -> Interface:
+    """The host's end of a pod's pair."""
+    return Interface(name, "aa:aa:aa:aa:aa:08", master=master, far_mac=mac, **more)
+
+
+def plan(node: NodeState, *endpoints: tuple[str, str | None, str], **fields: Any) -> AzureVnetReport:
+    return plan_cleaning(config(**fields), node, parse_endpoints(state(*endpoints)))
+
+
+def only(*rules: str, **fields: Any) -> NodeState:
+    return node_state(**({"rules": rules, "neighbours": ()} | fields))
+
+
+def of(items: tuple[Item, ...]) -> set[str | Neighbour]:
+    return {item.what for item in items}
+
+
+def why(items: tuple[Item, ...], what: str | Neighbour) -> tuple[str, str | None]:
+    """The reason of an item that has to be among these, and its interface."""
+    (reason,) = {(item.reason, item.interface) for item in items if item.what == what}
+    return reason
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_gone_pod_left_goes_and_nothing_else() -> None:
+    for found in (plan(node_state()), plan(node_state(), DEAD)):  # to be listed is no sign of life
+        assert of(found.removed) == {*GONE_RULES, neighbour(GONE)}
+        assert of(found.kept) == {*LIVE_RULES, NODE_RULES[2], neighbour(LIVE, LIVE_MAC)}
+        assert found.other_rules == 2
+        assert why(found.removed, dnat(GONE)) == ("no pod here has this MAC any more", None)
+        assert why(found.kept, LIVE_RULES[0]) == (RUNNING, "azvlive")
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "reason"),
+    [
+        (dnat("10.2.0.32"), {}, OUTSIDE),
+        (arp_reply("10.2.0.32"), {}, OUTSIDE),
+        (dnat("fd01::1"), {}, OUTSIDE),
+        (dnat(GONE), {"cidrs": ["10.1.0.0/27"]}, OUTSIDE),
+        (dnat(GONE), {"keep": [GONE]}, "the config keeps its address"),
+        (dnat(GATEWAY), {}, "it is the gateway of a route"),
+        (dnat(GONE, uplink="eth1"), {}, "it is for frames from eth1, not from eth0"),
+        (dnat(GONE), {"uplink": "eth1"}, "it is for frames from eth0, not from eth1"),
+        (arp_reply(OWN, NIC_MAC), {}, UPLINKS_MAC),
+        (dnat(GONE, NIC_MAC), {}, UPLINKS_MAC),
+        (arp_reply(GONE, NIC_MAC), {}, UPLINKS_MAC),
+        (dnat(GONE, LIVE_MAC), {}, RUNNING),
+    ],
+)
+def test_a_rule_that_stays_says_why(line: str, fields: dict[str, Any], reason: str) -> None:
+    found = plan(only(line), **fields)
+    assert not found.removed
+    assert why(found.kept, line)[0] == reason
+
+
+@pytest.mark.parametrize(
+    ("interface", "endpoints", "stays"),
+    [
+        (at(None, "veth9", None), [("veth9", GONE_MAC, str(GONE))], True),
+        (at(None, "veth9", None), [("veth9", None, str(GONE))], True),  # which MAC it has, it doesn't say
+        (at(None, "veth9", None), [("veth9", LIVE_MAC, str(GONE))], False),
+        (at(None, "veth9", None), [("veth9", GONE_MAC, str(LIVE))], False),
+        (at(GONE_MAC), [], True),  # a half-done ADD
+        (at(GONE_MAC, "pod8"), [DEAD], True),  # renamed, and a port of the bridge still
+        (at(GONE_MAC, "pod8", None), [DEAD], False),  # another CNI's, routed
+        (at("a2:06:00:20:0b:99", seen_macs=(GONE_MAC,)), [], True),  # KubeVirt gives the pod's end another MAC
+        (at(None), [], True),  # it can't be read, so it may be its pod's
+        (at(None), [DEAD], False),
+        (at(None), [("azvgone", "a2:06:00:20:0b:01", str(GONE))], True),
+    ],
+)
+def test_a_pods_interface_keeps_what_is_its(
+    interface: Interface, endpoints: list[tuple[str, str | None, str]], stays: bool
+) -> None:
+    found = plan(only(dnat(GONE), interfaces=(*INTERFACES, interface)), *endpoints)
+    assert of(found.kept) == ({dnat(GONE)} if stays else set())
+    if stays:
+        assert why(found.kept, dnat(GONE))[1] == interface.name
+
+
+def test_other_shapes_are_counted_and_duplicates_go() -> None:
+    lines = (SNAT, ARP_REPLIES, dnat(GONE).replace(str(GONE), "10.1.0.0/24"), dnat(GONE) + " -c 1 2")
+    assert plan(only(*lines)) == AzureVnetReport(other_rules=4)
+    assert len(plan(only(dnat(GONE), dnat(GONE))).removed) == 2
+
+
+# --- tunnel mode: every pod's answer to ARP has the same MAC -----------------------------------------------------
+
+
+LONE, FRAMES = arp_reply(GONE, TUNNEL_MAC), dnat(GONE)
+
+
+@pytest.mark.parametrize(
+    ("rules", "interfaces", "endpoints", "stays"),
+    [
+        ((LONE, FRAMES), (), (), False),
+        ((LONE, dnat(GONE, LIVE_MAC)), (), (), True),
+        ((LONE, dnat(GONE, LIVE_MAC), FRAMES, dnat(GONE, "a2:06:00:20:0b:01")), (), (), True),
+        ((LONE, dnat(GONE, NIC_MAC)), (), (), True),
+        ((LONE,), (), (), False),
+        ((LONE,), (at("a2:06:00:20:0b:08"),), (), True),  # a pod is just being added
+        ((LONE,), (at("a2:06:00:20:0b:08"),), (("azvnew", "a2:06:00:20:0b:08", "10.1.0.35"),), False),
+        ((LONE, FRAMES), (at("a2:06:00:20:0b:08"),), (), True),
+        ((LONE, FRAMES), (at("a2:06:00:20:0b:08"),), (DEAD,), True),
+        ((LONE, FRAMES), (at(None),), (DEAD,), True),
+    ],
+)
+def test_in_tunnel_mode_the_frames_rule_decides(
+    rules: tuple[str, ...],
+    interfaces: tuple[Interface, ...],
+    endpoints: tuple[tuple[str, str, str], ...],
+    stays: bool,
+) -> None:
+    found = plan(only(*rules, dnat(LIVE, LIVE_MAC), interfaces=(*INTERFACES, *interfaces)), *endpoints)
+    assert (LONE in of(found.kept)) is stays
+    assert (LONE in of(found.removed)) is not stays
+
+
+# --- neighbours --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "endpoints", "reason"),
+    [
+        (dnat(GONE), (), None),
+        (SNAT, (DEAD,), None),
+        # Flushed rules tell nothing, and an administrator may have made it.
+        (SNAT, (), "nothing shows that azure-vnet made it"),
+        *(
+            (other, (), "nothing shows that azure-vnet made it")
+            for other in (dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), LONE, dnat(GONE, uplink="eth1"))
+        ),
+    ],
+)
+def test_a_neighbour_goes_with_a_rule_or_a_dead_endpoint(
+    rule: str, endpoints: tuple[tuple[str, str, str], ...], reason: str | None
+) -> None:
+    found = plan(only(rule, neighbours=(neighbour(GONE),)), *endpoints)
+    if reason is None:
+        assert why(found.removed, neighbour(GONE))[0] == "the pod that had this address and MAC is gone"
+    else:
+        assert why(found.kept, neighbour(GONE))[0] == reason
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (neighbour(LIVE, LIVE_MAC), RUNNING),
+        (neighbour(GONE, TUNNEL_MAC), "it goes to the fabric, not to a pod"),
+        (neighbour(GONE, NIC_MAC), UPLINKS_MAC),
+        (neighbour(GATEWAY), "it is the gateway of a route"),
+        (neighbour("10.2.0.32"), OUTSIDE),
+    ],
+)
+def test_a_neighbour_that_stays_says_why(entry: Neighbour, reason: str) -> None:
+    assert why(plan(only(FRAMES, LONE, *LIVE_RULES, neighbours=(entry,)), DEAD).kept, entry)[0] == reason
+
+
+# --- as text and JSON --------------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_a_plan_is_lines_below_their_reasons() -> None:
+    pods = [IPv4Address("10.1.0.100") + number for number in range(100)]
+    macs = [f"a2:06:00:20:0c:{number:02x}" for number in range(100)]
+    interfaces = [at(mac, f"azv{number}") for number, mac in enumerate(macs)]
+    rules = (*map(dnat, pods, macs), *GONE_RULES)
+    text = plain(report_text(plan(only(*rules, interfaces=(*INTERFACES, *interfaces), notes=("legacy",))), "would go"))
+    lines = text.splitlines()
+    assert lines[:3] == [
+        "would go, because no pod here has this MAC any more:",
+        f"  - rule       {GONE!s:15}  arpreply {GONE_MAC}",
+        f"  - rule       {GONE!s:15}  dnat {GONE_MAC} from eth0",
+    ]
+    assert f"  = rule       10.1.0.100       dnat {macs[0]} from eth0  (azv0)" in lines
+    assert [line for line in lines if line.startswith("stays")] == [f"stays, because {RUNNING}:"]
+    assert max(map(len, lines)) <= 80
+    assert lines[-2:] == ["would go: 3 in all", "note: legacy"]
+
+
+def test_nothing_is_called_left_only_if_all_was_looked_at() -> None:
+    assert "azure-vnet has left nothing here" in report_text(AzureVnetReport())
+    text = report_text(plan(NodeState(notes=("no ebtables",))))
+    assert "there is nothing to remove among what could be read\nnote: no ebtables" in text
+
+
+def test_a_plan_is_json() -> None:
+    document = plan(node_state(notes=("legacy",))).to_json()
+    assert json.loads(json.dumps(document)) == document
+    assert set(document) == {"schema", "changed", "removed", "kept", "otherRules", "notes"}
+    kind, reason = "rule", "no pod here has this MAC any more"
+    assert document["removed"][0] == {"kind": kind, "object": arp_reply(GONE), "reason": reason, "interface": None}
+
+
+# --- what is read ------------------------------------------------------------------------------------------------
+
+
+def test_the_two_shapes_are_a_pods() -> None:
+    assert parse_pod_rule(arp_reply(GONE)) == PodRule(GONE, GONE_MAC)
+    assert parse_pod_rule(dnat(GONE)) == PodRule(GONE, GONE_MAC, "eth0")
+    assert parse_pod_rule(dnat(GONE6)) == PodRule(GONE6, GONE_MAC, "eth0")
+    assert [rule.is_tunnel for line in (LONE, arp_reply(GONE)) if (rule := parse_pod_rule(line))] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        SNAT,
+        ARP_REPLIES,
+        *(
+            dnat(GONE).replace(*change)
+            for change in [
+                ("PREROUTING", "POSTROUTING"),
+                ("PREROUTING", "own"),
+                (str(GONE), "10.1.0.0/24"),
+                (str(GONE), "10.1.0.32/32"),
+                (str(GONE), f"! {GONE}"),
+                (str(GONE), "10.1.0.999"),
+                ("-i eth0", "-i ! eth0"),
+                ("-i eth0 ", ""),
+                ("-i eth0", "-i eth0 --logical-in azure0"),
+                ("-p IPv4", "-p IPv4 -d Unicast"),
+                ("-p IPv4", "-p IPv6"),
+                ("-j dnat", "--ip-proto tcp -j dnat"),
+                ("--dnat-target ACCEPT", "--dnat-target CONTINUE"),
+                (" --dnat-target ACCEPT", ""),
+                ("-j dnat --to-dst", "-j redirect --to-dst"),
+                ("ACCEPT", "ACCEPT -c 1 2"),
+                ("-A", "[0:0] -A"),
+            ]
+        ),
+        dnat(GONE6).replace(str(GONE6), "fd00::/64"),
+        dnat(GONE6).replace(str(GONE6), f"{GONE6}/ffff:ffff::"),
+        arp_reply(GONE) + " --arpreply-target ACCEPT",
+        arp_reply(GONE).replace("-p ARP", "-p ARP -i eth0"),
+        arp_reply(GONE).replace("Request", "Reply"),
+        arp_reply(GONE).replace("--arp-ip-dst", "--arp-ip-src"),
+        arp_reply(GONE).replace(GONE_MAC, "a2:06:00:20:0b"),
+    ],
+)
+def test_anything_less_more_or_else_is_not(line: str) -> None:
+    assert parse_pod_rule(line) is None
+
+
+def with_endpoint(**fields: Any) -> str:
+    document = json.loads(state(("azv1", GONE_MAC, "10.1.0.32")))
+    document["Network"]["ExternalInterfaces"]["eth0"]["Networks"]["azure"]["Endpoints"]["0-eth0"] |= fields
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoints"),
+    [
+        ("", ()),
+        (" \n", ()),
+        ("{}", ()),
+        ('{"Network": null, "Other": 5}', ()),
+        ('{"Network": {"ExternalInterfaces": {"eth0": {"Networks": {"azure": {"Endpoints": null}}, "x": 1}}}}', ()),
+        ('{"Network": {"ExternalInterfaces": {"eth0": null, "eth1": {"Networks": {"a": null}}}}}', ()),
+        (with_endpoint(IPAddresses=None, New={"a": 1}), (Endpoint("azv1", GONE_MAC, ()),)),
+        (
+            state(("azv1", GONE_MAC, "10.1.0.32"), ("azv2", None, "fd00::33")),
+            (
+                Endpoint("azv1", GONE_MAC, (IPv4Address("10.1.0.32"),)),
+                Endpoint("azv2", None, (IPv6Address("fd00::33"),)),
+            ),
+        ),
+    ],
+)
+def test_endpoints_are_read_as_go_writes_them(text: str, endpoints: tuple[Endpoint, ...]) -> None:
+    assert parse_endpoints(text) == endpoints
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"Network": ', "Expecting value"),
+        ("\udcff\udcfe", "Expecting value"),
+        ("[" * 100_000, "recursion"),
+        ("[]", "its content isn't an object"),
+        ('{"Network": []}', "Network isn't an object"),
+        ('{"Network": {"ExternalInterfaces": {"eth0": 5}}}', "ExternalInterfaces isn't an object"),
+        (with_endpoint(MacAddress="%%%"), "base64"),
+        (with_endpoint(MacAddress="AAAA"), "MacAddress is 'AAAA', not six bytes in base64"),
+        (with_endpoint(MacAddress="ä"), "ASCII"),
+        (with_endpoint(MacAddress=5), "bytes-like"),
+        (with_endpoint(HostIfName=["azv1"]), r"HostIfName is \['azv1'\], not a name"),
+        (with_endpoint(IPAddresses=["10.1.0.32"]), "indices"),
+        (with_endpoint(IPAddresses=[{"IP": "10.1.0"}]), "10.1.0"),
+    ],
+)
+def test_a_state_that_makes_no_sense_is_an_error(text: str, reason: str) -> None:
+    with pytest.raises(AzureVnetError, match=f"can't tell which pods azure-vnet still serves: /x .*{reason}"):
+        parse_endpoints(text, "/x")
+
+
+# --- the task ----------------------------------------------------------------------------------------------------
+
+
+LEFT = (*NODE_RULES, *LIVE_RULES)
+
+
+@pytest.fixture
+def node() -> FakeBridgeNode:
+    return FakeBridgeNode(node_state())
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(FakeKernel(), FakeSystemd(), Layout(tmp_path))
+
+
+def clean(host: Host, node: FakeBridgeNode, scope: CancelScope | None = None, **fields: Any) -> AzureVnetReport:
+    return phases.run(RemoveStaleAzureVnet(networking(**fields), host=host, node=node), scope=scope)
+
+
+def test_neighbours_go_first_then_all_rules_and_it_is_seen(host: Host, node: FakeBridgeNode) -> None:
+    before = node.state
+    assert plan_stale(networking(), host, node=node).removed == clean(host, node).removed
+    assert node.calls == ["look", "look", "remove_neighbours", "remove_rules", "look"]
+    assert node.state == attrs.evolve(before, rules=LEFT, neighbours=before.neighbours[:1])
+    assert not clean(host, node).removed
+    assert not host.layout.of(LOCK_FILE).parent.exists()
+
+
+class Lying(FakeBridgeNode):
+    """A restore that says it has done it, and hasn't."""
+
+    def remove_rules(self, rules: Sequence[str]) -> None:
+        pass
+
+
+class Failing(FakeBridgeNode):
+    """A batch in which something has changed."""
+
+    def remove_rules(self, rules: Sequence[str]) -> None:
+        raise AzureVnetError("can't delete 3 rules", errno=1)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (Lying(node_state()), "3 of 4 are still there, or there again, as -A PREROUTING"),
+        (Failing(node_state()), "can't delete 3 rules; no rule was deleted, and before that 1 neighbours were"),
+    ],
+)
+def test_what_did_not_go_is_an_error(host: Host, node: FakeBridgeNode, message: str) -> None:
+    with pytest.raises(AzureVnetError, match=message) as caught:
+        clean(host, node)
+    assert caught.value.is_not_permitted is isinstance(node, Failing)
+    clean(host, done := FakeBridgeNode(node.state))  # the next run goes on from there
+    assert (done.state.rules, len(done.state.neighbours)) == (LEFT, 1)
+
+
+def test_without_a_config_and_in_an_image_nothing_is_done(tmp_path: Path, host: Host, node: FakeBridgeNode) -> None:
+    assert phases.run(RemoveStaleAzureVnet(HostNetworking(), host=host, node=node)) == AzureVnetReport()
+    (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
+    with pytest.raises(AzureVnetError, match="has no kernel that holds any of it"):
+        clean(Host.image(tmp_path), node)
+    with pytest.raises(AzureVnetError, match="has no kernel that holds any of it"):
+        plan_stale(networking(), Host.image(tmp_path))
+    assert node.calls == []
+
+
+@pytest.mark.parametrize(("lock", "seconds"), [(LOCK_FILE, 5), (LOCK_FILE, 0), ("/run/aks-flex-node/lock", 60)])
+def test_a_held_lock_is_an_error(host: Host, node: FakeBridgeNode, lock: str, seconds: int) -> None:
+    """Another path would be a lock that nobody holds."""
+    assert (STATE_FILE, LOCK_FILE) == ("/var/run/azure-vnet.json", "/var/run/azure-vnet/azure-vnet.lock")
+    path = host.layout.of(lock)
+    path.parent.mkdir(parents=True)
+    with path.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(FileError, match=f"{path}: another run has held it for {seconds} s"):
+            clean(host, node, CancelScope(clock=FakeClock()), lock_wait_seconds=min(seconds, 5))
+        if lock != LOCK_FILE:
+            assert plan_stale(networking(), host, node=node).removed  # a plan waits for nothing
+    assert "remove_rules" not in node.calls
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.write_text('{"Network": {'), "can't be understood"),
+        (lambda path: path.mkdir(), "can't read .*: Is a directory"),
+        (os.mkfifo, "is not a regular file"),
+    ],
+)
+def test_a_state_file_that_cant_be_read_removes_nothing(
+    host: Host, node: FakeBridgeNode, make: Any, message: str
+) -> None:
+    path = host.layout.of(STATE_FILE)
+    path.parent.mkdir(parents=True)
+    make(path)
+    with pytest.raises((AzureVnetError, FileError), match=message):
+        clean(host, node)
+    assert set(node.calls) == {"look"}
+
+
+@pytest.mark.parametrize("text", ["", state(), state(DEAD)])
+def test_the_state_file_is_never_written(host: Host, node: FakeBridgeNode, text: str) -> None:
+    path = host.layout.of(STATE_FILE)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert len(clean(host, node).removed) == 4
+    assert path.read_text() == text

@@ -1,0 +1,253 @@
+"""``hostrouting lb-probe`` and ``azure-vnet``, and what the doctor, ``plan`` and ``remove`` say of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
+from stale import arp_reply, dnat
+
+from hostrouting import Host, Layout, UnitError, cli
+from hostrouting.azure import AzureVnetError, Interface, NodeState
+from hostrouting.azure.probe.ruleset import TABLE, pinned_route
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+NETWORKING = {"loadBalancerProbe": {"enabled": True}, "staleAzureVnet": {"cidrs": ["10.1.0.0/24"]}}
+UNIT = "load-balancer-probe.service"
+RULES = "etc/aks-flex-node/load-balancer-probe.nft"
+TOOLS = ("bin/bash", *(f"usr/bin/{name}" for name in ("ip", "awk", "flock", "timeout", "nft")))
+
+
+@pytest.fixture
+def probe() -> FakeProbeNode:
+    return FakeProbeNode()
+
+
+@pytest.fixture
+def bridge() -> FakeBridgeNode:
+    return FakeBridgeNode(NodeState(interfaces=(Interface("azure0"),)))
+
+
+@pytest.fixture
+def host(tmp_path: Path, probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterator[Host]:
+    layout = Layout(tmp_path / "root")
+    layout.units.mkdir(parents=True)
+    for tool in TOOLS:
+        path = layout.of(tool)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/bash\necho 5.2\n")
+        path.chmod(0o755)
+    with on_fakes(probe, bridge):
+        yield Host(FakeKernel(), FakeSystemd(layout), layout)
+
+
+@pytest.fixture
+def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command over a config; exit code, standard output and standard error."""
+
+    def call(words: str, section: dict[str, Any] | None = None) -> tuple[int, str, str]:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({"hostNetworking": NETWORKING if section is None else section}))
+        code = cli.main([str(path) if word == "CONFIG" else word for word in words.split()], host=host)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+# --- lb-probe ------------------------------------------------------------------------------------------------------
+
+
+def test_apply_does_what_plan_said(run: Any, host: Host, probe: FakeProbeNode) -> None:
+    code, out, _ = run("lb-probe plan CONFIG")
+    assert code == 2
+    for line in ("probes come in by: eth0", f"+ nftables table ip6 {TABLE}", f"enable {UNIT}", f"+++ /{RULES}"):
+        assert line in out.splitlines()
+    assert f"added     {pinned_route('eth0')}" in out
+    assert (probe.tables, host.layout.manifest.exists()) == ({}, False)
+    code, out, _ = run("lb-probe apply CONFIG")
+    assert (code, f"nftables table ip6 {TABLE}: loaded" in out, f"enabled   {UNIT}" in out) == (0, True, True)
+    assert run("lb-probe plan CONFIG")[0] == 0
+    assert run("lb-probe apply CONFIG")[1] == "probes come in by: eth0\nnothing to change\n"
+
+
+def test_json_is_one_document(run: Any) -> None:
+    for word in ("plan", "apply"):
+        document = json.loads(run(f"lb-probe {word} CONFIG --output json")[1])
+        assert (document["schema"], document["changed"], document["device"], document["rules"]) == (
+            1,
+            True,
+            "eth0",
+            "loaded",
+        )
+        assert document["routes"] == [{"route": pinned_route("eth0"), "change": "added"}]
+        assert {"unit": UNIT, "change": "enabled"} in document["units"]
+
+
+@pytest.mark.parametrize("word", ["lb-probe remove", "remove"])
+def test_it_is_taken_back(run: Any, host: Host, probe: FakeProbeNode, word: str) -> None:
+    run("lb-probe apply CONFIG")
+    document = json.loads(run(f"{word} --output json")[1])
+    assert (document["changed"], document["routes"]) == (True, [{"route": pinned_route("eth0"), "change": "removed"}])
+    assert {"unit": UNIT, "change": "disabled"} in document["units"]
+    assert (probe.tables, probe.pinned, host.layout.manifest.exists()) == ({}, None, False)
+    assert json.loads(run(f"{word} --output json")[1])["changed"] is False
+
+
+def test_what_was_removed_is_told_if_the_rest_fails(run: Any, monkeypatch: Any) -> None:
+    def refuse(*_: object) -> None:
+        raise UnitError("no")
+
+    run("lb-probe apply CONFIG")
+    monkeypatch.setattr("hostrouting.tasks.configure._remove_routes", refuse)
+    code, out, _ = run("remove --output json")
+    document = json.loads(out)
+    assert (code, document["error"], document["changed"]) == (1, "no", True)
+    assert {"path": f"/etc/systemd/system/{UNIT}", "change": "removed"} in document["files"]
+
+
+def test_what_fails_is_an_error(run: Any, probe: FakeProbeNode) -> None:
+    probe.problem = "can't load the nftables rules: nft isn't installed"
+    code, _, err = run("lb-probe apply CONFIG")
+    assert (code, probe.problem in err) == (1, True)
+
+
+def test_a_document_without_the_section_asks_for_nothing(run: Any, host: Host, tmp_path: Path) -> None:
+    assert "skipped: loadBalancerProbe isn't enabled" in run("lb-probe plan CONFIG", {})[1]
+    (tmp_path / "empty.json").write_text("{}")
+    assert "has no key hostNetworking: it asks for nothing" in run(f"lb-probe plan {tmp_path}/empty.json")[2]
+
+
+# --- azure-vnet ----------------------------------------------------------------------------------------------------
+
+
+def test_clean_removes_what_plan_lists(run: Any, bridge: FakeBridgeNode) -> None:
+    bridge.state = NodeState(rules=(dnat("10.1.0.32"),))
+    code, out, _ = run("azure-vnet plan CONFIG")
+    assert (code, "no pod here has this MAC any more" in out, len(bridge.state.rules)) == (2, True, 1)
+    assert len(json.loads(run("azure-vnet clean CONFIG --output json")[1])["removed"]) == 1
+    assert (bridge.state.rules, run("azure-vnet plan CONFIG")[0]) == ((), 0)
+    assert "azure-vnet has left nothing here" in run("azure-vnet clean CONFIG")[1]
+
+
+@pytest.mark.parametrize("word", ["plan", "clean"])
+def test_without_bounds_nothing_is_looked_at(run: Any, bridge: FakeBridgeNode, word: str) -> None:
+    code, _, err = run(f"azure-vnet {word} CONFIG", {})
+    assert (code, bridge.calls) == (78, [])
+    assert "hostNetworking.staleAzureVnet: is missing; name the CIDRs of the pods" in err
+
+
+def test_not_permitted_is_77(run: Any, bridge: FakeBridgeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NodeState:
+        raise AzureVnetError("can't read the rules: not permitted; run as root", errno=1)
+
+    monkeypatch.setattr(bridge, "look", refuse)
+    assert run("azure-vnet plan CONFIG")[0] == 77
+
+
+@pytest.mark.parametrize("words", ["lb-probe", "azure-vnet", "lb-probe clean", "azure-vnet apply CONFIG"])
+def test_a_wrong_word_gets_a_hint(run: Any, words: str) -> None:
+    code, _, err = run(words)
+    assert (code, f"try hostrouting {words.split()[0]} --help" in err) == (64, True)
+
+
+# --- doctor --------------------------------------------------------------------------------------------------------
+
+
+def lose(probe: FakeProbeNode, _: Host) -> None:
+    probe.tables.clear()
+
+
+def meddle(probe: FakeProbeNode, _: Host) -> None:
+    probe.tables[TABLE] = probe.tables[TABLE].replace("\t\tiifname", "\t\tdrop\n\t\tiifname")
+
+
+def unpin(probe: FakeProbeNode, _: Host) -> None:
+    probe.pinned = "default via fe80::1 dev eth1"
+
+
+def add_agentbakers(probe: FakeProbeNode, _: Host) -> None:
+    probe.tables["azureSLBProbe"] = "table ip6 azureSLBProbe {\n}\n"
+
+
+def remove_nft(_: FakeProbeNode, host: Host) -> None:
+    host.layout.of("usr/bin/nft").unlink()
+
+
+def edit(_: FakeProbeNode, host: Host) -> None:
+    host.layout.of(RULES).write_text("flush ruleset\n")
+
+
+def disable(_: FakeProbeNode, host: Host) -> None:
+    host.units.disable(UNIT)
+
+
+def refuse(probe: FakeProbeNode, _: Host) -> None:
+    probe.problem = "nft refused"
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "subject", "severity"),
+    [
+        (None, None, "", ""),
+        (lose, "probes-differ", f"nftables table ip6 {TABLE}", "broken"),
+        (meddle, "probes-differ", f"nftables table ip6 {TABLE}", "broken"),
+        (edit, "probes-differ", f"/{RULES}", "broken"),
+        (unpin, "probes-differ", pinned_route("eth0"), "risk"),
+        (disable, "probes-differ", UNIT, "risk"),
+        (refuse, "probes-fail", UNIT, "risk"),
+        (add_agentbakers, "other-probe-rules", "nftables table ip6 azureSLBProbe", "risk"),
+        (remove_nft, "tool-missing", "nft", "broken"),
+    ],
+)
+def test_the_doctor_finds_what_differs(
+    run: Any, probe: FakeProbeNode, host: Host, plant: Any, kind: str | None, subject: str, severity: str
+) -> None:
+    run("lb-probe apply CONFIG")
+    if plant is not None:
+        plant(probe, host)
+    for words in ("doctor --output json", "doctor CONFIG --output json"):
+        found = findings(run(words)[1])
+        wanted = [] if kind is None else [(kind, subject, severity)]
+        assert [(one["kind"], one["subject"], one["severity"]) for one in found] == wanted
+
+
+def findings(document: str) -> list[dict[str, str]]:
+    named = (
+        "probes-differ",
+        "probes-fail",
+        "other-probe-rules",
+        "tool-missing",
+        "azure-vnet-left",
+        "azure-vnet-unseen",
+    )
+    return [one for one in json.loads(document)["findings"] if one["kind"] in named]
+
+
+def test_the_doctor_compares_with_the_config(run: Any) -> None:
+    assert [one["severity"] for one in findings(run("doctor CONFIG --output json")[1])] == ["broken"]
+    run("lb-probe apply CONFIG")
+    assert [one["severity"] for one in findings(run("doctor CONFIG --output json", {})[1])] == ["risk"]
+    moved = {"loadBalancerProbe": {"enabled": True, "devices": ["eth1"]}}
+    assert [one["severity"] for one in findings(run("doctor CONFIG --output json", moved)[1])] == ["broken"]
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        (NodeState(rules=(dnat("10.1.0.32"), arp_reply("10.1.0.32"))), ["azure-vnet-left"]),
+        (NodeState(interfaces=(Interface("azure0"),), notes=("legacy",)), ["azure-vnet-unseen"]),
+        (NodeState(notes=("there is no bridge",)), []),
+    ],
+)
+def test_the_doctor_finds_what_azure_vnet_left(
+    run: Any, bridge: FakeBridgeNode, state: NodeState, found: list[str]
+) -> None:
+    bridge.state = state
+    section = {"staleAzureVnet": NETWORKING["staleAzureVnet"]}
+    assert [one["kind"] for one in findings(run("doctor CONFIG --output json", section)[1])] == found

@@ -1,0 +1,98 @@
+"""Nodes in memory for the Azure tasks: an IPv6 side with nft, and a bridge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import attrs
+
+from hostrouting.azure import AzureVnetError, LoadBalancerProbeError, NodeState, examinations
+from hostrouting.azure.probe import tasks as probe_tasks
+from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.ruleset import TABLE
+from hostrouting.azure.vnet import tasks as vnet_tasks
+from hostrouting.azure.vnet.linux import LinuxBridgeNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from ipaddress import IPv6Address
+
+    from hostrouting.azure import Neighbour
+    from phases import CancelScope
+
+
+@attrs.define(slots=False)
+class FakeProbeNode:
+    """A ``ProbeNode``; what a text for nft has behind ``delete table`` is the table, as it is written."""
+
+    assigned: Sequence[IPv6Address] = ()
+    tables: dict[str, str] = attrs.field(factory=dict)
+    pinned: str | None = None
+    problem: str | None = None
+
+    def assigned_addresses(self, scope: CancelScope) -> tuple[IPv6Address, ...]:
+        self._work()
+        return tuple(self.assigned)
+
+    def listing(self, table: str) -> str | None:
+        self._work()
+        return self.tables.get(table)
+
+    def load(self, text: str) -> None:
+        self._work()
+        self.tables.pop(TABLE, None)
+        if listing := text.partition(f"delete table ip6 {TABLE}\n")[2]:
+            self.tables[TABLE] = listing
+
+    def route(self) -> str | None:
+        return self.pinned
+
+    def pin(self, route: str) -> None:
+        self.pinned = route
+
+    def unpin(self) -> None:
+        self.pinned = None
+
+    def _work(self) -> None:
+        if self.problem is not None:
+            raise LoadBalancerProbeError(self.problem)
+
+
+@attrs.define(slots=False)
+class FakeBridgeNode:
+    """A ``BridgeNode`` of one bridge, and the calls that it got."""
+
+    state: NodeState = attrs.field(factory=NodeState)
+    calls: list[str] = attrs.field(factory=list)
+
+    def look(self, bridge: str) -> NodeState:
+        self.calls.append("look")
+        return attrs.evolve(self.state, neighbours=tuple(one for one in self.state.neighbours if one.dev == bridge))
+
+    def remove_rules(self, rules: Sequence[str]) -> None:
+        self.calls.append("remove_rules")
+        left = list(self.state.rules)
+        if Counter(rules) - Counter(left):
+            raise AzureVnetError("can't delete rules: one isn't there")
+        for rule in rules:
+            left.remove(rule)
+        self.state = attrs.evolve(self.state, rules=tuple(left))
+
+    def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
+        self.calls.append("remove_neighbours")
+        left = tuple(one for one in self.state.neighbours if one not in neighbours)
+        self.state = attrs.evolve(self.state, neighbours=left)
+
+
+@contextmanager
+def on_fakes(probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterator[None]:
+    """Have commands and doctor work on these, where they are given no node."""
+    fakes: dict[Any, Any] = {LinuxProbeNode: probe, LinuxBridgeNode: bridge}
+    with ExitStack() as patches:
+        for module in (probe_tasks, vnet_tasks, examinations):
+            fake = mock.patch.object(module, "given_or_real", lambda _, given, real: given or fakes[real])
+            patches.enter_context(fake)
+        yield
