@@ -11,7 +11,6 @@ import pytest
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.parsing import parse_any_address, parse_any_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,28 +105,3 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert HostNetworking.load(path) == read(**WHOLE)
     with pytest.raises(ConfigError, match="there is no such file"):
         HostNetworking.load(tmp_path / "none.json")
-
-
-@pytest.mark.parametrize("text", ["::ffff:10.0.0.1", "10.0.0.01", "fd00::/64", ":", "1:2:3", 7, None])
-def test_an_address_has_one_spelling(text: Any) -> None:
-    with pytest.raises(ValueError, match="is not an IP"):
-        parse_any_address(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("fd00::1/64", "has host bits set; did you mean fd00::/64"),
-        ("fd00::/129", "is not an IPv6 prefix"),
-        ("fd00::/064", "is not an IPv6 prefix"),
-        ("fd00::", "is not an IPv6 prefix"),
-        ("fd00::%1/64", "'fd00::%1/64' has a zone"),
-        ("10.0.0.0", "is not an IPv4 prefix; expected an address and a length"),
-        ("224.0.0.0/8", "which is multicast"),
-    ],
-)
-def test_a_prefix_of_either_family_is_strict(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_any_prefix(text)
-    with pytest.raises(ValueError, match="'fe80::1%eth0' has a zone"):
-        parse_any_address("fe80::1%eth0")

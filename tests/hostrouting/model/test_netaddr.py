@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.model.parsing import reserved_block
+from hostrouting.model.parsing import parse_any_address, parse_any_prefix, reserved_block
 from hostrouting.model.prefixes import numbers, own_addresses
 
 SMALL = st.builds(
@@ -38,3 +39,28 @@ def test_own_addresses_of_the_whole_space_and_its_ends() -> None:
 )
 def test_only_what_lies_wholly_in_a_special_block_is_reserved(network: str, is_reserved: bool) -> None:
     assert (reserved_block(IPv4Network(network)) is not None) == is_reserved
+
+
+@pytest.mark.parametrize("text", ["::ffff:10.0.0.1", "10.0.0.01", "fd00::/64", ":", "1:2:3", 7, None])
+def test_an_address_has_one_spelling(text: Any) -> None:
+    with pytest.raises(ValueError, match="is not an IP"):
+        parse_any_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fd00::1/64", "has host bits set; did you mean fd00::/64"),
+        ("fd00::/129", "is not an IPv6 prefix"),
+        ("fd00::/064", "is not an IPv6 prefix"),
+        ("fd00::", "is not an IPv6 prefix"),
+        ("fd00::%1/64", "'fd00::%1/64' has a zone"),
+        ("10.0.0.0", "is not an IPv4 prefix; expected an address and a length"),
+        ("224.0.0.0/8", "which is multicast"),
+    ],
+)
+def test_a_prefix_of_either_family_is_strict(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_any_prefix(text)
+    with pytest.raises(ValueError, match="'fe80::1%eth0' has a zone"):
+        parse_any_address("fe80::1%eth0")
