@@ -324,9 +324,9 @@ def counters(table: str = TABLE) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"counter packets (\d+)", tool("nft", "list", "table", "ip6", table))))
 
 
-def tables() -> str:
-    """All of nft's."""
-    return tool("nft", "list", "tables")
+def everything() -> tuple[str, str]:
+    """All rules with their handles, and all routes."""
+    return tool("nft", "-s", "-a", "list", "ruleset"), routes("show")
 
 
 def ip(*commands: str, pass_fds: tuple[int, ...] = ()) -> None:

@@ -45,7 +45,9 @@ class LinuxProbeNode:
 
     def pin(self, route: str) -> None:
         """Put a route into table main, in the place of one with the same destination and metric."""
-        self._programs.ask(f"pin the route {route}", "ip", "-6", "route", "replace", *route.split())
+        self._programs.ask(
+            f"pin the route {route} (devices names its interface)", "ip", "-6", "route", "replace", *route.split()
+        )
 
     def unpin(self) -> None:
         """Delete the routes of hostrouting to the rewritten source; it is fine if there are none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import re
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from azure_fakes import FakeBridgeNode
+from hypothesis import given
+from hypothesis import strategies as st
 from stale import (
     ARP_REPLIES,
     GATEWAY,
@@ -228,6 +231,63 @@ def test_a_neighbour_goes_with_a_rule_or_a_dead_endpoint(
 )
 def test_a_neighbour_that_stays_says_why(entry: Neighbour, reason: str) -> None:
     assert why(plan(only(FRAMES, LONE, *LIVE_RULES, neighbours=(entry,)), DEAD).kept, entry)[0] == reason
+
+
+# --- any pods ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Pod:
+    """A pod that azure-vnet made, and what there is of it still; its number makes its names, so none are shared."""
+
+    number: int
+    at: int
+    is_alive: bool
+    is_listed: bool
+    parts: frozenset[str]
+
+    @property
+    def made(self) -> dict[str, str | Neighbour]:
+        address, mac = f"10.1.0.{self.at}", f"a2:00:00:00:00:{self.number:02x}"
+        made: dict[str, str | Neighbour] = {"dnat": dnat(address, mac), "arpreply": arp_reply(address, mac)}
+        made["neighbour"] = neighbour(address, mac)
+        return {part: what for part, what in made.items() if part in self.parts}
+
+
+parts = st.frozensets(st.sampled_from(["dnat", "arpreply", "neighbour"]))
+pods = st.builds(Pod, st.integers(1, 99), st.integers(100, 103), st.booleans(), st.booleans(), parts)
+
+
+@given(st.lists(pods, max_size=6, unique_by=lambda pod: pod.number), st.randoms())
+def test_what_the_gone_left_goes_and_nothing_of_the_living(them: list[Pod], shuffle: random.Random) -> None:
+    """In any order, also where several had one address; and what a plan leaves is planned alike."""
+    names = {pod: f"azv{pod.number}" for pod in them}
+    ends = [at(f"a2:00:00:00:00:{pod.number:02x}", names[pod]) for pod in them if pod.is_alive]
+    made = [what for pod in them for what in pod.made.values()]
+    shuffle.shuffle(made)
+    node = only(
+        *(what for what in made if isinstance(what, str)),
+        neighbours=tuple(what for what in made if not isinstance(what, str)),
+        interfaces=(*INTERFACES, *shuffle.sample(ends, len(ends))),
+    )
+    listed = [
+        Endpoint(names[pod], f"a2:00:00:00:00:{pod.number:02x}", (IPv4Address(f"10.1.0.{pod.at}"),))
+        for pod in them
+        if pod.is_listed
+    ]
+    goes = {
+        what
+        for pod in them
+        for part, what in pod.made.items()
+        if not pod.is_alive and (part != "neighbour" or pod.is_listed or len(pod.made) > 1)
+    }
+    found = plan_cleaning(config(), node, listed)
+    assert (of(found.removed), of(found.kept)) == (goes, {*made} - goes)
+    crashed = attrs.evolve(node, neighbours=tuple(one for one in node.neighbours if one not in goes))
+    left = attrs.evolve(crashed, rules=tuple(one for one in node.rules if one not in goes))
+    for then, rest in ((crashed, {one for one in goes if isinstance(one, str)}), (left, set[object]())):
+        again = plan_cleaning(config(), then, listed)
+        assert (of(again.removed), again.kept) == (rest, found.kept)
 
 
 # --- as text and JSON --------------------------------------------------------------------------------------------
