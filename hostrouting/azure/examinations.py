@@ -61,7 +61,7 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[F
     files, rules = plan.changes.files, [f"nftables table ip6 {TABLE}"] if plan.rules else []
     changes = (*files, *plan.changes.units, *plan.changes.routes)
     if differing := [*rules, *(str(change.what) for change in changes)]:
-        message = "it isn't as asked; probes that a pod elsewhere has to answer die without the rules"
+        message = "it isn't as asked; probes that a pod has to answer die without the rules"
         remedy = f"{examined.command('lb-probe plan')} shows the difference, {apply} ends it"
         # Without the route the host's own answers follow the default route, if any.
         grave = Severity.BROKEN if probe.enabled and (rules or files) else Severity.RISK

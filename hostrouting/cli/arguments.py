@@ -261,9 +261,9 @@ def _add_strict(parser: Parser) -> None:
 def _lb_probe() -> Mapping[str, Word]:
     """Let nodes answer Azure's IPv6 health probes.
 
-    The balancer probes IPv6 Services from fe80::1234:5678:9abc, which a node must not forward. If a pod elsewhere has
-    to answer (externalTrafficPolicy: Cluster), the probe is lost, and the balancer takes the node out. nftables rules
-    rewrite the source of probes on their way in, and the destination of answers on their way out. CONFIG's key is
+    The balancer probes IPv6 Services from fe80::1234:5678:9abc, which a node must not forward to another interface. If
+    a pod has to answer, the probe is lost, and the balancer takes the node out. nftables rules rewrite the source of
+    probes on their way in, and the destination of answers on their way out. CONFIG's key is
     hostNetworking.loadBalancerProbe.
     """
     from hostrouting.cli.azure import probe

@@ -45,8 +45,8 @@ def apply(options: argparse.Namespace, host: Host) -> int:
 def plan(options: argparse.Namespace, host: Host) -> int:
     """Show what apply would change, and change nothing.
 
-    The command shows the rules, the route with + and -, files as diffs, and units. It exits with 2 if there is anything
-    to change, and with 0 if not.
+    The command shows the rules, the route, files as diffs, and units. It exits with 2 if there is anything to change,
+    and with 0 if not.
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))

@@ -159,58 +159,44 @@ def test_a_wrong_word_gets_a_hint(run: Any, words: str) -> None:
 # --- doctor --------------------------------------------------------------------------------------------------------
 
 
-def lose(probe: FakeProbeNode, _: Host) -> None:
-    probe.tables.clear()
-
-
-def meddle(probe: FakeProbeNode, _: Host) -> None:
-    probe.tables[TABLE] = probe.tables[TABLE].replace("\t\tiifname", "\t\tdrop\n\t\tiifname")
-
-
-def unpin(probe: FakeProbeNode, _: Host) -> None:
-    probe.pinned = "default via fe80::1 dev eth1"
-
-
-def add_agentbakers(probe: FakeProbeNode, _: Host) -> None:
-    probe.tables["azureSLBProbe"] = "table ip6 azureSLBProbe {\n}\n"
-
-
-def remove_nft(_: FakeProbeNode, host: Host) -> None:
-    host.layout.of("usr/bin/nft").unlink()
-
-
-def edit(_: FakeProbeNode, host: Host) -> None:
-    host.layout.of(RULES).write_text("flush ruleset\n")
-
-
-def disable(_: FakeProbeNode, host: Host) -> None:
-    host.units.disable(UNIT)
-
-
-def refuse(probe: FakeProbeNode, _: Host) -> None:
-    probe.problem = "nft refused"
+def plant(word: str, probe: FakeProbeNode, host: Host) -> None:
+    if word == "flush":
+        probe.tables.clear()
+    elif word == "meddle":
+        probe.tables[TABLE] = probe.tables[TABLE].replace("\t\tiifname", "\t\tdrop\n\t\tiifname")
+    elif word == "agentbaker":
+        probe.tables["azureSLBProbe"] = "table ip6 azureSLBProbe {\n}\n"
+    elif word == "unpin":
+        probe.pinned = "default via fe80::1 dev eth1"
+    elif word == "refuse":
+        probe.problem = "nft refused"
+    elif word == "edit":
+        host.layout.of(RULES).write_text("flush ruleset\n")
+    elif word == "remove nft":
+        host.layout.of("usr/bin/nft").unlink()
+    elif word == "disable":
+        host.units.disable(UNIT)
 
 
 @pytest.mark.parametrize(
-    ("plant", "kind", "subject", "severity"),
+    ("word", "kind", "subject", "severity"),
     [
-        (None, None, "", ""),
-        (lose, "probes-differ", f"nftables table ip6 {TABLE}", "broken"),
-        (meddle, "probes-differ", f"nftables table ip6 {TABLE}", "broken"),
-        (edit, "probes-differ", f"/{RULES}", "broken"),
-        (unpin, "probes-differ", pinned_route("eth0"), "risk"),
-        (disable, "probes-differ", UNIT, "risk"),
-        (refuse, "probes-fail", UNIT, "risk"),
-        (add_agentbakers, "other-probe-rules", "nftables table ip6 azureSLBProbe", "risk"),
-        (remove_nft, "tool-missing", "nft", "broken"),
+        ("nothing", None, "", ""),
+        ("flush", "probes-differ", f"nftables table ip6 {TABLE}", "broken"),
+        ("meddle", "probes-differ", f"nftables table ip6 {TABLE}", "broken"),
+        ("edit", "probes-differ", f"/{RULES}", "broken"),
+        ("unpin", "probes-differ", pinned_route("eth0"), "risk"),
+        ("disable", "probes-differ", UNIT, "risk"),
+        ("refuse", "probes-fail", UNIT, "risk"),
+        ("agentbaker", "other-probe-rules", "nftables table ip6 azureSLBProbe", "risk"),
+        ("remove nft", "tool-missing", "nft", "broken"),
     ],
 )
 def test_the_doctor_finds_what_differs(
-    run: Any, probe: FakeProbeNode, host: Host, plant: Any, kind: str | None, subject: str, severity: str
+    run: Any, probe: FakeProbeNode, host: Host, word: str, kind: str | None, subject: str, severity: str
 ) -> None:
     run("lb-probe apply CONFIG")
-    if plant is not None:
-        plant(probe, host)
+    plant(word, probe, host)
     for words in ("doctor --output json", "doctor CONFIG --output json"):
         found = findings(run(words)[1])
         wanted = [] if kind is None else [(kind, subject, severity)]
