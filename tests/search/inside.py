@@ -1,0 +1,47 @@
+"""``python -m search.inside NAMESPACES``: searches in a world of its own; a line of JSON in, a line of JSON out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from search.moments import Counterexample, Search
+from search.pairs import PAIRS, TWO_STEPS
+from search.starts import LoadedSystemd
+from search.world import State, make_world, read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+def main(outside: str) -> None:
+    """Make the world, and answer until nothing is asked any more."""
+    make_world(outside)
+    LoadedSystemd().reload()
+    nothing = read_state()
+    for line in sys.stdin:
+        sys.stdout.write(f"{json.dumps(examine(nothing, **json.loads(line)))}\n")
+        sys.stdout.flush()
+
+
+def examine(
+    nothing: State, pair: str, kinds: Collection[str], most: int | None, turn: int, seed: int
+) -> dict[str, Any]:
+    """Examine moments of the update of this name, and return what was found."""
+    (row,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == pair)
+    search = Search.prepare(row, nothing, seed)
+    states: Counter[str] = Counter()
+    found: list[Counterexample] = []
+    for kind, number in search.moments(kinds, most, turn):
+        states[kind.value] += 1
+        counterexample = search.examine(kind, number)
+        found += [counterexample] if counterexample else []
+    return {"states": states, "counterexamples": [attrs.asdict(one) for one in found]}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,192 @@
+"""The updates that are searched: config A is installed, B replaces it, and a start is right or wrong in between."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, RemoveHostRouting
+from phases import Serial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hostrouting import Host
+    from phases import Task
+
+MACHINE, KUBELET = "systemd-nspawn@kube1.service", "kubelet.service"
+TEMPLATE = "systemd-nspawn@.service"
+
+# Shadowed by the connected 172.16.0.0/16 of ib0, unless a static route covers them.
+X, Y, Z = "172.16.1.0/24", "172.16.2.0/24", "172.16.9.0/24"
+X_HALVES = ("172.16.1.0/25", "172.16.1.128/25")
+X_WIDER = "172.16.0.0/23"
+# Never shadowed.
+SERVICES = "10.96.0.0/12"
+
+
+@attrs.frozen
+class Pair:
+    """An update and its oracle.
+
+    Args:
+        name: of the row.
+        before: the config that is installed first; None: nothing is.
+        after: the config that replaces it; None: all is removed.
+        starts: by the unit that is started, the answers of the gate under ``before`` and under ``after``: True admits.
+        is_one_step: B is brought about by ``Configure``, which promises that; else by its two tasks, one by one.
+    """
+
+    name: str
+    before: Config | None
+    after: Config | None
+    starts: Mapping[str, tuple[bool, bool]]
+    is_one_step: bool = True
+
+    @property
+    def refused_destination(self) -> IPv4Network | None:
+        """A destination of B that the kernel can be made to refuse without harm to A's routes; None: there is none."""
+        old, new = _destinations(self.before), _destinations(self.after)
+        return next((one for one in new if not any(one.overlaps(other) for other in old)), None)
+
+    def task(self, host: Host) -> Task[object]:
+        """Return the update from A to B."""
+        if self.is_one_step or self.after is None:
+            return task_for(self.after, host)
+        return Serial(ConfigureStaticRoutes(self.after, host=host), CheckRouteOverlap(self.after, host=host))
+
+    def complaints_between(self, admitted: Mapping[str, bool]) -> list[str]:
+        """Return what is wrong with starts of one moment of the update.
+
+        Args:
+            admitted: the answers of the gate, by unit; all units of the pair, or some.
+        """
+        found = []
+        for unit, is_admitted in admitted.items():
+            under_a, under_b = self.starts[unit]
+            if under_a == under_b != is_admitted:
+                found.append(
+                    f"{unit} was {_word(is_admitted)} in the update; under both configs it is {_word(under_a)}"
+                )
+        is_held_under_each = not any(all(answers) for answers in zip(*self.starts.values(), strict=True))
+        if len(admitted) == len(self.starts) > 1 and is_held_under_each and all(admitted.values()):
+            found.append(f"{' and '.join(admitted)} were all admitted at one moment; each config holds one of them")
+        return found
+
+    def complaints_after(self, admitted: Mapping[str, bool], *, is_updated: bool) -> list[str]:
+        """Return what is wrong with starts when the update is over.
+
+        Args:
+            admitted: the answers of the gate, by unit.
+            is_updated: B is installed; else the update was taken back, and A is.
+        """
+        return [
+            f"{unit} was {_word(is_admitted)} after the update; under {'B' if is_updated else 'A'} it is "
+            f"{_word(not is_admitted)}"
+            for unit, is_admitted in admitted.items()
+            if self.starts[unit][is_updated] != is_admitted
+        ]
+
+
+def task_for(config: Config | None, host: Host) -> Task[object]:
+    """Return the task that brings a host to a config, or to nothing."""
+    return RemoveHostRouting(host=host) if config is None else Configure(config, host=host)
+
+
+def _destinations(config: Config | None) -> list[IPv4Network]:
+    return [] if config is None else [route.destination for route in config.static_routes.routes]
+
+
+def _word(is_admitted: bool) -> str:
+    return "admitted" if is_admitted else "held"
+
+
+def _config(
+    routes: Iterable[str | Mapping[str, Any]] = (), expects: Iterable[str] = (), mode: str = "STRICT", **more: Any
+) -> Config:
+    entries = [{"destination": route} if isinstance(route, str) else dict(route) for route in routes]
+    document = {
+        "staticRoutes": {"enabled": bool(entries), "routes": entries},
+        "routeOverlap": {"expectedCidrs": [*expects], "mode": mode},
+        "waitSeconds": 0,
+        "consumer": TEMPLATE,
+    }
+    return Config.from_mapping({"hostRouting": document | more})
+
+
+def _pair(name: str, before: Config | None, after: Config | None, under_a: bool, under_b: bool) -> Pair:
+    return Pair(name, before, after, {MACHINE: (under_a, under_b)})
+
+
+def _healthy(name: str, before: Config | None, after: Config | None) -> Pair:
+    return _pair(name, before, after, True, True)
+
+
+def _shadowed(name: str, before: Config | None, after: Config | None) -> Pair:
+    return _pair(name, before, after, False, False)
+
+
+_GOOD, _BAD = _config([X], [X]), _config([Z], [X])
+_GOOD_WARN, _BAD_WARN = _config([X], [X], "WARN"), _config([Z], [X], "WARN")
+_NOTHING = Config()
+
+PAIRS = (
+    # Healthy under both: never held.
+    _healthy("healthy, first install", None, _GOOD),
+    _healthy("healthy, route added", _GOOD, _config([X, Z], [X])),
+    _healthy("healthy, route dropped", _config([X, Z], [X]), _GOOD),
+    _healthy("healthy, route split", _GOOD, _config(X_HALVES, [X])),
+    _healthy("healthy, routes joined", _config(X_HALVES, [X]), _GOOD),
+    _healthy("healthy, route widened", _GOOD, _config([X_WIDER], [X])),
+    _healthy("healthy, metric changed", _GOOD, _config([{"destination": X, "metric": 50}], [X])),
+    _healthy("healthy, routes and CIDRs swapped", _GOOD, _config([Y], [Y])),
+    _healthy("healthy, CIDRs changed", _config([X, Y], [X]), _config([X, Y], [Y, SERVICES])),
+    _healthy("healthy, routes emptied", _config([X], [X, SERVICES]), _config([], [SERVICES])),
+    _healthy("healthy, routes begun", _config([], [SERVICES]), _config([X], [X, SERVICES])),
+    _healthy("healthy, check emptied", _GOOD, _config([X])),
+    _healthy("healthy, check begun", _config([X]), _GOOD),
+    _healthy("healthy, routes for a check", _config([X]), _config([], [SERVICES])),
+    _healthy("healthy, all emptied", _GOOD, _NOTHING),
+    _healthy("healthy, removed", _GOOD, None),
+    _healthy("healthy, applied again", _GOOD, _GOOD),
+    _healthy("healthy, WARN to STRICT", _GOOD_WARN, _GOOD),
+    _healthy("healthy, STRICT to WARN", _GOOD, _GOOD_WARN),
+    _healthy("healthy, swapped and watched", _GOOD, _config([Y], [Y], watch={"enabled": True})),
+    _healthy("WARN and shadowed, swapped", _config([Y], [X], "WARN"), _config([X], [Y], "WARN")),
+    Pair(
+        "healthy, consumer changed",
+        _GOOD,
+        _config([X], [X], consumer=KUBELET),
+        {MACHINE: (True, True), KUBELET: (True, True)},
+    ),
+    # Shadowed under both: never admitted.
+    _shadowed("shadowed, route added", _config([], [X]), _BAD),
+    _shadowed("shadowed, route dropped", _BAD, _config([], [X])),
+    _shadowed("shadowed, CIDRs changed", _BAD, _config([Z], [Y, SERVICES])),
+    _shadowed("shadowed, routes and CIDRs crossed", _config([Y], [X]), _config([X], [Y])),
+    _shadowed("shadowed, routes emptied", _config([Y], [X]), _config([], [Y])),
+    _shadowed("shadowed, routes begun", _config([], [Y]), _config([Y], [X])),
+    _shadowed("shadowed, applied again", _BAD, _BAD),
+    _shadowed("shadowed, crossed and watched", _config([Y], [X]), _config([X], [Y], watch={"enabled": True})),
+    # The node isn't gated by one and the same consumer: at no moment are both admitted.
+    Pair(
+        "shadowed, consumer changed",
+        _BAD,
+        _config([Z], [X], consumer=KUBELET),
+        {MACHINE: (False, True), KUBELET: (True, False)},
+    ),
+    # One answer before, another one after: either is right in between.
+    _pair("shadowed, first install", None, _BAD, True, False),
+    _pair("shadowed, WARN to STRICT", _BAD_WARN, _BAD, True, False),
+    _pair("shadowed, STRICT to WARN", _BAD, _BAD_WARN, False, True),
+    _pair("shadowed, mended", _config([], [X]), _GOOD, False, True),
+    _pair("healthy, broken", _GOOD, _config([], [X]), True, False),
+    _pair("shadowed, check emptied", _BAD, _config([Z]), False, True),
+    _pair("shadowed, all emptied", _BAD, _NOTHING, False, True),
+    _pair("shadowed, removed", _BAD, None, False, True),
+)
+
+# Not promised: what the search must find.
+TWO_STEPS = attrs.evolve(_healthy("swapped by two tasks", _GOOD, _config([Y], [Y])), is_one_step=False)

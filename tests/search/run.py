@@ -1,0 +1,116 @@
+"""Several worlds at once, and what is found in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import attrs
+
+from search.moments import Counterexample
+from search.world import namespaces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_OWN = ("--mount", "--net", "--pid", "--uts", "--ipc")
+_SHUT_SECONDS = 30
+
+
+class SearchError(Exception):
+    """A search that couldn't be made."""
+
+
+@attrs.frozen
+class Result:
+    """What was found in one update.
+
+    Args:
+        pair: its name.
+        states: how many moments were examined, by what happened there.
+        counterexamples: those among them that break the promise.
+    """
+
+    pair: str
+    states: Mapping[str, int]
+    counterexamples: tuple[Counterexample, ...]
+
+
+def search(
+    pairs: Iterable[str], kinds: Iterable[str], *, most: int | None, seed: int = 1, jobs: int = 1
+) -> Iterable[Result]:
+    """Search in updates, and yield what was found in each, in their order.
+
+    Args:
+        pairs: the names of the updates.
+        kinds: what happens at a moment.
+        most: how many moments of each are drawn; None: all.
+        seed: decides about all chance.
+        jobs: how many worlds there are at once.
+
+    Raises:
+        SearchError: a world can't be made, or has ended too soon.
+    """
+    worlds: SimpleQueue[_World] = SimpleQueue()
+    made = [_World() for _ in range(jobs)]
+    for world in made:
+        worlds.put(world)
+
+    def ask(turn: int, pair: str) -> Result:
+        world = worlds.get()
+        try:
+            return world.ask(pair, [*kinds], most, turn, seed)
+        finally:
+            worlds.put(world)
+
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            asked = [pool.submit(ask, turn, pair) for turn, pair in enumerate(pairs)]
+            try:
+                for one in asked:
+                    yield one.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+    finally:
+        for world in made:
+            world.close()
+
+
+class _World:
+    """A process in namespaces of its own, which ends as soon as nothing more is asked."""
+
+    def __init__(self) -> None:
+        # Without root a user namespace comes first, in which we are.
+        user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+        own = ("unshare", *user, *_OWN, "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--")
+        self._process = subprocess.Popen(
+            [*own, sys.executable, "-m", "search.inside", namespaces()],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )  # fmt: skip
+
+    def ask(self, pair: str, kinds: list[str], most: int | None, turn: int, seed: int) -> Result:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        question = {"pair": pair, "kinds": kinds, "most": most, "turn": turn, "seed": seed}
+        self._process.stdin.write(f"{json.dumps(question)}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SearchError(f"the world in which {pair!r} was searched has ended with {self._process.wait()}")
+        found = json.loads(line)
+        return Result(pair, found["states"], tuple(Counterexample(**each) for each in found["counterexamples"]))
+
+    def close(self) -> None:
+        with self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            try:
+                self._process.wait(_SHUT_SECONDS)
+            finally:
+                self._process.kill()

@@ -1,0 +1,177 @@
+"""A systemd whose loaded units outlive a process, and a start of a unit as systemd makes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
+
+import attrs
+
+from hostrouting.boot.fake_systemd import FakeSystemd
+from search.pairs import KUBELET, MACHINE
+from search.world import LAYOUT, SYSTEMD, require_world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_LOADED = SYSTEMD / "loaded.json"
+_STARTING = SYSTEMD / "starting.json"
+
+# TimeoutStartSec= of a unit is 90 s, and a gate ends within 20.
+_START_SECONDS = 60.0
+_POLL_SECONDS = 0.01
+# systemd.service(5), the prefixes of a command.
+_PREFIXES = "-+@:!|"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# The lists that come before a unit's own process, and in which state the unit then is.
+_LISTS = {"ExecCondition": "condition", "ExecStartPre": "start-pre"}
+
+
+class LoadedSystemd(FakeSystemd):
+    """A systemd in memory whose loaded state is a file: a start counts what was loaded, whatever has changed since.
+
+    Args:
+        before_call: is called with the words of each call that changes something, before it does.
+    """
+
+    def __init__(self, before_call: Callable[[str], None] = lambda _: None) -> None:
+        self._before_call = before_call
+        self._is_made = _LOADED.exists()
+        super().__init__(LAYOUT, running=(MACHINE, KUBELET))
+
+    def _load(self) -> None:
+        if self._is_made:
+            self._loaded = json.loads(_LOADED.read_text())
+            self._is_made = False
+            return
+        super()._load()
+        require_world()
+        _LOADED.write_text(json.dumps(self._loaded))
+
+    def show(self, unit: str, *names: str) -> dict[str, str]:
+        starting = json.loads(_STARTING.read_text()) if _STARTING.exists() else {}
+        return super().show(unit, *names) | {"SubState": starting.get(unit, "dead")}
+
+    def reload(self) -> None:
+        self._before_call("reload")
+        super().reload()
+
+    def enable(self, unit: str) -> None:
+        self._before_call(f"enable {unit}")
+        super().enable(unit)
+
+    def disable(self, unit: str) -> None:
+        self._before_call(f"disable {unit}")
+        super().disable(unit)
+
+    def start(self, unit: str) -> None:
+        self._before_call(f"start {unit}")
+        super().start(unit)
+
+    def restart(self, unit: str) -> None:
+        self._before_call(f"restart {unit}")
+        super().restart(unit)
+
+    def stop(self, unit: str) -> None:
+        self._before_call(f"stop {unit}")
+        super().stop(unit)
+
+    def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
+        self._before_call(f"run later {name}")
+        super().run_later(name, seconds, argv)
+
+
+@attrs.frozen
+class Start:
+    """How a start ended, and what its commands said."""
+
+    is_admitted: bool
+    words: str
+
+
+def start(unit: str, when_waiting: Callable[[], None] = lambda: None) -> Start:
+    """Run the commands that come before a unit's own process, as they are loaded.
+
+    Args:
+        unit: what is started.
+        when_waiting: is called as soon as a command waits for the lock of the routes.
+    """
+    invocation = uuid.uuid4().hex
+    with tempfile.TemporaryFile() as said:
+        try:
+            is_admitted = all(
+                _run_list(unit, key, state, invocation, said, when_waiting) for key, state in _LISTS.items()
+            )
+        finally:
+            _STARTING.unlink(missing_ok=True)
+        said.seek(0)
+        return Start(is_admitted, said.read().decode(errors="replace").strip())
+
+
+def _run_list(
+    unit: str, key: str, state: str, invocation: str, said: IO[bytes], when_waiting: Callable[[], None]
+) -> bool:
+    """Run one list; what vanishes from it at a reload takes the rest with it, as service_deserialize_item does."""
+    lines = _loaded_lines(unit, key)
+    position = 0
+    while position < len(lines):
+        line = lines[position]
+        _STARTING.write_text(json.dumps({unit: state}))
+        command = line.lstrip(_PREFIXES)
+        is_ignored = "-" in line[: len(line) - len(command)]
+        if not _run_command(command, invocation, said, when_waiting) and not is_ignored:
+            return False
+        lines = _loaded_lines(unit, key)
+        position = lines.index(line) + 1 if line in lines else len(lines)
+    return True
+
+
+def _loaded_lines(unit: str, key: str) -> list[str]:
+    lines: list[str] = json.loads(_LOADED.read_text()).get(unit, {}).get(key, [])
+    return lines
+
+
+def _run_command(command: str, invocation: str, said: IO[bytes], when_waiting: Callable[[], None]) -> bool:
+    environment = {"PATH": _PATH, "LANG": "C.UTF-8", "INVOCATION_ID": invocation}
+    try:
+        process = subprocess.Popen(
+            command.split(), env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        )
+    except OSError as error:
+        said.write(f"{command}: {error}\n".encode())
+        return False
+    end = time.monotonic() + _START_SECONDS
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        while not select.select([pidfd], [], [], _POLL_SECONDS)[0]:
+            if time.monotonic() >= end:
+                said.write(f"{command}: it takes longer than {_START_SECONDS:g} s\n".encode())
+                return False
+            if _is_waited_for(LAYOUT.lock):
+                when_waiting()
+        return process.wait() == 0
+    finally:
+        os.close(pidfd)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _is_waited_for(lock: Path) -> bool:
+    """Tell from the kernel's table of locks, proc_locks(5), that a process in here waits for one."""
+    with suppress(FileNotFoundError):
+        inode = str(lock.stat().st_ino)
+        # open(2) of the table, as ours is the kernel's word and no file of an update.
+        with open("/proc/locks") as table:
+            return any(" -> " in line and line.split()[6].rpartition(":")[2] == inode for line in table)
+    return False
