@@ -16,7 +16,7 @@ from benchmarks.figures import Figures, Measured, Row
 from benchmarks.measure import Span, alternate, run, timed
 from benchmarks.worlds import SCRATCH, World, WrongOutcomeError, routes_of, script
 from hostrouting.boot.render import render_static_routes_script
-from hostrouting.kernel.port import look_until
+from hostrouting.kernel.waiting import Deadline, look_until
 from hostrouting.model.routes import Table
 from phases import CancelScope
 
@@ -100,13 +100,14 @@ def _wait_of_backend() -> float:
     with World(has_default=False) as world:
         backend = world.backend
 
-        def look() -> tuple[None, str | None]:
+        def find_missing() -> str | None:
             is_there = any(route.destination.prefixlen == 0 for route in backend.routes(Table.MAIN))
             is_waiting.set()
-            return None, None if is_there else "the default route"
+            return None if is_there else "the default route"
 
         def wait() -> None:
-            look_until(backend, CancelScope(), 30, look)
+            scope = CancelScope()
+            look_until(backend, scope, Deadline(scope.clock.monotonic(), 30), find_missing)
             seen.put(time.perf_counter())
 
         waiter = threading.Thread(target=wait)

@@ -85,10 +85,10 @@ Each command explains itself with `--help`, in the words of this page. `python -
 `/etc/aks-flex-node/config.json`
 : the config, see hostrouting-config(5).
 
-`/etc/aks-flex-node/hostrouting.installed.json`
+`/etc/hostrouting/installed.json`
 : the manifest: what is installed, and the config that it was made of.
 
-`/etc/aks-flex-node/gate.off`
+`/etc/hostrouting/gate.off`
 : while this file exists, the gate lets every start through.
 
 `/run/aks-flex-node/route-overlap.ok`, `/run/aks-flex-node/route-overlap.detected`

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import phases
-from hostrouting import Config, Configure, Host, OverlapReport, RoutesReport
+from hostrouting import Config, Configure, ConfigureReport, Host
 from hostrouting.azure import (
     AzureVnetReport,
     ConfigureLoadBalancerProbe,
@@ -29,7 +29,7 @@ DOCUMENT = {
 CONFIG, NETWORKING = Config.from_mapping(DOCUMENT), HostNetworking.from_mapping(DOCUMENT)
 
 
-def pipeline(host: Host) -> phases.Task[tuple[tuple[RoutesReport, OverlapReport], ProbeReport]]:
+def pipeline(host: Host) -> phases.Task[tuple[ConfigureReport, ProbeReport]]:
     """The probes last: after whatever else changes nftables."""
     return phases.Serial(
         Configure(CONFIG, host=host),
@@ -47,9 +47,9 @@ def main() -> int:
     """Install into a folder that looks like an image, and say what was done."""
     with tempfile.TemporaryDirectory() as root:
         Path(root, "usr/lib/systemd/system").mkdir(parents=True)
-        (routes, _), probe = phases.run(pipeline(Host.image(root)))
-    for change in (*routes.changes.files, *probe.changes.files):
-        print(change.fate, change.what)
+        report, probe = phases.run(pipeline(Host.image(root)))
+    for change in (*report.changes.files, *probe.changes.files):
+        print(change.action, change.what)
     print(f"probes are rewritten on {probe.device}")
     return 0
 

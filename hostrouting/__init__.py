@@ -95,6 +95,9 @@ if TYPE_CHECKING:
     from hostrouting.tasks.configure import ConfigureWatch as ConfigureWatch
     from hostrouting.tasks.configure import RemoveHostRouting as RemoveHostRouting
     from hostrouting.tasks.install_routes import InstallRoutes as InstallRoutes
+    from hostrouting.tasks.reports import ConfigureReport as ConfigureReport
+    from hostrouting.tasks.reports import StoppedRun as StoppedRun
+    from hostrouting.tasks.reports import WatchReport as WatchReport
 else:
     __all__, __getattr__, __dir__ = lazily(
         __name__,
@@ -119,6 +122,7 @@ else:
             "routes.plan": "Replacement RoutePlan RoutesReport",
             "tasks.configure": "CheckRouteOverlap Configure ConfigureStaticRoutes ConfigureWatch RemoveHostRouting",
             "tasks.install_routes": "InstallRoutes",
+            "tasks.reports": "ConfigureReport StoppedRun WatchReport",
         },
         "__version__",
     )

@@ -298,7 +298,6 @@ def test_only_one_module_imports_a_library(package: str, modules: set[str]) -> N
             [
                 "hostrouting.config.routing",
                 "hostrouting.kernel.fib",
-                "hostrouting.model.changes",
                 "hostrouting.overlap.fix",
                 "shlex",
             ],

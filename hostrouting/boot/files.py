@@ -1,33 +1,23 @@
-"""Files that are whole or not there: atomic and durable writes; the locks; and what resolv.conf names."""
+"""Files that are whole or not there: atomic and durable writes; and what resolv.conf names."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
 from glob import escape
 from ipaddress import IPv4Address
 from pathlib import Path
-from types import MappingProxyType
 
 import attrs
 
-from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.seen import exists, matching, told
-from hostrouting.model.changes import Changes
-from hostrouting.model.errors import FileError
+from hostrouting.boot.seen import matching, translate_errors
 from hostrouting.model.parsing import parse_address
 from hostrouting.model.text import only_regular
-from phases import CancelScope
 
-LOCK_WAIT_SECONDS = 60
-_LOCK_POLL_SECONDS = 0.05
 _FOLDER_MODE = 0o755
 
 
@@ -48,7 +38,7 @@ def read_state(path: Path) -> tuple[bytes, int] | None:
         FileError: it is there and can't be read.
     """
     with (
-        told(f"read {path}"),
+        translate_errors(f"read {path}"),
         contextlib.suppress(FileNotFoundError),
         open(path, "rb", opener=only_regular) as file,
     ):
@@ -76,7 +66,7 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     """
     if is_written(path, text, mode=mode):
         return False
-    with told(f"write {path}"):
+    with translate_errors(f"write {path}"):
         make_folders(path.parent)
         _replace(path, _encoded(text), mode)
     return True
@@ -88,7 +78,7 @@ def rewrite(path: Path, text: str) -> None:
     Raises:
         FileError: it can't be written, or isn't there; the old content is still there.
     """
-    with told(f"write {path}"):
+    with translate_errors(f"write {path}"):
         there = path.resolve(strict=True)
         state = there.stat()
         _replace(there, _encoded(text), stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid))
@@ -114,16 +104,45 @@ def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | Non
     _sync(path.parent)
 
 
+@attrs.frozen
+class FileState:
+    """What is at a path.
+
+    Args:
+        content: of the file; of a link, of what it leads to; None: it leads nowhere, or this is a folder.
+        mode: its permission bits.
+        is_ours: whether it is a regular file, no link, that belongs to who runs this.
+    """
+
+    content: bytes | None
+    mode: int
+    is_ours: bool = True
+
+
+def look_at(path: Path) -> FileState | None:
+    """Return what is at a path; None if nothing is.
+
+    Raises:
+        FileError: it is there and can't be read.
+    """
+    with translate_errors(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        state = path.lstat()
+        is_ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
+        found = None if stat.S_ISDIR(state.st_mode) else read_state(path)
+        return FileState(found[0] if found else None, stat.S_IMODE(state.st_mode), is_ours)
+    return None
+
+
 def is_written(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
-    """Whether ``write_if_changed`` would touch nothing.
+    """Return whether ``write_if_changed`` would touch nothing.
 
     Raises:
         FileError: it can't be read.
     """
-    with told(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with translate_errors(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         state = path.lstat()
         is_as_asked = state.st_mode == stat.S_IFREG | mode and state.st_uid == os.geteuid()
-        return is_as_asked and path.read_bytes() == _encoded(text)
+        return is_as_asked and read_state(path) == (_encoded(text), mode)
     return False
 
 
@@ -170,7 +189,7 @@ def remove(path: Path) -> bool:
     Raises:
         FileError: it is there and can't be removed.
     """
-    with told(f"remove {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with translate_errors(f"remove {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         path.unlink()
         _sync(path.parent)
         return True
@@ -183,7 +202,7 @@ def move(path: Path, to: Path) -> None:
     Raises:
         FileError: it can't be moved.
     """
-    with told(f"move {path}"), contextlib.suppress(FileNotFoundError):
+    with translate_errors(f"move {path}"), contextlib.suppress(FileNotFoundError):
         path.replace(to)
 
 
@@ -193,7 +212,7 @@ def remove_empty_folder(path: Path) -> None:
     Raises:
         FileError: it is empty and can't be removed.
     """
-    with told(f"remove the folder {path}"):
+    with translate_errors(f"remove the folder {path}"):
         try:
             path.rmdir()
         except OSError as error:
@@ -207,7 +226,7 @@ def target(path: Path) -> str:
     Raises:
         FileError: it can't be read.
     """
-    with told(f"read the link {path}"):
+    with translate_errors(f"read the link {path}"):
         return os.readlink(path)  # noqa: PTH115 - Path would tidy it
 
 
@@ -217,7 +236,7 @@ def link(path: Path, to: str) -> None:
     Raises:
         FileError: it can't be made.
     """
-    with told(f"make the link {path}"):
+    with translate_errors(f"make the link {path}"):
         make_folders(path.parent)
         path.symlink_to(to)
 
@@ -228,99 +247,6 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# --- locks ---------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) -> Iterator[None]:
-    """Hold the lock that every run that writes takes (flock(2), so the boot scripts' ``flock`` honours it too).
-
-    The file stays when the lock is let go: removing it would let two runs hold two locks of the same name.
-
-    Args:
-        path: the lock file; it and its folder are made if missing.
-        scope: ends the wait for another holder.
-        seconds: how long to wait for it.
-
-    Raises:
-        FileError: the file can't be opened, or another run holds it for longer.
-    """
-    with told(f"open the lock {path}"):
-        make_folders(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        deadline = scope.clock.monotonic() + seconds
-        if not _is_taken(descriptor, path):
-            scope.progress(f"waiting for another run to let go of {path}")
-        while not _is_taken(descriptor, path):
-            if scope.clock.monotonic() >= deadline:
-                held = f"another run has held it for {seconds} s; see who with: fuser -v {path}"
-                raise FileError(f"can't take the lock {path}: {held}")
-            scope.wait(_LOCK_POLL_SECONDS)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_taken(descriptor: int, path: Path) -> bool:
-    with told(f"take the lock {path}"), contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
-# As long as another run may wait for the network.
-_RUN_WAIT_SECONDS = 660
-
-
-@attrs.define
-class Run:
-    """A run, as a whole or the part of it that is one task's: what it has changed so far, and not put back."""
-
-    changes: Changes = attrs.field(factory=Changes)
-
-
-_RUNS: ContextVar[Mapping[Path, Run]] = ContextVar("_RUNS", default=MappingProxyType({}))
-
-
-@contextlib.contextmanager
-def alone(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Run]:
-    """Hold the lock of a whole run: of two at once the second begins where the first has ended.
-
-    A task inside another one holds it with that. An image has no other runs, and no /run to leave a file in; a run
-    that wants nothing, on a host that has seen no other, leaves none either.
-
-    Args:
-        host: where.
-        scope: ends the wait for another run.
-        is_wanting: whether anything is to be installed.
-
-    Yields:
-        The run, where what it changes is to be noted; it becomes part of the run around it, and ``changes`` of an
-        exception.
-
-    Raises:
-        FileError: it can't be taken.
-    """
-    path, runs, run = host.layout.run_lock, _RUNS.get(), Run()
-    has_none_before = not exists(path) and not exists(host.layout.manifest)
-    needs_none = host.is_image or path in runs or (has_none_before and not is_wanting)
-    with contextlib.nullcontext() if needs_none else locked(path, scope, seconds=_RUN_WAIT_SECONDS):
-        token = _RUNS.set({**runs, path: run})
-        try:
-            yield run
-        except BaseException as error:
-            error.changes = run.changes  # type: ignore[attr-defined]
-            raise
-        finally:
-            _RUNS.reset(token)
-            if path in runs:
-                runs[path].changes |= run.changes
-        if not needs_none:
-            # A confirm that was killed isn't done after what was asked for since.
-            remove(host.layout.confirmed)
 
 
 # --- the nameservers ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ two commands in two lists, for another command that vanishes takes the rest of i
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
@@ -44,14 +45,42 @@ START_SECONDS = 25
 _ENDS = {"255", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
 
 
-def list_text(manifest: Manifest) -> str:
-    """The list of the scripts that the gate runs, and whether a failure holds the consumer back.
+# A list that is cut off anywhere lacks it.
+_END = "end"
 
-    Those that do come first: one that doesn't may take all the time there is.
+
+def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
+    """Render the list of the scripts that the gate runs, and whether a failure holds the consumer back.
+
+    Scripts whose failure does come first: one whose failure doesn't may take all the time there is. Each row has a
+    checksum, so that another script makes another list, after which a gate that runs begins anew.
+
+    Args:
+        manifest: what is installed.
+        scripts: the content of each part's script, by the part's name; of one that is missing there is none.
     """
     gated = {name: part for name, part in manifest.parts.items() if part.is_gated}
     ordered = sorted(gated, key=lambda name: not gated[name].is_blocking)
-    return "".join(f"{name}.sh {'required' if gated[name].is_blocking else 'forgiven'}\n" for name in ordered)
+    rows = []
+    for name in ordered:
+        how = "required" if gated[name].is_blocking else "forgiven"
+        rows.append(f"{Layout().script(name)} {how} {_checksum(scripts.get(name))}")
+    return "".join(f"{row}\n" for row in (*rows, _END))
+
+
+def _checksum(content: bytes | None) -> str:
+    return "-" if content is None else hashlib.sha256(content).hexdigest()[:16]
+
+
+def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
+    """Return a list that names other places for some scripts.
+
+    Args:
+        text: the list.
+        places: by the script's path the one to run instead.
+    """
+    rows = [line.split(" ") for line in text.splitlines()]
+    return "".join(f"{' '.join([places.get(script, script), *more])}\n" for script, *more in rows)
 
 
 _COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.*?) ;")

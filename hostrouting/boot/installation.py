@@ -1,25 +1,30 @@
-"""The next boot: parts are installed and taken back, and the gate is seen to hold.
+"""The next boot's plan is carried out, and the gate is seen to hold.
 
-The order is what keeps the gate shut at every moment: a script is in place before the list names it, the list before
-the drop-in is, and on the way back the list goes first and the scripts last. The manifest is written first and removed
-last, so that whatever a crash leaves behind is named in it. Whoever calls this holds the lock of a whole run.
+The order is what keeps the gate shut at every moment: scripts and list change as one, before the drop-in names the
+gate; on the way back the list lets every start through before the drop-in goes, and scripts go last. The manifest is
+written first and removed last, so that whatever a crash leaves behind is named in it. The caller holds the lock of a
+whole run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-import attrs
-
 from hostrouting.boot import files
-from hostrouting.boot.files import Run
-from hostrouting.boot.gate import missing_commands, opening_settings
+from hostrouting.boot.files import FileState
+from hostrouting.boot.gate import missing_commands, opening_settings, with_other_scripts
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import BootFile, Part, plan_part, plan_removal, reference_links, wanted_files, with_folders
+from hostrouting.boot.locks import locked
+from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
+from hostrouting.boot.parts import BootFile
+from hostrouting.boot.plan import BootPlan
+from hostrouting.boot.seen import exists, matching, translate_errors
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.changes import Change, Changes
@@ -29,63 +34,76 @@ from phases import CancelScope, Undo
 # --- there ---------------------------------------------------------------------------------------------------------
 
 
-def is_installed(host: Host, name: str) -> bool:
-    """Whether a part is installed, as the manifest says."""
-    return name in Manifest.load(host.layout).parts
-
-
-def install_part(host: Host, consumer: str, part: Part, undo: Undo) -> Changes:
-    """Install a part, and see that every instance of the consumer is held back by it.
+def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
+    """Clear up after killed runs, and write the manifest that names all that is and will be there.
 
     Args:
+        plan: what is to be done.
         host: where.
-        consumer: the unit to hold back.
-        part: what to install.
+        undo: gets the way back, of which the last step has the gate run what it ran before.
+
+    Raises:
+        FileError: a file can't be written or removed.
+        UnitError: systemd refuses, or a link of the Go package's installation stays in force.
+    """
+    layout = host.layout
+    _remove_litter(layout, plan)
+    if not plan:
+        return
+    undo.push(partial(files.remove_empty_folder, layout.manifest.parent))
+    if plan.links:
+        undo.push(host.units.reload)
+        _remove_links(plan.links, host, undo)
+    _write(BootFile(layout.manifest, plan.during.to_text()), undo)
+    undo.push(partial(_remove_folders, layout, plan.during))
+    undo.push(partial(_switch_back, layout, {path: files.look_at(path) for path in _switched(plan)}))
+
+
+def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
+    """Write what a plan adds or replaces, and see that every instance of the consumer is held back by it.
+
+    Args:
+        plan: what is to be done; it has been prepared.
+        host: where.
         undo: gets the way back.
 
     Returns:
-        What has changed; false if nothing.
+        What has changed; what a plan removes isn't among it yet.
 
     Raises:
         FileError: a file can't be written.
         UnitError: systemd refuses, or an instance doesn't hold the gate.
     """
-    layout, units, unit = host.layout, host.units, f"{part.name}.service"
-    before = Manifest.load(layout)
-    _remove_litter(layout, before)
-    plan = plan_part(host, consumer, part)
-    former = tuple(sorted({before.consumer, *before.former} - {consumer})) if before.parts else ()
-    manifest = attrs.evolve(before.with_part(part.name, part.installed(layout)), consumer=consumer, former=former)
-    manifest = with_folders(manifest, layout)
-    paths = {layout.of(str(change.what)): change.fate for change in plan.files}
-    is_stale = any(path.is_relative_to(layout.units) for path in paths)
+    layout, units = host.layout, host.units
+    if plan.way_back:
+        undo.push(partial(_switch, layout, {file.path: _state(file) for file in plan.way_back}))
+    _switch(layout, {path: _state(file) for path, file in _switched(plan).items()})
+    is_stale = any(file.path.is_relative_to(layout.units) for file in plan.write)
     if is_stale:
         undo.push(units.reload)
-    undo.push(partial(_remove_folders, layout, manifest))
-    _leave_the_reference(host, undo)
-    for file in (BootFile(layout.manifest, manifest.to_text()), *wanted_files(layout, manifest, [part])):
+    for file in plan.write:
         _write(file, undo)
-    for path in (path for path, fate in paths.items() if fate == "removed"):
-        undo.push(partial(_restore, path, files.read_state(path)))
-        files.remove(path)
-    if former:
-        _remove_folders(layout, manifest)
-        _write(BootFile(layout.manifest, attrs.evolve(manifest, former=()).to_text()), undo)
-    unread = () if is_stale else _unread(units, manifest)
+    unread = () if is_stale else _unread(units, plan.during)
     if is_stale or unread:
         units.reload()
-    enabled = tuple(change for change in plan.units if change.fate == "enabled")
-    if enabled:
-        undo.push(partial(units.disable, unit))
-        units.enable(unit)
-    _see_that_it_holds(units, manifest)
+    for name in plan.enable:
+        undo.push(partial(units.disable, f"{name}.service"))
+        units.enable(f"{name}.service")
+    if plan.is_wanting:
+        _see_that_it_holds(units, plan.after)
     reloaded = tuple(Change(name, "reloaded") for name in unread)
-    return Changes(files=tuple(Change(each.what, each.fate) for each in plan.files), units=(*reloaded, *enabled))
+    links = {layout.relative(link) for link in plan.links}
+    placed = tuple(change for change in plan.changes.files if change.action != "removed" or change.what in links)
+    enabled = tuple(change for change in plan.changes.units if change.action == "enabled")
+    return Changes(files=placed, units=(*reloaded, *enabled))
 
 
 def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
-    """The units that systemd hasn't read as they are: a run was killed between writing and reloading."""
-    instances = units.instances(manifest.consumer)
+    """Return the units that systemd hasn't read as they are: a run was killed between writing and reloading."""
+    if not manifest.parts:
+        return ()
+    consumers = filter(None, (manifest.consumer, *manifest.former))
+    instances = [instance for consumer in consumers for instance in units.instances(consumer)]
     ours = [unit for part in manifest.parts.values() for unit in part.units]
     watched = [*instances, *ours] if instances else []
     return tuple(name for name in watched if units.show(name, "NeedDaemonReload")["NeedDaemonReload"] == "yes")
@@ -110,29 +128,12 @@ def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
 _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", "SuccessExitStatus", "TimeoutStartUSec")
 
 
-def start_oneshot(host: Host, name: str, run: Run) -> None:
-    """Have a part's oneshot run if it doesn't and hasn't, without waiting for it; not under the lock, which it takes.
-
-    Where the network isn't up yet, boot's own job starts it; one of ours would pull the waiting for it in.
-
-    Raises:
-        UnitError: systemd refuses.
-    """
-    units, unit = host.units, f"{name}.service"
-    if units.is_active("network-online.target") and not units.is_active(unit):
-        units.start(unit)
-        run.changes |= Changes(units=(Change(unit, "started"),))
-
-
-def _leave_the_reference(host: Host, undo: Undo) -> None:
-    """Remove the links by which the reference's installation has the consumer require our units, and see them gone.
+def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
+    """Remove the links by which the Go package has the consumer require our units, and see them gone.
 
     As long as one is in force, starting or stopping a oneshot stops the running machine.
     """
-    layout, units = host.layout, host.units
-    links = reference_links(layout)
-    if not links:
-        return
+    units = host.units
     for link in links:
         undo.push(partial(files.link, link, files.target(link)))
         files.remove(link)
@@ -148,65 +149,164 @@ def _leave_the_reference(host: Host, undo: Undo) -> None:
                 )
 
 
+# --- scripts and list, as one --------------------------------------------------------------------------------------
+
+
+def _switched(plan: BootPlan) -> dict[Path, BootFile]:
+    return {file.path: file for file in (*plan.scripts, *([plan.gate_list] if plan.gate_list else ()))}
+
+
+def _switch(layout: Layout, wanted: Mapping[Path, FileState | None]) -> None:
+    """Have the gate run other scripts, from one moment to the next.
+
+    A rename changes one file, and scripts and list are several. So the list names copies of the scripts until all are
+    in place: at no moment, and after no crash, does the gate run something of before with something of after.
+
+    Args:
+        layout: where.
+        wanted: scripts, and the list if it differs; None: it goes.
+    """
+    scripts = {path: state for path, state in wanted.items() if path != layout.gate_list}
+    differing = {path: state for path, state in scripts.items() if files.look_at(path) != state}
+    new_list = wanted.get(layout.gate_list)
+    stage = None
+    if differing and new_list is not None and exists(layout.gate_list):
+        stage = _stage(layout, differing, new_list)
+    for path, state in differing.items():
+        if state is not None:
+            _put(path, state)
+    if layout.gate_list in wanted:
+        _put(layout.gate_list, new_list)
+    for path, state in differing.items():
+        if state is None:
+            files.remove(path)
+    if stage is not None:
+        _remove_stage(stage)
+
+
+def _switch_back(layout: Layout, before: Mapping[Path, FileState | None]) -> None:
+    """Have the gate run the scripts of before again, and leave no copies of others."""
+    _switch(layout, before)
+    _remove_old_stages(layout)
+
+
+def _state(file: BootFile) -> FileState:
+    return FileState(file.text.encode("utf-8", "surrogateescape"), file.mode)
+
+
+def _put(path: Path, state: FileState | None) -> None:
+    if state is None or state.content is None:
+        files.remove(path)
+    else:
+        files.write_if_changed(path, state.content, mode=state.mode)
+
+
+def _stage(layout: Layout, differing: Mapping[Path, FileState | None], new_list: FileState) -> Path:
+    """Have the list name copies of the scripts that differ, in a new folder, which is returned."""
+    with translate_errors(f"make a folder in {layout.stages}"):
+        files.make_folders(layout.stages)
+        stage = Path(tempfile.mkdtemp(dir=layout.stages))
+    try:
+        copies = {path: stage / path.name for path, state in differing.items() if state is not None}
+        for path, copy in copies.items():
+            _put(copy, differing[path])
+        places = {layout.relative(path): layout.relative(copy) for path, copy in copies.items()}
+        text = with_other_scripts((new_list.content or b"").decode(), places)
+        files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
+    except BaseException:
+        _remove_stage(stage)
+        raise
+    return stage
+
+
+def _remove_stage(stage: Path) -> None:
+    """Remove a folder of scripts that this module has made, and the folder of such folders if it was the last."""
+    with translate_errors(f"remove {stage}"):
+        shutil.rmtree(stage)
+    files.remove_empty_folder(stage.parent)
+
+
+def _remove_old_stages(layout: Layout) -> None:
+    """Remove what killed runs have left of scripts that they were about to put in place."""
+    listed = files.read_text(layout.gate_list) or ""
+    for stage in matching(layout.stages, "*"):
+        if layout.relative(stage) not in listed:
+            _remove_stage(stage)
+    files.remove_empty_folder(layout.stages)
+
+
 # --- and back ------------------------------------------------------------------------------------------------------
 
 
-def remove_parts(host: Host, scope: CancelScope, run: Run, *names: str) -> None:
-    """Take parts back: first out of the list, then out of boot, and their scripts last.
+def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
+    """Remove what a plan removes, and restart the watcher where it has changed.
 
     Args:
+        plan: what is to be done.
         host: where.
         scope: ends the wait for starts.
-        run: what is changed is noted there, at each step.
-        names: of the parts; those that aren't installed are fine.
+
+    Yields:
+        Each change as soon as it is made.
 
     Raises:
-        FileError: one can't be removed; a later run goes on from there.
+        FileError: a file can't be removed; a later run goes on from there.
         UnitError: systemd refuses; likewise.
     """
     layout, units = host.layout, host.units
-    before, plan = Manifest.load(layout), plan_removal(host, *names)
-    if not plan:
-        return
-    _remove_litter(layout, before)
-    planned = {layout.of(str(change.what)): change for change in plan.files}
-    gates = [path for path in before.gates(layout) if path in planned]
-
-    def carry_out(is_due: Callable[[Path], bool]) -> None:
-        change_files(layout, (change for path, change in planned.items() if is_due(path)), run)
-
-    going = [name for name in names if name in before.parts]
-    if WATCH in going:
+    for name in plan.stop:
         # Never a oneshot: machines of older installations may still require those.
-        units.stop(f"{WATCH}.service")
-        run.changes |= Changes(units=tuple(change for change in plan.units if change.fate == "stopped"))
-    carry_out(lambda path: path == layout.gate_list)
-    carry_out(lambda path: path in gates)
-    if gates:
-        _wait_for_starts(units, (before.consumer, *before.former), scope)
-    for name in going:
-        disabled = Change(f"{name}.service", "disabled")
+        units.stop(f"{name}.service")
+        yield _of_unit(name, "stopped")
+    if plan.last_list is not None:
+        files.write_if_changed(layout.gate_list, plan.last_list.text)
+    yield from _take_out_of_boot(plan, host, scope)
+    markers = [path for path in plan.remove if path in layout.markers]
+    kept = {layout.manifest, *markers}
+    yield from _remove_all(layout, (path for path in plan.remove if path not in kept))
+    _remove_old_stages(layout)
+    _remove_folders(layout, plan.during)
+    if not plan.after.parts:
+        yield from _remove_all(layout, [layout.manifest])
+        files.remove_empty_folder(layout.manifest.parent)
+    elif plan.after != plan.during:
+        files.write_if_changed(layout.manifest, plan.after.to_text())
+    if markers:
+        # The watcher looks under the lock whether they are still asked for.
+        with nullcontext() if host.is_image else locked(layout.lock, scope):
+            yield from _remove_all(layout, markers)
+    for name in plan.restart:
+        units.restart(f"{name}.service")
+        yield _of_unit(name, "restarted")
+
+
+def _take_out_of_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
+    """Remove the drop-ins that go, then the units, and have systemd read what is left."""
+    layout, units = host.layout, host.units
+    of_systemd = [path for path in plan.remove if path.is_relative_to(layout.units)]
+    gates = {*plan.before.gates(layout)}
+    yield from _remove_all(layout, (path for path in of_systemd if path in gates))
+    if gates & {*of_systemd}:
+        _wait_for_starts(units, (plan.before.consumer, *plan.before.former), scope)
+    for name in plan.going:
         units.disable(f"{name}.service")
-        run.changes |= Changes(units=(disabled,) if disabled in plan.units else ())
-        # One that leads nowhere systemd leaves there.
-        change_files(layout, [Change(layout.relative(layout.enablement(name)), "removed")], run)
-    carry_out(lambda path: path.is_relative_to(layout.units))
-    units.reload()
-    carry_out(lambda path: path != layout.manifest)
-    carry_out(lambda path: path == layout.manifest)
-    _remove_folders(layout, before)
+        if name in plan.disable:
+            yield _of_unit(name, "disabled")
+        # A link that leads nowhere systemd leaves there.
+        files.remove(layout.enablement(name))
+    yield from _remove_all(layout, of_systemd)
+    if of_systemd:
+        units.reload()
 
 
-def change_files(layout: Layout, changes: Iterable[Change], run: Run) -> None:
-    """Write and remove files as they are planned, and note what hadn't been done yet.
+def _of_unit(part: str, action: str) -> Changes:
+    return Changes(units=(Change(f"{part}.service", action),))
 
-    Raises:
-        FileError: one can't be written or removed.
-    """
-    for change in changes:
-        path = layout.of(str(change.what))
-        if files.remove(path) if change.after is None else files.write_if_changed(path, change.after):
-            run.changes |= Changes(files=(Change(change.what, change.fate),))
+
+def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
+    for path in paths:
+        if files.remove(path):
+            yield Changes(files=(Change(layout.relative(path), "removed"),))
 
 
 # As long as a gate takes at most would be 20 s; one that begins now admits at once.
@@ -216,7 +316,7 @@ _START_POLL_SECONDS = 0.1
 
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
     """Wait until no instance runs what comes before its process: a reload would skip the rest of that."""
-    instances = [instance for consumer in consumers for instance in units.instances(consumer)]
+    instances = [instance for consumer in consumers if consumer for instance in units.instances(consumer)]
     deadline = scope.clock.monotonic() + _START_WAIT_SECONDS
     while any(units.show(instance, "SubState")["SubState"] in ("condition", "start-pre") for instance in instances):
         if scope.clock.monotonic() >= deadline:
@@ -225,8 +325,39 @@ def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: Cancel
         scope.wait(_START_POLL_SECONDS)
 
 
+# --- what is there -------------------------------------------------------------------------------------------------
+
+
+def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
+    """Have the oneshots run that don't and haven't, without waiting for them; not under the lock, which they take.
+
+    Where the network isn't up yet, boot's own job starts them; one of ours would pull the wait for it in.
+
+    Args:
+        host: where.
+        names: of installed parts.
+
+    Yields:
+        Each start.
+
+    Raises:
+        UnitError: systemd refuses.
+    """
+    if not names or not host.units.is_active("network-online.target"):
+        return
+    for name in names:
+        if not host.units.is_active(f"{name}.service"):
+            host.units.start(f"{name}.service")
+            yield _of_unit(name, "started")
+
+
+def is_installed(host: Host, name: str) -> bool:
+    """Return whether a part is installed, as the manifest says."""
+    return name in Manifest.load(host.layout).parts
+
+
 def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
-    """Who requires the oneshots of parts: such a unit isn't started any more when they are gone.
+    """Return who requires the oneshots of parts: such a unit isn't started any more when they are gone.
 
     Args:
         host: where.
@@ -243,7 +374,7 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
 
 
 def is_there(host: Host, consumer: str) -> bool:
-    """Whether there is such a unit, or template.
+    """Return whether there is such a unit, or template.
 
     Raises:
         UnitError: systemd can't be asked.
@@ -254,24 +385,17 @@ def is_there(host: Host, consumer: str) -> bool:
     return host.units.show(instance, "LoadState")["LoadState"] != "not-found"
 
 
-def _remove_litter(layout: Layout, manifest: Manifest) -> None:
-    for path in (layout.manifest, *manifest.files(layout)):
+def _remove_litter(layout: Layout, plan: BootPlan) -> None:
+    for path in {layout.manifest, *plan.during.files(layout)}:
         files.remove_litter(path)
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:
     """Remove the folders that were made, innermost first, unless something is in them."""
-    for name in sorted(manifest.folders, reverse=True):
-        files.remove_empty_folder(layout.of(name))
+    for folder in sorted(map(layout.of, manifest.folders), reverse=True):
+        files.remove_empty_folder(folder)
 
 
 def _write(file: BootFile, undo: Undo) -> None:
-    undo.push(partial(_restore, file.path, files.read_state(file.path)))
+    undo.push(partial(_put, file.path, files.look_at(file.path)))
     files.write_if_changed(file.path, file.text, mode=file.mode)
-
-
-def _restore(path: Path, before: tuple[bytes, int] | None) -> None:
-    if before is not None:
-        files.write_if_changed(path, before[0], mode=before[1])
-    else:
-        files.remove(path)

@@ -9,8 +9,13 @@ from typing import ClassVar
 import attrs
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
+# The agent's reset removes CONFIG_DIR whole; what then still has to tell what is missing, and to take it back, is here.
+STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
+
+# ``zz``, to come after an override that empties the list.
+GATE_NAME = "zz-hostrouting.conf"
 
 # Where programs are looked for, at boot and now, whatever the PATH of who runs us: cron's has no sbin.
 SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -43,7 +48,7 @@ class Layout:
     config: ClassVar[_Below] = _Below(CONFIG_DIR / "config.json")
     """The config file that is read if none is named."""
 
-    manifest: ClassVar[_Below] = _Below(CONFIG_DIR / "hostrouting.installed.json")
+    manifest: ClassVar[_Below] = _Below(STATE_DIR / "installed.json")
     """What was installed, so that it can be taken back without the config that asked for it."""
 
     journal_socket: ClassVar[_Below] = _Below("run/systemd/journal/socket")
@@ -52,13 +57,16 @@ class Layout:
     units: ClassVar[_Below] = _Below(UNIT_DIR)
     """The folder of the administrator's units."""
 
-    gate_script: ClassVar[_Below] = _Below(CONFIG_DIR / "gate.sh")
+    gate_script: ClassVar[_Below] = _Below(STATE_DIR / "gate.sh")
     """What the drop-in runs."""
 
-    gate_list: ClassVar[_Below] = _Below(CONFIG_DIR / "gate.list")
+    gate_list: ClassVar[_Below] = _Below(STATE_DIR / "gate.list")
     """The scripts that the gate runs, and whose failure it forgives."""
 
-    gate_off: ClassVar[_Below] = _Below(CONFIG_DIR / "gate.off")
+    stages: ClassVar[_Below] = _Below(STATE_DIR / "stages")
+    """Folders of scripts that a run is about to put in the place of others; there while it does so."""
+
+    gate_off: ClassVar[_Below] = _Below(STATE_DIR / "gate.off")
     """Break-glass: as long as it is there, the gate admits."""
 
     protocol_names: ClassVar[_Below] = _Below("etc/iproute2/rt_protos.d/hostrouting.conf")
@@ -120,8 +128,8 @@ class Layout:
         return self.root / UNIT_DIR / "multi-user.target.wants" / f"{part}.service"
 
     def gate(self, consumer: str) -> Path:
-        """The drop-in that holds a consumer back; ``zz``, to come after an override that empties the list."""
-        return self.root / UNIT_DIR / f"{consumer}.d" / "zz-hostrouting.conf"
+        """Return the drop-in that holds a consumer back."""
+        return self.root / UNIT_DIR / f"{consumer}.d" / GATE_NAME
 
     def of(self, path: str) -> Path:
         """Where something is that the running system sees at this path."""

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.layout import Layout
+from hostrouting.boot.layout import GATE_NAME, Layout
+from hostrouting.boot.seen import exists, matching
 from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import ConfigError, FileError
 
@@ -37,7 +38,7 @@ _FILE = re.compile(
     r"|/etc/iproute2/rt_protos\.d/hostrouting\.conf"
 )
 _FOLDER = re.compile(
-    r"/etc(/aks-flex-node|/iproute2(/rt_protos\.d)?|/systemd(/system(/[A-Za-z0-9:_.@-]+\.(d|wants))?)?)?"
+    r"/etc(/aks-flex-node|/hostrouting|/iproute2(/rt_protos\.d)?|/systemd(/system(/[A-Za-z0-9:_.@-]+\.(d|wants))?)?)?"
 )
 
 
@@ -108,6 +109,15 @@ class Manifest:
                 "it to forget what was installed"
             ) from error
 
+    @classmethod
+    def of_host(cls, layout: Layout) -> Manifest:
+        """Return the manifest of a layout; where its file is gone, what our units and drop-ins tell.
+
+        Raises:
+            FileError: it can't be read, or names something that no installation writes.
+        """
+        return cls.load(layout) if exists(layout.manifest) else _found(layout)
+
     @property
     def has_gate(self) -> bool:
         """Whether the gate runs anything."""
@@ -164,7 +174,7 @@ class Manifest:
 
     def gates(self, layout: Layout) -> list[Path]:
         """The drop-ins of the gate, also those that are still to be removed."""
-        return [layout.gate(name) for name in (self.consumer, *self.former)] if self.has_gate else []
+        return [layout.gate(name) for name in (self.consumer, *self.former) if name] if self.has_gate else []
 
     def files(self, layout: Layout) -> list[Path]:
         """Everything that is installed but for the manifest, as it goes.
@@ -194,6 +204,31 @@ class Manifest:
     def without(self, *names: str) -> Manifest:
         """The same without some parts."""
         return attrs.evolve(self, parts={name: part for name, part in self.parts.items() if name not in names})
+
+
+# The first line of each unit and drop-in of ours.
+HEADER = "# Written by hostrouting;"
+
+
+def _found(layout: Layout) -> Manifest:
+    """Return what our units and drop-ins on disk tell of an installation whose manifest is gone."""
+    units = {path.stem: path for path in matching(layout.units, "*.service") if _is_ours(path)}
+    parts = {}
+    for name, unit in units.items():
+        beside = matching(layout.script(name).parent, f"{name}.*")
+        names = layout.protocol_names if name == ROUTES and exists(layout.protocol_names) else None
+        paths = (*beside, unit, *([] if names is None else [names]))
+        parts[name] = InstalledPart(True, name != WATCH, tuple(map(layout.relative, paths)))
+    gates = [path for folder in matching(layout.units, "*.service.d") if _is_ours(path := folder / GATE_NAME)]
+    consumer, *former = [path.parent.name.removesuffix(".d") for path in gates] or [""]
+    return Manifest(consumer, parts, former=tuple(former))
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return (files.read_text(path) or "").startswith(HEADER)
+    except FileError:  # a folder, a device, a link that leads nowhere
+        return False
 
 
 def _updated(there: InstalledPart, part: InstalledPart) -> dict[str, dict[str, Any]]:

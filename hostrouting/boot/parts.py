@@ -1,24 +1,20 @@
-"""What is installed for the next boot: the parts that a config asks for and their files; and what that changes."""
+"""Pure: what is installed for the next boot: the parts that a config asks for, and their files."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from hostrouting.boot import files
 from hostrouting.boot.gate import DROP_IN, list_text
-from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
 from hostrouting.boot.render import fill, render_check, render_static_routes
-from hostrouting.boot.seen import exists, is_present, matching
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.config.routing import SECTION, Config
-from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
 
@@ -54,8 +50,13 @@ class Part:
     is_blocking: bool = False
     is_gated: bool = True
 
+    @property
+    def script(self) -> str:
+        """The text of the script that the gate runs."""
+        return self.files[0].text
+
     def installed(self, layout: Layout) -> InstalledPart:
-        """The part as the manifest names it."""
+        """Return the part as the manifest names it."""
         names = tuple(layout.relative(file.path) for file in self.files)
         return InstalledPart(self.is_blocking, self.is_gated, names, self.config)
 
@@ -107,13 +108,7 @@ def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
     return {SECTION: {key: section[key], "waitSeconds": config.wait_seconds}}
 
 
-def unit_text(
-    name: str,
-    description: str,
-    seconds: int,
-    *after: str,
-    remover: str = "hostrouting remove",
-) -> str:
+def unit_text(name: str, description: str, seconds: int, *after: str) -> str:
     """The text of a oneshot's unit, which no config changes.
 
     Args:
@@ -121,14 +116,12 @@ def unit_text(
         description: what it does.
         seconds: after which systemd ends it, and whoever is ordered after it goes on.
         after: the units that it starts after, beside the network's.
-        remover: the command that takes it back.
     """
     return fill(
         "oneshot.service",
         NAME=name,
         DESCRIPTION=description,
         AFTER=" ".join((_NETWORK, *after)),
-        REMOVER=remover,
         TIMEOUT_SECONDS=f"{seconds:d}",
     )
 
@@ -177,123 +170,50 @@ def is_watched(config: Config) -> bool:
     return config.watch.enabled and bool(config.static_routes.routes or config.route_overlap.expected_cidrs)
 
 
-def wanted_manifest(there: Manifest, config: Config, parts: Sequence[Part], layout: Layout) -> Manifest:
-    """What is installed, with a config's parts in the place of what a config can ask for; without any no gate moves."""
-    wanted = there.without(*CONFIGURED)
-    for part in parts:
-        wanted = wanted.with_part(part.name, part.installed(layout))
-    return attrs.evolve(wanted, consumer=config.consumer if parts else there.consumer or config.consumer)
-
-
-def with_folders(manifest: Manifest, layout: Layout) -> Manifest:
-    """The same with the folders that have to be made for what it names."""
-    above = {folder for path in (layout.manifest, *manifest.files(layout)) for folder in path.parents}
-    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not exists(each)}
-    return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
-
-
-def reference_links(layout: Layout) -> list[Path]:
-    """The links by which consumers require or want our oneshots, also those that lead nowhere from here."""
-    # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
-    # all of these do.
-    folders = [folder for kind in ("requires", "wants") for folder in matching(layout.units, f"*.service.{kind}")]
-    links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
-    return [link for link in links if is_present(link)]
-
-
-def wanted_files(layout: Layout, manifest: Manifest, parts: Iterable[Part]) -> list[BootFile]:
-    """All files of some parts and of the gate, in the order in which they are written."""
-    wanted = [file for part in parts for file in part.files]
-    if manifest.has_gate:
-        wanted += [
-            BootFile(layout.gate_script, fill("gate.sh"), 0o755),
-            BootFile(layout.gate_list, list_text(manifest)),
-            BootFile(layout.gate(manifest.consumer), DROP_IN),
-        ]
-    return wanted
-
-
-# --- what has to change, told without changing anything --------------------------------------------------------------
-
-
-def plan_boot(config: Config, host: Host) -> Changes:
-    """Compare what stays for the next boot with what a config asks for, changing nothing.
+def wanted_manifest(
+    there: Manifest, names: Iterable[str], parts: Sequence[Part], consumer: str, layout: Layout
+) -> Manifest:
+    """Return the manifest with some parts in the place of others; without any that the gate runs no gate moves.
 
     Args:
-        config: what is wanted; parts that it can't ask for stay as they are.
-        host: where.
-
-    Returns:
-        Files and units that would change; that a oneshot which hasn't run is started isn't foreseen.
-
-    Raises:
-        FileError: a file can't be read.
-        UnitError: systemd can't be asked.
+        there: what is installed.
+        names: of the parts that are decided upon.
+        parts: those of them that are wanted.
+        consumer: the unit to hold back.
+        layout: where the files are.
     """
-    layout = host.layout
-    there, parts = Manifest.load(layout), wanted_parts(config, layout)
-    wanted = wanted_manifest(there, config, parts, layout)
-    return _plan(host, there, wanted, parts, () if CHECK in wanted.parts else layout.markers)
-
-
-def plan_part(host: Host, consumer: str, part: Part) -> Changes:
-    """What ``install_part`` would change; arguments and errors are its own."""
-    there = Manifest.load(host.layout)
-    wanted = there.with_part(part.name, part.installed(host.layout))
-    return _plan(host, there, attrs.evolve(wanted, consumer=consumer), [part])
-
-
-def plan_removal(host: Host, *names: str) -> Changes:
-    """What ``remove_parts`` would change; arguments and errors are its own."""
-    there = Manifest.load(host.layout)
     wanted = there.without(*names)
-    return Changes() if wanted == there else _plan(host, there, wanted, [])
-
-
-def _plan(host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], going: Iterable[Path] = ()) -> Changes:
-    """What is between a manifest and another one, of whose parts some are written anew; and what else goes."""
-    layout = host.layout
-    wanted = attrs.evolve(with_folders(wanted, layout) if parts else wanted, former=())
-    written: list[BootFile] = []
-    if parts or (wanted.parts and wanted.parts.keys() != there.parts.keys()):
-        written = [BootFile(layout.manifest, wanted.to_text()), *wanted_files(layout, wanted, parts)]
-    # A removal mends no script and no drop-in.
-    kept = () if parts else (layout.gate_script, layout.gate(wanted.consumer))
-    changes = []
-    for file in written:
-        if file.path not in kept and not files.is_written(file.path, file.text, mode=file.mode):
-            before = files.read_text(file.path)
-            fate = "added" if before is None else "replaced"
-            changes.append(Change(layout.relative(file.path), fate, before=before, after=file.text))
-    goes = {*there.files(layout), *going} - {*wanted.files(layout)} - {*map(layout.enablement, there.parts)}
-    textfile = there.textfile(layout)
-    if textfile is not None and textfile != wanted.textfile(layout):
-        goes.add(textfile)
-    if not wanted.parts:
-        goes.add(layout.manifest)
-    gone = [path for path in sorted(goes) if is_present(path)]
-    gone += reference_links(layout) if parts else []
-    changes += [Change(layout.relative(path), "removed") for path in gone]
-    return Changes(files=tuple(changes), units=tuple(_unit_changes(host, there, wanted, parts, changes)))
-
-
-def _unit_changes(
-    host: Host, there: Manifest, wanted: Manifest, parts: Sequence[Part], changes: Iterable[Change]
-) -> Iterator[Change]:
-    """What becomes of the units, in the order in which it is done."""
-    units, layout, watcher = host.units, host.layout, f"{WATCH}.service"
-    new, going = {part.name for part in parts}, [name for name in there.parts if name not in wanted.parts]
-    enabled = {name for name in {*going, *new} if exists(layout.unit(name)) and units.is_enabled(f"{name}.service")}
     for part in parts:
-        if part.name not in enabled:
-            yield Change(f"{part.name}.service", "enabled")
-    if WATCH in new and not host.is_image:
-        is_new = WATCH not in enabled or there.parts.get(WATCH) != wanted.parts[WATCH]
-        is_new = is_new or layout.relative(layout.unit(WATCH)) in {change.what for change in changes}
-        if is_new or not units.is_active(watcher):
-            yield Change(watcher, "restarted")
-    if WATCH in going and units.is_active(watcher):
-        yield Change(watcher, "stopped")
-    for name in going:
-        if name in enabled:
-            yield Change(f"{name}.service", "disabled")
+        wanted = wanted.with_part(part.name, part.installed(layout))
+    moves_gate = any(part.is_gated for part in parts)
+    return attrs.evolve(wanted, consumer=consumer if moves_gate else there.consumer or consumer)
+
+
+def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
+    """Return the files that a config asks for on a host where nothing is installed, those of the gate included."""
+    parts = wanted_parts(config, layout)
+    if not parts:
+        return []
+    manifest = wanted_manifest(Manifest(), CONFIGURED, parts, config.consumer, layout)
+    scripts = {part.name: part.script.encode() for part in parts if part.is_gated}
+    return [
+        *(file for part in parts for file in part.files),
+        *gate_files(layout, manifest, scripts),
+    ]
+
+
+def gate_files(layout: Layout, manifest: Manifest, scripts: Mapping[str, bytes]) -> list[BootFile]:
+    """Return the files of the gate; none where the manifest has no part that it runs.
+
+    Args:
+        layout: where.
+        manifest: what is installed.
+        scripts: the contents of the parts' scripts, by the parts' names.
+    """
+    if not manifest.has_gate:
+        return []
+    return [
+        BootFile(layout.gate_script, fill("gate.sh"), 0o755),
+        BootFile(layout.gate_list, list_text(manifest, scripts)),
+        BootFile(layout.gate(manifest.consumer), DROP_IN),
+    ]

@@ -12,7 +12,7 @@ from hostrouting.model.errors import FileError
 
 
 @contextlib.contextmanager
-def told(attempt: str) -> Iterator[None]:
+def translate_errors(attempt: str) -> Iterator[None]:
     """Have a refusal of the operating system raised as an error of ours that names what was attempted."""
     try:
         yield
@@ -39,7 +39,7 @@ def is_present(path: Path) -> bool:
 
 
 def _is_seen(path: Path, look: Callable[[], object]) -> bool:
-    with told(f"look at {path}"):
+    with translate_errors(f"look at {path}"):
         try:
             look()
         except OSError as error:
@@ -57,6 +57,6 @@ def matching(folder: Path, pattern: str) -> list[Path]:
     Raises:
         FileError: it can't be read.
     """
-    with told(f"look through {folder}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with translate_errors(f"look through {folder}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return [path for path in sorted(folder.iterdir()) if fnmatchcase(path.name, pattern)]
     return []

@@ -15,7 +15,7 @@ from hostrouting.model.text import clean
 if TYPE_CHECKING:
     from hostrouting.cli.preview import NextStart
     from hostrouting.overlap.findings import OverlapReport
-    from hostrouting.routes.plan import RoutePlan, RoutesReport
+    from hostrouting.routes.plan import RoutePlan
 
 NOTHING = "nothing to change"
 
@@ -33,20 +33,20 @@ def changes_lines(changes: Changes) -> list[str]:
     return [*_lines((*changes.routes, *changes.files, *changes.units), {})]
 
 
-def routes_text(report: RoutesReport) -> str:
-    """What was changed and which routes weren't, a line each; and one if nothing was changed."""
-    lines = changes_lines(Changes(report.changes.routes)) + _left_alone(report.plan, "unchanged")
-    lines += changes_lines(report.changes.of_boot)
-    return "\n".join(lines if report.changes else [*lines, NOTHING])
+def changed_text(plan: RoutePlan, changes: Changes) -> str:
+    """Return what was changed and which routes weren't, a line each; and one line if nothing was changed."""
+    lines = changes_lines(Changes(changes.routes)) + _left_alone(plan, "unchanged") + changes_lines(changes.of_boot)
+    return "\n".join(lines if changes else [*lines, NOTHING])
 
 
-def applied_text(routes: RoutesReport, overlap: OverlapReport | None) -> str:
-    """What became of the routes, and what is said of the expected CIDRs, if there are any."""
-    if overlap is None or not overlap.cidrs:
-        return routes_text(routes)
+def applied_text(plan: RoutePlan, changes: Changes, overlap: OverlapReport) -> str:
+    """Return what was changed, and what is said of the expected CIDRs, if there are any."""
+    text = changed_text(plan, changes)
+    if not overlap.cidrs:
+        return text
     from hostrouting.cli.report import overlap_text
 
-    return f"{routes_text(routes)}\n{overlap_text(overlap, width=columns(sys.stdout))}"
+    return f"{text}\n{overlap_text(overlap, width=columns(sys.stdout))}"
 
 
 def plan_text(
@@ -72,7 +72,7 @@ def boot_lines(boot: Changes) -> list[str]:
     """What would become of files and units, as diffs and a line a unit."""
     return [
         *(line for change in boot.files for line in diff_lines(change)),
-        *(_PAINT[each.fate](f"{_IMPERATIVE[each.fate]} {each.what}") for each in boot.units),
+        *(_PAINT[each.action](f"{_IMPERATIVE[each.action]} {each.what}") for each in boot.units),
     ]
 
 
@@ -97,9 +97,9 @@ def diff_lines(change: Change) -> list[str]:
 def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
     """A line each; a mark stands for what became of it."""
     # Thousands of routes have all but themselves in common.
-    for fate, alike in groupby(changes, attrgetter("fate")):
-        word = marks.get(fate) or fate.ljust(len("unchanged"))
-        start, end = _PAINT.get(fate, str)(f"{word} \n").split("\n")
+    for action, alike in groupby(changes, attrgetter("action")):
+        word = marks.get(action) or action.ljust(len("unchanged"))
+        start, end = _PAINT.get(action, str)(f"{word} \n").split("\n")
         for each in alike:
             was = "" if each.was is None else dim(f"  was: {clean(str(each.was))}")
             yield f"{start}{clean(str(each.what))}{end}{was}"

@@ -75,13 +75,26 @@ def _wait_seconds(config: Config | None) -> int:
 
 
 def _judge(
-    overlap: RouteOverlap, backend: RouteBackend, recorded: Snapshot | None = None, **more: Any
+    overlap: RouteOverlap,
+    backend: RouteBackend,
+    recorded: Snapshot | None = None,
+    *,
+    wait_seconds: int | None = None,
+    **more: Any,
 ) -> OverlapReport:
+    from hostrouting.kernel.waiting import Deadlines
     from hostrouting.overlap.check import check_overlap
 
     if recorded is not None:
-        more |= {"host": recorded.host, "wait_seconds": None}
-    return run_task(phases.task("check")(lambda scope: check_overlap(overlap, backend, scope, **more)))
+        wait_seconds, more = None, more | {"host": recorded.host}
+
+    def check(scope: phases.CancelScope) -> OverlapReport:
+        deadlines = None
+        if wait_seconds is not None:
+            deadlines = Deadlines.from_now(scope, wait_seconds=wait_seconds, settle_seconds=overlap.settle_seconds)
+        return check_overlap(overlap, backend, scope, deadlines=deadlines, **more)
+
+    return run_task(phases.task("check")(check))
 
 
 def _explain_verdict(host: Host) -> int:

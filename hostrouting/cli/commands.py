@@ -35,10 +35,11 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
     import signal
     import subprocess
 
-    # Ctrl-C goes to both; as it may come while the child loads its modules, it is passed on as SIGTERM.
-    deaf = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    with subprocess.Popen([sys.executable, "-m", "hostrouting.cli.demo"], preexec_fn=deaf) as child:
+    # Ctrl-C goes to both; as it may come while the child loads its modules, the child has it blocked, and gets SIGTERM.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    with subprocess.Popen([sys.executable, "-m", "hostrouting.cli.demo"]) as child:
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return child.wait()
         except KeyboardInterrupt:
             child.terminate()
@@ -66,7 +67,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
       hostrouting apply --try 60 config.json                 as Enter, or hostrouting confirm, decides
       hostrouting apply --root /mnt/image config.json        holds from the image's first boot
     """
-    from hostrouting.cli.changes import applied_text, routes_text
+    from hostrouting.cli.changes import applied_text, changed_text
 
     config = load(options, host)
     if options.try_seconds is not None:
@@ -74,21 +75,23 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     if options.routes_only:
         from hostrouting.tasks.install_routes import InstallRoutes
 
-        routes, overlap = run_task(InstallRoutes(config, host=host)), None
-    else:
-        from hostrouting.boot.host import Host
-        from hostrouting.tasks.configure import Configure
+        routes = run_task(InstallRoutes(config, host=host))
+        text = partial(changed_text, routes.plan, routes.changes)
+        say_as_asked(options, lambda: routes.to_json() | {"overlap": None}, text)
+        return 0
+    from hostrouting.boot.host import Host
+    from hostrouting.tasks.configure import Configure
 
-        on = host if options.root is None else Host.image(options.root)
-        _warn_without_consumer(config, on)
-        routes, overlap = run_task(Configure(config, host=on))
+    on = host if options.root is None else Host.image(options.root)
+    _warn_without_consumer(config, on)
+    report = run_task(Configure(config, host=on))
 
-    def text() -> str:
+    def applied() -> str:
         if options.root is None:
-            return applied_text(routes, overlap)
-        return f"{routes_text(routes)}\n{options.root} holds from its first boot"
+            return applied_text(report.routes.plan, report.changes, report.overlap)
+        return f"{changed_text(report.routes.plan, report.changes)}\n{options.root} holds from its first boot"
 
-    say_as_asked(options, lambda: routes.to_json() | {"overlap": overlap and overlap.to_json()}, text)
+    say_as_asked(options, report.to_json, applied)
     return 0
 
 
@@ -107,17 +110,15 @@ def _apply_for_now(options: argparse.Namespace, config: Config, host: Host) -> i
 
     with cancelled_by_signals(scope):
         try:
-            routes, overlap, until = run_task(TryRoutes(config, seconds, host=host), scope)
+            report = run_task(TryRoutes(config, seconds, host=host), scope)
         except RouteOverlapError:
             complain("hostrouting: the routes of before are back, as this fails with those that were tried:", keep_on)
             raise
+        until = report.until
+        text = applied_text(report.routes.plan, report.changes, report.overlap)
+        text = f"{text}\nuntil {until}, unless this keeps them: hostrouting confirm"
         try:
-            say_as_asked(
-                options,
-                lambda: routes.to_json() | {"overlap": overlap.to_json(), "until": until},
-                lambda: f"{applied_text(routes, overlap)}\nuntil {until}, unless this keeps them: hostrouting confirm",
-                keep_on,
-            )
+            say_as_asked(options, report.to_json, lambda: text, keep_on)
             if not is_asking:
                 scope.check()
                 return 0
@@ -157,12 +158,9 @@ def confirm(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.cli.changes import applied_text
     from hostrouting.tasks.trial import ConfirmTrial
 
-    routes, overlap = run_task(ConfirmTrial(host=host))
-    say_as_asked(
-        options,
-        lambda: routes.to_json() | {"overlap": overlap.to_json()},
-        lambda: f"{applied_text(routes, overlap)}\nconfirmed: the next boot has them too",
-    )
+    report = run_task(ConfirmTrial(host=host))
+    text = applied_text(report.routes.plan, report.changes, report.overlap)
+    say_as_asked(options, report.to_json, lambda: f"{text}\nconfirmed: the next boot has them too")
     return 0
 
 
@@ -189,10 +187,12 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     change, and with 0 if not. Its JSON has the shape of apply's, as if it were done. With --snapshot it compares only
     routes, and the next start is that of the recorded host, as a recording holds no files and units.
     """
-    from hostrouting.boot.parts import plan_boot
+    from hostrouting.boot.parts import CONFIGURED
+    from hostrouting.boot.plan import plan_next_boot
     from hostrouting.cli.changes import plan_text
     from hostrouting.cli.preview import will_start
     from hostrouting.routes.plan import RoutesReport, plan_now
+    from hostrouting.tasks.configure import wanted_of
 
     config = load(options, host)
     on, recorded = asked_host(options, host)
@@ -200,7 +200,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     next_start = will_start(config, on.routes, plan, missing)
     boot = None
     if recorded is None:
-        boot = plan_boot(config, on)
+        boot = plan_next_boot(on, wanted_of(config, on, *CONFIGURED)).changes
         _warn_without_consumer(config, on)
     changes = plan.changes if boot is None else plan.changes | boot
     more = {"missing": missing, "nextStart": next_start.to_json()}
@@ -220,14 +220,9 @@ def render(options: argparse.Namespace, host: Host) -> int:
     """
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.layout import Layout
-    from hostrouting.boot.manifest import Manifest
-    from hostrouting.boot.parts import wanted_files, wanted_manifest, wanted_parts
+    from hostrouting.boot.parts import rendered_files
 
-    config = load(options, host)
-    layout = Layout(options.out)
-    parts = wanted_parts(config, layout)
-    manifest = wanted_manifest(Manifest(), config, parts, layout)
-    for file in wanted_files(layout, manifest, parts) if parts else ():
+    for file in rendered_files(load(options, host), Layout(options.out)):
         write_if_changed(file.path, file.text, mode=file.mode)
         say(str(file.path))
     return 0
@@ -321,7 +316,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.boot.manifest import Manifest
     from hostrouting.cli.azure import neighbours
 
-    requiring = requiring_units(host, *Manifest.load(host.layout).parts)
+    requiring = requiring_units(host, *Manifest.of_host(host.layout).parts)
     text, document = run_task(phases.task("remove")(lambda scope: neighbours.remove_all(host, scope)))
     for oneshot, required_by in requiring.items():
         text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"

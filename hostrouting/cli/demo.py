@@ -21,7 +21,7 @@ import phases
 from hostrouting.boot.fake_systemd import FakeSystemd
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
-from hostrouting.cli.changes import routes_text
+from hostrouting.cli.changes import changed_text
 from hostrouting.cli.output import OutputError, bad, columns, complain, dim, good, head, say
 from hostrouting.cli.report import overlap_text
 from hostrouting.config.overlap import RouteOverlap
@@ -116,7 +116,7 @@ def _heading(text: str) -> str:
 
 def _routes(report: RoutesReport) -> str:
     """What became of the routes; the files are in a folder that goes with the demo."""
-    return _below(routes_text(RoutesReport(report.plan, report.plan.changes)))
+    return _below(changed_text(report.plan, report.plan.changes))
 
 
 def _below(text: str) -> str:

@@ -201,7 +201,7 @@ class Config(Section):
         route_overlap: the CIDRs to check.
         wait_seconds: how long a run waits for the default route, for devices and for gateways, all in all: 0 to 600.
         consumer: the unit that must not start before routes and check have passed. A template stands for each of its
-            instances. ``systemd-nspawn@kube1.service`` or ``kubelet.service`` names a single unit.
+            instances, of which none can be named; ``kubelet.service`` is a single unit.
         watch: whether, and how, all of it is kept true afterwards.
 
     Raises:

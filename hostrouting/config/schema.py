@@ -242,7 +242,8 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
 Word = TypeVar("Word", bound=StrEnum)
 
 # systemd.unit(5); no path can hide in it.
-_CONSUMER = r"[A-Za-z0-9:_.-]+@?[A-Za-z0-9:_.-]*\.service"
+_CONSUMER = r"[A-Za-z0-9:_.-]+@?\.service"
+_INSTANCE = r"([A-Za-z0-9:_.-]+)@[A-Za-z0-9:_.-]+\.service"
 _WORD = r"[A-Za-z]*"
 _PATTERN = r"[][A-Za-z0-9_.*?-]+"
 # No "." or ".." as a part: where it leads is what it says.
@@ -279,11 +280,17 @@ def _is(value: object, pattern: str) -> bool:
 
 
 def parse_consumer(value: str) -> str:
-    """The name of a service, an instance or a template."""
+    """Return the name of a service or a template."""
+    if _is(value, _INSTANCE):
+        template = f"{value.partition('@')[0]}@.service"
+        raise ValueError(
+            f"{shown(value)} is one instance; name its template, {template}: a repave starts another instance, and the "
+            "agent's preflight refuses a node where this one has drop-ins"
+        )
     if not _is(value, _CONSUMER):
         raise ValueError(
-            f"{shown(value)} is not the name of a service; expected for example systemd-nspawn@.service, "
-            "systemd-nspawn@kube1.service or kubelet.service"
+            f"{shown(value)} is not the name of a service; expected for example systemd-nspawn@.service or "
+            "kubelet.service"
         )
     return value
 

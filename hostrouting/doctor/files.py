@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hostrouting.boot.examination import ExaminedHost, Fault, Severity, missing_tools, stale_files
-from hostrouting.boot.files import locked, read_state
-from hostrouting.boot.parts import CONFIGURED, reference_links, wanted_files, wanted_manifest, wanted_parts
+from hostrouting.boot.files import read_state
+from hostrouting.boot.locks import locked
+from hostrouting.boot.parts import CONFIGURED, gate_files, wanted_manifest, wanted_parts
+from hostrouting.boot.plan import reference_links
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.model.errors import FileError
 
@@ -21,6 +23,8 @@ _GATE_SECONDS = 5
 
 # Which Python is named is settled by who installs: it is hardly ever the one that runs this, and an image's has none.
 _PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-m hostrouting ))", re.MULTILINE)
+# Each script is looked at by itself.
+_CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)
 
 _TOOLS = {
     "bash": "bash",
@@ -38,7 +42,8 @@ def installed(examined: ExaminedHost) -> Iterator[Fault]:
     manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
     subject, wanted = layout.relative(layout.manifest), manifest.parts
     if examined.given is not None:
-        wanted = wanted_manifest(manifest, examined.given, wanted_parts(examined.given, layout), layout).parts
+        given = examined.given
+        wanted = wanted_manifest(manifest, CONFIGURED, wanted_parts(given, layout), given.consumer, layout).parts
     if not manifest.parts and (wanted or examined.given is None):
         yield Fault("not-installed", subject, "nothing is installed: no node is held back", apply)
         return
@@ -56,7 +61,9 @@ def installed(examined: ExaminedHost) -> Iterator[Fault]:
 def rendered(examined: ExaminedHost) -> Iterator[Fault]:
     """Every file holds what was rendered, with its mode."""
     layout, manifest = examined.layout, examined.manifest
-    for file in wanted_files(layout, manifest, wanted_parts(manifest.config, layout)):
+    rendered = [file for part in wanted_parts(manifest.config, layout) for file in part.files]
+    for file in (*rendered, *gate_files(layout, manifest, {})):
+        settled = _CHECKSUM if file.path == layout.gate_list else _PYTHON
         name, state = layout.relative(file.path), read_state(file.path)
         if file.path.suffix == ".service" and is_masked(file.path):
             continue  # masked: ``units`` tells of it
@@ -64,7 +71,7 @@ def rendered(examined: ExaminedHost) -> Iterator[Fault]:
             yield Fault("file-missing", name, "it isn't there", examined.command("apply"))
             continue
         content, mode = state
-        if _PYTHON.sub(b"", content) != _PYTHON.sub(b"", file.text.encode("utf-8", "surrogateescape")):
+        if settled.sub(b"", content) != settled.sub(b"", file.text.encode("utf-8", "surrogateescape")):
             message = "it has been edited, or another version of hostrouting has written it"
             remedy = f"{examined.command('plan')} shows the difference, {examined.command('apply')} ends it"
             yield Fault("file-differs", name, message, remedy)
@@ -114,8 +121,10 @@ def modes(examined: ExaminedHost) -> Iterator[Fault]:
 def access(examined: ExaminedHost) -> Iterator[Fault]:
     """The scripts can be run, and their lock can be taken."""
     layout = examined.layout
-    if _has_flag(layout.gate_script.parent, os.ST_NOEXEC):
-        name = layout.relative(layout.gate_script.parent)
+    for folder in (layout.gate_script.parent, layout.config.parent):
+        if not _has_flag(folder, os.ST_NOEXEC):
+            continue
+        name = layout.relative(folder)
         message = "its file system is mounted noexec: no script can be run, and no start is let through"
         yield Fault("noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})")
     if _has_flag(layout.run_dir, os.ST_RDONLY):

@@ -129,7 +129,8 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     if key == "BindPaths" and place == parts[0]:
         return False  # what is there anyway
     mounted = examined.layout.of(place)
-    folders = (examined.layout.manifest.parent, examined.layout.run_dir)
+    layout = examined.layout
+    folders = (layout.manifest.parent, layout.config.parent, layout.run_dir)
     return any(mounted.is_relative_to(each) or each.is_relative_to(mounted) for each in folders)
 
 

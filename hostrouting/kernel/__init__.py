@@ -5,4 +5,16 @@ which a recording answers.
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["channel", "fib", "memory", "namespace", "netlink", "nexthops", "port", "recording", "rules", "snapshot"]
+__all__ = [
+    "channel",
+    "fib",
+    "memory",
+    "namespace",
+    "netlink",
+    "nexthops",
+    "port",
+    "recording",
+    "rules",
+    "snapshot",
+    "waiting",
+]

@@ -23,7 +23,7 @@ from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, ca
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.routes import Lookup, NexthopObject, Route, RouteFailure, Table
+from hostrouting.model.routes import Lookup, NexthopObject, Protocol, Route, RouteFailure, Table
 from hostrouting.model.rules import Rule
 from hostrouting.model.uncollected import uncollected
 from phases import CancelScope
@@ -121,6 +121,12 @@ class NetlinkBackend:
             return tuple(entry for entry in head if entry.destination.prefixlen == 0)
 
         return self._read("look for the default route", ask)
+
+    def our_routes(self) -> tuple[Route, ...]:
+        """Return the entries of table main that are ours; the kernel leaves out those of other protocols."""
+        with uncollected():
+            entries = routes_of(self._groups(Table.MAIN, protocol=Protocol.HOSTROUTING))
+            return tuple(entry for entry in entries if entry.is_ours)
 
     def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes.

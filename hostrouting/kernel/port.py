@@ -1,4 +1,4 @@
-"""The routes port: what hostrouting asks of a kernel, and how it waits for one to become as needed.
+"""The routes port: what hostrouting asks of a kernel.
 
 ``NetlinkBackend`` (netlink.py) is the real one, ``FakeKernel`` (memory.py) the one in memory; a third is held
 to the same answers by ``hostrouting.testing.conformance``, and may leave what is there for speed alone to
@@ -11,18 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
-from phases import CancelScope, TimedOut
-
-T = TypeVar("T")
-
-# Some changes send no event (a sysctl, a nexthop group), so look now and then without one.
-_LOOK_SECONDS = 1.0
+from phases import CancelScope
 
 
 class RouteBackend(Protocol):
@@ -57,6 +52,9 @@ class RouteBackend(Protocol):
 
     def default_routes(self) -> tuple[Route, ...]:
         """The entries of table main for 0.0.0.0/0, in the kernel's order."""
+
+    def our_routes(self) -> tuple[Route, ...]:
+        """Return the entries of table main that are ours (``Route.is_ours``), in the kernel's order."""
 
     def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces: what a check of a large table needs of it.
@@ -185,6 +183,10 @@ class WholeTables:
         """The entries of table main for 0.0.0.0/0, in the kernel's order."""
         return tuple(route for route in self.routes(Table.MAIN) if route.destination.prefixlen == 0)
 
+    def our_routes(self) -> tuple[Route, ...]:
+        """Return the entries of table main that are ours, in the kernel's order."""
+        return tuple(route for route in self.routes(Table.MAIN) if route.is_ours)
+
     def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes."""
         prefixes = PrefixSet(inside)
@@ -198,34 +200,3 @@ class WholeTables:
     def noticing_changes(self) -> Iterator[Callable[[], bool]]:
         """While it is open, anything may have changed."""
         yield lambda: True
-
-
-def look_until(
-    backend: RouteBackend, scope: CancelScope, seconds: float, look: Callable[[], tuple[T, str | None]]
-) -> tuple[T, str | None]:
-    """Look, and again after each change, until nothing is missing or the time is up.
-
-    Args:
-        backend: tells of changes.
-        scope: ends it.
-        seconds: how long, at most.
-        look: returns a result, and what is still missing in words.
-
-    Returns:
-        The last look.
-    """
-    start = scope.clock.monotonic()
-    while True:
-        before = scope.clock.monotonic()
-        result, missing = look()
-        waited, took = scope.clock.monotonic() - start, scope.clock.monotonic() - before
-        if missing is None or waited >= seconds:
-            return result, missing
-        scope.progress(f"waiting up to {seconds:g} s for {missing}", waited / seconds)
-        nap = scope.child(timeout=min(_LOOK_SECONDS, seconds - waited))
-        try:
-            # A flood of changes gets half of our time at most.
-            nap.wait(took)
-            backend.wait_for_change(nap)
-        except TimedOut:
-            scope.check()  # the nap's end is no news; the scope's own deadline is

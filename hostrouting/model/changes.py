@@ -12,7 +12,7 @@ class Change(NamedTuple):
 
     Args:
         what: a route, which is told as ip(8) prints it, the path of a file as the running system sees it, or a unit.
-        fate: what became of it: ``added``, ``replaced`` or ``removed``; of a unit ``enabled``, ``disabled``,
+        action: what became of it: ``added``, ``replaced`` or ``removed``; of a unit ``enabled``, ``disabled``,
             ``started``, ``restarted``, ``stopped`` or ``reloaded``.
         was: the route that was replaced.
         before: of a file that would be replaced, its content.
@@ -20,7 +20,7 @@ class Change(NamedTuple):
     """
 
     what: object
-    fate: str
+    action: str
     was: object = None
     before: str | None = None
     after: str | None = None
@@ -50,9 +50,9 @@ class Changes:
         files = {change.what: change for change in self.files}
         for change in later.files:
             before = files.get(change.what)
-            if before is not None and before.fate == "removed":
+            if before is not None and before.action == "removed":
                 change = Change(change.what, "replaced")
-            elif before is not None and change.fate == "replaced":
+            elif before is not None and change.action == "replaced":
                 change = before
             files[change.what] = change
         units = tuple(dict.fromkeys((*self.units, *later.units)))
@@ -62,6 +62,11 @@ class Changes:
     def of_boot(self) -> Changes:
         """The same without routes."""
         return Changes(files=self.files, units=self.units)
+
+    def of_part(self, name: str) -> Changes:
+        """Return those of a part's own script, unit and other files named after it."""
+        own = tuple(change for change in self.files if f"/{name}." in str(change.what))
+        return Changes(files=own, units=tuple(change for change in self.units if change.what == f"{name}.service"))
 
     def to_json(self) -> dict[str, Any]:
         """Whether anything is changed, and lists of what is."""
@@ -75,6 +80,6 @@ class Changes:
 
 def _listed(key: str, changes: tuple[Change, ...]) -> list[dict[str, str]]:
     return [
-        {key: str(each.what), "change": each.fate} | ({} if each.was is None else {"was": str(each.was)})
+        {key: str(each.what), "change": each.action} | ({} if each.was is None else {"was": str(each.was)})
         for each in changes
     ]

@@ -20,31 +20,34 @@ from __future__ import annotations
 import errno as errnos
 import os
 from collections.abc import Iterable
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hostrouting.model.changes import Changes
+from hostrouting.model.changes import Changes
+
+NO_CHANGES = Changes()
 
 
 class HostRoutingError(Exception):
-    """Anything that hostrouting couldn't do: what was attempted, on what, why it failed, what to do next.
+    """Anything that hostrouting couldn't do.
 
     Args:
-        message: the whole sentence, for a person.
+        message: what was attempted, on what, and why it failed.
+        hint: what to do next; empty where the message leaves nothing to add.
         errno: the kernel's reason as a number, where the kernel gave one.
+        changes: what had been changed by then and was not put back.
     """
 
-    def __init__(self, message: str, *, errno: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", errno: int | None = None, changes: Changes = NO_CHANGES
+    ) -> None:
         super().__init__(message)
+        self.message = message
+        self.hint = hint
         self.errno = errno
+        self.changes = changes
 
-    @cached_property
-    def changes(self) -> Changes:
-        """What the run had changed by then and hasn't put back; the run itself puts it here."""
-        from hostrouting.model.changes import Changes
-
-        return Changes()
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
     @property
     def is_not_permitted(self) -> bool:
@@ -91,5 +94,5 @@ class FileError(HostRoutingError):
             An error with the reason in words and its ``errno``.
         """
         reason = os.strerror(error.errno) if error.errno else str(error)
-        hint = "; run as root" if error.errno in (errnos.EPERM, errnos.EACCES) else ""
-        return cls(f"can't {attempt}: {reason}{hint}", errno=error.errno)
+        hint = "run as root" if error.errno in (errnos.EPERM, errnos.EACCES) else ""
+        return cls(f"can't {attempt}: {reason}", hint=hint, errno=error.errno)

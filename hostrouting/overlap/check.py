@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
-from hostrouting.kernel.port import RouteBackend, look_until
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE
+from hostrouting.kernel.waiting import Deadlines, look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
@@ -55,7 +56,7 @@ def check_overlap(
     backend: RouteBackend,
     scope: CancelScope,
     *,
-    wait_seconds: int | None = None,
+    deadlines: Deadlines | None = None,
     nameservers: Sequence[IPv4Address] = (),
     host: str | None = None,
 ) -> OverlapReport:
@@ -65,8 +66,7 @@ def check_overlap(
         overlap: the expected CIDRs and how to judge them.
         backend: the kernel to ask.
         scope: ends it.
-        wait_seconds: how long to wait for a default route; None: neither for one, nor ``settle_seconds`` for
-            InfiniBand's addresses.
+        deadlines: until when a default route, and InfiniBand's addresses, are waited for; None: neither is.
         nameservers: that the host asks; the remedy tells of those that change sides.
         host: the name of a host that was recorded; None: it is this one.
 
@@ -77,8 +77,8 @@ def check_overlap(
     if not overlap.expected_cidrs:
         return unjudged(overlap, Verdict.OK, host=host)
     try:
-        if wait_seconds is not None:
-            _await_addresses(overlap, backend, scope, wait_seconds)
+        if deadlines is not None:
+            _wait_for_addresses(backend, scope, deadlines)
         reading = read_host(overlap, backend, scope)
         if reading is None:
             return unjudged(overlap, Verdict.UNKNOWN, _no_default_route(backend.routes()), host=host)
@@ -102,21 +102,19 @@ def check_overlap(
     return attrs.evolve(report, findings=findings, remedy=remedy)
 
 
-def _await_addresses(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope, wait_seconds: int) -> None:
-    """Wait for a default route, and then for InfiniBand's addresses, each for its own time at most."""
-    start = scope.clock.monotonic()
+def _wait_for_addresses(backend: RouteBackend, scope: CancelScope, deadlines: Deadlines) -> None:
+    """Wait for a default route, and then for InfiniBand's addresses, each until its deadline."""
 
-    def look() -> tuple[None, str | None]:
-        waited = scope.clock.monotonic() - start
+    def find_default() -> str | None:
+        return None if default_route(backend.default_routes()) else "the default route"
+
+    def find_pending() -> str | None:
         default = default_route(backend.default_routes())
-        if default is None:
-            return None, "the default route" if waited < wait_seconds else None
-        pending = pending_devs(backend.links(), backend.addresses(), default.devs)
-        if pending and waited < overlap.settle_seconds:
-            return None, f"an address on {', '.join(pending)}"
-        return None, None
+        pending = pending_devs(backend.links(), backend.addresses(), default.devs if default else ())
+        return f"an address on {', '.join(pending)}" if pending else None
 
-    look_until(backend, scope, max(wait_seconds, overlap.settle_seconds), look)
+    if look_until(backend, scope, deadlines.network, find_default) is None:
+        look_until(backend, scope, deadlines.addresses, find_pending)
 
 
 def _no_default_route(routes: Sequence[Route]) -> str:

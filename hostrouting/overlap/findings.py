@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 
 from hostrouting.config.schema import fields_in_json
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.text import StrEnum
 
@@ -165,6 +166,7 @@ class OverlapReport:
         reason: why the verdict is ``unknown``.
         cidrs: what was checked.
         remedy: what mends all failures together; not part of the JSON, which has each failure's own.
+        changes: what the task that checked has changed; not part of the JSON, which is the same everywhere.
     """
 
     verdict: Verdict
@@ -177,6 +179,7 @@ class OverlapReport:
     reason: str | None = None
     cidrs: tuple[IPv4Network, ...] = ()
     remedy: Remedy = attrs.field(factory=Remedy)
+    changes: Changes = attrs.field(factory=Changes)
 
     def to_json(self) -> dict[str, Any]:
         """The report in the one form that every output has."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address
 from typing import Any
 
 import attrs
@@ -184,3 +185,36 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
     with uncollected():
         routes, missing = resolve(config.static_routes.routes, backend.links(), backend.addresses(), main)
         return (RoutePlan() if missing else plan_routes(routes, main)), missing
+
+
+def find_missing(config: Config, backend: RouteBackend) -> str | None:
+    """Return what the routes of a config still wait for, without reading the whole table.
+
+    Only links, defaults, and the entries around the gateways that the config names are asked for.
+
+    Args:
+        config: what is wanted.
+        backend: the kernel.
+
+    Returns:
+        What is missing, in words; None: they can be planned.
+
+    Raises:
+        RouteError: a route can't ever be installed like that, or the kernel can't be asked.
+    """
+    wanted = config.static_routes.routes
+    if not wanted:
+        return None
+    gateways = tuple({route.gateway: None for route in wanted if isinstance(route.gateway, IPv4Address)})
+    links, addresses, defaults = backend.links(), backend.addresses(), backend.default_routes()
+
+    def missing_with(found: Iterable[Route | None]) -> str | None:
+        around = (each for each in found if each is not None and each.table == Table.MAIN)
+        main = (*defaults, *(each for each in around if each.destination.prefixlen))
+        return resolve(wanted, links, addresses, main)[1]
+
+    missing = missing_with(answer.route for answer in backend.lookup(gateways))
+    if missing is not None and gateways:
+        # A longer prefix, or a rule, may hide from a look-up what the kernel checks a gateway against.
+        missing = missing_with(backend.routes_except({dev for route in defaults for dev in route.devs}))
+    return missing

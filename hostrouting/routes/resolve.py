@@ -31,7 +31,7 @@ def resolve(
         wanted: from the config.
         links: of the host.
         addresses: of the host.
-        main: the entries of table main.
+        main: the entries of table main; those for 0.0.0.0/0 and those of scope link or nearer are enough.
 
     Returns:
         The routes, those first that others may need to reach their gateway, and all of them only if nothing is missing;

@@ -3,4 +3,4 @@
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["configure", "install_routes", "trial"]
+__all__ = ["configure", "install_routes", "reports", "trial"]

@@ -1,19 +1,28 @@
-"""What stays for the next boot and is true now: the routes, the watcher, the check, all of them; and the way back."""
+"""The tasks that install: one function brings about what each of them asks for, in one direction.
+
+Wait for the network -> scripts, units and gate -> routes -> what goes -> oneshots -> the check.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import attrs
 
-from hostrouting.boot.files import Run, alone, locked, remove
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import change_files, install_part, remove_parts, start_oneshot
+from hostrouting.boot.installation import prepare, put_in_place, start_oneshots, take_away
+from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
-from hostrouting.boot.parts import check_part, is_watched, plan_part, routes_part, watch_part
+from hostrouting.boot.parts import CONFIGURED, wanted_parts
+from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
 from hostrouting.boot.seen import exists
 from hostrouting.config.overlap import OverlapMode
-from hostrouting.model.changes import Change, Changes
+from hostrouting.config.routing import Config
+from hostrouting.kernel.waiting import Deadlines
+from hostrouting.model.changes import Changes
+from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
@@ -22,15 +31,17 @@ from hostrouting.overlap.wording import error_text
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
-from hostrouting.tasks.install_routes import await_network, carry_out
-from phases import CancelScope, Serial, all_or_nothing
+from hostrouting.tasks.install_routes import deadlines_of, wait_for_network, write_routes
+from hostrouting.tasks.reports import ConfigureReport, StoppedRun, WatchReport
+from phases import Cancelled, CancelScope, all_or_nothing
 
 
 @attrs.frozen
 class ConfigureStaticRoutes(ConfigTask):
     """Install the static routes of a config, so that longest-prefix match beats a shadowing route.
 
-    Ours of an earlier run that are no longer wanted are removed; nothing of anybody else's is ever changed.
+    Ours of an earlier run that are no longer wanted are removed; nothing of anybody else's is ever changed. On a
+    running STRICT node use ``Configure``: it changes routes and expected CIDRs in one step.
 
     Args:
         config: what is wanted.
@@ -49,22 +60,8 @@ class ConfigureStaticRoutes(ConfigTask):
             RouteError: a route can't be installed or doesn't win; everything is as before.
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
-        has_routes = bool(self.config.static_routes.routes)
-        with alone(self.host, scope, is_wanting=has_routes) as run:
-            plan = self._install(scope, run) if has_routes else _remove_routes(self.host, scope, run)
-        return RoutesReport(plan, run.changes)
-
-    def _install(self, scope: CancelScope, run: Run) -> RoutePlan:
-        config, host = self.config, self.host
-        if not host.is_image:
-            await_network(config, host, scope)
-        with all_or_nothing() as undo:
-            # Before the routes: a script of before that still waits for the lock sees that it was replaced.
-            installed = install_part(host, config.consumer, routes_part(config, host.layout), undo)
-            plan = RoutePlan() if host.is_image else carry_out(config, host, scope)
-        run.changes |= installed | plan.changes
-        start_oneshot(host, ROUTES, run)
-        return plan
+        report = configure(self.config, self.host, scope, ROUTES)
+        return attrs.evolve(report.routes, changes=report.changes)
 
 
 @attrs.frozen
@@ -80,37 +77,24 @@ class ConfigureWatch(ConfigTask):
 
     name = "configure-watch"
 
-    def do(self, scope: CancelScope) -> Changes:
+    def do(self, scope: CancelScope) -> WatchReport:
         """Do it.
 
         Returns:
-            What was installed, changed or removed; false if nothing was.
+            What was installed, changed or removed.
 
         Raises:
             UnitError: systemd refuses, or can't run this Python; everything is as before.
             FileError: a file can't be written, or the lock can't be taken; everything is as before.
         """
-        host, is_wanting = self.host, is_watched(self.config)
-        with alone(host, scope, is_wanting=is_wanting) as run:
-            if not is_wanting:
-                remove_parts(host, scope, run, WATCH)
-                return run.changes
-            part = watch_part(self.config, host.layout)
-            restarted = Change(f"{WATCH}.service", "restarted")
-            # What else is installed it reads by itself.
-            is_new = restarted in plan_part(host, self.config.consumer, part).units
-            with all_or_nothing() as undo:
-                installed = install_part(host, self.config.consumer, part, undo)
-            run.changes |= installed
-            if not host.is_image and (is_new or installed.units):
-                host.units.restart(f"{WATCH}.service")
-                run.changes |= Changes(units=(restarted,))
-        return run.changes
+        return WatchReport(configure(self.config, self.host, scope, WATCH).changes)
 
 
 @attrs.frozen
 class CheckRouteOverlap(ConfigTask):
     """Prove that every expected CIDR leaves by the default route's interface, and leave a marker that says so.
+
+    On a running STRICT node use ``Configure``: it changes routes and expected CIDRs in one step.
 
     Args:
         config: the expected CIDRs, and what a failure means.
@@ -130,37 +114,16 @@ class CheckRouteOverlap(ConfigTask):
                 first, and nothing is undone.
             FileError: a file can't be written, or the lock can't be taken.
         """
-        config, host = self.config, self.host
-        has_cidrs = bool(config.route_overlap.expected_cidrs)
-        with alone(host, scope, is_wanting=has_cidrs) as run:
-            if not has_cidrs:
-                remove_parts(host, scope, run, CHECK)
-                _remove_markers(host, scope, run)
-                return unjudged(config.route_overlap, Verdict.OK)
-            with all_or_nothing() as undo:
-                installed = install_part(host, config.consumer, check_part(config, host.layout), undo)
-            run.changes |= installed
-            if host.is_image:
-                reason = "an image has no kernel to ask; it is checked at its first boot"
-                return unjudged(config.route_overlap, Verdict.UNKNOWN, reason)
-            result = check_overlap(config.route_overlap, host.routes, scope, wait_seconds=config.wait_seconds)
-            # As the script and the watcher do: two that write at once could leave both markers.
-            with locked(host.layout.lock, scope):
-                write_markers(host.layout, result)
-            start_oneshot(host, CHECK, run)
-            raise_if_strict(result)
-            return result
-
-
-def raise_if_strict(report: OverlapReport) -> None:
-    """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode."""
-    if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK:
-        raise RouteOverlapError(error_text(report), report)
+        report = configure(self.config, self.host, scope, CHECK)
+        return attrs.evolve(report.overlap, changes=report.changes)
 
 
 @attrs.frozen
 class Configure(ConfigTask):
     """Install the static routes and the watcher, then prove that every expected CIDR leaves by the default interface.
+
+    This is one step: scripts and expected CIDRs are in place before the kernel's first route changes, so a start of the
+    node is judged by all of the old config or by all of the new one.
 
     Args:
         config: what is wanted.
@@ -169,29 +132,16 @@ class Configure(ConfigTask):
 
     name = "configure"
 
-    def do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
-        """Do all of them; the check is the last, as it may raise in STRICT mode.
+    def do(self, scope: CancelScope) -> ConfigureReport:
+        """Do all of it; the check is the last, as it may raise in STRICT mode.
 
         Returns:
-            The reports of the routes, with every file and unit that any of them has changed, and of the check.
+            The reports of routes, watcher and check, and everything that was changed.
 
         Raises:
-            HostRoutingError: what any of them raises; the check doesn't run after a failed installation.
+            HostRoutingError: what any of the tasks raises; the check doesn't run after a failed installation.
         """
-        config, host = self.config, self.host
-        tasks = Serial(
-            ConfigureStaticRoutes(config, host=host),
-            ConfigureWatch(config, host=host),
-            CheckRouteOverlap(config, host=host),
-            name=self.name,
-        )
-        is_wanting = bool(config.static_routes.routes or config.route_overlap.expected_cidrs)
-        with alone(host, scope, is_wanting=is_wanting) as run:
-            routes, _, overlap = tasks.do(scope)
-        return attrs.evolve(routes, changes=run.changes), overlap
-
-
-# --- and back ------------------------------------------------------------------------------------------------------
+        return configure(self.config, self.host, scope, *CONFIGURED)
 
 
 @attrs.frozen
@@ -216,40 +166,147 @@ class RemoveHostRouting:
             RouteError: a route can't be removed; the table is as before.
             FileError: a file can't be removed; a later run goes on from there.
         """
-        with alone(self.host, scope, is_wanting=False) as run:
-            # All at once: without its routes a node isn't let through by a check that is left.
-            remove_parts(self.host, scope, run, WATCH, CHECK, ROUTES)
-            _remove_markers(self.host, scope, run)
-            plan = _remove_routes(self.host, scope, run)
-        return RoutesReport(plan, run.changes)
+        report = configure(Config(), self.host, scope, *CONFIGURED)
+        return attrs.evolve(report.routes, changes=report.changes)
 
 
-def _remove_routes(host: Host, scope: CancelScope, run: Run) -> RoutePlan:
-    """Take back what an earlier run installed; touch nothing if none did.
+# --- one way -------------------------------------------------------------------------------------------------------
 
-    First what would install the routes again.
+
+def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> ConfigureReport:
+    """Bring about what a config asks of some parts, and take back of them what it doesn't ask for.
+
+    Args:
+        config: what is wanted.
+        host: where.
+        scope: ends it.
+        names: of the parts that are decided upon; others stay as they are.
+
+    Raises:
+        HostRoutingError: with what stays changed; an installation that fails is taken back.
+        StoppedRun: it was cancelled, and something stays changed.
     """
-    remove_parts(host, scope, run, ROUTES)
-    if host.is_image or not (ours(host) or exists(host.layout.trial)):
-        return RoutePlan()
+    wanted = wanted_of(config, host, *names)
+    with exclusive_run(host, scope, is_wanting=bool(wanted.parts)):
+        deadlines, done = deadlines_of(config, scope), Done()
+        with done.told():
+            boot, plan = install(config, host, scope, wanted, deadlines, done)
+            overlap = finish(config, host, scope, wanted, deadlines, boot, done)
+            if not host.is_image:
+                raise_if_strict(overlap)
+    return ConfigureReport.of(plan, overlap, done.changes)
+
+
+def wanted_of(config: Config, host: Host, *names: str) -> Wanted:
+    """Return what a config asks of some parts."""
+    parts = (part for part in wanted_parts(config, host.layout) if part.name in names)
+    return Wanted(names, tuple(parts), config.consumer)
+
+
+def install(
+    config: Config, host: Host, scope: CancelScope, wanted: Wanted, deadlines: Deadlines, done: Done
+) -> tuple[BootPlan, RoutePlan]:
+    """Install for the next boot and give the kernel the routes: all of it or nothing.
+
+    Args:
+        config: what is wanted.
+        host: where.
+        scope: ends it.
+        wanted: the parts that are decided upon.
+        deadlines: of the run.
+        done: gets what is changed and not put back.
+
+    Returns:
+        The plan of the next boot, of which what goes is still to be taken away; and what became of the routes.
+    """
+    has_routes = not host.is_image and ROUTES in wanted.names
+    if has_routes:
+        wait_for_network(config, host, scope, deadlines.network)
+    boot = plan_next_boot(host, wanted)
+    with all_or_nothing() as undo:
+        prepare(boot, host, undo)
+        if has_routes and boot.changes_routes_script:
+            # A start of the node meanwhile may give the kernel the new routes before this does.
+            undo.push(partial(_restore, host.routes.our_routes(), host))
+        placed, plan = put_in_place(boot, host, undo), RoutePlan()
+        if has_routes and (config.static_routes.routes or _may_have_routes(host)):
+            plan = write_routes(config, host, scope, deadlines.network)
+    done.changes |= placed | plan.changes
+    return boot, plan
+
+
+def finish(
+    config: Config, host: Host, scope: CancelScope, wanted: Wanted, deadlines: Deadlines, boot: BootPlan, done: Done
+) -> OverlapReport:
+    """Take away what goes, check, and have the oneshots run.
+
+    Args:
+        config: what is wanted.
+        host: where.
+        scope: ends it.
+        wanted: the parts that are decided upon.
+        deadlines: of the run.
+        boot: the plan of the next boot, which ``install`` has put in place.
+        done: gets what is changed.
+    """
+    for change in take_away(boot, host, scope):
+        done.changes |= change
+    overlap = check(config, host, scope, wanted, deadlines)
+    if not host.is_image:
+        for change in start_oneshots(host, [part.name for part in wanted.parts if part.is_gated]):
+            done.changes |= change
+    scope.check()
+    return overlap
+
+
+def check(config: Config, host: Host, scope: CancelScope, wanted: Wanted, deadlines: Deadlines) -> OverlapReport:
+    """Check, if that is among the parts that are decided upon, and leave the markers."""
+    overlap = config.route_overlap
+    if CHECK not in wanted.names or not overlap.expected_cidrs:
+        return unjudged(overlap, Verdict.OK)
+    if host.is_image:
+        reason = "an image has no kernel to ask; it is checked at its first boot"
+        return unjudged(overlap, Verdict.UNKNOWN, reason)
+    report = check_overlap(overlap, host.routes, scope, deadlines=deadlines)
+    # As the script and the watcher do: two that write at once could leave both markers.
     with locked(host.layout.lock, scope):
-        plan = plan_routes((), ours(host))
-        with all_or_nothing() as undo:
-            apply_routes(plan, host.routes, scope, undo)
-        remove(host.layout.trial)
-    run.changes |= plan.changes
-    return plan
+        write_markers(host.layout, report)
+    return report
 
 
-def ours(host: Host) -> list[Route]:
-    """Our routes in the kernel."""
-    return [route for route in host.routes.routes(Table.MAIN) if route.is_ours]
+def raise_if_strict(report: OverlapReport) -> None:
+    """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode."""
+    if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK:
+        raise RouteOverlapError(error_text(report), report)
 
 
-def _remove_markers(host: Host, scope: CancelScope, run: Run) -> None:
-    """Take the markers back; of a check that isn't installed any more."""
-    if any(exists(path) for path in host.layout.markers):
-        # The watcher looks under the lock whether they are still asked for.
-        with nullcontext() if host.is_image else locked(host.layout.lock, scope):
-            markers = (Change(host.layout.relative(path), "removed") for path in host.layout.markers)
-            change_files(host.layout, markers, run)
+def _may_have_routes(host: Host) -> bool:
+    """Return whether any route of ours may be in the kernel: a script that holds the lock may just be writing one."""
+    return exists(host.layout.lock) or bool(host.routes.our_routes())
+
+
+def _restore(before: Sequence[Route], host: Host) -> None:
+    """Have the kernel hold those of our routes that it held before."""
+    scope = CancelScope()
+    with locked(host.layout.lock, scope), all_or_nothing() as undo:
+        apply_routes(plan_routes(before, host.routes.routes(Table.MAIN)), host.routes, scope, undo)
+
+
+@attrs.define
+class Done:
+    """What a run has changed so far, and not put back; its failure carries it."""
+
+    changes: Changes = attrs.field(factory=Changes)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Have what ends the block tell what stays changed."""
+        try:
+            yield
+        except HostRoutingError as error:
+            error.changes = self.changes
+            raise
+        except Cancelled as stop:
+            if not self.changes:
+                raise
+            raise StoppedRun(stop.reason, self.changes) from stop

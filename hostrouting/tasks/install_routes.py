@@ -1,77 +1,98 @@
-"""InstallRoutes: wait -> plan -> install -> verify -> report; apart, as this alone needs nothing that boots."""
+"""The way of the routes into the kernel: wait -> lock -> plan -> install -> verify."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import attrs
 
-from hostrouting.boot.files import alone, locked, remove
+from hostrouting.boot.files import remove
 from hostrouting.boot.host import Host
+from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.config.routing import Config
-from hostrouting.kernel.port import look_until
+from hostrouting.kernel.waiting import Deadline, Deadlines, look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
+from hostrouting.routes.plan import RoutePlan, RoutesReport, find_missing, plan_now
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, all_or_nothing
 
 
-def await_network(
-    config: Config, host: Host, scope: CancelScope, look: Callable[[], tuple[RoutePlan, str | None]] | None = None
-) -> RoutePlan:
-    """Wait until the routes can be installed.
+def deadlines_of(config: Config, scope: CancelScope) -> Deadlines:
+    """Start the deadlines of a run."""
+    return Deadlines.from_now(
+        scope, wait_seconds=config.wait_seconds, settle_seconds=config.route_overlap.settle_seconds
+    )
+
+
+def wait_for_network(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> None:
+    """Wait until the routes of a config can be planned; no lock is held meanwhile.
 
     Args:
         config: what is wanted.
         host: whose kernel.
         scope: ends it.
-        look: plans, and says what is missing; None: nothing is changed, and no lock is taken.
+        deadline: when to give up.
 
     Raises:
         RouteError: they never can, or not in time.
     """
-    plan, missing = look_until(host.routes, scope, config.wait_seconds, look or (lambda: plan_now(config, host.routes)))
+    missing = look_until(host.routes, scope, deadline, partial(find_missing, config, host.routes))
     if missing is not None:
-        raise RouteError(
-            f"can't install the static routes: waited {config.wait_seconds} s in vain for {missing}; "
-            "bring it up, name another gateway or dev, or raise waitSeconds"
-        )
-    return plan
+        raise _waited_in_vain(missing, deadline)
 
 
-def carry_out(
-    config: Config, host: Host, scope: CancelScope, begin_trial: Callable[[], None] | None = None
-) -> RoutePlan:
-    """Take the routes to the kernel: wait, plan, install, prove; or put back what was changed.
+def _waited_in_vain(missing: str, deadline: Deadline) -> RouteError:
+    return RouteError(
+        f"can't install the static routes: waited {deadline.seconds:g} s in vain for {missing}",
+        hint="bring it up, name another gateway or dev, or raise waitSeconds",
+    )
+
+
+@contextmanager
+def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> Iterator[RoutePlan]:
+    """Wait until the routes can be planned, and plan them with the lock, which is held for the block.
+
+    Raises:
+        RouteError: as ``wait_for_network``, or a route is in the way of one.
+        FileError: the lock can't be taken.
+    """
+    while True:
+        wait_for_network(config, host, scope, deadline)
+        with locked(host.layout.lock, scope):
+            plan, missing = plan_now(config, host.routes)
+            if missing is None:
+                yield plan
+                return
+        if deadline.is_over(scope):
+            raise _waited_in_vain(missing, deadline)
+
+
+def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> RoutePlan:
+    """Give the kernel the routes of a config, all of them or none, and see each win; ours that it doesn't name go.
 
     Args:
         config: what is wanted.
         host: whose kernel.
         scope: ends it.
-        begin_trial: called with the lock before the first change; None: they are no trial, and end one that stands.
+        deadline: of the wait for the network.
+
+    Returns:
+        What was carried out. A trial that stands has ended.
 
     Raises:
-        RouteError: as of the tasks.
+        RouteError: a route can't be installed or doesn't win; the table is as before.
         FileError: the lock can't be taken.
     """
-
-    def look() -> tuple[RoutePlan, str | None]:
-        with locked(host.layout.lock, scope):
-            plan, missing = plan_now(config, host.routes)
-            if missing is None:
-                if begin_trial is not None:
-                    begin_trial()
-                with all_or_nothing() as undo:
-                    apply_routes(plan, host.routes, scope, undo)
-                    verify_routes(plan.wanted, host.routes)
-                    scope.check()  # the last look at which a cancel puts back
-                if begin_trial is None:
-                    remove(host.layout.trial)
-            return plan, missing
-
-    return await_network(config, host, scope, look)
+    with planned_routes(config, host, scope, deadline) as plan, all_or_nothing() as undo:
+        apply_routes(plan, host.routes, scope, undo)
+        verify_routes(plan.wanted, host.routes)
+        scope.check()
+        remove(host.layout.trial)
+    return plan
 
 
 @attrs.frozen
@@ -92,7 +113,6 @@ class InstallRoutes(ConfigTask):
             RouteError: a route can't be installed or doesn't win; the table is as before.
             FileError: the lock can't be taken.
         """
-        with alone(self.host, scope, is_wanting=True) as run:
-            plan = carry_out(self.config, self.host, scope)
-            run.changes |= plan.changes
-        return RoutesReport(plan, run.changes)
+        with exclusive_run(self.host, scope, is_wanting=True):
+            plan = write_routes(self.config, self.host, scope, deadlines_of(self.config, scope).network)
+        return RoutesReport(plan, plan.changes)

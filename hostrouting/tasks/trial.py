@@ -12,27 +12,58 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.host import Host
+from hostrouting.boot.locks import exclusive_run, locked
+from hostrouting.boot.parts import CONFIGURED
 from hostrouting.boot.render import fill
 from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Protocol, Route, Scope
 from hostrouting.model.text import rfc_3339, to_json_text
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport
+from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport
+from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
-from hostrouting.tasks.configure import CheckRouteOverlap, ConfigureStaticRoutes, ConfigureWatch, ours, raise_if_strict
-from hostrouting.tasks.install_routes import await_network, carry_out
-from phases import CancelScope, Serial
+from hostrouting.tasks.configure import Done, finish, install, raise_if_strict, wanted_of
+from hostrouting.tasks.install_routes import deadlines_of, planned_routes, wait_for_network
+from hostrouting.tasks.reports import ConfigureReport
+from phases import CancelScope, all_or_nothing
 
 _UNIT = "hostrouting-trial"
 _TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
+
+
+@attrs.frozen
+class TrialReport:
+    """The result of ``TryRoutes``.
+
+    Args:
+        routes: of the static routes.
+        overlap: of the check.
+        until: when the trial ends, RFC 3339.
+    """
+
+    routes: RoutesReport
+    overlap: OverlapReport
+    until: str
+
+    @property
+    def changes(self) -> Changes:
+        """The routes that were changed; no file or unit is."""
+        return self.routes.changes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return self.routes.to_json() | {"overlap": self.overlap.to_json(), "until": self.until}
 
 
 @attrs.frozen
@@ -53,11 +84,11 @@ class TryRoutes(ConfigTask):
 
     seconds: int
 
-    def do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport, str]:
+    def do(self, scope: CancelScope) -> TrialReport:
         """Do it.
 
         Returns:
-            The reports of the routes and of the check, and until when the trial stands, RFC 3339.
+            What was changed and found, and until when the trial stands.
 
         Raises:
             RouteOverlapError: in STRICT mode, if something fails or nothing could be judged; everything is as before.
@@ -65,39 +96,46 @@ class TryRoutes(ConfigTask):
                 everything is as before.
         """
         config, host = self.config, self.host
-        with files.alone(host, scope, is_wanting=True) as run:
+        with exclusive_run(host, scope, is_wanting=True):
             # One whose confirm was killed is to be confirmed too.
             if stands := standing(host.layout.trial) or standing(host.layout.confirmed):
                 raise RouteError(
-                    f"a trial of routes stands until {stands}: keep them with hostrouting confirm, or end it by "
-                    "hostrouting apply with the config that is wanted"
+                    f"a trial of routes stands until {stands}",
+                    hint="keep them with hostrouting confirm, or end it by hostrouting apply with the config that is "
+                    "wanted",
                 )
-            await_network(config, host, scope)
+            deadline = deadlines_of(config, scope).network
+            wait_for_network(config, host, scope, deadline)
             until, end = rfc_3339(time.time() + self.seconds), scope.clock.monotonic() + self.seconds
-
-            def begin() -> None:
-                # With the lock, and a timer that goes already.
-                script = render_trial(ours(host), until)
-                files.write_if_changed(host.layout.trial_script, script, mode=0o755)
-                files.write_if_changed(host.layout.trial, to_json_text({"until": until} | config.to_mapping()))
-                if scope.clock.monotonic() >= end:
-                    files.remove(host.layout.trial)
-                    raise RouteError(f"the trial's {self.seconds} s were over before the lock was free; try again")
-
             # Of an earlier trial that has ended.
             host.units.stop(_TIMER)
             host.units.stop(_SERVICE)
             # Whether or not the script is there by then.
             host.units.run_later(_UNIT, self.seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
             try:
-                plan = carry_out(config, host, scope, begin)
+                with planned_routes(config, host, scope, deadline) as plan:
+                    self._begin(until)
+                    if scope.clock.monotonic() >= end:
+                        files.remove(host.layout.trial)
+                        raise RouteError(
+                            f"the trial's {self.seconds} s were over before the lock was free", hint="try again"
+                        )
+                    with all_or_nothing() as undo:
+                        apply_routes(plan, host.routes, scope, undo)
+                        verify_routes(plan.wanted, host.routes)
                 overlap = check_overlap(config.route_overlap, host.routes, scope)
+                scope.check()
                 raise_if_strict(overlap)
             except BaseException:
                 put_back(host)
                 raise
-            run.changes |= plan.changes
-        return RoutesReport(plan, run.changes), overlap, until
+        return TrialReport(RoutesReport(plan, plan.changes), overlap, until)
+
+    def _begin(self, until: str) -> None:
+        """Leave the way back and the trial's file; with the lock, and with a timer that runs already."""
+        layout = self.host.layout
+        files.write_if_changed(layout.trial_script, render_trial(self.host.routes.our_routes(), until), mode=0o755)
+        files.write_if_changed(layout.trial, to_json_text({"until": until} | self.config.to_mapping()))
 
 
 @attrs.frozen
@@ -112,40 +150,42 @@ class ConfirmTrial:
 
     host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
-    def do(self, scope: CancelScope) -> tuple[RoutesReport, OverlapReport]:
+    def do(self, scope: CancelScope) -> ConfigureReport:
         """Do it. Where this process is killed, systemd does the rest when the time is over.
 
         Returns:
-            The reports of the routes and of the check.
+            The report of ``Configure``.
 
         Raises:
             RouteError: no trial stands.
             HostRoutingError: what ``Configure`` raises; if nothing is installed the routes of before are put back.
         """
-        host = self.host
-        with files.alone(host, scope, is_wanting=True) as run:
+        host, done = self.host, Done()
+        with exclusive_run(host, scope, is_wanting=True), done.told():
             # Taken from its timer; also one whose confirm was killed.
-            with files.locked(host.layout.lock, scope):
+            with locked(host.layout.lock, scope):
                 files.move(host.layout.trial, host.layout.confirmed)
             text = files.read_text(host.layout.confirmed)
             if text is None:
                 raise RouteError(
-                    "there is nothing to confirm: no trial of routes stands; hostrouting apply --try 60 begins one"
+                    "there is nothing to confirm: no trial of routes stands",
+                    hint="hostrouting apply --try 60 begins one",
                 )
             config = Config.from_mapping(json.loads(text))
+            wanted, deadlines = wanted_of(config, host, *CONFIGURED), deadlines_of(config, scope)
             try:
-                routes = ConfigureStaticRoutes(config, host=host).do(scope)
+                boot, plan = install(config, host, scope, wanted, deadlines, done)
             except BaseException:
                 files.move(host.layout.confirmed, host.layout.trial)
                 put_back(host)
                 raise
             try:
-                rest = Serial(ConfigureWatch(config, host=host), CheckRouteOverlap(config, host=host), name="configure")
-                overlap = rest.do(scope)[1]
+                overlap = finish(config, host, scope, wanted, deadlines, boot, done)
             finally:
                 files.remove(host.layout.confirmed)
                 host.units.stop(_TIMER)
-        return attrs.evolve(routes, changes=run.changes), overlap
+            raise_if_strict(overlap)
+        return ConfigureReport.of(plan, overlap, done.changes)
 
 
 # --- what stands in /run -------------------------------------------------------------------------------------------

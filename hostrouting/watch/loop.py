@@ -13,9 +13,10 @@ from pathlib import Path
 
 import attrs
 
-from hostrouting.boot.files import locked, read_text, remove_litter, write_if_changed
+from hostrouting.boot.files import read_text, remove_litter, write_if_changed
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
+from hostrouting.boot.locks import locked
 from hostrouting.boot.unit_files import settings
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Iterable
 
 import attrs
 
-from hostrouting.boot.files import locked
 from hostrouting.boot.host import Host
+from hostrouting.boot.locks import locked
 from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend

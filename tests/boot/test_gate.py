@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CONFIG = "/etc/aks-flex-node/config.json"
 ROUTES, CHECK = "/etc/aks-flex-node/static-routes.sh", "/etc/aks-flex-node/check-route-overlap.sh"
 UNITS = "/etc/systemd/system"
-GATE = "/etc/aks-flex-node/gate.sh"
+GATE = "/etc/hostrouting/gate.sh"
 MARKERS = "/run/aks-flex-node"
 TEMPLATE = "systemd-nspawn@.service"
 MEND = ("route", "add", "172.16.1.0/24", "via", "10.1.0.1", "dev", "eth0")
@@ -73,12 +73,6 @@ def start(node: Machine, payload: Payload) -> bool:
 
 CONSUMERS = [
     pytest.param(add_nested_machine, {}, id="template"),
-    pytest.param(
-        add_nested_machine,
-        {"consumer": "systemd-nspawn@kube1.service"},
-        id="instance",
-        marks=pytest.mark.one_release,
-    ),
     pytest.param(add_kubelet, {}, id="kubelet", marks=pytest.mark.one_release),
 ]
 
@@ -385,7 +379,7 @@ def test_a_consumer_that_comes_later_is_held_back_all_the_same(node: Machine) ->
 @pytest.mark.one_release
 def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
     payload = installed(node)
-    node.write("/etc/aks-flex-node/gate.off", "")
+    node.write("/etc/hostrouting/gate.off", "")
     node.boot()
     payload.wait_until_it_ran()
     assert "gate.off" in node.journal(payload.unit)

@@ -242,7 +242,7 @@ python3 -m hostrouting {other} || exit; wait $!"""
         node.run("sh", "-c", both)
         planned = {name: node.python("plan", f"/root/{name}.json", check=False).returncode for name in "ab"}
         if other == "remove" and planned["a"] != 0:
-            assert not node.exists("/etc/aks-flex-node/hostrouting.installed.json")
+            assert not node.exists("/etc/hostrouting/installed.json")
             assert node.run("ip", "-N", "route", "show", "proto", "217").stdout == ""
             assert node.state("hostrouting-watch.service") == "inactive/dead"
         else:

@@ -133,7 +133,7 @@ def test_no_change_bounces_a_running_machine(node: Machine) -> None:
     assert "✓ probes" in node.python("doctor", CONFIG, check=False).stdout
     change(node, "ib0")
     assert payload.main_pid() == pid
-    change(node, "eth0", payload.unit)
+    change(node, "eth0", "kubelet.service")
     assert listing(node) == wanted
     change(node)
     assert files(node) == before
@@ -167,7 +167,7 @@ def test_what_fails_at_boot_is_tried_again(node: Machine) -> None:
 @pytest.mark.one_release
 def test_a_plain_consumer_waits_too(node: Machine) -> None:
     payload = add_kubelet(node)
-    change(node, "eth0", payload.unit)
+    change(node, "eth0", "kubelet.service")
     node.boot()
     payload.wait_until_it_ran()
     assert node.when(UNIT, "ExecMainExitTimestamp") < payload.starts()[-1]

@@ -142,7 +142,7 @@ def stage(node: Machine) -> str:
     for name, is_so in (
         ("in the midst of the confirm", node.exists(f"{MARKERS}/trial.confirmed.json")),
         ("while the trial stood", node.exists(TRIAL)),
-        ("after the confirm", "172.16.9.0/24" in node.read("/etc/aks-flex-node/hostrouting.installed.json")),
+        ("after the confirm", "172.16.9.0/24" in node.read("/etc/hostrouting/installed.json")),
     ):
         if is_so:
             return name

@@ -223,7 +223,7 @@ def test_who_fights_is_told_how_to_stop_and_remove_takes_the_watcher_back(node: 
     for path in (
         f"/etc/systemd/system/{UNIT}",
         TEXTFILE,
-        "/etc/aks-flex-node/hostrouting.installed.json",
+        "/etc/hostrouting/installed.json",
         f"{MARKERS}/route-overlap.json",
     ):
         assert not node.exists(path), path

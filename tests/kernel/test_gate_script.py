@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-ROUTES, CHECK = "static-routes.sh", "check-route-overlap.sh"
+FOLDER = "/etc/aks-flex-node"
+ROUTES, CHECK = f"{FOLDER}/static-routes.sh", f"{FOLDER}/check-route-overlap.sh"
 PASS, FAIL = "echo ran-$0-$*; exit 0", "exit 1"
 HANG = "trap '' TERM; while :; do sleep 60; done"
 DROP_IN = "/etc/systemd/system/x.service.d/zz-hostrouting.conf"
@@ -38,13 +40,19 @@ def gate(**constants: int) -> str:
 
 def installed(steps: str, **scripts: str) -> str:
     """Shell commands that install scripts of these bodies, and a list of these steps; empty: none."""
-    lines = ["rm -rf /etc/aks-flex-node; mkdir -p /etc/aks-flex-node; cd /etc/aks-flex-node"]
+    lines = [f"rm -rf {FOLDER} /etc/hostrouting; mkdir -p {FOLDER} /etc/hostrouting; cd {FOLDER}"]
     for name, body in scripts.items():
         path = f"{name.replace('_', '-')}.sh"
         lines.append(f"cat >{path} <<'EOF'\n#!/bin/bash -p\n{{\n{body}\n}}\nEOF\nchmod 755 {path}")
     if steps:
-        lines.append(f"cat >gate.list <<'EOF'\n{steps}\nEOF")
+        lines.append(listed(steps))
     return "\n".join(lines)
+
+
+def listed(steps: str) -> str:
+    """Return a shell command that writes a list of these steps; without any it lets every start through."""
+    rows = [f"{step} 0123456789abcdef" for step in steps.splitlines()]
+    return f"printf '%s\\n' {' '.join(map(quote, [*rows, 'end']))} >/etc/hostrouting/gate.list"
 
 
 def run(sandbox: Sandbox, prepare: str, *arguments: str, text: str = "", **more: object) -> CompletedProcess[str]:
@@ -55,8 +63,7 @@ def test_it_runs_each_step_in_gate_mode_and_in_order(sandbox: Sandbox) -> None:
     both = installed(f"{ROUTES} required\n{CHECK} forgiven", static_routes=PASS, check_route_overlap=PASS)
     done = run(sandbox, both)
     assert (done.returncode, done.stderr) == (0, "")
-    folder = "/etc/aks-flex-node"
-    assert done.stdout == f"ran-{folder}/{ROUTES}-gate\nran-{folder}/{CHECK}-gate\n"
+    assert done.stdout == f"ran-{ROUTES}-gate\nran-{CHECK}-gate\n"
 
 
 @pytest.mark.parametrize(
@@ -95,12 +102,12 @@ def test_every_truncation_behind_its_first_line_is_an_error(sandbox: Sandbox) ->
 def test_a_list_that_is_gone_admits_only_where_the_drop_in_is_gone_too(sandbox: Sandbox) -> None:
     gone = f"{installed('', static_routes=FAIL)}\nmkdir -p {DROP_IN.rpartition('/')[0]}"
     assert run(sandbox, f"{gone}; echo ExecStartPost=another.sh >{DROP_IN}").returncode == 0
-    done = run(sandbox, f"{gone}; echo ExecCondition=+/etc/aks-flex-node/gate.sh first >{DROP_IN}")
+    done = run(sandbox, f"{gone}; echo ExecCondition=+/etc/hostrouting/gate.sh first >{DROP_IN}")
     assert (done.returncode, done.stderr) == (
         255,
-        "/etc/aks-flex-node/gate.list is missing, can't be run, or isn't whole; to write it anew: hostrouting apply\n",
+        "/etc/hostrouting/gate.list is missing, can't be run, or isn't whole; to write it anew: hostrouting apply\n",
     )
-    assert run(sandbox, f"{gone}; : >gate.list").returncode == 255
+    assert run(sandbox, f"{gone}; : >/etc/hostrouting/gate.list").returncode == 255
     # As apply and remove may leave it meanwhile: it is looked for again.
     late = f"{gone}; echo gate.sh >{DROP_IN}; (sleep 0.5; rm {DROP_IN}) &"
     assert run(sandbox, late, text=gate(HOLD_SECONDS=3)).returncode == 0
@@ -109,9 +116,9 @@ def test_a_list_that_is_gone_admits_only_where_the_drop_in_is_gone_too(sandbox: 
 @pytest.mark.parametrize(
     ("update", "code"),
     [
-        (f"echo '{CHECK} forgiven' >gate.list; rm {ROUTES}", 0),
-        (f"echo '{CHECK} required' >gate.list; rm {ROUTES}", 255),
-        (f"printf '%s\\n' '{ROUTES} forgiven' '{CHECK} forgiven' >gate.list", 0),
+        (f"{listed(f'{CHECK} forgiven')}; rm {ROUTES}", 0),
+        (f"{listed(f'{CHECK} required')}; rm {ROUTES}", 255),
+        (listed(f"{ROUTES} forgiven\n{CHECK} forgiven"), 0),
     ],
 )
 def test_an_update_in_the_midst_of_a_start_is_judged_as_it_then_is(sandbox: Sandbox, update: str, code: int) -> None:
@@ -135,7 +142,7 @@ def test_it_ends_in_time_though_a_script_can_not_be_asked_to_and_a_marker_says_s
 ) -> None:
     body = f'[ "$1" != unjudged ] || {{ echo "$2" >/run/marker; exit 1; }}\n{HANG}'
     done = run(sandbox, installed(f"{CHECK} {how}", check_route_overlap=body), text=gate(ALL_SECONDS=1))
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (code, f"{CHECK} took more than 1 s")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (code, "check-route-overlap.sh took more than 1 s")
     assert (sandbox.root / "run/marker").read_text() == "check-failed: it took more than 1 s\n"
 
 
@@ -153,7 +160,7 @@ def test_again_has_nothing_to_do_where_this_start_has_just_passed(sandbox: Sandb
 
 
 BREAK_GLASS = {
-    "the file /etc/aks-flex-node/gate.off is there": ": >/etc/aks-flex-node/gate.off",
+    "the file /etc/hostrouting/gate.off is there": ": >/etc/hostrouting/gate.off",
     "the kernel was started with hostrouting.gate=off": (
         'echo "quiet hostrouting.gate=off ro" > "$ROOT/cmdline"; mount --bind "$ROOT/cmdline" /proc/cmdline'
     ),
@@ -183,8 +190,8 @@ def test_in_a_network_namespace_of_the_consumers_own_nothing_is_changed_or_judge
     check = 'echo "$2" >/run/marker; exit 1'
     prepare = installed(f"{ROUTES} required\n{CHECK} {how}", static_routes=FAIL, check_route_overlap=check)
     done = run(sandbox, prepare, before=inside)
-    assert (done.returncode, done.stdout) == (code, f"{words}: {ROUTES} changed nothing\n")
-    assert done.stderr == f"{CHECK}: {words}\n"
+    assert (done.returncode, done.stdout) == (code, f"{words}: static-routes.sh changed nothing\n")
+    assert done.stderr == f"check-route-overlap.sh: {words}\n"
     assert (sandbox.root / "run/marker").read_text() == f"check-failed: {words}\n"
 
 
@@ -220,7 +227,7 @@ def test_a_signal_is_no_success(sandbox: Sandbox, signal: str) -> None:
 def test_the_environment_of_the_consumer_is_not_the_gates(sandbox: Sandbox, variable: str) -> None:
     prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}\necho 'exit 0' >env"
     assert run(sandbox, prepare, before=("env", variable)).returncode == 255
-    for name in (ROUTES, CHECK):
+    for name in ("static-routes.sh", "check-route-overlap.sh"):
         text = (resources.files(ROOM) / "scripts" / name).read_text()
         assert text.startswith("#!/bin/bash -p\n"), name
 

@@ -14,8 +14,8 @@ LINK = "/etc/systemd/system/multi-user.target.wants/hostrouting-watch.service"
 IMAGE = f"""
 mount -t tmpfs none /etc
 mount -t tmpfs none /run
-mkdir -p /etc/aks-flex-node {Path(LINK).parent}
-echo '{{}}' >/etc/aks-flex-node/hostrouting.installed.json
+mkdir -p /etc/hostrouting {Path(LINK).parent}
+echo '{{}}' >/etc/hostrouting/installed.json
 touch /etc/systemd/system/hostrouting-watch.service
 ln -s ../hostrouting-watch.service {LINK}
 """

@@ -26,7 +26,7 @@ from hostrouting import (
     RouteOverlapError,
     RoutesReport,
 )
-from hostrouting.boot.files import locked
+from hostrouting.boot.locks import locked
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.errors import FileError
@@ -520,9 +520,9 @@ def markers(layout: Layout) -> Callable[[], dict[str, str]]:
 def test_configure_installs_then_checks_and_leaves_one_marker(
     node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
 ) -> None:
-    routes, overlap = phases.run(Configure(config(cidrs=["172.16.1.0/24", "10.96.0.0/12"]), host=host_of(node, layout)))
-    assert len(routes.plan.add) == 1
-    assert (overlap.verdict, overlap.default_devs) == ("ok", ("eth0",))
+    report = phases.run(Configure(config(cidrs=["172.16.1.0/24", "10.96.0.0/12"]), host=host_of(node, layout)))
+    assert len(report.routes.plan.add) == 1
+    assert (report.overlap.verdict, report.overlap.default_devs) == ("ok", ("eth0",))
     assert markers() == {"route-overlap.ok": ""}
     assert layout.report.exists()
 
@@ -641,7 +641,7 @@ def test_routes_only_writes_no_file_but_the_locks(node: Kernel, layout: Layout) 
 def test_files_are_named_in_the_manifest_and_removal_leaves_what_others_put_beside_them(
     node: Kernel, layout: Layout
 ) -> None:
-    layout.manifest.parent.mkdir(parents=True)
+    layout.config.parent.mkdir(parents=True)
     layout.config.write_text("{}")
     configure(node, layout)
     assert layout.protocol_names.read_text().splitlines()[-1] == "217\thostrouting"

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from nightly import IS_NIGHTLY, by_day
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
+from planning import manifest_of
 from scripts import Sandbox, told_by
 
 from hostrouting import Config, Layout
-from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.boot.render import render_check, render_check_route_overlap_script, render_static_routes_script
 from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
@@ -911,11 +910,11 @@ class infiniband:  # noqa: N801 - reads like a function
 # --- what Python adds to a failing verdict ---------------------------------------------------------------------------
 
 SHADOWED = Config(route_overlap={"expectedCidrs": ["172.0.0.0/8"], "mode": "STRICT"}, wait_seconds=0)
-INSTALLED = 'mkdir -p /etc/aks-flex-node; cp "$ROOT/manifest" /etc/aks-flex-node/hostrouting.installed.json'
+INSTALLED = 'mkdir -p /etc/hostrouting; cp "$ROOT/manifest" /etc/hostrouting/installed.json'
 
 
 def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SHADOWED) -> Any:
-    manifest = wanted_manifest(Manifest(), config, wanted_parts(config, Layout()), Layout())
+    manifest = manifest_of(config, Layout())
     sandbox.write(manifest.to_text(), "manifest")
     text = with_constant(render_check(config, python=python), "EXPLAIN_SECONDS", 1 if "waiting" in python else 30)
     text = with_constant(text, "HOLD_SECONDS", 0)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from recording_tasks import Blocking, Raising, Returning
 
-import phases
 from phases import Cancelled, CancelScope, Parallel, Serial, Status, TimedOut, Timeout, run, run_child, task
 from phases.testing import FakeClock, RecordingObserver
 

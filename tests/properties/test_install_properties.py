@@ -13,6 +13,7 @@ from backends import FailingBackend, RecordingBackend
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
+from planning import install_for_boot, plan_boot, wanted_probe
 
 import phases
 from hostrouting import (
@@ -27,18 +28,15 @@ from hostrouting import (
     StaticRoutes,
 )
 from hostrouting.azure import RemoveLoadBalancerProbe
-from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.ruleset import PROBE
-from hostrouting.boot.files import Run
 from hostrouting.boot.gate import DROP_IN, list_text
-from hostrouting.boot.installation import install_part, remove_parts
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
-from hostrouting.boot.parts import is_watched, plan_boot, plan_part, plan_removal
+from hostrouting.boot.parts import is_watched
+from hostrouting.boot.plan import plan_next_boot
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.testing import FakeSystemd
-from phases import all_or_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -206,7 +204,8 @@ def test_what_is_installed_is_asked_for_and_removal_leaves_nothing(
             if manifest.has_gate:
                 assert manifest.consumer == consumer
                 assert layout.gate(consumer).read_text() == DROP_IN
-                assert layout.gate_list.read_text() == list_text(manifest)
+                scripts = {name: layout.script(name).read_bytes() for name in parts if name in (ROUTES, CHECK)}
+                assert layout.gate_list.read_text() == list_text(manifest, scripts)
         phases.run(RemoveLoadBalancerProbe(host=host, node=FakeProbeNode()))
         phases.run(RemoveHostRouting(host=host))
         assert all_below(layout) == before
@@ -231,11 +230,11 @@ def test_what_a_plan_foresees_is_what_a_run_tells_and_what_became_of_files_and_u
             assert contents(layout) == before
             told = carry_out(host, asked)
             became = fates(before, contents(layout), {*layout.markers})
-            assert {layout.of(str(path)): fate for path, fate, *_ in planned.files} == became
-            of_files = {layout.of(str(path)): fate for path, fate, *_ in told.files}
+            assert {layout.of(str(path)): action for path, action, *_ in planned.files} == became
+            of_files = {layout.of(str(path)): action for path, action, *_ in told.files}
             # What a task has removed, and the next one has made again as it was.
-            assert {fate for path, fate in of_files.items() if path not in became} <= {"replaced"}
-            assert {path: fate for path, fate in of_files.items() if path in became} == became
+            assert {action for path, action in of_files.items() if path not in became} <= {"replaced"}
+            assert {path: action for path, action in of_files.items() if path in became} == became
             assert sorted(told.units) == sorted(planned.units)
             assert {*told.units} == {
                 *(Change(unit, "enabled") for unit in units.enabled - enabled),
@@ -265,21 +264,13 @@ def fates(before: dict[Path, object], after: dict[Path, object], found: set[Path
 def planned_boot(host: Host, asked: Config | Probe) -> Changes:
     if isinstance(asked, Config):
         return plan_boot(asked, host)
-    if asked.device is None:
-        return plan_removal(host, PROBE)
-    return plan_part(host, asked.consumer, probe_part(asked.device, asked.consumer, host.layout))
+    return plan_next_boot(host, wanted_probe(asked.device, asked.consumer, host.layout)).changes
 
 
 def carry_out(host: Host, asked: Config | Probe) -> Changes:
     if isinstance(asked, Config):
-        return phases.run(Configure(asked, host=host))[0].changes
-    run = Run()
-    if asked.device is None:
-        remove_parts(host, phases.CancelScope(), run, PROBE)
-        return run.changes
-    with all_or_nothing() as undo:
-        part = probe_part(asked.device, asked.consumer, host.layout)
-        return install_part(host, asked.consumer, part, undo)
+        return phases.run(Configure(asked, host=host)).changes
+    return install_for_boot(host, wanted_probe(asked.device, asked.consumer, host.layout))
 
 
 def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
@@ -300,7 +291,7 @@ def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
     if asked.device is None:
         return ""
     parts[PROBE] = False
-    return asked.consumer
+    return ""
 
 
 def all_below(layout: Layout) -> set[Path]:

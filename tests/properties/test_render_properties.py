@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from planning import manifest_of
 
 from hostrouting import Config, ConfigError, Layout, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.parts import wanted_manifest, wanted_parts
+from hostrouting.boot.parts import wanted_parts
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
 from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.config.routing import METRIC_MAX
@@ -266,7 +267,7 @@ def test_what_was_rendered_reads_back_from_the_manifest(
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)
         parts = wanted_parts(config, layout)
-        manifest = wanted_manifest(Manifest(), config, parts, layout)
+        manifest = manifest_of(config, layout)
         assert {part.name for part in parts} == set(manifest.parts)
         layout.manifest.parent.mkdir(parents=True)
         layout.manifest.write_text(manifest.to_text())

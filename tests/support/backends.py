@@ -29,6 +29,7 @@ class Wrapper:
         self.routes = inner.routes
         self.routes_by_way = inner.routes_by_way
         self.default_routes = inner.default_routes
+        self.our_routes = inner.our_routes
         self.routes_except = inner.routes_except
         self.noticing_changes = inner.noticing_changes
         self.lookup = inner.lookup

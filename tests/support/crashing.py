@@ -19,18 +19,16 @@ from typing import Any
 
 import attrs
 from nightly import by_day
+from planning import install_for_boot, wanted_probe
 from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, HostRoutingError, Layout
-from hostrouting.azure.probe.part import probe_part
-from hostrouting.azure.probe.ruleset import PROBE
-from hostrouting.boot.files import Run
-from hostrouting.boot.installation import install_part, remove_parts
+from hostrouting.boot.render import render_static_routes
 from hostrouting.testing import FakeSystemd
-from phases import all_or_nothing
 
 MACHINE = "systemd-nspawn@kube1.service"
+KUBELET = "kubelet.service"
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink"}
 
 
@@ -49,8 +47,10 @@ def config(destination: str, mode: str, consumer: str, *, is_watched: bool = Fal
 
 
 NOTHING = Config()
+# What takes routes back is in the place of the script of those that go.
+WITHOUT_ROUTES = render_static_routes(Config(wait_seconds=0))
 OLD = config("172.16.1.0/24", "STRICT", "systemd-nspawn@.service")
-NEW = config("172.16.2.0/24", "WARN", MACHINE, is_watched=True)
+NEW = config("172.16.2.0/24", "WARN", KUBELET, is_watched=True)
 
 
 @attrs.frozen
@@ -58,7 +58,7 @@ class Probe:
     """What somebody asks for of the load balancer's probe, beside whatever is installed; no device: it goes."""
 
     device: str | None
-    consumer: str = MACHINE
+    consumer: str = KUBELET
 
 
 OLD_PROBE, NEW_PROBE, NO_PROBE = Probe("eth0", "systemd-nspawn@.service"), Probe("azure0"), Probe(None)
@@ -72,11 +72,8 @@ def apply(layout: Layout, wanted: Config | Probe) -> None:
     on = host(layout)
     if isinstance(wanted, Config):
         phases.run(Configure(wanted, host=on))
-    elif wanted.device is None:
-        remove_parts(on, phases.CancelScope(), Run(), PROBE)
     else:
-        with all_or_nothing() as undo:
-            install_part(on, wanted.consumer, probe_part(wanted.device, wanted.consumer, layout), undo)
+        install_for_boot(on, wanted_probe(wanted.device, wanted.consumer, layout))
 
 
 def tree(layout: Layout) -> dict[str, tuple[str, int]]:
@@ -118,10 +115,12 @@ def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) ->
         f"{name} is neither old nor new"
         for name, value in now.items()
         if value not in (before.get(name), after.get(name))
+        and value[0] != WITHOUT_ROUTES
         and not name.endswith((".conf", "installed.json", "gate.list"))
+        and "/stages/" not in name
     ]
-    manifest = "etc/aks-flex-node/hostrouting.installed.json"
-    ours = {name for name in now if "aks-flex-node" in name or name.endswith("hostrouting.conf")} - {manifest}
+    manifest = "etc/hostrouting/installed.json"
+    ours = {name for name in now if "aks-flex-node" in name or name.endswith("hostrouting.conf")}
     if ours and manifest not in now:
         found.append(f"{sorted(ours)} without a manifest")
     for name, (text, _) in now.items():
@@ -129,8 +128,7 @@ def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) ->
             found += [
                 f"{name} names {word}, which isn't there or can't run"
                 for word in text.split()
-                if word.endswith(".sh")
-                and not now.get(f"etc/aks-flex-node/{word.rpartition('/')[2]}", ("", 0))[1] & 0o100
+                if word.endswith(".sh") and not now.get(word.rpartition("+")[2].lstrip("/"), ("", 0))[1] & 0o100
             ]
     return found
 
@@ -199,7 +197,7 @@ def main(folder: Path, fault: str) -> None:
 
 
 def partly_done(layout: Layout, before: dict[str, Any]) -> bool:
-    """Whether the first of Configure's two tasks was through when the second was refused; each is all or nothing."""
+    """Return whether all was installed when it was refused to take away what goes, which a later run does."""
     script = "etc/aks-flex-node/static-routes.sh"
     return tree(layout).get(script) != before.get(script)
 

@@ -11,6 +11,7 @@ from hostrouting import (
     CheckRouteOverlap,
     Config,
     Configure,
+    ConfigureReport,
     ConfigureStaticRoutes,
     Finding,
     Host,
@@ -73,7 +74,7 @@ RemoveStaleAzureVnet(networking, node=LinuxBridgeNode())
 
 assert_type(phases.run(ConfigureStaticRoutes(config, host=host)), RoutesReport)
 assert_type(phases.run(CheckRouteOverlap(config)), OverlapReport)
-assert_type(phases.run(Configure(config)), tuple[RoutesReport, OverlapReport])
+assert_type(phases.run(Configure(config)), ConfigureReport)
 assert_type(phases.run(RemoveHostRouting(host=host)), RoutesReport)
 assert_type(phases.run(CheckRouteOverlap(config)).findings, tuple[Finding, ...])
 

@@ -19,12 +19,13 @@ from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.port import ProbeNode
 from hostrouting.azure.probe.ruleset import PROBE, REWRITTEN_SOURCE, TABLE
-from hostrouting.boot.files import Run, alone
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import install_part, is_installed, remove_parts
-from hostrouting.boot.parts import plan_part, plan_removal
+from hostrouting.boot.installation import is_installed, prepare, put_in_place, take_away
+from hostrouting.boot.locks import exclusive_run
+from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
 from hostrouting.config.schema import fields_in_json
 from hostrouting.model.changes import Change, Changes
+from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.links import Link
 from phases import CancelScope, all_or_nothing
 
@@ -83,7 +84,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     if not probe.enabled:
         plan = _plan_removal(host, node) if is_installed(host, PROBE) else ProbeReport()
         return attrs.evolve(plan, skipped_because="loadBalancerProbe isn't enabled in the config")
-    boot = plan_part(host, config.consumer, probe_part(probe.device, config.consumer, host.layout))
+    boot = plan_next_boot(host, _wanted(config, host, probe.device)).changes
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = given_or_real(host, node, LinuxProbeNode)
@@ -120,12 +121,19 @@ def _in_place(route: str | None) -> str | None:
 
 def _route_changes(before: str | None, device: str) -> Changes:
     wanted, was = ruleset.pinned_route(device), _in_place(before)
-    fate = "added" if was is None else "replaced"
-    return Changes() if _leads(before, wanted) else Changes(routes=(Change(wanted, fate, was),))
+    action = "added" if was is None else "replaced"
+    return Changes() if _leads(before, wanted) else Changes(routes=(Change(wanted, action, was),))
+
+
+def _wanted(config: HostNetworking, host: Host, device: str) -> Wanted:
+    return Wanted((PROBE,), (probe_part(device, config.consumer, host.layout),), config.consumer)
+
+
+_NOTHING = Wanted((PROBE,), (), HostNetworking().consumer)
 
 
 def _plan_removal(host: Host, node: ProbeNode | None) -> ProbeReport:
-    boot = plan_removal(host, PROBE)
+    boot = plan_next_boot(host, _NOTHING).changes
     if host.is_image:
         return ProbeReport(changes=boot)
     node = given_or_real(host, node, LinuxProbeNode)
@@ -165,13 +173,15 @@ class ConfigureLoadBalancerProbe:
             FileError: a file can't be written; likewise.
             UnitError: systemd refuses; likewise.
         """
-        host, consumer = self.host or Host(), self.config.consumer
-        with alone(host, scope, is_wanting=self.config.load_balancer_probe.enabled) as run:
+        host = self.host or Host()
+        with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled):
             plan = plan_probe(self.config, host, scope, node=self.node)
             if plan.device is None:
-                return _remove(plan, host, self.node, scope, run) if plan.changed else plan
+                return _remove(plan, host, self.node, scope) if plan.changed else plan
+            boot = plan_next_boot(host, _wanted(self.config, host, plan.device))
             with all_or_nothing() as undo:
-                installed = install_part(host, consumer, probe_part(plan.device, consumer, host.layout), undo)
+                prepare(boot, host, undo)
+                changes = put_in_place(boot, host, undo)
                 if not host.is_image:
                     node = given_or_real(host, self.node, LinuxProbeNode)
                     rules = node.listing(TABLE)
@@ -179,8 +189,8 @@ class ConfigureLoadBalancerProbe:
                     scope.check()
                     _load(node, plan.device)
                     plan = attrs.evolve(plan, rules=None if node.listing(TABLE) == rules else "loaded")
-            run.changes |= installed | Changes(routes=plan.changes.routes)
-            return attrs.evolve(plan, changes=run.changes)
+            changes |= Changes(routes=plan.changes.routes)
+            return attrs.evolve(plan, changes=_take_away(boot, host, scope, changes))
 
 
 def _load(node: ProbeNode, device: str) -> None:
@@ -231,19 +241,33 @@ class RemoveLoadBalancerProbe:
             UnitError: systemd refuses; likewise.
         """
         host = self.host or Host()
-        with alone(host, scope, is_wanting=False) as run:
+        with exclusive_run(host, scope, is_wanting=False):
             plan = _plan_removal(host, self.node)
             if not plan.changed:
                 return ProbeReport(skipped_because="nothing of it is installed")
-            return _remove(plan, host, self.node, scope, run)
+            return _remove(plan, host, self.node, scope)
 
 
-def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, run: Run) -> ProbeReport:
+def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope) -> ProbeReport:
     # First, so that no start of the node and no flush gives the rules back.
-    remove_parts(host, scope, run, PROBE)
-    if not host.is_image:
-        node = given_or_real(host, node, LinuxProbeNode)
-        node.load(ruleset.REMOVAL)
-        node.unpin()
-    run.changes |= Changes(routes=plan.changes.routes)
-    return attrs.evolve(plan, skipped_because=None, changes=run.changes)
+    changes = _take_away(plan_next_boot(host, _NOTHING), host, scope, Changes())
+    try:
+        if not host.is_image:
+            node = given_or_real(host, node, LinuxProbeNode)
+            node.load(ruleset.REMOVAL)
+            node.unpin()
+    except LoadBalancerProbeError as error:
+        error.changes = changes
+        raise
+    return attrs.evolve(plan, skipped_because=None, changes=changes | Changes(routes=plan.changes.routes))
+
+
+def _take_away(boot: BootPlan, host: Host, scope: CancelScope, changes: Changes) -> Changes:
+    """Remove what goes, and return that behind what was changed before; a failure carries both."""
+    try:
+        for change in take_away(boot, host, scope):
+            changes |= change
+    except HostRoutingError as error:
+        error.changes = changes
+        raise
+    return changes

@@ -16,8 +16,9 @@ from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.port import BridgeNode, Neighbour
-from hostrouting.boot.files import locked, read_text
+from hostrouting.boot.files import read_text
 from hostrouting.boot.host import Host
+from hostrouting.boot.locks import locked
 from phases import CancelScope
 
 # What azure-vnet thinks it serves.

@@ -130,8 +130,9 @@ is_on_host() {
 # What was installed while this waited has the last word; with the lock. bash has the file of a script open as 255.
 give_way() {
   [ -e /dev/fd/255 ] && [ ! "$0" -ef /dev/fd/255 ] || return 0
-  say "another $0 has been installed; it takes over"
   [ -z "$MONITOR" ] || kill "$MONITOR"
+  [ -e "$0" ] || { complain "$0 isn't installed any more"; exit 1; }
+  say "another $0 has been installed; it takes over"
   exec "$0" "${ARGUMENTS[@]}"
 }
 

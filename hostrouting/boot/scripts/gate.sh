@@ -6,16 +6,15 @@
 #   gate.sh again    its ExecStartPre=, which has nothing to do where the first has just let it pass. A reload skips the
 #                    rest of a list whose command has vanished while it ran, so there are two lists.
 #
-# gate.list names the scripts, and whether a failure is forgiven. It is read anew before each step: an update in the midst
-# of a start counts. This fails with 255 only, since ExecCondition= takes others to say: skip it, and keep quiet. -p: bash
+# gate.list names the scripts, in order, and whether a failure is forgiven. It is read anew before each step: after an update
+# in the midst of a start the steps begin again. Its last line is "end": cut off anywhere it holds. This fails with 255 only, since ExecCondition= takes others to say: skip it, and keep quiet. -p: bash
 # takes no functions and options from the environment of the consumer.
 
 @COMMON@
 
-readonly FOLDER=/etc/aks-flex-node
-readonly LIST=$FOLDER/gate.list
-readonly GATE_OFF=$FOLDER/gate.off
-readonly CHECK=check-route-overlap.sh
+readonly LIST=/etc/hostrouting/gate.list
+readonly GATE_OFF=/etc/hostrouting/gate.off
+readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
 readonly PASSED=$RUN_DIR/gate.passed
 readonly PASS_SECONDS=5
 # With a second to end what hangs, and one to say so, 20.
@@ -51,7 +50,7 @@ is_glass_broken() {
 
 # leave_unjudged WORDS: has the check leave a marker that says why it has judged nothing.
 leave_unjudged() {
-  [ ! -x "$FOLDER/$CHECK" ] || timeout -s KILL 1 "$FOLDER/$CHECK" unjudged "$1" >/dev/null 2>&1
+  [ ! -x "$CHECK" ] || timeout -s KILL 1 "$CHECK" unjudged "$1" >/dev/null 2>&1
 }
 
 # Sets END and GRACE. In WARN the gate opens before the consumer's own time-out ends it.
@@ -68,48 +67,54 @@ set_end() {
   [ "$seconds" -ge 4 ] || END=$((BEGAN + seconds * 50 + 10)) GRACE=0.2
 }
 
-# Sets NAME and HOW, the first step that isn't done; neither if there is none. Without a list it is the list itself,
-# unless the drop-in is gone with it.
+# Sets SCRIPT and HOW, the first step that isn't done; SCRIPT to nothing if there is none. A list that isn't whole is such a
+# step itself, and so is one that is missing, unless the drop-in is gone with it.
 find_step() {
-  local steps path
-  NAME=${LIST##*/} HOW=required
-  if [ ! -e "$LIST" ]; then
+  local steps='' path
+  SCRIPT=$LIST HOW=required
+  if [ -e "$LIST" ]; then
+    steps=$(<"$LIST")
+  else
     for path in /etc/systemd/system/*.d/zz-hostrouting.conf; do
       [[ $(<"$path") != *gate.sh* ]] || return
     done 2>/dev/null
-    NAME=''
-  elif steps=$(<"$LIST") && [ -n "$steps" ]; then
-    while read -r NAME HOW; do
-      [[ $DONE == *" $NAME "* ]] || return
-    done <<<"$steps"
+    steps=end
   fi
+  # Each row has the checksum of its script: another script makes another list.
+  [ "$steps" = "$STEPS" ] || DONE=' ' STEPS=$steps
+  [[ $'\n'$steps == *$'\nend' ]] || return
+  while read -r SCRIPT HOW _; do
+    [ "$SCRIPT" != end ] || break
+    [[ $DONE == *" $SCRIPT "* ]] || return
+  done <<<"$steps"
+  SCRIPT=''
 }
 
 take_step() {
-  local script=$FOLDER/$NAME left
-  if [ -n "$ELSEWHERE" ] && [ "$NAME" != "$CHECK" ] && [ -e /proc/1/ns/net ]; then
-    say "$ELSEWHERE: $NAME changed nothing"
+  local name=${SCRIPT##*/} left
+  if [ -n "$ELSEWHERE" ] && [ "$name" != "${CHECK##*/}" ] && [ -e /proc/1/ns/net ]; then
+    say "$ELSEWHERE: $name changed nothing"
     return
   elif [ -n "$ELSEWHERE" ]; then
-    tell "$NAME: $ELSEWHERE"
+    tell "$name: $ELSEWHERE"
     leave_unjudged "check-failed: $ELSEWHERE"
     return 1
-  elif [ ! -x "$script" ] || [ "$(tail -c 2 "$script")" != '}' ]; then
+  elif [ ! -x "$SCRIPT" ] || [ "$(tail -c 2 "$SCRIPT")" != '}' ]; then
     # An empty script, or one of a first line alone, would succeed.
-    tell "$script is missing, can't be run, or isn't whole; to write it anew: hostrouting apply"
+    tell "$SCRIPT is missing, can't be run, or isn't whole; to write it anew: hostrouting apply"
     return 1
   fi
   look_at_time
   left=$((END > NOW ? END - NOW : 1))
   printf -v left '%d.%02d' $((left / 100)) $((left % 100))
-  timeout -k "$GRACE" "$left" "$script" gate
+  timeout -k "$GRACE" "$left" "$SCRIPT" gate
   case $? in
     0) return 0 ;;
     124 | 137) left="more than $(((END - BEGAN) / 100)) s" ;;
     *) return 1 ;;
   esac
-  tell "$NAME took $left"
-  [ "$NAME" != "$CHECK" ] || leave_unjudged "check-failed: it took $left"
+  tell "$name took $left"
+  [ "$name" != "${CHECK##*/}" ] || leave_unjudged "check-failed: it took $left"
   return 1
 }
 
@@ -118,23 +123,23 @@ take_steps() {
   local failed='' since=0
   while :; do
     find_step
-    [ -n "$NAME" ] || return 0
+    [ -n "$SCRIPT" ] || return 0
     look_at_time
-    if [ "$NAME" != "$failed" ]; then
-      failed=$NAME since=$NOW
+    if [ "$SCRIPT" != "$failed" ]; then
+      failed=$SCRIPT since=$NOW
     elif [ "$HOW" = forgiven ]; then
-      DONE+="$NAME "
+      DONE+="$SCRIPT "
       continue
     elif [ $((NOW - since)) -ge $((HOLD_SECONDS * 100)) ] || [ "$NOW" -ge "$END" ]; then
       return 1
     else
       sleep 1
     fi
-    ! take_step || DONE+="$NAME "
+    ! take_step || DONE+="$SCRIPT "
   done
 }
 
-IS_OPEN='' DONE=' ' TOLD='' ELSEWHERE='' NAME='' HOW=''
+IS_OPEN='' DONE=' ' STEPS='' TOLD='' ELSEWHERE='' SCRIPT='' HOW=''
 # systemd takes a process of most services that ends by one of these for one that succeeds.
 trap 'exit 255' HUP INT PIPE TERM
 trap '[ -n "$IS_OPEN" ] || exit 255' EXIT

@@ -10,11 +10,12 @@ import attrs
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
-from hostrouting.boot.files import alone
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed
-from hostrouting.cli.changes import routes_text
+from hostrouting.cli.changes import changed_text
 from hostrouting.cli.options import read_section
+from hostrouting.model.changes import Changes
+from hostrouting.model.errors import HostRoutingError
 from phases import CancelScope, run_child
 
 if TYPE_CHECKING:
@@ -33,11 +34,14 @@ def remove_all(host: Host, scope: CancelScope) -> tuple[str, dict[str, Any]]:
     from hostrouting.cli.azure.probe import report_text
     from hostrouting.tasks.configure import RemoveHostRouting
 
-    with alone(host, scope, is_wanting=False):  # so that a failure tells all that was removed before it
-        probe = run_child(RemoveLoadBalancerProbe(host=host), scope) if is_installed(host, PROBE) else None
+    probe = run_child(RemoveLoadBalancerProbe(host=host), scope) if is_installed(host, PROBE) else None
+    try:
         routes = run_child(RemoveHostRouting(host=host), scope)
+    except HostRoutingError as error:
+        error.changes = (probe.changes if probe else Changes()) | error.changes
+        raise
     if probe is None:
-        return routes_text(routes), routes.to_json()
-    text = "\n".join([report_text(probe), *([routes_text(routes)] if routes.changes else [])])
+        return changed_text(routes.plan, routes.changes), routes.to_json()
+    text = "\n".join([report_text(probe), *([changed_text(routes.plan, routes.changes)] if routes.changes else [])])
     document = attrs.evolve(routes, changes=probe.changes | routes.changes).to_json()
     return text, document | {"changed": probe.changed or bool(routes.changes), "loadBalancerProbe": probe.to_json()}

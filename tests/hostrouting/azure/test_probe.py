@@ -28,7 +28,7 @@ from phases import CancelScope
 MACHINE = "systemd-nspawn@kube1.service"
 UNIT, CONSUMER = "etc/systemd/system/load-balancer-probe.service", "etc/systemd/system/systemd-nspawn@.service.d"
 FILES = {
-    "etc/aks-flex-node/hostrouting.installed.json",
+    "etc/hostrouting/installed.json",
     "etc/aks-flex-node/load-balancer-probe.nft",
     UNIT,
     f"{CONSUMER}/hostrouting-load-balancer-probe.conf",
@@ -112,7 +112,7 @@ def test_apply_does_what_was_planned_and_a_second_run_nothing(host: Host, node: 
     )
     assert (files(host), node) == (set(), FakeProbeNode())
     done = configure(host, node, asked())
-    assert {(change.what, change.fate) for change in plan.changes.files} == {*map(told, done.changes.files)}
+    assert {(change.what, change.action) for change in plan.changes.files} == {*map(told, done.changes.files)}
     assert (done.changes.units, done.changes.routes) == (plan.changes.units, plan.changes.routes)
     assert files(host) == FILES
     assert (node.tables[TABLE], node.pinned) == (listing_of("eth0"), pinned_route("eth0"))
@@ -121,7 +121,7 @@ def test_apply_does_what_was_planned_and_a_second_run_nothing(host: Host, node: 
 
 
 def told(change: Any) -> tuple[object, str]:
-    return change.what, change.fate
+    return change.what, change.action
 
 
 def listing_of(device: str) -> str:
@@ -142,7 +142,7 @@ def test_the_unit_loads_both_and_tries_again(host: Host, node: FakeProbeNode) ->
 def test_another_device_takes_the_place_of_the_first(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     (change,) = configure(host, node, asked(devices=["azure0"])).changes.routes
-    assert (change.fate, change.was, node.pinned) == ("replaced", pinned_route("eth0"), pinned_route("azure0"))
+    assert (change.action, change.was, node.pinned) == ("replaced", pinned_route("eth0"), pinned_route("azure0"))
 
 
 class Refusing(FakeProbeNode):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import phases
-from hostrouting.boot.files import link, locked, read_text, remove, write_if_changed
+from hostrouting.boot.files import link, read_text, remove, write_if_changed
+from hostrouting.boot.locks import locked
 from hostrouting.model.errors import FileError
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hostrouting.boot.gate import DROP_IN, list_text, missing_commands, opening_settings
+from hostrouting.boot.gate import DROP_IN, list_text, missing_commands, opening_settings, with_other_scripts
 from hostrouting.boot.manifest import WATCH, InstalledPart, Manifest
 
 CONSUMER = "systemd-nspawn@.service"
-FIRST, AGAIN = "/etc/aks-flex-node/gate.sh first", "/etc/aks-flex-node/gate.sh again"
+FIRST, AGAIN = "/etc/hostrouting/gate.sh first", "/etc/hostrouting/gate.sh again"
 
 
 def gated(**is_blocking: bool) -> Manifest:
@@ -39,11 +39,25 @@ def test_the_drop_in_wants_and_orders_all_oneshots_and_runs_the_gate_twice_outsi
 
 
 def test_the_list_names_what_is_installed_and_forgives_what_does_not_block_last() -> None:
-    assert list_text(gated(static_routes=True, check_route_overlap=True)) == (
-        "static-routes.sh required\ncheck-route-overlap.sh required\n"
+    folder = "/etc/aks-flex-node"
+    assert list_text(gated(static_routes=True, check_route_overlap=True), {"static-routes": b"one"}) == (
+        f"{folder}/static-routes.sh required 7692c3ad3540bb80\n{folder}/check-route-overlap.sh required -\nend\n"
     )
     warn = gated(check_route_overlap=False, static_routes=True, another=True).with_part(WATCH, InstalledPart())
-    assert list_text(warn) == "static-routes.sh required\nanother.sh required\ncheck-route-overlap.sh forgiven\n"
+    assert [line.split()[:2] for line in list_text(warn, {}).splitlines()] == [
+        [f"{folder}/static-routes.sh", "required"],
+        [f"{folder}/another.sh", "required"],
+        [f"{folder}/check-route-overlap.sh", "forgiven"],
+        ["end"],
+    ]
+    assert list_text(Manifest(), {}) == "end\n"
+
+
+def test_other_places_for_scripts() -> None:
+    text = list_text(gated(static_routes=True, check_route_overlap=True), {})
+    assert with_other_scripts(text, {"/etc/aks-flex-node/static-routes.sh": "/new/static-routes.sh"}) == (
+        "/new/static-routes.sh required -\n/etc/aks-flex-node/check-route-overlap.sh required -\nend\n"
+    )
 
 
 def test_a_unit_that_holds_both_commands_lacks_none_whatever_else_it_runs() -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from node import build_node
+from planning import manifest_of
 
 from hostrouting import Config, Host, Layout
-from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.parts import wanted_manifest, wanted_parts
 from hostrouting.cli import main
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -26,7 +25,7 @@ def host_with(tmp_path: Path, *cidrs: str, marker: str, text: str) -> Host:
     build_node(kernel)
     config = Config(route_overlap={"expectedCidrs": cidrs})
     for path, content in (
-        (layout.manifest, wanted_manifest(Manifest(), config, wanted_parts(config, layout), layout).to_text()),
+        (layout.manifest, manifest_of(config, layout).to_text()),
         (layout.run_dir / f"route-overlap.{marker}", text),
     ):
         path.parent.mkdir(parents=True, exist_ok=True)

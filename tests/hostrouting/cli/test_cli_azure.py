@@ -104,7 +104,7 @@ def test_what_was_removed_is_told_if_the_rest_fails(run: Any, monkeypatch: Any) 
         raise UnitError("no")
 
     run("lb-probe apply CONFIG")
-    monkeypatch.setattr("hostrouting.tasks.configure._remove_routes", refuse)
+    monkeypatch.setattr("hostrouting.tasks.configure.plan_next_boot", refuse)
     code, out, _ = run("remove --output json")
     document = json.loads(out)
     assert (code, document["error"], document["changed"]) == (1, "no", True)

@@ -18,8 +18,8 @@ from shadowed import shadowed_kernel
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
 from hostrouting.boot.examination import Severity
-from hostrouting.boot.files import locked
 from hostrouting.boot.gate import seconds_of
+from hostrouting.boot.locks import locked
 from hostrouting.cli.pages import doctor_page
 from hostrouting.cli.running import page_text
 from hostrouting.doctor.examine import EXAMINATIONS, examine
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hostrouting.doctor.examine import DoctorReport
 
 TEMPLATE, MACHINE = "systemd-nspawn@.service", "systemd-nspawn@kube1.service"
-UNITS, CONFIG_DIR = "etc/systemd/system", "etc/aks-flex-node"
+UNITS, CONFIG_DIR, STATE_DIR = "etc/systemd/system", "etc/aks-flex-node", "etc/hostrouting"
 ROUTES, CHECK = f"{CONFIG_DIR}/static-routes.sh", f"{CONFIG_DIR}/check-route-overlap.sh"
 
 
@@ -215,7 +215,7 @@ def install_another_consumer(node: Node) -> None:
     node.write(f"{UNITS}/kubelet.service.d/10-hostrouting.conf", "[Service]\nExecStartPre=/gone\n")
 
 
-WATCH = "[Service]\nType=notify\nExecStart=/opt/venv/bin/python -m hostrouting watch /etc/aks-flex-node/hostrouting.installed.json\n"
+WATCH = "[Service]\nType=notify\nExecStart=/opt/venv/bin/python -m hostrouting watch /etc/hostrouting/installed.json\n"
 
 FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "edited script": (edit_a_script, "file-differs", ROUTES, "hostrouting apply"),
@@ -439,10 +439,10 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "take it away",
     ),
     "break-glass file": (
-        lambda n: n.write(f"{CONFIG_DIR}/gate.off", ""),
+        lambda n: n.write(f"{STATE_DIR}/gate.off", ""),
         "gate-off",
         "gate.off",
-        "rm /etc/aks-flex-node/gate.off",
+        "rm /etc/hostrouting/gate.off",
     ),
     "break-glass argument": (
         lambda n: n.write("/proc/cmdline", "quiet hostrouting.gate=off\n"),
@@ -452,7 +452,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
     "no awk": (lambda n: n.remove("/usr/bin/awk"), "tool-missing", "awk", "install mawk"),
     "manifest broken": (
-        lambda n: n.write(f"{CONFIG_DIR}/hostrouting.installed.json", "{"),
+        lambda n: n.write(f"{STATE_DIR}/installed.json", "{"),
         "not-examined",
         "installed",
         "then: hostrouting doctor",
@@ -525,7 +525,7 @@ def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
 
 
 def test_files_left_behind_by_the_reference_are_found_without_a_manifest(node: Node) -> None:
-    node.remove(f"{CONFIG_DIR}/hostrouting.installed.json")
+    node.remove(f"{STATE_DIR}/installed.json")
     assert {"stale-file", "stale-gate"} <= set(kinds(examine(node.host)))
 
 
@@ -668,7 +668,7 @@ def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(n
 def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) -> None:
     assert cli.main(["doctor"], host=node.host) == 0
     assert "✓ gate " in capsys.readouterr().out
-    node.write(f"{CONFIG_DIR}/gate.off", "")
+    node.write(f"{STATE_DIR}/gate.off", "")
     assert cli.main(["doctor", "--output", "json"], host=node.host) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"] == "broken"
@@ -677,9 +677,9 @@ def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) 
         "examination": "break-glass",
         "kind": "gate-off",
         "severity": "broken",
-        "subject": "/etc/aks-flex-node/gate.off",
+        "subject": "/etc/hostrouting/gate.off",
         "message": "as long as it is there every start is admitted unchecked",
-        "remedy": "rm /etc/aks-flex-node/gate.off",
+        "remedy": "rm /etc/hostrouting/gate.off",
     }
     assert {
         "name": "gate",

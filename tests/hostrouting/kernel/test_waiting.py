@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostrouting.kernel.port import look_until
+from hostrouting.kernel.waiting import Deadline, look_until
 from hostrouting.testing import FakeKernel
 from phases import CancelScope
 from phases.testing import FakeClock
@@ -20,12 +20,12 @@ class RestlessKernel(FakeKernel):
 def test_a_flood_of_changes_gets_half_of_the_time_at_most() -> None:
     clock, looks = FakeClock(), 0
 
-    def look() -> tuple[None, str]:
+    def find_missing() -> str:
         nonlocal looks
         looks += 1
         clock.advance(LOOK_TAKES_SECONDS)
-        return None, "the default route"
+        return "the default route"
 
-    _, missing = look_until(RestlessKernel(), CancelScope(clock=clock), WAIT_SECONDS, look)
-    assert missing is not None
+    deadline = Deadline(clock.monotonic(), WAIT_SECONDS)
+    assert look_until(RestlessKernel(), CancelScope(clock=clock), deadline, find_missing) is not None
     assert 0 < looks <= WAIT_SECONDS / LOOK_TAKES_SECONDS / 2 + 1

@@ -86,13 +86,13 @@ def test_the_kernel_has_the_routes_a_timer_takes_them_back_and_no_file_is_writte
     host: Host, kernel: FakeKernel, units: TrialSystemd
 ) -> None:
     before, files = ours(kernel), etc(host)
-    routes, overlap, until = phases.run(TryRoutes(NEW, 60, host=host))
-    assert [str(route.destination) for route in routes.plan.add] == ["172.16.1.0/24"]
-    assert overlap.verdict is Verdict.OK
+    report = phases.run(TryRoutes(NEW, 60, host=host))
+    assert [str(route.destination) for route in report.routes.plan.add] == ["172.16.1.0/24"]
+    assert report.overlap.verdict is Verdict.OK
     assert destinations(kernel) == ["172.16.1.0/24"]
     assert etc(host) == files
     assert units.timers == {TIMER: (60, ("/bin/bash", "-p", str(host.layout.trial_script)))}
-    assert standing(host.layout.trial) == until
+    assert standing(host.layout.trial) == report.until
     saved = "172.16.9.0/24 via 10.1.0.1 dev eth0 proto 217\n==kernel"
     assert saved in host.layout.trial_script.read_text()
     assert len(before) == 1
@@ -108,9 +108,9 @@ def test_a_strict_check_that_fails_puts_them_back_at_once(host: Host, kernel: Fa
 
 
 def test_in_warn_they_stand_and_the_report_tells(host: Host, kernel: FakeKernel) -> None:
-    _, overlap, until = phases.run(TryRoutes(config("172.16.2.0/24", mode="WARN"), 60, host=host))
-    assert overlap.verdict is Verdict.OVERLAP
-    assert standing(host.layout.trial) == until
+    report = phases.run(TryRoutes(config("172.16.2.0/24", mode="WARN"), 60, host=host))
+    assert report.overlap.verdict is Verdict.OVERLAP
+    assert standing(host.layout.trial) == report.until
     assert destinations(kernel) == ["172.16.2.0/24"]
 
 
@@ -144,7 +144,7 @@ def test_without_a_running_systemd_nothing_is_tried(kernel: FakeKernel, tmp_path
 
 
 def test_a_second_trial_is_refused_and_told_how_to_keep_the_first(host: Host, kernel: FakeKernel) -> None:
-    _, _, until = phases.run(TryRoutes(NEW, 60, host=host))
+    until = phases.run(TryRoutes(NEW, 60, host=host)).until
     with pytest.raises(RouteError, match=f"{until}.*hostrouting confirm"):
         phases.run(TryRoutes(OLD, 60, host=host))
     assert destinations(kernel) == ["172.16.1.0/24"]
@@ -158,8 +158,7 @@ def test_a_confirm_installs_what_was_tried_as_configure_does(
     host: Host, kernel: FakeKernel, units: TrialSystemd, tmp_path: Path
 ) -> None:
     phases.run(TryRoutes(NEW, 60, host=host))
-    _, overlap = phases.run(ConfirmTrial(host=host))
-    assert overlap.verdict is Verdict.OK
+    assert phases.run(ConfirmTrial(host=host)).overlap.verdict is Verdict.OK
     assert Manifest.load(host.layout).config == NEW
     assert units.timers == {}
     assert not host.layout.confirmed.exists()
@@ -215,7 +214,7 @@ def attrs_without_cidrs(config: Config) -> Config:
 
 
 def test_a_run_that_fails_leaves_the_trial_as_it_is(host: Host, kernel: FakeKernel) -> None:
-    _, _, until = phases.run(TryRoutes(NEW, 60, host=host))
+    until = phases.run(TryRoutes(NEW, 60, host=host)).until
     with pytest.raises(HostRoutingError):
         phases.run(Configure(config("10.1.0.0/24"), host=host))  # a connected network
     assert standing(host.layout.trial) == until

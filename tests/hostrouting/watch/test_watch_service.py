@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from backends import FailingBackend
+from planning import plan_boot
 from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
-from hostrouting.boot import files
+from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import WATCH, Manifest
-from hostrouting.boot.parts import plan_boot, watch_part
+from hostrouting.boot.parts import watch_part
 from hostrouting.model.changes import Change
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -160,11 +161,20 @@ def test_routes_emptied_in_the_config_are_not_put_back_by_it(
     host = Host(routes=kernel, units=units, layout=layout)
     apply(host, WATCHED)
     emptied = attrs.evolve(WATCHED, static_routes={})
-    with files.locked(layout.lock, phases.CancelScope()), pytest.raises(phases.TimedOut):
+    before = tree(layout)
+    with locked(layout.lock, phases.CancelScope()), pytest.raises(phases.TimedOut):
         phases.run(phases.Timeout(0.5, Configure(emptied, host=host), name="apply"))
-    assert not kept(layout).static_routes.routes
+    assert tree(layout) == before
     assert [route for route in kernel.routes() if route.is_ours]
-    apply(host, emptied)
+    wanted_as_they_go: list[object] = []
+
+    class Looking(FailingBackend):
+        def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+            wanted_as_they_go.append(kept(layout).static_routes.routes)
+            return super().delete(routes)
+
+    apply(Host(routes=Looking(kernel, {}), units=units, layout=layout), emptied)
+    assert wanted_as_they_go == [()]
     assert kept(layout) == emptied
     assert not [route for route in kernel.routes() if route.is_ours]
 
@@ -212,7 +222,7 @@ def test_a_config_that_does_not_ask_for_it_or_has_nothing_to_watch_takes_it_back
     assert not units.is_enabled(UNIT)
 
 
-def test_remove_stops_it_before_the_routes_go_and_leaves_nothing_of_it(
+def test_remove_stops_it_and_leaves_nothing_of_it(
     host: Host,
     layout: Layout,
     units: FakeSystemd,
@@ -223,15 +233,9 @@ def test_remove_stops_it_before_the_routes_go_and_leaves_nothing_of_it(
     apply(host, WATCHED)
     textfile = layout.root / "var/lib/x/hostrouting.prom"
     textfile.write_text("hostrouting_checks_total 1\n")
-    stopped_with: list[int] = []
-
-    class Looking(FakeSystemd):
-        def stop(self, unit: str) -> None:
-            stopped_with.append(len([route for route in kernel.routes() if route.is_ours]))
-            super().stop(unit)
-
-    phases.run(RemoveHostRouting(host=Host(routes=kernel, units=Looking(layout), layout=layout)))
-    assert stopped_with == [1]
+    phases.run(RemoveHostRouting(host=host))
+    assert not units.is_active(UNIT)
+    assert not [route for route in kernel.routes() if route.is_ours]
     assert not textfile.exists()
     shutil.rmtree(layout.root / "var")
     assert tree(layout) == before

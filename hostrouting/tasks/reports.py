@@ -1,0 +1,83 @@
+"""What the tasks return, and what a cancelled one raises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
+from hostrouting.model.changes import Changes
+from hostrouting.overlap.findings import OverlapReport
+from hostrouting.routes.plan import RoutePlan, RoutesReport
+from phases import Cancelled
+
+
+@attrs.frozen
+class WatchReport:
+    """The result of ``ConfigureWatch``.
+
+    Args:
+        changes: the files and units that were changed.
+    """
+
+    changes: Changes = attrs.field(factory=Changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return {"schema": 1} | self.changes.to_json()
+
+
+@attrs.frozen
+class ConfigureReport:
+    """The result of ``Configure``.
+
+    Args:
+        routes: of the static routes, with what was changed for them.
+        watch: of the watcher, likewise.
+        overlap: of the check, likewise.
+        changes: every route, file and unit that was changed: theirs, and the gate's and the manifest's, which all of
+            them share.
+    """
+
+    routes: RoutesReport
+    watch: WatchReport
+    overlap: OverlapReport
+    changes: Changes = attrs.field(factory=Changes)
+
+    @classmethod
+    def of(cls, plan: RoutePlan, overlap: OverlapReport, changes: Changes) -> ConfigureReport:
+        """Make the report of a run.
+
+        Args:
+            plan: what was done to the kernel's routes.
+            overlap: of the check.
+            changes: everything that was changed.
+        """
+        routes = Changes(routes=changes.routes) | changes.of_part(ROUTES)
+        return cls(
+            RoutesReport(plan, routes),
+            WatchReport(changes.of_part(WATCH)),
+            attrs.evolve(overlap, changes=changes.of_part(CHECK)),
+            changes,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON; each route as ``ip route show`` prints it."""
+        return attrs.evolve(self.routes, changes=self.changes).to_json() | {"overlap": self.overlap.to_json()}
+
+
+class StoppedRun(Cancelled):
+    """A run that was cancelled, and has changed something that stays.
+
+    Args:
+        reason: why it was cancelled, in words.
+        changes: what stays changed.
+    """
+
+    def __init__(self, reason: str, changes: Changes) -> None:
+        super().__init__(reason)
+        self.changes = changes
+
+    def __reduce__(self) -> tuple[type[StoppedRun], tuple[str, Changes]]:
+        return type(self), (self.reason, self.changes)

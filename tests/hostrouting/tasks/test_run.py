@@ -1,0 +1,261 @@
+"""A run: its two deadlines, what it asks the kernel, and a host of which somebody has removed half."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from functools import partial
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from backends import Wrapper
+from planning import plan_boot
+from shadowed import shadowed_kernel
+
+import phases
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    ConfigureWatch,
+    Host,
+    Layout,
+    NextHop,
+    OverlapReport,
+    RemoveHostRouting,
+    Route,
+    RouteError,
+    RouteOverlapError,
+    Scope,
+)
+from hostrouting.testing import FakeKernel, FakeSystemd
+from phases.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    from hostrouting import RouteBackend, RouteFailure
+
+MACHINE, CHECK = "systemd-nspawn@kube1.service", "check-route-overlap"
+
+
+def config(*routes: dict[str, Any], cidrs: Collection[str] = (), mode: str = "WARN", wait_seconds: int = 30) -> Config:
+    section = {
+        "staticRoutes": {"enabled": True, "routes": [*routes]},
+        "routeOverlap": {"expectedCidrs": [*cidrs], "mode": mode},
+        "waitSeconds": wait_seconds,
+    }
+    return Config.from_mapping({"hostRouting": section})
+
+
+ROUTE = {"destination": "172.16.1.0/24"}
+BY_ETH1 = {"destination": "172.16.1.0/24", "gateway": "10.2.0.1", "dev": "eth1"}
+INSTALLED = config(ROUTE, cidrs=["172.16.1.0/24"], mode="STRICT", wait_seconds=0)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    return Layout(tmp_path)
+
+
+def host_of(kernel: FakeKernel, layout: Layout) -> Host:
+    return Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------
+
+
+class LateKernel(FakeKernel):
+    """Changes at set times of a clock."""
+
+    def __init__(self, clock: FakeClock, changes: dict[float, Callable[[FakeKernel], None]]) -> None:
+        super().__init__()
+        self._clock, self._changes_at = clock, changes
+
+    def wait_for_change(self, scope: phases.CancelScope) -> None:
+        due = [when for when in self._changes_at if when <= self._clock.monotonic()]
+        for when in due:
+            self._changes_at.pop(when)(self)
+        if not due:
+            scope.wait(0.5)
+
+
+def add_eth1(kernel: FakeKernel) -> None:
+    kernel.add_link("eth1")
+    kernel.add_address("eth1", "10.2.0.4/24")
+
+
+def run_late(
+    wanted: Config, layout: Layout, changes: dict[float, Callable[[FakeKernel], None]]
+) -> tuple[float, BaseException | object]:
+    """Return when `Configure` ended by a clock that starts at 0, and what it returned or raised."""
+    clock = FakeClock()
+    task = Configure(wanted, host=host_of(LateKernel(clock, changes), layout))
+    try:
+        result: object = phases.run(task, scope=phases.CancelScope(clock=clock))
+    except (RouteError, RouteOverlapError) as error:
+        result = error
+    return clock.monotonic(), result
+
+
+@pytest.mark.parametrize(
+    ("wanted", "changes"),
+    [
+        pytest.param(config(BY_ETH1, cidrs=["10.96.0.0/12"]), {}, id="nothing comes"),
+        pytest.param(config(BY_ETH1, ROUTE | {"metric": 5}), {29.0: add_eth1}, id="the device comes"),
+        pytest.param(config(BY_ETH1, cidrs=["10.96.0.0/12"]), {29.0: add_eth1}, id="its routes are in"),
+        pytest.param(config(cidrs=["10.96.0.0/12"], mode="STRICT"), {}, id="the check waits"),
+    ],
+)
+def test_a_run_waits_once(wanted: Config, changes: dict[float, Callable[[FakeKernel], None]], layout: Layout) -> None:
+    """A host lacks a device and a default route: whatever is waited for, the run ends after `waitSeconds`."""
+    ended, _ = run_late(wanted, layout, changes)
+    assert ended == pytest.approx(30, abs=1)
+
+
+def test_what_the_routes_leave_is_for_the_check(layout: Layout) -> None:
+    _, report = run_late(config(BY_ETH1, cidrs=["10.96.0.0/12"]), layout, {29.0: add_eth1})
+    overlap = getattr(report, "overlap", None)
+    assert isinstance(overlap, OverlapReport)
+    assert (overlap.reason or "").startswith("no-default-route")
+
+
+# --- what is asked of the kernel -------------------------------------------------------------------------------------
+
+
+class CountingBackend(Wrapper):
+    """Counts what is asked until the first write, and after it."""
+
+    def __init__(self, inner: RouteBackend) -> None:
+        super().__init__(inner)
+        self.before: Counter[str] = Counter()
+        self.after: Counter[str] = Counter()
+        self._asked = self.before
+        for name in ("links", "default_routes", "our_routes", "routes_except", "lookup", "routes", "routes_by_way"):
+            setattr(self, name, partial(self._ask, name))
+
+    def _ask(self, name: str, *arguments: Any, **more: Any) -> Any:
+        is_whole = name in ("routes", "routes_by_way")
+        self._asked[f"table {arguments[0]:d}" if is_whole else name] += 1
+        return getattr(self._inner, name)(*arguments, **more)
+
+    def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        self._asked = self.after
+        return super()._write(name, routes)
+
+
+def test_table_main_is_read_once_before_a_write_and_once_after(layout: Layout) -> None:
+    """The waits read links, defaults and what is around the gateways that the config names."""
+    backend = CountingBackend(shadowed_kernel())
+    units = FakeSystemd(layout, running=[MACHINE])
+    named = ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"}
+    phases.run(ConfigureStaticRoutes(config(named), host=Host(routes=backend, units=units, layout=layout)))
+    whole = {name: count for name, count in (backend.before + backend.after).items() if name.startswith("table")}
+    assert whole == {"table 254": 2, "table 255": 1}
+    assert (backend.before["table 254"], backend.after["table 254"]) == (1, 1)
+    assert set(backend.before) == {"links", "default_routes", "lookup", "our_routes", "table 254"}
+
+
+def test_a_gateway_that_a_longer_prefix_hides_is_not_waited_for(layout: Layout) -> None:
+    """The kernel checks a gateway against the routes of scope link, whatever a packet to it would do."""
+    kernel = shadowed_kernel()
+    kernel.add_link("ib9")
+    kernel.add([Route(IPv4Network("10.1.0.1/32"), (NextHop("ib9"),), scope=Scope.LINK)])
+    host = host_of(kernel, layout)
+    named = ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"}
+    report = phases.run(ConfigureStaticRoutes(config(named, wait_seconds=0), host=host))
+    assert len(report.plan.add) == 1
+
+
+# --- half of it is gone ----------------------------------------------------------------------------------------------
+
+
+def tree(layout: Layout) -> dict[str, object]:
+    return {
+        str(path.relative_to(layout.root)): path.readlink() if path.is_symlink() else path.is_dir() or path.read_bytes()
+        for path in sorted(layout.root.rglob("*"))
+        if layout.run_dir not in (path, *path.parents)
+    }
+
+
+@pytest.mark.parametrize("gone", ["etc/aks-flex-node", "etc/hostrouting", "both"])
+@pytest.mark.parametrize("then", ["the same", "nothing", "remove", "another consumer"])
+def test_what_is_left_is_put_right(gone: str, then: str, layout: Layout) -> None:
+    """The agent's reset removes one folder, an operator the other: any run of ours puts the host right."""
+    host = host_of(shadowed_kernel(), layout)
+    before = tree(layout)
+    watched = attrs.evolve(INSTALLED, watch={"enabled": True})
+    phases.run(Configure(watched, host=host))
+    whole = {name: value for name, value in tree(layout).items() if not name.endswith("installed.json")}
+    for folder in ["etc/aks-flex-node", "etc/hostrouting"] if gone == "both" else [gone]:
+        shutil.rmtree(layout.root / folder)
+    if then == "the same":
+        phases.run(Configure(watched, host=host))
+        assert {name: value for name, value in tree(layout).items() if not name.endswith("installed.json")} == whole
+        assert not plan_boot(watched, host)
+        phases.run(RemoveHostRouting(host=host))
+    elif then == "another consumer":
+        phases.run(Configure(attrs.evolve(watched, consumer="kubelet.service"), host=host))
+        assert [path.parent.name for path in layout.units.glob("*.d/zz-hostrouting.conf")] == ["kubelet.service.d"]
+        phases.run(RemoveHostRouting(host=host))
+    else:
+        phases.run(Configure(Config(), host=host) if then == "nothing" else RemoveHostRouting(host=host))
+    left = {name: value for name, value in tree(layout).items() if value is not True}
+    assert left == {name: value for name, value in before.items() if value is not True}
+    assert not [route for route in host.routes.routes() if route.is_ours]
+    assert not host.units.is_active("hostrouting-watch.service")
+
+
+def test_a_reset_agent_leaves_a_gate_that_tells(layout: Layout) -> None:
+    phases.run(Configure(INSTALLED, host=host_of(shadowed_kernel(), layout)))
+    shutil.rmtree(layout.config.parent)
+    assert layout.gate_script.exists()
+    assert str(layout.relative(layout.script("static-routes"))) in layout.gate_list.read_text()
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+
+
+def test_each_report_tells_what_was_changed(layout: Layout) -> None:
+    """The three of `Configure` have their own parts; what the parts share is among the changes of the whole."""
+    host = host_of(shadowed_kernel(), layout)
+    watched = attrs.evolve(INSTALLED, watch={"enabled": True})
+    report = phases.run(Configure(watched, host=host))
+    scripts = {change.what for change in report.changes.files}
+    for one, name in ((report.routes, "static-routes"), (report.watch, "hostrouting-watch"), (report.overlap, CHECK)):
+        assert f"/etc/systemd/system/{name}.service" in {change.what for change in one.changes.files}
+        assert f"{name}.service" in {change.what for change in one.changes.units}
+        assert {change.what for change in one.changes.files} < scripts
+    assert report.changes.routes == report.routes.changes.routes == report.routes.plan.changes.routes
+    assert "/etc/hostrouting/gate.list" in scripts
+    assert report.to_json()["files"] == report.changes.to_json()["files"]
+
+
+def test_a_check_alone_tells_the_files_that_it_wrote(layout: Layout) -> None:
+    report = phases.run(CheckRouteOverlap(config(cidrs=["10.96.0.0/12"]), host=host_of(shadowed_kernel(), layout)))
+    assert "/etc/aks-flex-node/check-route-overlap.sh" in {change.what for change in report.changes.files}
+    assert set(report.to_json()) >= {"verdict", "findings", "notes"}
+    assert "changes" not in report.to_json()
+
+
+def test_an_error_has_its_hint_apart(layout: Layout) -> None:
+    host = host_of(FakeKernel(), layout)
+    with pytest.raises(RouteError) as caught:
+        phases.run(ConfigureStaticRoutes(config(ROUTE, wait_seconds=0), host=host))
+    assert "raise waitSeconds" in caught.value.hint
+    assert "raise waitSeconds" not in caught.value.message
+    assert str(caught.value) == f"{caught.value.message}; {caught.value.hint}"
+
+
+def test_parallel_tasks_plan_their_own_part(layout: Layout) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    watched = attrs.evolve(INSTALLED, watch={"enabled": True})
+    tasks = (ConfigureStaticRoutes, CheckRouteOverlap, ConfigureWatch)
+    loose = attrs.evolve(watched, route_overlap={"expectedCidrs": ["172.16.1.0/24"]})
+    phases.run(phases.Parallel(*(task(loose, host=host) for task in tasks)))
+    assert not plan_boot(loose, host)

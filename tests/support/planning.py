@@ -1,0 +1,41 @@
+"""The next boot as a config would have it."""
+
+from __future__ import annotations
+
+from hostrouting import Config, Host, Layout
+from hostrouting.azure.probe.part import probe_part
+from hostrouting.azure.probe.ruleset import PROBE
+from hostrouting.boot.installation import prepare, put_in_place, take_away
+from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.parts import CONFIGURED, wanted_manifest, wanted_parts
+from hostrouting.boot.plan import Wanted, plan_next_boot
+from hostrouting.model.changes import Changes
+from hostrouting.tasks.configure import wanted_of
+from phases import CancelScope, all_or_nothing
+
+
+def plan_boot(config: Config, host: Host) -> Changes:
+    """Return what `Configure` would change for the next boot."""
+    return plan_next_boot(host, wanted_of(config, host, *CONFIGURED)).changes
+
+
+def wanted_probe(device: str | None, consumer: str, layout: Layout) -> Wanted:
+    """Return what is asked for of the load balancer's probe; no device: that it goes."""
+    parts = () if device is None else (probe_part(device, consumer, layout),)
+    return Wanted((PROBE,), parts, consumer)
+
+
+def install_for_boot(host: Host, wanted: Wanted) -> Changes:
+    """Carry out the plan of the next boot alone, and return what was changed."""
+    plan = plan_next_boot(host, wanted)
+    with all_or_nothing() as undo:
+        prepare(plan, host, undo)
+        changes = put_in_place(plan, host, undo)
+    for change in take_away(plan, host, CancelScope()):
+        changes |= change
+    return changes
+
+
+def manifest_of(config: Config, layout: Layout) -> Manifest:
+    """Return the manifest of a host where nothing but what a config asks for is installed."""
+    return wanted_manifest(Manifest(), CONFIGURED, wanted_parts(config, layout), config.consumer, layout)
