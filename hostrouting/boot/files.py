@@ -129,7 +129,8 @@ def look_at(path: Path) -> FileState | None:
         state = path.lstat()
         is_ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
         found = None if stat.S_ISDIR(state.st_mode) else read_state(path)
-        return FileState(found[0] if found else None, stat.S_IMODE(state.st_mode), is_ours)
+        content, mode = found or (None, stat.S_IMODE(state.st_mode))
+        return FileState(content, mode, is_ours)
     return None
 
 

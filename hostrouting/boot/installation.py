@@ -8,23 +8,20 @@ whole run.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 from hostrouting.boot import files
-from hostrouting.boot.files import FileState
-from hostrouting.boot.gate import missing_commands, opening_settings, with_other_scripts
+from hostrouting.boot.gate import missing_commands, opening_settings
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
 from hostrouting.boot.parts import BootFile
 from hostrouting.boot.plan import BootPlan
-from hostrouting.boot.seen import exists, matching, translate_errors
+from hostrouting.boot.switch import put, remove_old_stages, state_of, switch, switch_back
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.changes import Change, Changes
@@ -56,7 +53,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
         _remove_links(plan.links, host, undo)
     _write(BootFile(layout.manifest, plan.during.to_text()), undo)
     undo.push(partial(_remove_folders, layout, plan.during))
-    undo.push(partial(_switch_back, layout, {path: files.look_at(path) for path in _switched(plan)}))
+    undo.push(partial(switch_back, layout, {path: files.look_at(path) for path in _switched(plan)}))
 
 
 def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
@@ -76,8 +73,8 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     """
     layout, units = host.layout, host.units
     if plan.way_back:
-        undo.push(partial(_switch, layout, {file.path: _state(file) for file in plan.way_back}))
-    _switch(layout, {path: _state(file) for path, file in _switched(plan).items()})
+        undo.push(partial(switch, layout, {file.path: state_of(file) for file in plan.way_back}))
+    switch(layout, {path: state_of(file) for path, file in _switched(plan).items()})
     is_stale = any(file.path.is_relative_to(layout.units) for file in plan.write)
     if is_stale:
         undo.push(units.reload)
@@ -149,90 +146,8 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
                 )
 
 
-# --- scripts and list, as one --------------------------------------------------------------------------------------
-
-
 def _switched(plan: BootPlan) -> dict[Path, BootFile]:
     return {file.path: file for file in (*plan.scripts, *([plan.gate_list] if plan.gate_list else ()))}
-
-
-def _switch(layout: Layout, wanted: Mapping[Path, FileState | None]) -> None:
-    """Have the gate run other scripts, from one moment to the next.
-
-    A rename changes one file, and scripts and list are several. So the list names copies of the scripts until all are
-    in place: at no moment, and after no crash, does the gate run something of before with something of after.
-
-    Args:
-        layout: where.
-        wanted: scripts, and the list if it differs; None: it goes.
-    """
-    scripts = {path: state for path, state in wanted.items() if path != layout.gate_list}
-    differing = {path: state for path, state in scripts.items() if files.look_at(path) != state}
-    new_list = wanted.get(layout.gate_list)
-    stage = None
-    if differing and new_list is not None and exists(layout.gate_list):
-        stage = _stage(layout, differing, new_list)
-    for path, state in differing.items():
-        if state is not None:
-            _put(path, state)
-    if layout.gate_list in wanted:
-        _put(layout.gate_list, new_list)
-    for path, state in differing.items():
-        if state is None:
-            files.remove(path)
-    if stage is not None:
-        _remove_stage(stage)
-
-
-def _switch_back(layout: Layout, before: Mapping[Path, FileState | None]) -> None:
-    """Have the gate run the scripts of before again, and leave no copies of others."""
-    _switch(layout, before)
-    _remove_old_stages(layout)
-
-
-def _state(file: BootFile) -> FileState:
-    return FileState(file.text.encode("utf-8", "surrogateescape"), file.mode)
-
-
-def _put(path: Path, state: FileState | None) -> None:
-    if state is None or state.content is None:
-        files.remove(path)
-    else:
-        files.write_if_changed(path, state.content, mode=state.mode)
-
-
-def _stage(layout: Layout, differing: Mapping[Path, FileState | None], new_list: FileState) -> Path:
-    """Have the list name copies of the scripts that differ, in a new folder, which is returned."""
-    with translate_errors(f"make a folder in {layout.stages}"):
-        files.make_folders(layout.stages)
-        stage = Path(tempfile.mkdtemp(dir=layout.stages))
-    try:
-        copies = {path: stage / path.name for path, state in differing.items() if state is not None}
-        for path, copy in copies.items():
-            _put(copy, differing[path])
-        places = {layout.relative(path): layout.relative(copy) for path, copy in copies.items()}
-        text = with_other_scripts((new_list.content or b"").decode(), places)
-        files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
-    except BaseException:
-        _remove_stage(stage)
-        raise
-    return stage
-
-
-def _remove_stage(stage: Path) -> None:
-    """Remove a folder of scripts that this module has made, and the folder of such folders if it was the last."""
-    with translate_errors(f"remove {stage}"):
-        shutil.rmtree(stage)
-    files.remove_empty_folder(stage.parent)
-
-
-def _remove_old_stages(layout: Layout) -> None:
-    """Remove what killed runs have left of scripts that they were about to put in place."""
-    listed = files.read_text(layout.gate_list) or ""
-    for stage in matching(layout.stages, "*"):
-        if layout.relative(stage) not in listed:
-            _remove_stage(stage)
-    files.remove_empty_folder(layout.stages)
 
 
 # --- and back ------------------------------------------------------------------------------------------------------
@@ -264,7 +179,7 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
     markers = [path for path in plan.remove if path in layout.markers]
     kept = {layout.manifest, *markers}
     yield from _remove_all(layout, (path for path in plan.remove if path not in kept))
-    _remove_old_stages(layout)
+    remove_old_stages(layout)
     _remove_folders(layout, plan.during)
     if not plan.after.parts:
         yield from _remove_all(layout, [layout.manifest])
@@ -397,5 +312,5 @@ def _remove_folders(layout: Layout, manifest: Manifest) -> None:
 
 
 def _write(file: BootFile, undo: Undo) -> None:
-    undo.push(partial(_put, file.path, files.look_at(file.path)))
+    undo.push(partial(put, file.path, files.look_at(file.path)))
     files.write_if_changed(file.path, file.text, mode=file.mode)

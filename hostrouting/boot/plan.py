@@ -181,7 +181,7 @@ def plan_boot(disk: Disk, wanted: Wanted) -> BootPlan:
     layout, before = disk.layout, disk.manifest
     after = wanted_manifest(before, wanted.names, wanted.parts, wanted.consumer, layout)
     after = attrs.evolve(_with_folders(after, disk) if wanted.parts else after, former=())
-    going = tuple(name for name in reversed(before.parts) if name not in after.parts)
+    going = tuple(name for name in before.parts if name not in after.parts)
     former = tuple(sorted({before.consumer, *before.former} - {after.consumer, ""})) if before.parts else ()
     # What goes isn't wanted any more by who reads it as a config, such as the watcher.
     leaving = {name: attrs.evolve(part, config={}) for name, part in _parts(before, going).items()}

@@ -14,7 +14,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from hostrouting import __version__
-from hostrouting.cli import checking, commands
+from hostrouting.cli import checking, commands, trying
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import columns, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
@@ -119,15 +119,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the arguments.
 
     Returns:
-        Them, with ``run`` and ``failed`` of the command that they name.
+        Them, with ``run`` and ``failed`` of the command that they name, and ``image``, the host that --root names.
 
     Raises:
+        ConfigError: --root names no image.
         UsageError: they can't be meant like that.
         SystemExit: after --help and --version.
     """
     first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
     listed = {name: Word(word.run) for name, word in _WORDS.items()}
-    return _parser({first: _WORDS[first]} if first in _WORDS else listed).parse_args(argv)
+    options = _parser({first: _WORDS[first]} if first in _WORDS else listed).parse_args(argv)
+    if getattr(options, "root", None) is None:
+        options.image = None
+        return options
+    from hostrouting.boot.host import Host
+
+    options.image = Host.image(options.root)
+    return options
 
 
 def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser:
@@ -316,7 +324,7 @@ def _completion(options: argparse.Namespace, _host: Host) -> int:
 _WORDS = {
     "demo": Word(commands.demo),
     "apply": Word(commands.apply, (_add_config, _add_where, _add_output)),
-    "confirm": Word(commands.confirm, (_add_output,)),
+    "confirm": Word(trying.confirm, (_add_output,)),
     "plan": Word(commands.plan, (_add_config, _add_snapshot, _add_output)),
     "render": Word(commands.render, (_add_config, _add_folder)),
     "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import gc
 import os
 import sys
@@ -15,11 +14,10 @@ import phases
 from hostrouting.cli.options import asked_host, load
 from hostrouting.cli.output import complain, patience, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked
-from hostrouting.model.errors import RouteError, UnitError
 
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config
+    from hostrouting.model.changes import Changes
 
 _LINE_SECONDS = 1.0
 
@@ -69,9 +67,11 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     """
     from hostrouting.cli.changes import applied_text, changed_text
 
-    config = load(options, host)
+    config, on = load(options, host), options.image or host
     if options.try_seconds is not None:
-        return _apply_for_now(options, config, host)
+        from hostrouting.cli.trying import try_routes
+
+        return try_routes(options, config, host)
     if options.routes_only:
         from hostrouting.tasks.install_routes import InstallRoutes
 
@@ -79,104 +79,19 @@ def apply(options: argparse.Namespace, host: Host) -> int:
         text = partial(changed_text, routes.plan, routes.changes)
         say_as_asked(options, lambda: routes.to_json() | {"overlap": None}, text)
         return 0
-    from hostrouting.boot.host import Host
     from hostrouting.tasks.configure import Configure
 
-    on = host if options.root is None else Host.image(options.root)
-    _warn_without_consumer(config, on)
     report = run_task(Configure(config, host=on))
+    for warning in report.warnings:
+        complain(f"hostrouting: {warning}")
 
     def applied() -> str:
-        if options.root is None:
+        if options.image is None:
             return applied_text(report.routes.plan, report.changes, report.overlap)
-        return f"{changed_text(report.routes.plan, report.changes)}\n{options.root} holds from its first boot"
+        return f"{changed_text(report.routes.plan, report.changes)}\n{on.layout.root} holds from its first boot"
 
     say_as_asked(options, report.to_json, applied)
     return 0
-
-
-def _apply_for_now(options: argparse.Namespace, config: Config, host: Host) -> int:
-    """Give the kernel the routes until Enter keeps them; without a terminal, say how they are kept."""
-    from hostrouting.cli.changes import applied_text
-    from hostrouting.overlap.findings import RouteOverlapError
-    from hostrouting.tasks.trial import TryRoutes, put_back, standing
-
-    seconds = options.try_seconds
-    is_asking = options.output != "json" and all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
-    scope = phases.CancelScope()
-
-    def keep_on() -> bool:
-        return not scope.is_cancelled
-
-    with cancelled_by_signals(scope):
-        try:
-            report = run_task(TryRoutes(config, seconds, host=host), scope)
-        except RouteOverlapError:
-            complain("hostrouting: the routes of before are back, as this fails with those that were tried:", keep_on)
-            raise
-        until = report.until
-        text = applied_text(report.routes.plan, report.changes, report.overlap)
-        text = f"{text}\nuntil {until}, unless this keeps them: hostrouting confirm"
-        try:
-            say_as_asked(options, report.to_json, lambda: text, keep_on)
-            if not is_asking:
-                scope.check()
-                return 0
-            is_kept = run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope)
-        except phases.Cancelled:
-            if standing(host.layout.trial) == until:
-                put_back(host)
-            raise
-    if not is_kept:
-        raise RouteError("the trial is over: the routes of before are back, unless these were confirmed elsewhere")
-    return confirm(options, host)
-
-
-def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
-    """Return whether Enter comes while a trial stands; the end of the input ends the trial."""
-    from hostrouting.tasks.trial import put_back, standing
-
-    end = scope.clock.monotonic() + seconds
-    while standing(host.layout.trial) == until:
-        left = max(0.0, end - scope.clock.monotonic())
-        scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
-        with suppress(phases.TimedOut):
-            scope.child(timeout=0.5).wait(sys.stdin)
-            if sys.stdin.buffer.readline():  # whatever bytes come before Enter
-                return True
-            put_back(host)
-        scope.check()
-    return False
-
-
-def confirm(options: argparse.Namespace, host: Host) -> int:
-    """Keep the routes that apply --try has given the kernel.
-
-    The command writes files and units and checks, as apply does with the config that was tried, and ends the trial. It
-    exits with 1 if no trial stands.
-    """
-    from hostrouting.cli.changes import applied_text
-    from hostrouting.tasks.trial import ConfirmTrial
-
-    report = run_task(ConfirmTrial(host=host))
-    text = applied_text(report.routes.plan, report.changes, report.overlap)
-    say_as_asked(options, report.to_json, lambda: f"{text}\nconfirmed: the next boot has them too")
-    return 0
-
-
-def _warn_without_consumer(config: Config, on: Host) -> None:
-    """Say that nothing is held back, if there is no unit of the consumer's name; it may come later."""
-    from hostrouting.boot.installation import is_there
-
-    if not (config.static_routes.routes or config.route_overlap.expected_cidrs):
-        return
-    try:
-        if not is_there(on, config.consumer):
-            complain(f"hostrouting: there is no unit {config.consumer}: until there is, nothing is held back")
-    except UnitError as error:
-        # Without a systemd to ask nothing can be told.
-        if error.errno not in (None, errno.ENOENT):
-            raise
 
 
 def plan(options: argparse.Namespace, host: Host) -> int:
@@ -192,18 +107,21 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.cli.changes import plan_text
     from hostrouting.cli.preview import will_start
     from hostrouting.routes.plan import RoutesReport, plan_now
-    from hostrouting.tasks.configure import wanted_of
+    from hostrouting.tasks.configure import wanted_of, warnings_of
 
     config = load(options, host)
     on, recorded = asked_host(options, host)
     plan, missing = plan_now(config, on.routes)
     next_start = will_start(config, on.routes, plan, missing)
-    boot = None
+    boot: Changes | None = None
+    warnings: tuple[str, ...] = ()
     if recorded is None:
-        boot = plan_next_boot(on, wanted_of(config, on, *CONFIGURED)).changes
-        _warn_without_consumer(config, on)
+        wanted = wanted_of(config, on, *CONFIGURED)
+        boot, warnings = plan_next_boot(on, wanted).changes, warnings_of(wanted, on)
+        for warning in warnings:
+            complain(f"hostrouting: {warning}")
     changes = plan.changes if boot is None else plan.changes | boot
-    more = {"missing": missing, "nextStart": next_start.to_json()}
+    more = {"missing": missing, "nextStart": next_start.to_json(), "warnings": [*warnings]}
     unknown = {} if recorded is None else {"host": recorded.host, "files": None, "units": None}
     say_as_asked(
         options,

@@ -6,13 +6,13 @@ Wait for the network -> scripts, units and gate -> routes -> what goes -> onesho
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import attrs
 
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import prepare, put_in_place, start_oneshots, take_away
+from hostrouting.boot.installation import is_there, prepare, put_in_place, start_oneshots, take_away
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import CONFIGURED, wanted_parts
@@ -22,7 +22,7 @@ from hostrouting.config.overlap import OverlapMode
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.errors import HostRoutingError, UnitError
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
@@ -194,7 +194,17 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
             overlap = finish(config, host, scope, wanted, deadlines, boot, done)
             if not host.is_image:
                 raise_if_strict(overlap)
-    return ConfigureReport.of(plan, overlap, done.changes)
+        return ConfigureReport.of(plan, overlap, done.changes, warnings_of(wanted, host))
+
+
+def warnings_of(wanted: Wanted, host: Host) -> tuple[str, ...]:
+    """Return what keeps an installation from doing its job, without being an error: it may come later."""
+    if not any(part.is_gated for part in wanted.parts):
+        return ()
+    with suppress(UnitError):  # without a systemd to ask nothing can be told
+        if not is_there(host, wanted.consumer):
+            return (f"there is no unit {wanted.consumer}: until there is, nothing is held back",)
+    return ()
 
 
 def wanted_of(config: Config, host: Host, *names: str) -> Wanted:

@@ -38,21 +38,26 @@ class ConfigureReport:
         overlap: of the check, likewise.
         changes: every route, file and unit that was changed: theirs, and the gate's and the manifest's, which all of
             them share.
+        warnings: what keeps the installation from doing its job until it comes, a sentence each.
     """
 
     routes: RoutesReport
     watch: WatchReport
     overlap: OverlapReport
     changes: Changes = attrs.field(factory=Changes)
+    warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, plan: RoutePlan, overlap: OverlapReport, changes: Changes) -> ConfigureReport:
+    def of(
+        cls, plan: RoutePlan, overlap: OverlapReport, changes: Changes, warnings: tuple[str, ...] = ()
+    ) -> ConfigureReport:
         """Make the report of a run.
 
         Args:
             plan: what was done to the kernel's routes.
             overlap: of the check.
             changes: everything that was changed.
+            warnings: as of the report.
         """
         routes = Changes(routes=changes.routes) | changes.of_part(ROUTES)
         return cls(
@@ -60,11 +65,13 @@ class ConfigureReport:
             WatchReport(changes.of_part(WATCH)),
             attrs.evolve(overlap, changes=changes.of_part(CHECK)),
             changes,
+            warnings,
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON; each route as ``ip route show`` prints it."""
-        return attrs.evolve(self.routes, changes=self.changes).to_json() | {"overlap": self.overlap.to_json()}
+        document = attrs.evolve(self.routes, changes=self.changes).to_json()
+        return document | {"overlap": self.overlap.to_json(), "warnings": [*self.warnings]}
 
 
 class StoppedRun(Cancelled):

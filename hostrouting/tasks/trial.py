@@ -33,7 +33,7 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
-from hostrouting.tasks.configure import Done, finish, install, raise_if_strict, wanted_of
+from hostrouting.tasks.configure import Done, finish, install, raise_if_strict, wanted_of, warnings_of
 from hostrouting.tasks.install_routes import deadlines_of, planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
@@ -185,7 +185,7 @@ class ConfirmTrial:
                 files.remove(host.layout.confirmed)
                 host.units.stop(_TIMER)
             raise_if_strict(overlap)
-        return ConfigureReport.of(plan, overlap, done.changes)
+            return ConfigureReport.of(plan, overlap, done.changes, warnings_of(wanted, host))
 
 
 # --- what stands in /run -------------------------------------------------------------------------------------------

@@ -342,7 +342,7 @@ def test_a_route_that_somebody_puts_in_the_place_of_ours_meanwhile_stays(node: K
 
         def routes(self, table: int | None = None) -> tuple[Route, ...]:
             self.reads += 1
-            if self.reads == 3:  # the first is without the lock, the second with it
+            if self.reads == 2:  # the first is for the plan
                 assert node.delete([route_of(node)]) == node.add([theirs]) == ()
             return node.routes(table)
 

@@ -35,8 +35,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
       hostrouting lb-probe apply --root /mnt/image config.json      holds from the image's first boot
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
-    if options.root is not None:
-        host = Host.image(options.root)
+    host = options.image or host
     result = run_task(ConfigureLoadBalancerProbe(config, host=host))
     say_as_asked(options, result.to_json, lambda: report_text(result))
     return 0

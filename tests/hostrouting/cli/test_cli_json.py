@@ -142,8 +142,8 @@ def test_a_removal_lists_all_that_went(run: Run, config: Any, host: Host) -> Non
     assert (code, removed["routes"]) == (0, [{"route": LINE, "change": "removed"}])
     assert {each["path"] for each in added["files"]} <= {each["path"] for each in removed["files"]}
     assert [(each["unit"], each["change"]) for each in removed["units"]] == [
-        ("check-route-overlap.service", "disabled"),
         ("static-routes.service", "disabled"),
+        ("check-route-overlap.service", "disabled"),
     ]
     assert run("remove")[1]["changed"] is False
 

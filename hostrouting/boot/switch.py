@@ -1,0 +1,103 @@
+"""The gate's scripts and its list, changed as one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from hostrouting.boot import files
+from hostrouting.boot.files import FileState
+from hostrouting.boot.gate import with_other_scripts
+from hostrouting.boot.layout import Layout
+from hostrouting.boot.parts import BootFile
+from hostrouting.boot.seen import exists, matching, translate_errors
+
+
+def switch(layout: Layout, wanted: Mapping[Path, FileState | None]) -> None:
+    """Have the gate run other scripts, from one moment to the next.
+
+    A rename changes one file, and scripts and list are several. So the list names copies of the scripts until all are
+    in place: at no moment, and after no crash, does the gate run something of before with something of after.
+
+    Args:
+        layout: where.
+        wanted: scripts, and the list if it differs; None: it goes.
+
+    Raises:
+        FileError: a file can't be written, or removed.
+    """
+    scripts = {path: state for path, state in wanted.items() if path != layout.gate_list}
+    differing = {path: state for path, state in scripts.items() if files.look_at(path) != state}
+    new_list = wanted.get(layout.gate_list)
+    stage = None
+    if differing and new_list is not None and exists(layout.gate_list):
+        stage = _stage(layout, differing, new_list)
+    for path, state in differing.items():
+        if state is not None:
+            put(path, state)
+    if layout.gate_list in wanted:
+        put(layout.gate_list, new_list)
+    for path, state in differing.items():
+        if state is None:
+            files.remove(path)
+    if stage is not None:
+        _remove_stage(stage)
+
+
+def switch_back(layout: Layout, before: Mapping[Path, FileState | None]) -> None:
+    """Have the gate run the scripts of before again, and leave no copies of others."""
+    switch(layout, before)
+    remove_old_stages(layout)
+
+
+def state_of(file: BootFile) -> FileState:
+    """Return what is at a file's path once it is written."""
+    return FileState(file.text.encode("utf-8", "surrogateescape"), file.mode)
+
+
+def put(path: Path, state: FileState | None) -> None:
+    """Give a path the content and mode of a state; None: remove what is there.
+
+    Raises:
+        FileError: it can't be written, or removed.
+    """
+    if state is None or state.content is None:
+        files.remove(path)
+    else:
+        files.write_if_changed(path, state.content, mode=state.mode)
+
+
+def _stage(layout: Layout, differing: Mapping[Path, FileState | None], new_list: FileState) -> Path:
+    """Have the list name copies of the scripts that differ, in a new folder, which is returned."""
+    with translate_errors(f"make a folder in {layout.stages}"):
+        files.make_folders(layout.stages)
+        stage = Path(tempfile.mkdtemp(dir=layout.stages))
+    try:
+        copies = {path: stage / path.name for path, state in differing.items() if state is not None}
+        for path, copy in copies.items():
+            put(copy, differing[path])
+        places = {layout.relative(path): layout.relative(copy) for path, copy in copies.items()}
+        text = with_other_scripts((new_list.content or b"").decode(), places)
+        files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
+    except BaseException:
+        _remove_stage(stage)
+        raise
+    return stage
+
+
+def _remove_stage(stage: Path) -> None:
+    """Remove a folder of scripts that this module has made, and the folder of such folders if it was the last."""
+    with translate_errors(f"remove {stage}"):
+        shutil.rmtree(stage)
+    files.remove_empty_folder(stage.parent)
+
+
+def remove_old_stages(layout: Layout) -> None:
+    """Remove what killed runs have left of scripts that they were about to put in place."""
+    listed = files.read_text(layout.gate_list) or ""
+    for stage in matching(layout.stages, "*"):
+        if layout.relative(stage) not in listed:
+            _remove_stage(stage)
+    files.remove_empty_folder(layout.stages)

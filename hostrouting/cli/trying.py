@@ -1,0 +1,87 @@
+"""What the commands do for routes on trial: ``apply --try`` and ``confirm``, whose docstring is its help."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import phases
+from hostrouting.cli.output import complain
+from hostrouting.cli.running import cancelled_by_signals, run_task, say_as_asked
+from hostrouting.model.errors import RouteError
+
+if TYPE_CHECKING:
+    from hostrouting.boot.host import Host
+    from hostrouting.config.routing import Config
+
+
+def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
+    """Give the kernel the routes until Enter keeps them; without a terminal, say how they are kept."""
+    from hostrouting.cli.changes import applied_text
+    from hostrouting.overlap.findings import RouteOverlapError
+    from hostrouting.tasks.trial import TryRoutes, put_back, standing
+
+    seconds = options.try_seconds
+    is_asking = options.output != "json" and all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    scope = phases.CancelScope()
+
+    def keep_on() -> bool:
+        return not scope.is_cancelled
+
+    with cancelled_by_signals(scope):
+        try:
+            report = run_task(TryRoutes(config, seconds, host=host), scope)
+        except RouteOverlapError:
+            complain("hostrouting: the routes of before are back, as this fails with those that were tried:", keep_on)
+            raise
+        until = report.until
+        text = applied_text(report.routes.plan, report.changes, report.overlap)
+        text = f"{text}\nuntil {until}, unless this keeps them: hostrouting confirm"
+        try:
+            say_as_asked(options, report.to_json, lambda: text, keep_on)
+            if not is_asking:
+                scope.check()
+                return 0
+            is_kept = run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope)
+        except phases.Cancelled:
+            if standing(host.layout.trial) == until:
+                put_back(host)
+            raise
+    if not is_kept:
+        raise RouteError("the trial is over: the routes of before are back, unless these were confirmed elsewhere")
+    return confirm(options, host)
+
+
+def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
+    """Return whether Enter comes while a trial stands; the end of the input ends the trial."""
+    from hostrouting.tasks.trial import put_back, standing
+
+    end = scope.clock.monotonic() + seconds
+    while standing(host.layout.trial) == until:
+        left = max(0.0, end - scope.clock.monotonic())
+        scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
+        with suppress(phases.TimedOut):
+            scope.child(timeout=0.5).wait(sys.stdin)
+            if sys.stdin.buffer.readline():  # whatever bytes come before Enter
+                return True
+            put_back(host)
+        scope.check()
+    return False
+
+
+def confirm(options: argparse.Namespace, host: Host) -> int:
+    """Keep the routes that apply --try has given the kernel.
+
+    The command writes files and units and checks, as apply does with the config that was tried, and ends the trial. It
+    exits with 1 if no trial stands.
+    """
+    from hostrouting.cli.changes import applied_text
+    from hostrouting.tasks.trial import ConfirmTrial
+
+    report = run_task(ConfirmTrial(host=host))
+    text = applied_text(report.routes.plan, report.changes, report.overlap)
+    say_as_asked(options, report.to_json, lambda: f"{text}\nconfirmed: the next boot has them too")
+    return 0
