@@ -35,6 +35,7 @@ except ImportError as _error:
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from hostrouting.boot.done import StoppedRun as StoppedRun
     from hostrouting.boot.host import Host as Host
     from hostrouting.boot.layout import Layout as Layout
     from hostrouting.boot.render import render_check_route_overlap_script as render_check_route_overlap_script
@@ -96,12 +97,12 @@ if TYPE_CHECKING:
     from hostrouting.tasks.configure import RemoveHostRouting as RemoveHostRouting
     from hostrouting.tasks.install_routes import InstallRoutes as InstallRoutes
     from hostrouting.tasks.reports import ConfigureReport as ConfigureReport
-    from hostrouting.tasks.reports import StoppedRun as StoppedRun
     from hostrouting.tasks.reports import WatchReport as WatchReport
 else:
     __all__, __getattr__, __dir__ = lazily(
         __name__,
         {
+            "boot.done": "StoppedRun",
             "boot.host": "Host",
             "boot.layout": "Layout",
             "boot.render": "render_check_route_overlap_script render_static_routes_script",
@@ -122,7 +123,7 @@ else:
             "routes.plan": "Replacement RoutePlan RoutesReport",
             "tasks.configure": "CheckRouteOverlap Configure ConfigureStaticRoutes ConfigureWatch RemoveHostRouting",
             "tasks.install_routes": "InstallRoutes",
-            "tasks.reports": "ConfigureReport StoppedRun WatchReport",
+            "tasks.reports": "ConfigureReport WatchReport",
         },
         "__version__",
     )

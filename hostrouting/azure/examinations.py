@@ -79,10 +79,7 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
         yield Fault("azure-vnet-unseen", config.stale_azure_vnet.bridge, message, remedy, Severity.UNKNOWN)
     if not plan.removed:
         return
-    yield Fault(
-        "azure-vnet-left",
-        shortened([f"{item.kind} {item.what}" for item in plan.removed], ", ", 1),
-        f"{plan.removed[0].reason}; a pod that gets such an address isn't reached",
-        f"{examined.command('azure-vnet plan')} lists them, {examined.command('azure-vnet clean')} removes them",
-        Severity.RISK,
-    )
+    left = shortened([f"{item.kind} {item.what}" for item in plan.removed], ", ", 1)
+    message = f"{plan.removed[0].reason}; a pod that gets such an address isn't reached"
+    remedy = f"{examined.command('azure-vnet plan')} lists them, {examined.command('azure-vnet clean')} removes them"
+    yield Fault("azure-vnet-left", left, message, remedy, Severity.RISK)

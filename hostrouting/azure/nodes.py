@@ -37,11 +37,9 @@ def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
     Raises:
         ConfigError: it wasn't given beside a layout of another root.
     """
-    if given is not None:
-        return given
-    if not host.layout.is_this_host:
+    if given is None and not host.layout.is_this_host:
         raise ConfigError([("node", f"must be given beside a layout below {host.layout.root}: a real one, or a fake")])
-    return real()
+    return real() if given is None else given
 
 
 # --- programs: nft(8), ip(8), bridge(8), ebtables(8) -----------------------------------------------------------------

@@ -5,12 +5,13 @@ Wait for the network -> scripts, units and gate -> routes -> what goes -> onesho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import attrs
 
+from hostrouting.boot.done import Done
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_there, prepare, put_in_place, start_oneshots, take_away
 from hostrouting.boot.locks import exclusive_run, locked
@@ -21,8 +22,7 @@ from hostrouting.boot.seen import exists
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
-from hostrouting.model.changes import Changes
-from hostrouting.model.errors import HostRoutingError, UnitError
+from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
@@ -32,8 +32,8 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.install_routes import deadlines_of, wait_for_network, write_routes
-from hostrouting.tasks.reports import ConfigureReport, StoppedRun, WatchReport
-from phases import Cancelled, CancelScope, all_or_nothing
+from hostrouting.tasks.reports import ConfigureReport, WatchReport
+from phases import CancelScope, all_or_nothing
 
 
 @attrs.frozen
@@ -259,12 +259,10 @@ def finish(
         boot: the plan of the next boot, which ``install`` has put in place.
         done: gets what is changed.
     """
-    for change in take_away(boot, host, scope):
-        done.changes |= change
+    done.add(take_away(boot, host, scope))
     overlap = check(config, host, scope, wanted, deadlines)
     if not host.is_image:
-        for change in start_oneshots(host, [part.name for part in wanted.parts if part.is_gated]):
-            done.changes |= change
+        done.add(start_oneshots(host, [part.name for part in wanted.parts if part.is_gated]))
     scope.check()
     return overlap
 
@@ -300,23 +298,3 @@ def _restore(before: Sequence[Route], host: Host) -> None:
     scope = CancelScope()
     with locked(host.layout.lock, scope), all_or_nothing() as undo:
         apply_routes(plan_routes(before, host.routes.routes(Table.MAIN)), host.routes, scope, undo)
-
-
-@attrs.define
-class Done:
-    """What a run has changed so far, and not put back; its failure carries it."""
-
-    changes: Changes = attrs.field(factory=Changes)
-
-    @contextmanager
-    def told(self) -> Iterator[None]:
-        """Have what ends the block tell what stays changed."""
-        try:
-            yield
-        except HostRoutingError as error:
-            error.changes = self.changes
-            raise
-        except Cancelled as stop:
-            if not self.changes:
-                raise
-            raise StoppedRun(stop.reason, self.changes) from stop

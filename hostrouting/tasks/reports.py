@@ -1,4 +1,4 @@
-"""What the tasks return, and what a cancelled one raises."""
+"""What the tasks return."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.model.changes import Changes
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutePlan, RoutesReport
-from phases import Cancelled
 
 
 @attrs.frozen
@@ -72,19 +71,3 @@ class ConfigureReport:
         """Return the report as JSON; each route as ``ip route show`` prints it."""
         document = attrs.evolve(self.routes, changes=self.changes).to_json()
         return document | {"overlap": self.overlap.to_json(), "warnings": [*self.warnings]}
-
-
-class StoppedRun(Cancelled):
-    """A run that was cancelled, and has changed something that stays.
-
-    Args:
-        reason: why it was cancelled, in words.
-        changes: what stays changed.
-    """
-
-    def __init__(self, reason: str, changes: Changes) -> None:
-        super().__init__(reason)
-        self.changes = changes
-
-    def __reduce__(self) -> tuple[type[StoppedRun], tuple[str, Changes]]:
-        return type(self), (self.reason, self.changes)

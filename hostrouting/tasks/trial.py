@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from hostrouting.boot import files
+from hostrouting.boot.done import Done
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.parts import CONFIGURED
@@ -33,7 +34,7 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
-from hostrouting.tasks.configure import Done, finish, install, raise_if_strict, wanted_of, warnings_of
+from hostrouting.tasks.configure import finish, install, raise_if_strict, wanted_of, warnings_of
 from hostrouting.tasks.install_routes import deadlines_of, planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing

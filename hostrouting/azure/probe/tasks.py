@@ -19,13 +19,13 @@ from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.port import ProbeNode
 from hostrouting.azure.probe.ruleset import PROBE, REWRITTEN_SOURCE, TABLE
+from hostrouting.boot.done import Done
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed, prepare, put_in_place, take_away
 from hostrouting.boot.locks import exclusive_run
-from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
+from hostrouting.boot.plan import Wanted, plan_next_boot
 from hostrouting.config.schema import fields_in_json
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.links import Link
 from phases import CancelScope, all_or_nothing
 
@@ -115,25 +115,22 @@ def _leads(route: str | None, wanted: str) -> bool:
 
 def _in_place(route: str | None) -> str | None:
     """Return a route if it is in the place of the pinned one."""
-    match = _PINNED.match(route or "")
-    return None if match is None else match[0]
+    return match[0] if (match := _PINNED.match(route or "")) else None
 
 
 def _route_changes(before: str | None, device: str) -> Changes:
     wanted, was = ruleset.pinned_route(device), _in_place(before)
-    action = "added" if was is None else "replaced"
-    return Changes() if _leads(before, wanted) else Changes(routes=(Change(wanted, action, was),))
+    change = Change(wanted, "replaced" if was else "added", was)
+    return Changes() if _leads(before, wanted) else Changes(routes=(change,))
 
 
-def _wanted(config: HostNetworking, host: Host, device: str) -> Wanted:
-    return Wanted((PROBE,), (probe_part(device, config.consumer, host.layout),), config.consumer)
-
-
-_NOTHING = Wanted((PROBE,), (), HostNetworking().consumer)
+def _wanted(config: HostNetworking, host: Host, device: str | None = None) -> Wanted:
+    parts = () if device is None else (probe_part(device, config.consumer, host.layout),)
+    return Wanted((PROBE,), parts, config.consumer)
 
 
 def _plan_removal(host: Host, node: ProbeNode | None) -> ProbeReport:
-    boot = plan_next_boot(host, _NOTHING).changes
+    boot = plan_next_boot(host, _wanted(HostNetworking(), host)).changes
     if host.is_image:
         return ProbeReport(changes=boot)
     node = given_or_real(host, node, LinuxProbeNode)
@@ -173,15 +170,15 @@ class ConfigureLoadBalancerProbe:
             FileError: a file can't be written; likewise.
             UnitError: systemd refuses; likewise.
         """
-        host = self.host or Host()
-        with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled):
+        host, done = self.host or Host(), Done()
+        with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled), done.told():
             plan = plan_probe(self.config, host, scope, node=self.node)
             if plan.device is None:
-                return _remove(plan, host, self.node, scope) if plan.changed else plan
+                return _remove(plan, host, self.node, scope, done) if plan.changed else plan
             boot = plan_next_boot(host, _wanted(self.config, host, plan.device))
             with all_or_nothing() as undo:
                 prepare(boot, host, undo)
-                changes = put_in_place(boot, host, undo)
+                placed = put_in_place(boot, host, undo)
                 if not host.is_image:
                     node = given_or_real(host, self.node, LinuxProbeNode)
                     rules = node.listing(TABLE)
@@ -189,8 +186,9 @@ class ConfigureLoadBalancerProbe:
                     scope.check()
                     _load(node, plan.device)
                     plan = attrs.evolve(plan, rules=None if node.listing(TABLE) == rules else "loaded")
-            changes |= Changes(routes=plan.changes.routes)
-            return attrs.evolve(plan, changes=_take_away(boot, host, scope, changes))
+            done.changes = placed | Changes(routes=plan.changes.routes)
+            done.add(take_away(boot, host, scope))
+            return attrs.evolve(plan, changes=done.changes)
 
 
 def _load(node: ProbeNode, device: str) -> None:
@@ -240,34 +238,19 @@ class RemoveLoadBalancerProbe:
             FileError: a file can't be removed; likewise.
             UnitError: systemd refuses; likewise.
         """
-        host = self.host or Host()
-        with exclusive_run(host, scope, is_wanting=False):
+        host, done = self.host or Host(), Done()
+        with exclusive_run(host, scope, is_wanting=False), done.told():
             plan = _plan_removal(host, self.node)
-            if not plan.changed:
-                return ProbeReport(skipped_because="nothing of it is installed")
-            return _remove(plan, host, self.node, scope)
+            nothing = ProbeReport(skipped_because="nothing of it is installed")
+            return _remove(plan, host, self.node, scope, done) if plan.changed else nothing
 
 
-def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope) -> ProbeReport:
+def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, done: Done) -> ProbeReport:
     # First, so that no start of the node and no flush gives the rules back.
-    changes = _take_away(plan_next_boot(host, _NOTHING), host, scope, Changes())
-    try:
-        if not host.is_image:
-            node = given_or_real(host, node, LinuxProbeNode)
-            node.load(ruleset.REMOVAL)
-            node.unpin()
-    except LoadBalancerProbeError as error:
-        error.changes = changes
-        raise
-    return attrs.evolve(plan, skipped_because=None, changes=changes | Changes(routes=plan.changes.routes))
-
-
-def _take_away(boot: BootPlan, host: Host, scope: CancelScope, changes: Changes) -> Changes:
-    """Remove what goes, and return that behind what was changed before; a failure carries both."""
-    try:
-        for change in take_away(boot, host, scope):
-            changes |= change
-    except HostRoutingError as error:
-        error.changes = changes
-        raise
-    return changes
+    done.add(take_away(plan_next_boot(host, _wanted(HostNetworking(), host)), host, scope))
+    if not host.is_image:
+        node = given_or_real(host, node, LinuxProbeNode)
+        node.load(ruleset.REMOVAL)
+        node.unpin()
+    done.changes |= Changes(routes=plan.changes.routes)
+    return attrs.evolve(plan, skipped_because=None, changes=done.changes)

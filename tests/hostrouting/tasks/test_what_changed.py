@@ -26,9 +26,9 @@ from hostrouting import (
     RouteOverlapError,
     StaticRoute,
     StaticRoutes,
+    StoppedRun,
     UnitError,
 )
-from hostrouting.tasks.reports import StoppedRun
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

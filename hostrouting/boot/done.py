@@ -1,0 +1,53 @@
+"""What a run has changed, told also where the run fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from hostrouting.model.changes import Changes
+from hostrouting.model.errors import HostRoutingError
+from phases import Cancelled
+
+
+class StoppedRun(Cancelled):
+    """A run that was cancelled, and has changed something that stays.
+
+    Args:
+        reason: why it was cancelled, in words.
+        changes: what stays changed.
+    """
+
+    def __init__(self, reason: str, changes: Changes) -> None:
+        super().__init__(reason)
+        self.changes = changes
+
+    def __reduce__(self) -> tuple[type[StoppedRun], tuple[str, Changes]]:
+        return type(self), (self.reason, self.changes)
+
+
+@attrs.define
+class Done:
+    """What a run has changed so far, and not put back; its failure carries it."""
+
+    changes: Changes = attrs.field(factory=Changes)
+
+    def add(self, made: Iterable[Changes]) -> None:
+        """Add changes, each as soon as it is made."""
+        for changes in made:
+            self.changes |= changes
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Have what ends the block tell what stays changed."""
+        try:
+            yield
+        except HostRoutingError as error:
+            error.changes = self.changes
+            raise
+        except Cancelled as stop:
+            if not self.changes:
+                raise
+            raise StoppedRun(stop.reason, self.changes) from stop
