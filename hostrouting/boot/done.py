@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import attrs
 
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.errors import FileError, HostRoutingError
 from phases import Cancelled
 
 
@@ -47,6 +47,11 @@ class Done:
         except HostRoutingError as error:
             error.changes = self.changes
             raise
+        except OSError as error:
+            # Each is to be named where it happens; an import may open a file anywhere.
+            stray = FileError.of(f"carry out the run at {error.filename or 'a file without a name'}", error)
+            stray.changes = self.changes
+            raise stray from error
         except Cancelled as stop:
             if not self.changes:
                 raise

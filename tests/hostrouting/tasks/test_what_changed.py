@@ -214,3 +214,15 @@ def test_a_file_that_can_not_be_removed_ends_it_with_what_is_gone(host: Host) ->
         phases.run(RemoveHostRouting(host=host))
     assert "/etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf" in named(caught.value.changes)["files"]
     assert "/etc/aks-flex-node/static-routes.sh" not in named(caught.value.changes)["files"]
+
+
+def test_a_stray_refusal_of_the_system_is_an_error_of_ours(host: Host) -> None:
+    class Broken(FakeSystemd):
+        def restart(self, unit: str) -> None:
+            raise OSError(24, "Too many open files", "/etc/machine-id")
+
+    on = Host(routes=host.routes, units=Broken(host.layout), layout=host.layout)
+    with pytest.raises(FileError) as caught:
+        phases.run(Configure(CONFIG, host=on))
+    assert "/etc/machine-id" in caught.value.message
+    assert named(caught.value.changes)["routes"] == [LINE]
