@@ -15,7 +15,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, Scope, Table
 from hostrouting.model.uncollected import uncollected
-from hostrouting.routes.resolve import resolve
+from hostrouting.routes.resolve import lacking, resolve
 
 
 @attrs.frozen
@@ -197,10 +197,10 @@ def find_missing(config: Config, backend: RouteBackend) -> str | None:
         backend: the kernel.
 
     Returns:
-        What is missing, in words; None: they can be planned.
+        What is missing, in words; None: they can be planned, or one can't ever be installed like that.
 
     Raises:
-        RouteError: a route can't ever be installed like that, or the kernel can't be asked.
+        RouteError: the kernel can't be asked.
     """
     wanted = config.static_routes.routes
     if not wanted:
@@ -211,7 +211,7 @@ def find_missing(config: Config, backend: RouteBackend) -> str | None:
     def missing_with(found: Iterable[Route | None]) -> str | None:
         around = (each for each in found if each is not None and each.table == Table.MAIN)
         main = (*defaults, *(each for each in around if each.destination.prefixlen))
-        return resolve(wanted, links, addresses, main)[1]
+        return lacking(wanted, links, addresses, main)
 
     missing = missing_with(answer.route for answer in backend.lookup(gateways))
     if missing is not None and gateways:

@@ -41,12 +41,7 @@ def resolve(
         RouteError: waiting can't help: a device is a port of another, a gateway is this host itself, or the
             default route has several interfaces and a device must be named. All such routes are named.
     """
-    resolver = _Resolver(
-        links={link.name: link for link in links},
-        own={address.local for address in addresses},
-        defaults=unicast_defaults(main),
-        on_link=_on_link(main, wanted),
-    )
+    resolver = _resolver(wanted, links, addresses, main)
     routes: list[Route] = []
     missing: dict[str, StaticRoute] = {}
     refusals: list[str] = []
@@ -64,8 +59,52 @@ def resolve(
     # A gateway may be reachable only by another of these routes, which must then be there first.
     nearest = Scope.LINK
     routes.sort(key=lambda route: route.scope != nearest)
+    return tuple(routes), _in_words(missing)
+
+
+def lacking(
+    wanted: Sequence[StaticRoute], links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route]
+) -> str | None:
+    """Return what ``resolve`` would wait for, by one route for each device and gateway that are named.
+
+    Args:
+        wanted: from the config.
+        links: of the host.
+        addresses: of the host.
+        main: entries of table main as for ``resolve``.
+
+    Returns:
+        What is missing; None: nothing is, or waiting can't help one of them.
+    """
+    resolver = _resolver(wanted, links, addresses, main)
+    firsts: dict[tuple[str | None, Gateway], StaticRoute] = {}
+    for static in wanted:
+        firsts.setdefault((static.dev, static.gateway), static)
+    missing: dict[str, StaticRoute] = {}
+    for static in firsts.values():
+        try:
+            resolver.resolve(static)
+        except _NotThere as reason:
+            missing.setdefault(str(reason), static)
+        except _Refused:
+            return None
+    return _in_words(missing)
+
+
+def _resolver(
+    wanted: Sequence[StaticRoute], links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route]
+) -> _Resolver:
+    return _Resolver(
+        links={link.name: link for link in links},
+        own={address.local for address in addresses},
+        defaults=unicast_defaults(main),
+        on_link=_on_link(main, wanted),
+    )
+
+
+def _in_words(missing: dict[str, StaticRoute]) -> str | None:
     words = [f"{what}, needed by {static}" for what, static in missing.items()]
-    return tuple(routes), shortened(words, "; ", _NAMED_ROUTES_MAX) or None
+    return shortened(words, "; ", _NAMED_ROUTES_MAX) or None
 
 
 class _NotThere(Exception):

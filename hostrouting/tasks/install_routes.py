@@ -38,7 +38,7 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, deadline: D
         deadline: when to give up.
 
     Raises:
-        RouteError: they never can, or not in time.
+        RouteError: they can't be in time.
     """
     missing = look_until(host.routes, scope, deadline, partial(find_missing, config, host.routes))
     if missing is not None:
