@@ -51,7 +51,8 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     if plan.links:
         undo.push(host.units.reload)
         _remove_links(plan.links, host, undo)
-    _write(BootFile(layout.manifest, plan.during.to_text()), undo)
+    if plan.during.parts:
+        _write(BootFile(layout.manifest, plan.during.to_text()), undo)
     undo.push(partial(_remove_folders, layout, plan.during))
     undo.push(partial(switch_back, layout, {path: files.look_at(path) for path in _switched(plan)}))
 
@@ -182,7 +183,9 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
     remove_old_stages(layout)
     _remove_folders(layout, plan.during)
     if not plan.after.parts:
-        yield from _remove_all(layout, [layout.manifest])
+        # One that was found again is there since this run has begun.
+        made = list(_remove_all(layout, [layout.manifest]))
+        yield from made if layout.manifest in plan.remove else ()
         files.remove_empty_folder(layout.manifest.parent)
     elif plan.after != plan.during:
         files.write_if_changed(layout.manifest, plan.after.to_text())

@@ -80,6 +80,8 @@ def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, 
         code, line = nagios_unknown(" ".join(_said(error)))
         say(line, keep_on)
         return code
+    for warning in getattr(error, "warnings", ()):
+        complain(f"hostrouting: {warning}", last_words)
     code = _fail(error, failed, last_words)
     if _is_asked_for("json", words):
         say_json(_document_of(error), keep_on)
@@ -101,6 +103,7 @@ def _document_of(error: BaseException) -> dict[str, Any]:
     document: dict[str, Any] = getattr(error, "changes", Changes()).to_json()
     if (report := getattr(error, "report", None)) is not None:
         document["overlap"] = report.to_json()
+        document["warnings"] = [*getattr(error, "warnings", ())]
     document["error"] = "\n".join(_said(error))
     if isinstance(error, ConfigError):
         document["problems"] = [{"path": path, "message": message} for path, message in error.problems]

@@ -193,14 +193,16 @@ class RouteOverlapError(HostRoutingError):
     Args:
         message: a line for each finding, or the reason why nothing could be judged.
         report: what was found.
+        warnings: what else keeps the installation from doing its job, a sentence each.
 
     Of the report ``findings``, ``reason`` and ``remedy`` are its own too; the last is None where nothing could be
     judged.
     """
 
-    def __init__(self, message: str, report: OverlapReport) -> None:
+    def __init__(self, message: str, report: OverlapReport, warnings: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.report = report
+        self.warnings = warnings
         self.findings: tuple[Finding, ...] = report.findings
         self.reason: str | None = report.reason
         self.remedy: Remedy | None = None if report.verdict is Verdict.UNKNOWN else report.remedy

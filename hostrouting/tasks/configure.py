@@ -5,9 +5,10 @@ Wait for the network -> scripts, units and gate -> routes -> what goes -> onesho
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 import attrs
 
@@ -33,7 +34,9 @@ from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.install_routes import deadlines_of, wait_for_network, write_routes
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
-from phases import CancelScope, all_or_nothing
+from phases import CancelScope, Task, all_or_nothing, run_child, task
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -188,23 +191,35 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     """
     wanted = wanted_of(config, host, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)):
-        deadlines, done = deadlines_of(config, scope), Done()
-        with done.told():
-            boot, plan = install(config, host, scope, wanted, deadlines, done)
-            overlap = finish(config, host, scope, wanted, deadlines, boot, done)
-            if not host.is_image:
-                raise_if_strict(overlap)
-        return ConfigureReport.of(plan, overlap, done.changes, warnings_of(wanted, host))
+        run = Run(config, host, wanted, deadlines_of(config, scope), warnings_of(wanted, host))
+        with run.done.told():
+            # Where a run has several parts, logs and observers hear of two tasks in it.
+            run_step = run_child if len(wanted.parts) > 1 else _do
+            plan = run_step(task("configure-static-routes")(run.install), scope)
+            overlap = run_step(task("check-route-overlap")(run.finish), scope)
+    return run.report(plan, overlap)
+
+
+def _do(step: Task[T], scope: CancelScope) -> T:
+    return step.do(scope)
 
 
 def warnings_of(wanted: Wanted, host: Host) -> tuple[str, ...]:
-    """Return what keeps an installation from doing its job, without being an error: it may come later."""
+    """Return what keeps an installation from doing its job, without being an error: it may come later.
+
+    Raises:
+        UnitError: systemd can't be asked, though there is one.
+    """
     if not any(part.is_gated for part in wanted.parts):
         return ()
-    with suppress(UnitError):  # without a systemd to ask nothing can be told
-        if not is_there(host, wanted.consumer):
-            return (f"there is no unit {wanted.consumer}: until there is, nothing is held back",)
-    return ()
+    try:
+        has_consumer = is_there(host, wanted.consumer)
+    except UnitError as error:
+        if error.errno not in (None, errno.ENOENT):
+            raise
+        return ()  # without a systemd nothing can be told
+    missing = f"there is no unit {wanted.consumer}: until there is, nothing is held back"
+    return () if has_consumer else (missing,)
 
 
 def wanted_of(config: Config, host: Host, *names: str) -> Wanted:
@@ -213,79 +228,97 @@ def wanted_of(config: Config, host: Host, *names: str) -> Wanted:
     return Wanted(names, tuple(parts), config.consumer)
 
 
-def install(
-    config: Config, host: Host, scope: CancelScope, wanted: Wanted, deadlines: Deadlines, done: Done
-) -> tuple[BootPlan, RoutePlan]:
-    """Install for the next boot and give the kernel the routes: all of it or nothing.
+@attrs.define
+class Run:
+    """What a run of ``configure`` knows.
 
     Args:
         config: what is wanted.
         host: where.
-        scope: ends it.
         wanted: the parts that are decided upon.
-        deadlines: of the run.
-        done: gets what is changed and not put back.
-
-    Returns:
-        The plan of the next boot, of which what goes is still to be taken away; and what became of the routes.
+        deadlines: of its waits.
+        warnings: are told with the report, or with a failing check.
+        boot: the plan of the next boot, once it is made.
+        done: what is changed and not put back.
     """
-    has_routes = not host.is_image and ROUTES in wanted.names
-    if has_routes:
-        wait_for_network(config, host, scope, deadlines.network)
-    boot = plan_next_boot(host, wanted)
-    with all_or_nothing() as undo:
-        prepare(boot, host, undo)
-        if has_routes and boot.changes_routes_script:
-            # A start of the node meanwhile may give the kernel the new routes before this does.
-            undo.push(partial(_restore, host.routes.our_routes(), host))
-        placed, plan = put_in_place(boot, host, undo), RoutePlan()
-        if has_routes and (config.static_routes.routes or _may_have_routes(host)):
-            plan = write_routes(config, host, scope, deadlines.network)
-    done.changes |= placed | plan.changes
-    return boot, plan
+
+    config: Config
+    host: Host
+    wanted: Wanted
+    deadlines: Deadlines
+    warnings: tuple[str, ...]
+    boot: BootPlan = attrs.field(init=False)
+    done: Done = attrs.field(factory=Done, init=False)
+
+    def install(self, scope: CancelScope) -> RoutePlan:
+        """Install for the next boot and give the kernel the routes: all of it or nothing.
+
+        Args:
+            scope: ends it.
+
+        Returns:
+            What became of the routes. What goes for the next boot is still to be taken away.
+
+        Raises:
+            HostRoutingError: it can't be done; everything is as before.
+        """
+        config, host, network = self.config, self.host, self.deadlines.network
+        has_routes = not host.is_image and ROUTES in self.wanted.names
+        if has_routes:
+            wait_for_network(config, host, scope, network)
+        self.boot = plan_next_boot(host, self.wanted)
+        with all_or_nothing() as undo:
+            prepare(self.boot, host, undo)
+            if has_routes and self.boot.changes_routes_script:
+                # A start of the node meanwhile may give the kernel the new routes before this does.
+                undo.push(partial(_restore, host.routes.our_routes(), host))
+            placed, plan = put_in_place(self.boot, host, undo), RoutePlan()
+            if has_routes and (config.static_routes.routes or _may_have_routes(host)):
+                plan = write_routes(config, host, scope, network)
+        self.done.changes |= placed | plan.changes
+        return plan
+
+    def finish(self, scope: CancelScope) -> OverlapReport:
+        """Take away what goes, check, and have the oneshots run.
+
+        Args:
+            scope: ends it.
+
+        Raises:
+            RouteOverlapError: in STRICT mode, if something fails or nothing could be judged.
+            HostRoutingError: something can't be taken away or checked; a later run goes on from there.
+        """
+        self.done.add(take_away(self.boot, self.host, scope))
+        overlap = self._check(scope)
+        if not self.host.is_image:
+            self.done.add(start_oneshots(self.host, [part.name for part in self.wanted.parts if part.is_gated]))
+            scope.check()
+            raise_if_strict(overlap, self.warnings)
+        return overlap
+
+    def _check(self, scope: CancelScope) -> OverlapReport:
+        """Check, if that is among the parts that are decided upon, and leave the markers."""
+        overlap, host = self.config.route_overlap, self.host
+        if CHECK not in self.wanted.names or not overlap.expected_cidrs:
+            return unjudged(overlap, Verdict.OK)
+        if host.is_image:
+            reason = "an image has no kernel to ask; it is checked at its first boot"
+            return unjudged(overlap, Verdict.UNKNOWN, reason)
+        report = check_overlap(overlap, host.routes, scope, deadlines=self.deadlines)
+        # As the script and the watcher do: two that write at once could leave both markers.
+        with locked(host.layout.lock, scope):
+            write_markers(host.layout, report)
+        return report
+
+    def report(self, plan: RoutePlan, overlap: OverlapReport) -> ConfigureReport:
+        """Return the report of the run."""
+        return ConfigureReport.of(plan, overlap, self.done.changes, self.warnings)
 
 
-def finish(
-    config: Config, host: Host, scope: CancelScope, wanted: Wanted, deadlines: Deadlines, boot: BootPlan, done: Done
-) -> OverlapReport:
-    """Take away what goes, check, and have the oneshots run.
-
-    Args:
-        config: what is wanted.
-        host: where.
-        scope: ends it.
-        wanted: the parts that are decided upon.
-        deadlines: of the run.
-        boot: the plan of the next boot, which ``install`` has put in place.
-        done: gets what is changed.
-    """
-    done.add(take_away(boot, host, scope))
-    overlap = check(config, host, scope, wanted, deadlines)
-    if not host.is_image:
-        done.add(start_oneshots(host, [part.name for part in wanted.parts if part.is_gated]))
-    scope.check()
-    return overlap
-
-
-def check(config: Config, host: Host, scope: CancelScope, wanted: Wanted, deadlines: Deadlines) -> OverlapReport:
-    """Check, if that is among the parts that are decided upon, and leave the markers."""
-    overlap = config.route_overlap
-    if CHECK not in wanted.names or not overlap.expected_cidrs:
-        return unjudged(overlap, Verdict.OK)
-    if host.is_image:
-        reason = "an image has no kernel to ask; it is checked at its first boot"
-        return unjudged(overlap, Verdict.UNKNOWN, reason)
-    report = check_overlap(overlap, host.routes, scope, deadlines=deadlines)
-    # As the script and the watcher do: two that write at once could leave both markers.
-    with locked(host.layout.lock, scope):
-        write_markers(host.layout, report)
-    return report
-
-
-def raise_if_strict(report: OverlapReport) -> None:
+def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = ()) -> None:
     """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode."""
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK:
-        raise RouteOverlapError(error_text(report), report)
+        raise RouteOverlapError(error_text(report), report, warnings)
 
 
 def _may_have_routes(host: Host) -> bool:

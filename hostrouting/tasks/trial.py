@@ -17,7 +17,6 @@ from typing import Any
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.done import Done
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.parts import CONFIGURED
@@ -34,7 +33,7 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
-from hostrouting.tasks.configure import finish, install, raise_if_strict, wanted_of, warnings_of
+from hostrouting.tasks.configure import Run, raise_if_strict, wanted_of, warnings_of
 from hostrouting.tasks.install_routes import deadlines_of, planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
@@ -161,8 +160,8 @@ class ConfirmTrial:
             RouteError: no trial stands.
             HostRoutingError: what ``Configure`` raises; if nothing is installed the routes of before are put back.
         """
-        host, done = self.host, Done()
-        with exclusive_run(host, scope, is_wanting=True), done.told():
+        host = self.host
+        with exclusive_run(host, scope, is_wanting=True):
             # Taken from its timer; also one whose confirm was killed.
             with locked(host.layout.lock, scope):
                 files.move(host.layout.trial, host.layout.confirmed)
@@ -173,20 +172,21 @@ class ConfirmTrial:
                     hint="hostrouting apply --try 60 begins one",
                 )
             config = Config.from_mapping(json.loads(text))
-            wanted, deadlines = wanted_of(config, host, *CONFIGURED), deadlines_of(config, scope)
-            try:
-                boot, plan = install(config, host, scope, wanted, deadlines, done)
-            except BaseException:
-                files.move(host.layout.confirmed, host.layout.trial)
-                put_back(host)
-                raise
-            try:
-                overlap = finish(config, host, scope, wanted, deadlines, boot, done)
-            finally:
-                files.remove(host.layout.confirmed)
-                host.units.stop(_TIMER)
-            raise_if_strict(overlap)
-            return ConfigureReport.of(plan, overlap, done.changes, warnings_of(wanted, host))
+            wanted = wanted_of(config, host, *CONFIGURED)
+            run = Run(config, host, wanted, deadlines_of(config, scope), warnings_of(wanted, host))
+            with run.done.told():
+                try:
+                    plan = run.install(scope)
+                except BaseException:
+                    files.move(host.layout.confirmed, host.layout.trial)
+                    put_back(host)
+                    raise
+                try:
+                    overlap = run.finish(scope)
+                finally:
+                    files.remove(host.layout.confirmed)
+                    host.units.stop(_TIMER)
+        return run.report(plan, overlap)
 
 
 # --- what stands in /run -------------------------------------------------------------------------------------------

@@ -259,3 +259,32 @@ def test_parallel_tasks_plan_their_own_part(layout: Layout) -> None:
     loose = attrs.evolve(watched, route_overlap={"expectedCidrs": ["172.16.1.0/24"]})
     phases.run(phases.Parallel(*(task(loose, host=host) for task in tasks)))
     assert not plan_boot(loose, host)
+
+
+def test_logs_hear_of_two_tasks_in_a_whole_run(layout: Layout) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    with pytest.raises(RouteOverlapError) as caught:
+        phases.run(Configure(config(ROUTE, cidrs=["172.16.2.0/24"], mode="STRICT", wait_seconds=0), host=host))
+    assert phases.path_of(caught.value) == "configure/check-route-overlap"
+    assert caught.value.warnings == ()
+    broken = config({"destination": "10.1.0.0/24"}, cidrs=["172.16.2.0/24"], wait_seconds=0)
+    with pytest.raises(RouteError) as refused:
+        phases.run(Configure(broken, host=host))
+    assert phases.path_of(refused.value) == "configure/configure-static-routes"
+
+
+def test_a_missing_consumer_is_a_warning(layout: Layout) -> None:
+    host = Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)
+    (warning,) = phases.run(Configure(INSTALLED, host=host)).warnings
+    assert "systemd-nspawn@.service" in warning
+    shadowed = attrs.evolve(INSTALLED, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "mode": "STRICT"})
+    with pytest.raises(RouteOverlapError) as caught:
+        phases.run(Configure(shadowed, host=host))
+    assert caught.value.warnings == (warning,)
+
+
+def test_a_removal_lists_only_what_was_there(layout: Layout) -> None:
+    layout.run_dir.mkdir(parents=True)
+    layout.marker_ok.touch()
+    report = phases.run(RemoveHostRouting(host=host_of(shadowed_kernel(), layout)))
+    assert [change.what for change in report.changes.files] == ["/run/aks-flex-node/route-overlap.ok"]
