@@ -79,7 +79,11 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     is_stale = any(file.path.is_relative_to(layout.units) for file in plan.write)
     if is_stale:
         undo.push(units.reload)
+    gates = {*plan.after.gates(layout)}
     for file in plan.write:
+        if file.path in gates:
+            # On the way back systemd forgets the gate before what it runs is gone.
+            undo.push(units.reload)
         _write(file, undo)
     unread = () if is_stale else _unread(units, plan.during)
     if is_stale or unread:

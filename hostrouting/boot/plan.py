@@ -86,7 +86,7 @@ class BootPlan:
         links: of the Go package's installation; they go first.
         scripts: those of the gate that differ; they and the list are put in place as one.
         gate_list: the gate's list, until the routes have changed; None: there is none, or it is like that already.
-        way_back: script and list that are in force while routes are taken back of which there were none before.
+        way_back: scripts and list that are in force while routes are taken back of which there were none before.
         last_list: the list afterwards, where it is another one.
         write: the other files that differ, in order.
         remove: files that go.
@@ -259,7 +259,13 @@ def _way_back(disk: Disk, scripts: Mapping[str, BootFile]) -> tuple[BootFile, ..
     script = _no_routes(layout)
     listed = attrs.evolve(before, parts={**before.parts, ROUTES: InstalledPart(is_blocking=True, is_gated=True)})
     contents = _contents(disk, before) | {ROUTES: script.text.encode()}
-    return script, BootFile(layout.gate_list, list_text(listed, contents))
+    # By then those of after may be in their places.
+    others = (
+        BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
+        for name, content in contents.items()
+        if name != ROUTES and before.parts[name].is_gated
+    )
+    return script, *others, BootFile(layout.gate_list, list_text(listed, contents))
 
 
 def _contents(disk: Disk, manifest: Manifest) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import threading
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,15 +23,22 @@ from hostrouting import (
     Host,
     HostRoutingError,
     Layout,
+    NextHop,
+    Protocol,
     RemoveHostRouting,
+    Route,
+    RouteError,
     RouteOverlapError,
     UnitError,
 )
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.locks import locked
-from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.manifest import CHECK, Manifest
+from hostrouting.boot.parts import CONFIGURED
+from hostrouting.boot.plan import plan_next_boot
 from hostrouting.model.changes import Change
 from hostrouting.model.errors import FileError
+from hostrouting.tasks.configure import wanted_of
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -460,6 +468,39 @@ def test_a_systemd_that_fails_at_any_step_leaves_nothing_and_the_next_run_heals(
     assert tree(layout) == before
     apply(Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout))
     assert layout.gate("systemd-nspawn@.service").read_text() == DROP_IN
+
+
+class Reading(FakeSystemd):
+    """Notes at each reload whether the drop-in and what it runs are there."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout, running=[MACHINE])
+        self._gate = (layout.gate("systemd-nspawn@.service"), layout.gate_script)
+        self.read: list[tuple[bool, ...]] = []
+
+    def reload(self) -> None:
+        self.read.append(tuple(path.exists() for path in self._gate))
+        super().reload()
+
+
+def test_on_the_way_back_the_gate_is_forgotten_first(kernel: FakeKernel, layout: Layout) -> None:
+    """As long as systemd has the drop-in of a first installation in memory, what it runs is there."""
+    units = Reading(layout)
+    in_the_way = Route(IPv4Network("172.16.1.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
+    assert kernel.add([in_the_way]) == ()
+    with pytest.raises(RouteError):
+        apply(Host(routes=kernel, units=units, layout=layout))
+    assert units.read == [(True, True), (False, True), (False, False)]
+
+
+def test_the_way_back_has_the_scripts_of_before(host: Host, layout: Layout) -> None:
+    """Where first routes are taken back a check must not expect what they bring."""
+    before = config(cidrs=("10.96.0.0/12",), staticRoutes={"enabled": True})
+    apply(host, before)
+    script = layout.script(CHECK)
+    plan = plan_next_boot(host, wanted_of(config(), host, *CONFIGURED))
+    assert {file.path: file.text for file in plan.way_back}[script] == script.read_text()
+    assert [file.path for file in plan.way_back][-1] == layout.gate_list
 
 
 def write_steps(layout: Layout) -> list[Path]:
