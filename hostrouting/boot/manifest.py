@@ -213,13 +213,17 @@ HEADER = "# Written by hostrouting;"
 def _found(layout: Layout) -> Manifest:
     """Return what our units and drop-ins on disk tell of an installation whose manifest is gone."""
     units = {path.stem: path for path in matching(layout.units, "*.service") if _is_ours(path)}
+    folders = matching(layout.units, "*.service.d")
     parts = {}
     for name, unit in units.items():
-        beside = matching(layout.script(name).parent, f"{name}.*")
-        names = layout.protocol_names if name == ROUTES and exists(layout.protocol_names) else None
-        paths = (*beside, unit, *([] if names is None else [names]))
-        parts[name] = InstalledPart(True, name != WATCH, tuple(map(layout.relative, paths)))
-    gates = [path for folder in matching(layout.units, "*.service.d") if _is_ours(path := folder / GATE_NAME)]
+        # No pattern: beside ours may be what somebody has named alike.
+        scripts = [path for end in ("sh", "nft") for path in matching(layout.config.parent, f"{name}.{end}")]
+        drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
+        names = [layout.protocol_names] if name == ROUTES and exists(layout.protocol_names) else []
+        is_gated = name in (ROUTES, CHECK)
+        paths = map(layout.relative, (*scripts, unit, *drop_ins, *names))
+        parts[name] = InstalledPart(is_gated, is_gated, tuple(paths))
+    gates = [path for folder in folders if _is_ours(path := folder / GATE_NAME)]
     consumer, *former = [path.parent.name.removesuffix(".d") for path in gates] or [""]
     return Manifest(consumer, parts, former=tuple(former))
 

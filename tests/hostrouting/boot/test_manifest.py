@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from planning import install_for_boot, wanted_probe
 from shadowed import shadowed_kernel
 
 import phases
@@ -139,3 +140,26 @@ def test_a_config_in_it_that_was_edited_is_told_and_neither_removal_nor_the_next
     phases.run(RemoveHostRouting(host=host))
     assert not layout.manifest.exists()
     assert not layout.script(ROUTES).exists()
+
+
+def test_a_probe_found_again_holds_nothing_back(host: Host, layout: Layout) -> None:
+    """It isn't part of the gate, and all of its files are found."""
+    phases.run(Configure(CONFIG, host=host))
+    install_for_boot(host, wanted_probe("eth0", CONFIG.consumer, layout))
+    before = Manifest.load(layout).parts
+    layout.manifest.unlink()
+    found = Manifest.of_host(layout).parts
+    assert {name: (part.is_gated, {*part.files}) for name, part in found.items()} == {
+        name: (part.is_gated, {*part.files}) for name, part in before.items()
+    }
+    phases.run(RemoveHostRouting(host=host))
+    assert not layout.gate(CONFIG.consumer).exists()
+
+
+def test_a_file_named_alike_is_not_found_for_ours(host: Host, layout: Layout) -> None:
+    phases.run(Configure(CONFIG, host=host))
+    copy = layout.script(ROUTES).with_suffix(".sh.bak")
+    copy.write_text("somebody's")
+    layout.manifest.unlink()
+    phases.run(RemoveHostRouting(host=host))
+    assert copy.read_text() == "somebody's"
