@@ -98,6 +98,8 @@ def remove_old_stages(layout: Layout) -> None:
     """Remove what killed runs have left of scripts that they were about to put in place."""
     listed = files.read_text(layout.gate_list) or ""
     for stage in matching(layout.stages, "*"):
-        if layout.relative(stage) not in listed:
+        if stage.is_symlink() or not stage.is_dir():
+            files.remove(stage)
+        elif layout.relative(stage) not in listed:
             _remove_stage(stage)
     files.remove_empty_folder(layout.stages)

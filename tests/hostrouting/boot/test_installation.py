@@ -503,6 +503,19 @@ def test_the_way_back_has_the_scripts_of_before(host: Host, layout: Layout) -> N
     assert [file.path for file in plan.way_back][-1] == layout.gate_list
 
 
+def test_litter_among_the_stages_ends_no_run(host: Host, layout: Layout, tmp_path: Path) -> None:
+    """A file goes and so does a link, while what it leads to stays."""
+    apply(host)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    layout.stages.mkdir()
+    (layout.stages / "file").touch()
+    (layout.stages / "link").symlink_to(elsewhere)
+    apply(host)
+    assert not layout.stages.exists()
+    assert elsewhere.exists()
+
+
 def write_steps(layout: Layout) -> list[Path]:
     return [
         layout.manifest,
