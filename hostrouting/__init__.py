@@ -35,6 +35,7 @@ except ImportError as _error:
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from hostrouting.boot.done import OverdueRun as OverdueRun
     from hostrouting.boot.done import StoppedRun as StoppedRun
     from hostrouting.boot.host import Host as Host
     from hostrouting.boot.layout import Layout as Layout
@@ -102,7 +103,7 @@ else:
     __all__, __getattr__, __dir__ = lazily(
         __name__,
         {
-            "boot.done": "StoppedRun",
+            "boot.done": "OverdueRun StoppedRun",
             "boot.host": "Host",
             "boot.layout": "Layout",
             "boot.render": "render_check_route_overlap_script render_static_routes_script",

@@ -36,7 +36,7 @@ HOSTROUTING = {
     "HostRoutingError", "ConfigError", "FileError", "RouteError", "UnitError", "RouteOverlapError",
     "render_static_routes_script", "render_check_route_overlap_script", "__version__",
     # a report's reader
-    "ConfigureReport", "WatchReport", "StoppedRun", "RoutesReport", "RoutePlan", "Replacement", "Change", "Changes", "OverlapReport", "Verdict", "Finding", "FindingKind", "Note",
+    "ConfigureReport", "WatchReport", "StoppedRun", "OverdueRun", "RoutesReport", "RoutePlan", "Replacement", "Change", "Changes", "OverlapReport", "Verdict", "Finding", "FindingKind", "Note",
     "NoteKind", "Remedy", "Unmendable",
     # many hosts
     "judge", "FleetReport", "HostGroup", "GroupFailure",

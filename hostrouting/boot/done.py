@@ -9,7 +9,23 @@ import attrs
 
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, HostRoutingError
-from phases import Cancelled
+from phases import Cancelled, TimedOut
+
+
+class OverdueRun(TimedOut):
+    """A run whose deadline passed, and which has changed something that stays.
+
+    Args:
+        seconds: how much time there had been.
+        changes: what stays changed.
+    """
+
+    def __init__(self, seconds: float, changes: Changes) -> None:
+        super().__init__(seconds)
+        self.changes = changes
+
+    def __reduce__(self) -> tuple[type[OverdueRun], tuple[float, Changes]]:
+        return type(self), (self.seconds, self.changes)
 
 
 class StoppedRun(Cancelled):
@@ -56,3 +72,7 @@ class Done:
             if not self.changes:
                 raise
             raise StoppedRun(stop.reason, self.changes) from stop
+        except TimedOut as late:
+            if not self.changes:
+                raise
+            raise OverdueRun(late.seconds, self.changes) from late

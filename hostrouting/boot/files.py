@@ -112,11 +112,13 @@ class FileState:
         content: of the file; of a link, of what it leads to; None: it leads nowhere, or this is a folder.
         mode: its permission bits.
         is_ours: whether it is a regular file, no link, that belongs to who runs this.
+        link: where a link leads to, as it says; None: it is none.
     """
 
     content: bytes | None
     mode: int
     is_ours: bool = True
+    link: str | None = None
 
 
 def look_at(path: Path) -> FileState | None:
@@ -130,7 +132,7 @@ def look_at(path: Path) -> FileState | None:
         is_ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
         found = None if stat.S_ISDIR(state.st_mode) else read_state(path)
         content, mode = found or (None, stat.S_IMODE(state.st_mode))
-        return FileState(content, mode, is_ours)
+        return FileState(content, mode, is_ours, target(path) if stat.S_ISLNK(state.st_mode) else None)
     return None
 
 

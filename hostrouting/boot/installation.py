@@ -95,9 +95,14 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
         _see_that_it_holds(units, plan.after)
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     links = {layout.relative(link) for link in plan.links}
-    placed = tuple(change for change in plan.changes.files if change.action != "removed" or change.what in links)
+    placed = [change for change in plan.changes.files if change.action != "removed" or change.what in links]
+    # What goes in the end has other content until then.
+    meanwhile = {layout.relative(path) for path in (*_switched(plan), layout.manifest)} & {
+        str(change.what) for change in plan.changes.files if change.action == "removed"
+    }
+    placed += [Change(path, "replaced") for path in sorted(meanwhile)]
     enabled = tuple(change for change in plan.changes.units if change.action == "enabled")
-    return Changes(files=placed, units=(*reloaded, *enabled))
+    return Changes(files=tuple(placed), units=(*reloaded, *enabled))
 
 
 def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:

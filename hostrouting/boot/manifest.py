@@ -224,8 +224,16 @@ def _found(layout: Layout) -> Manifest:
         paths = map(layout.relative, (*scripts, unit, *drop_ins, *names))
         parts[name] = InstalledPart(is_gated, is_gated, tuple(paths))
     gates = [path for folder in folders if _is_ours(path := folder / GATE_NAME)]
+    if gates:
+        # Units may be gone too; the drop-ins still have the consumer run what is left.
+        parts = {name: InstalledPart(True, True, _script_of(name, layout)) for name in (ROUTES, CHECK)} | parts
     consumer, *former = [path.parent.name.removesuffix(".d") for path in gates] or [""]
     return Manifest(consumer, parts, former=tuple(former))
+
+
+def _script_of(name: str, layout: Layout) -> tuple[str, ...]:
+    script = layout.script(name)
+    return (layout.relative(script),) if exists(script) else ()
 
 
 def _is_ours(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hostrouting.boot import files
@@ -12,7 +13,8 @@ from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import with_other_scripts
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.parts import BootFile
-from hostrouting.boot.seen import exists, matching, translate_errors
+from hostrouting.boot.seen import exists, is_present, matching, translate_errors
+from hostrouting.model.errors import FileError
 
 
 def switch(layout: Layout, wanted: Mapping[Path, FileState | None]) -> None:
@@ -63,7 +65,10 @@ def put(path: Path, state: FileState | None) -> None:
     Raises:
         FileError: it can't be written, or removed.
     """
-    if state is None or state.content is None:
+    if state is not None and state.link is not None:
+        files.remove(path)
+        files.link(path, state.link)
+    elif state is None or state.content is None:
         files.remove(path)
     else:
         files.write_if_changed(path, state.content, mode=state.mode)
@@ -71,6 +76,7 @@ def put(path: Path, state: FileState | None) -> None:
 
 def _stage(layout: Layout, differing: Mapping[Path, FileState | None], new_list: FileState) -> Path:
     """Have the list name copies of the scripts that differ, in a new folder, which is returned."""
+    _clear(layout.stages)
     with translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
         stage = Path(tempfile.mkdtemp(dir=layout.stages))
@@ -82,7 +88,9 @@ def _stage(layout: Layout, differing: Mapping[Path, FileState | None], new_list:
         text = with_other_scripts((new_list.content or b"").decode(), places)
         files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
     except BaseException:
-        _remove_stage(stage)
+        # Why it failed is worth more than why this fails too; the next run removes what is left.
+        with suppress(FileError):
+            _remove_stage(stage)
         raise
     return stage
 
@@ -94,8 +102,15 @@ def _remove_stage(stage: Path) -> None:
     files.remove_empty_folder(stage.parent)
 
 
+def _clear(folder: Path) -> None:
+    """Remove what stands in the place of a folder of ours, such as a link to another one."""
+    if is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
+        files.remove(folder)
+
+
 def remove_old_stages(layout: Layout) -> None:
     """Remove what killed runs have left of scripts that they were about to put in place."""
+    _clear(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in matching(layout.stages, "*"):
         if stage.is_symlink() or not stage.is_dir():

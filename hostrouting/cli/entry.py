@@ -142,7 +142,10 @@ def _logged_to_stderr() -> Iterator[None]:
 
 def _said(error: BaseException) -> list[str]:
     notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, phases.PathNote)]
-    what = f"stopped: {error.reason}; nothing is left half-done" if isinstance(error, phases.Cancelled) else str(error)
+    what = str(error)
+    if isinstance(error, phases.Cancelled):
+        left = "what was changed by then stays" if getattr(error, "changes", None) else "nothing is left half-done"
+        what = f"stopped: {error.reason}; {left}"
     return "\n".join([what, *notes]).splitlines()
 
 

@@ -32,18 +32,26 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
         return not scope.is_cancelled
 
     with cancelled_by_signals(scope):
+        stood = standing(host.layout.trial)
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
         except RouteOverlapError:
             complain("hostrouting: the routes of before are back, as this fails with those that were tried:", keep_on)
             raise
+        except phases.Cancelled:
+            # A signal may come between the task's last look and its end.
+            if stood is None and standing(host.layout.trial) is not None:
+                put_back(host)
+            raise
         until = report.until
         text = applied_text(report.routes.plan, report.changes, report.overlap)
         text = f"{text}\nuntil {until}, unless this keeps them: hostrouting confirm"
         try:
-            say_as_asked(options, report.to_json, lambda: text, keep_on)
+            # A program gets its one document whole.
+            say_as_asked(options, report.to_json, lambda: text, keep_on if options.output != "json" else None)
             if not is_asking:
-                scope.check()
+                if options.output != "json":
+                    scope.check()
                 return 0
             is_kept = run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope)
         except phases.Cancelled:

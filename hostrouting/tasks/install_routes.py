@@ -20,6 +20,9 @@ from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, all_or_nothing
 
+# What was there for the wait, and is gone for the plan, comes and goes.
+_FLAP_SECONDS = 0.1
+
 
 def deadlines_of(config: Config, scope: CancelScope) -> Deadlines:
     """Start the deadlines of a run."""
@@ -69,6 +72,7 @@ def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Dea
                 return
         if deadline.is_over(scope):
             raise _waited_in_vain(missing, deadline)
+        scope.wait(_FLAP_SECONDS)
 
 
 def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> RoutePlan:

@@ -24,7 +24,7 @@ from hostrouting.boot.render import fill
 from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.routes import Protocol, Route, Scope
 from hostrouting.model.text import rfc_3339, to_json_text
 from hostrouting.overlap.check import check_overlap
@@ -165,13 +165,13 @@ class ConfirmTrial:
             # Taken from its timer; also one whose confirm was killed.
             with locked(host.layout.lock, scope):
                 files.move(host.layout.trial, host.layout.confirmed)
-            text = files.read_text(host.layout.confirmed)
-            if text is None:
+            document = _read(host.layout.confirmed)
+            if document is None:
                 raise RouteError(
                     "there is nothing to confirm: no trial of routes stands",
                     hint="hostrouting apply --try 60 begins one",
                 )
-            config = Config.from_mapping(json.loads(text))
+            config = Config.from_mapping(document)
             wanted = wanted_of(config, host, *CONFIGURED)
             run = Run(config, host, wanted, deadlines_of(config, scope), warnings_of(wanted, host))
             with run.done.told():
@@ -208,8 +208,24 @@ def render_trial(routes: Sequence[Route], until: str) -> str:
 
 def standing(path: Path) -> str | None:
     """Until when a trial stands, by its file; None if none does."""
+    document = _read(path)
+    return None if document is None else document["until"]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return what the file of a trial holds: until when it stands, and its config; None if there is none.
+
+    Raises:
+        FileError: somebody has edited it.
+    """
     text = files.read_text(path)
-    return None if text is None else str(json.loads(text)["until"])
+    if text is None:
+        return None
+    try:
+        document = json.loads(text)
+        return {**document, "until": str(document["until"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"can't read the trial {path}: {error!r}", hint="hostrouting apply ends the trial") from error
 
 
 def put_back(host: Host) -> None:

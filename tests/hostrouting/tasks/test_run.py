@@ -24,12 +24,14 @@ from hostrouting import (
     Host,
     Layout,
     NextHop,
+    OverdueRun,
     OverlapReport,
     RemoveHostRouting,
     Route,
     RouteError,
     RouteOverlapError,
     Scope,
+    UnitError,
 )
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -288,3 +290,71 @@ def test_a_removal_lists_only_what_was_there(layout: Layout) -> None:
     layout.marker_ok.touch()
     report = phases.run(RemoveHostRouting(host=host_of(shadowed_kernel(), layout)))
     assert [change.what for change in report.changes.files] == ["/run/aks-flex-node/route-overlap.ok"]
+
+
+def test_a_deadline_tells_what_stays(layout: Layout) -> None:
+    """`TimedOut` of a scope's own deadline carries the changes as a cancel does."""
+    clock = FakeClock()
+
+    class Slow(FakeSystemd):
+        def start(self, unit: str) -> None:
+            clock.advance(5)
+            super().start(unit)
+
+    units = Slow(layout, running=[MACHINE])
+    units.active.add("network-online.target")
+    host = Host(routes=shadowed_kernel(), units=units, layout=layout)
+    with pytest.raises(OverdueRun) as caught:
+        phases.run(Configure(INSTALLED, host=host), scope=phases.CancelScope(timeout=4, clock=clock))
+    assert [str(change.what) for change in caught.value.changes.routes] == [
+        "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
+    ]
+
+
+def test_a_removal_that_is_stopped_tells_what_has_other_content(layout: Layout) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    phases.run(Configure(INSTALLED, host=host))
+
+    class Refusing(FakeSystemd):
+        def disable(self, unit: str) -> None:
+            raise UnitError("no")
+
+    refusing = Host(routes=host.routes, units=Refusing(layout, running=[MACHINE]), layout=layout)
+    with pytest.raises(UnitError) as caught:
+        phases.run(RemoveHostRouting(host=refusing))
+    replaced = {change.what for change in caught.value.changes.files if change.action == "replaced"}
+    assert replaced == {
+        "/etc/aks-flex-node/static-routes.sh",
+        "/etc/hostrouting/gate.list",
+        "/etc/hostrouting/installed.json",
+    }
+
+
+def test_what_stands_in_the_place_of_the_stages_goes(layout: Layout) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    phases.run(Configure(INSTALLED, host=host))
+    others = layout.root / "home/me"
+    others.mkdir(parents=True)
+    layout.stages.symlink_to(others.parent)
+    phases.run(Configure(attrs.evolve(INSTALLED, wait_seconds=1), host=host))
+    assert others.is_dir()
+    assert not layout.stages.is_symlink()
+
+
+def test_drop_ins_alone_are_found_again(layout: Layout) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    phases.run(Configure(INSTALLED, host=host))
+    layout.manifest.unlink()
+    for name in ("static-routes", CHECK):
+        layout.unit(name).unlink()
+    phases.run(RemoveHostRouting(host=host))
+    assert not layout.gate("systemd-nspawn@.service").exists()
+    assert not layout.gate_script.exists()
+
+
+def test_a_link_is_put_back_as_a_link(layout: Layout) -> None:
+    layout.unit("static-routes").symlink_to("/dev/null")
+    host = host_of(shadowed_kernel(), layout)
+    with pytest.raises(RouteError):
+        phases.run(Configure(config({"destination": "10.1.0.0/24"}, wait_seconds=0), host=host))
+    assert str(layout.unit("static-routes").readlink()) == "/dev/null"

@@ -17,6 +17,7 @@ from hostrouting import (
     Config,
     Configure,
     ConfigureStaticRoutes,
+    FileError,
     Host,
     HostRoutingError,
     InstallRoutes,
@@ -233,3 +234,13 @@ def test_a_confirm_that_was_killed_can_be_said_again_but_not_after_another_run(h
     with pytest.raises(RouteError, match="nothing to confirm"):
         phases.run(ConfirmTrial(host=host))
     assert Manifest.load(host.layout).config == OLD
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "3"])
+def test_a_trial_that_somebody_has_edited_is_an_error_of_ours(host: Host, text: str) -> None:
+    host.layout.trial.parent.mkdir(parents=True, exist_ok=True)
+    host.layout.trial.write_text(text)
+    with pytest.raises(FileError):
+        phases.run(TryRoutes(NEW, 60, host=host))
+    with pytest.raises(FileError):
+        phases.run(ConfirmTrial(host=host))

@@ -137,7 +137,8 @@ def test_a_removal_that_stops_half_way_tells_what_is_gone(host: Host, units: Moo
         phases.run(RemoveHostRouting(host=host))
     gone = {path for path in before if not path.exists() and path.parent.suffix != ".wants"}
     assert gone
-    assert {host.layout.of(path) for path in named(caught.value.changes)["files"]} == gone
+    removed = [change for change in caught.value.changes.files if change.action == "removed"]
+    assert {host.layout.of(str(change.what)) for change in removed} == gone
     assert named(caught.value.changes)["routes"] == [LINE]
 
 
