@@ -17,15 +17,10 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 import phases
-from hostrouting import (
+from hostrouting import CheckRouteOverlap, Config, ConfigError, ConfigureStaticRoutes, Host, Layout
+from hostrouting.backend import (
     DEFAULT_DESTINATION,
     Address,
-    CheckRouteOverlap,
-    Config,
-    ConfigError,
-    ConfigureStaticRoutes,
-    Host,
-    Layout,
     Link,
     Lookup,
     NetlinkBackend,

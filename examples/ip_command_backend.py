@@ -27,14 +27,14 @@ from typing import Any
 
 import attrs
 
-from hostrouting import (
+from hostrouting import RouteError
+from hostrouting.backend import (
     Address,
     Link,
     Lookup,
     NetlinkBackend,
     NextHop,
     Route,
-    RouteError,
     RouteFailure,
     RouteType,
     Rule,

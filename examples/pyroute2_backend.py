@@ -23,14 +23,14 @@ from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from hostrouting import (
+from hostrouting import RouteError
+from hostrouting.backend import (
     Address,
     Link,
     Lookup,
     NetlinkBackend,
     NextHop,
     Route,
-    RouteError,
     RouteFailure,
     RouteType,
     Rule,

@@ -12,7 +12,8 @@ import attrs
 import pytest
 from agent import TRIED, Logged, bootstrap, h200
 
-from hostrouting import Config, Host, Layout, OverlapMode, Protocol
+from hostrouting import Config, Host, Layout, OverlapMode
+from hostrouting.backend import Protocol
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 

@@ -1,21 +1,41 @@
-"""Phase tasks that give a node's traffic the right interface, and prove it.
+"""Phase tasks that give a node's traffic the right interface, and functions that prove it.
 
     import phases
-    from hostrouting import Config, Configure
+    from hostrouting import Config, Configure, check
 
-    phases.run(Configure(Config.load("/etc/aks-flex-node/config.json")))
+    config = Config.load("/etc/aks-flex-node/config.json")
+    phases.run(Configure(config))    # on this host, now and at every boot
+    print(check(config).verdict)
 
-What is named here is the API, with ``hostrouting.azure`` (a plug-in) and ``hostrouting.testing``
-(fakes). The rooms behind it, each importing only those above; docs/explanation/design.md shows them around:
+The config, ``hostRouting`` in a JSON document: Config, of StaticRoutes (each a StaticRoute) and RouteOverlap (each an
+ExpectedCidr, and an OverlapMode).
 
-    model             what a kernel holds, strict addresses, errors
-    config            JSON -> typed values
-    kernel            the routes port: netlink, in memory, a namespace, a recorded host
-    boot, routes      what stays for the next boot; static routes: resolve -> plan -> install -> verify
-    overlap, azure    the check: read -> judge -> fix; the plug-in
-    tasks, watch      what a bootstrap program runs; what keeps it true afterwards
-    doctor            does the gate hold on this host?
-    cli               the command line
+Tasks, which change things; ``phases.run`` runs them:
+
+    Configure                 all of the next three, in one step
+    ConfigureStaticRoutes     the routes, all of them or none, and at every boot
+    ConfigureWatch            the watcher, which keeps all of it true
+    CheckRouteOverlap         the check, now and at every start of the node
+    RemoveHostRouting         takes everything back
+
+Functions, which change nothing; the command line has one of the same name for each, but ``examine`` is its doctor:
+
+    check      does every expected CIDR leave by the default route's interface?
+    plan       what would Configure change, and would the next start be let through?
+    explain    why does an address go where it goes?
+    snapshot   record a host
+    judge      check many snapshots, and group the hosts by what is wrong
+    examine    does the gate hold on this host, and what may break it?
+
+Where they work: Host, of routes, units and a Layout of files; ``Host.image`` and ``Host.recorded`` of a Snapshot.
+
+What they return: ConfigureReport, RoutesReport, OverlapReport with its Verdict. ``hostrouting.report`` has all that
+hangs on a report, and the reports of the functions.
+
+What they raise: ConfigError, FileError, RouteError, UnitError and RouteOverlapError, each a HostRoutingError.
+
+For the author of a routes backend there is ``hostrouting.backend``, for tests ``hostrouting.testing``, for Azure's
+nodes ``hostrouting.azure``. docs/explanation/design.md shows the code around.
 """
 
 from typing import TYPE_CHECKING
@@ -35,96 +55,53 @@ except ImportError as _error:
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hostrouting.boot.done import OverdueRun as OverdueRun
-    from hostrouting.boot.done import StoppedRun as StoppedRun
     from hostrouting.boot.host import Host as Host
     from hostrouting.boot.layout import Layout as Layout
-    from hostrouting.boot.render import render_check_route_overlap_script as render_check_route_overlap_script
-    from hostrouting.boot.render import render_static_routes_script as render_static_routes_script
-    from hostrouting.boot.systemctl import Systemctl as Systemctl
-    from hostrouting.boot.systemd import UnitManager as UnitManager
     from hostrouting.config.overlap import ExpectedCidr as ExpectedCidr
     from hostrouting.config.overlap import OverlapMode as OverlapMode
     from hostrouting.config.overlap import RouteOverlap as RouteOverlap
     from hostrouting.config.routing import Config as Config
     from hostrouting.config.routing import StaticRoute as StaticRoute
     from hostrouting.config.routing import StaticRoutes as StaticRoutes
-    from hostrouting.config.routing import Watch as Watch
-    from hostrouting.kernel.netlink import NetlinkBackend as NetlinkBackend
-    from hostrouting.kernel.port import RouteBackend as RouteBackend
-    from hostrouting.kernel.port import WholeTables as WholeTables
-    from hostrouting.model.changes import Change as Change
-    from hostrouting.model.changes import Changes as Changes
+    from hostrouting.doctor.examine import examine as examine
+    from hostrouting.kernel.snapshot import Snapshot as Snapshot
     from hostrouting.model.errors import ConfigError as ConfigError
     from hostrouting.model.errors import FileError as FileError
     from hostrouting.model.errors import HostRoutingError as HostRoutingError
     from hostrouting.model.errors import RouteError as RouteError
     from hostrouting.model.errors import UnitError as UnitError
-    from hostrouting.model.links import Address as Address
-    from hostrouting.model.links import Family as Family
-    from hostrouting.model.links import Hardware as Hardware
-    from hostrouting.model.links import Link as Link
-    from hostrouting.model.routes import DEFAULT_DESTINATION as DEFAULT_DESTINATION
-    from hostrouting.model.routes import Lookup as Lookup
-    from hostrouting.model.routes import NextHop as NextHop
-    from hostrouting.model.routes import Protocol as Protocol
-    from hostrouting.model.routes import Route as Route
-    from hostrouting.model.routes import RouteFailure as RouteFailure
-    from hostrouting.model.routes import RouteType as RouteType
-    from hostrouting.model.routes import Scope as Scope
-    from hostrouting.model.routes import Table as Table
-    from hostrouting.model.rules import Rule as Rule
-    from hostrouting.model.rules import RuleAction as RuleAction
-    from hostrouting.overlap.findings import Finding as Finding
-    from hostrouting.overlap.findings import FindingKind as FindingKind
-    from hostrouting.overlap.findings import Note as Note
-    from hostrouting.overlap.findings import NoteKind as NoteKind
     from hostrouting.overlap.findings import OverlapReport as OverlapReport
-    from hostrouting.overlap.findings import Remedy as Remedy
     from hostrouting.overlap.findings import RouteOverlapError as RouteOverlapError
-    from hostrouting.overlap.findings import Unmendable as Unmendable
     from hostrouting.overlap.findings import Verdict as Verdict
-    from hostrouting.overlap.fleet import FleetReport as FleetReport
-    from hostrouting.overlap.fleet import GroupFailure as GroupFailure
-    from hostrouting.overlap.fleet import HostGroup as HostGroup
     from hostrouting.overlap.fleet import judge as judge
-    from hostrouting.routes.plan import Replacement as Replacement
-    from hostrouting.routes.plan import RoutePlan as RoutePlan
     from hostrouting.routes.plan import RoutesReport as RoutesReport
     from hostrouting.tasks.configure import CheckRouteOverlap as CheckRouteOverlap
     from hostrouting.tasks.configure import Configure as Configure
     from hostrouting.tasks.configure import ConfigureStaticRoutes as ConfigureStaticRoutes
     from hostrouting.tasks.configure import ConfigureWatch as ConfigureWatch
     from hostrouting.tasks.configure import RemoveHostRouting as RemoveHostRouting
-    from hostrouting.tasks.install_routes import InstallRoutes as InstallRoutes
+    from hostrouting.tasks.preview import plan as plan
+    from hostrouting.tasks.queries import check as check
+    from hostrouting.tasks.queries import explain as explain
+    from hostrouting.tasks.queries import snapshot as snapshot
     from hostrouting.tasks.reports import ConfigureReport as ConfigureReport
-    from hostrouting.tasks.reports import WatchReport as WatchReport
 else:
     __all__, __getattr__, __dir__ = lazily(
         __name__,
         {
-            "boot.done": "OverdueRun StoppedRun",
             "boot.host": "Host",
             "boot.layout": "Layout",
-            "boot.render": "render_check_route_overlap_script render_static_routes_script",
-            "boot.systemctl": "Systemctl",
-            "boot.systemd": "UnitManager",
             "config.overlap": "ExpectedCidr OverlapMode RouteOverlap",
-            "config.routing": "Config StaticRoute StaticRoutes Watch",
-            "kernel.netlink": "NetlinkBackend",
-            "kernel.port": "RouteBackend WholeTables",
-            "model.changes": "Change Changes",
+            "config.routing": "Config StaticRoute StaticRoutes",
+            "doctor.examine": "examine",
+            "kernel.snapshot": "Snapshot",
             "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
-            "model.links": "Address Family Hardware Link",
-            "model.routes": "DEFAULT_DESTINATION Lookup NextHop Protocol Route RouteFailure RouteType Scope Table",
-            "model.rules": "Rule RuleAction",
-            "overlap.findings": "Finding FindingKind Note NoteKind "
-            "OverlapReport Remedy RouteOverlapError Unmendable Verdict",
-            "overlap.fleet": "FleetReport GroupFailure HostGroup judge",
-            "routes.plan": "Replacement RoutePlan RoutesReport",
+            "overlap.findings": "OverlapReport RouteOverlapError Verdict",
+            "overlap.fleet": "judge",
+            "routes.plan": "RoutesReport",
             "tasks.configure": "CheckRouteOverlap Configure ConfigureStaticRoutes ConfigureWatch RemoveHostRouting",
-            "tasks.install_routes": "InstallRoutes",
-            "tasks.reports": "ConfigureReport WatchReport",
+            "tasks.preview": "plan",
+            "tasks.queries": "check explain snapshot",
+            "tasks.reports": "ConfigureReport",
         },
-        "__version__",
     )

@@ -8,15 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazily(
-    package: str, homes: Mapping[str, str], *own: str
-) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+def lazily(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Offer names that live in modules below a package.
 
     Args:
         package: its name.
         homes: each module, relative to the package, with the names that it gives, separated by blanks.
-        own: names that the package defines itself.
 
     Returns:
         ``__all__``, ``__getattr__`` and ``__dir__`` of the package.
@@ -30,4 +27,4 @@ def lazily(
         value = namespace[name] = getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)
         return value
 
-    return sorted((*home_of, *own)), get, lambda: sorted({*namespace, *home_of})
+    return sorted(home_of), get, lambda: sorted({*namespace, *home_of})

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pages import PAGES, ROOT, Node, blocks
 
-from hostrouting import ConfigError
-from hostrouting.azure.examinations import examinations
-from hostrouting.doctor.examine import EXAMINATIONS
+from hostrouting import ConfigError, azure
+from hostrouting.doctor.examine import CHECKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,9 +84,7 @@ def test_a_page_that_shows_what_is_not_so_fails(lie: str, tmp_path: Path) -> Non
 
 def test_the_doctors_page_names_every_examination() -> None:
     page = (ROOT / "docs/reference/doctor.md").read_text()
-    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [
-        each.name for each in (*EXAMINATIONS, *examinations(None))
-    ]
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [each.name for each in CHECKS + azure.CHECKS]
 
 
 def test_the_pages_of_commands_and_config_are_what_the_tool_says(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import inspect
 import os
 import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 
 import hostrouting
 import hostrouting.azure
+import hostrouting.backend
+import hostrouting.report
 import hostrouting.testing
 import phases
 import phases.testing
@@ -27,33 +30,41 @@ PHASES = {
     "TimedOut", "Timeout", "Undo", "all_or_nothing", "path_of", "run", "run_async", "run_child", "task",
 }  # fmt: skip
 HOSTROUTING = {
-    # what an agent's author touches
     "Config", "StaticRoutes", "StaticRoute", "RouteOverlap", "ExpectedCidr", "OverlapMode",
-    "Watch",
-    "ConfigureStaticRoutes", "InstallRoutes", "CheckRouteOverlap", "ConfigureWatch", "Configure",
-    "RemoveHostRouting",
-    "Host", "Layout", "NetlinkBackend", "UnitManager", "Systemctl",
+    "ConfigureStaticRoutes", "CheckRouteOverlap", "ConfigureWatch", "Configure", "RemoveHostRouting",
+    "check", "plan", "explain", "snapshot", "judge", "examine",
+    "Host", "Layout", "Snapshot",
+    "ConfigureReport", "RoutesReport", "OverlapReport", "Verdict",
     "HostRoutingError", "ConfigError", "FileError", "RouteError", "UnitError", "RouteOverlapError",
-    "render_static_routes_script", "render_check_route_overlap_script", "__version__",
-    # a report's reader
-    "ConfigureReport", "WatchReport", "StoppedRun", "OverdueRun", "RoutesReport", "RoutePlan", "Replacement", "Change", "Changes", "OverlapReport", "Verdict", "Finding", "FindingKind", "Note",
-    "NoteKind", "Remedy", "Unmendable",
-    # many hosts
-    "judge", "FleetReport", "HostGroup", "GroupFailure",
-    # a backend's author
-    "RouteBackend", "WholeTables", "Link", "Address", "Hardware", "Family", "Rule", "RuleAction", "Route", "NextHop", "RouteType",
+}  # fmt: skip
+BACKEND = {
+    "RouteBackend", "WholeTables", "NetlinkBackend", "UnitManager", "Systemctl",
+    "Link", "Address", "Hardware", "Family", "Rule", "RuleAction", "Route", "NextHop", "RouteType",
     "Scope", "Table", "Protocol", "Lookup", "RouteFailure", "DEFAULT_DESTINATION",
+}  # fmt: skip
+REPORT = {
+    "ConfigureReport", "WatchReport", "StoppedRun", "OverdueRun", "RoutesReport", "RoutePlan", "Replacement", "Change", "Changes",
+    "OverlapReport", "Verdict", "Finding", "FindingKind", "Note", "NoteKind", "Remedy", "Unmendable",
+    "Plan", "NextStart", "Explanation", "LookupWay", "Step", "FleetReport", "HostGroup", "GroupFailure",
+    "DoctorReport", "CHECKS", "Examination", "ExaminedHost", "Fault", "Severity",
 }  # fmt: skip
 AZURE = {
     "HostNetworking", "Ipv6Detection", "LoadBalancerProbe", "StaleAzureVnet",
     "ConfigureLoadBalancerProbe", "RemoveLoadBalancerProbe", "ProbeReport", "LoadBalancerProbeError",
-    "RemoveStaleAzureVnet", "AzureVnetReport", "AzureVnetError",
+    "RemoveStaleAzureVnet", "AzureVnetReport", "AzureVnetError", "CHECKS",
     "ProbeNode",
     "BridgeNode", "NodeState", "Interface", "Neighbour",
 }  # fmt: skip
 TESTING = {"FakeKernel", "FakeSystemd", "Kernel"}
 
-OFFERED = [(phases, PHASES), (hostrouting, HOSTROUTING), (hostrouting.azure, AZURE), (hostrouting.testing, TESTING)]
+OFFERED = [
+    (phases, PHASES),
+    (hostrouting, HOSTROUTING),
+    (hostrouting.backend, BACKEND),
+    (hostrouting.report, REPORT),
+    (hostrouting.azure, AZURE),
+    (hostrouting.testing, TESTING),
+]
 
 
 @pytest.mark.parametrize(("module", "names"), OFFERED, ids=lambda value: getattr(value, "__name__", ""))
@@ -73,14 +84,16 @@ def test_type_checkers_are_told_of_the_same_names_at_the_same_homes() -> None:
         for alias in node.names
         if alias.asname is not None
     }
-    assert set(told) == set(module.__all__) - {"__version__"}
+    assert set(told) == set(module.__all__)
     for name, home in told.items():
         assert getattr(module, name) is pydoc.locate(home)
 
 
-def test_help_tells_of_every_name() -> None:
-    text = pydoc.plain(pydoc.render_doc(hostrouting))
-    assert all(name in text for name in HOSTROUTING - {"__version__"})
+def test_the_docstring_lists_every_name_by_use() -> None:
+    lines = (hostrouting.__doc__ or "").splitlines()
+    assert {word for line in lines for word in re.findall(r"\w+", line)} >= HOSTROUTING
+    assert len(lines) <= 60
+    assert len(HOSTROUTING) <= 30
 
 
 def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:

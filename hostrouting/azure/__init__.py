@@ -1,10 +1,12 @@
 """Two plug-ins of hostrouting for Azure's nodes; the core knows nothing of them.
 
 ``probe`` lets a node answer the IPv6 health probes of the load balancer, ``vnet`` cleans up what the CNI azure-vnet
-has left of pods. ``config`` is their section of the config, ``examinations`` what they add to the doctor.
+has left of pods. ``config`` is their section of the config. ``CHECKS`` are what they add to the doctor:
+``examine(checks=hostrouting.report.CHECKS + CHECKS)``.
 """
 
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
+from hostrouting.azure.examinations import CHECKS
 from hostrouting.azure.nodes import AzureVnetError, LoadBalancerProbeError
 from hostrouting.azure.probe.port import ProbeNode
 from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, ProbeReport, RemoveLoadBalancerProbe
@@ -14,8 +16,22 @@ from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet
 
 # fmt: off
 __all__ = [
-    "AzureVnetError", "AzureVnetReport", "BridgeNode", "ConfigureLoadBalancerProbe", "HostNetworking", "Interface",
-    "Ipv6Detection", "LoadBalancerProbe", "LoadBalancerProbeError", "Neighbour", "NodeState", "ProbeNode",
-    "ProbeReport", "RemoveLoadBalancerProbe", "RemoveStaleAzureVnet", "StaleAzureVnet",
+    "CHECKS",
+    "AzureVnetError",
+    "AzureVnetReport",
+    "BridgeNode",
+    "ConfigureLoadBalancerProbe",
+    "HostNetworking",
+    "Interface",
+    "Ipv6Detection",
+    "LoadBalancerProbe",
+    "LoadBalancerProbeError",
+    "Neighbour",
+    "NodeState",
+    "ProbeNode",
+    "ProbeReport",
+    "RemoveLoadBalancerProbe",
+    "RemoveStaleAzureVnet",
+    "StaleAzureVnet",
 ]
 # fmt: on

@@ -83,3 +83,7 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
     message = f"{plan.removed[0].reason}; a pod that gets such an address isn't reached"
     remedy = f"{examined.command('azure-vnet plan')} lists them, {examined.command('azure-vnet clean')} removes them"
     yield Fault("azure-vnet-left", left, message, remedy, Severity.RISK)
+
+
+# Those of what is installed; ``examinations(config)`` compares with a config.
+CHECKS = examinations(None)

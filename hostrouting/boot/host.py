@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.model.errors import ConfigError, RouteError
+from hostrouting.model.errors import ConfigError, FileError, RouteError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout
     from hostrouting.boot.systemd import UnitManager
     from hostrouting.kernel.port import RouteBackend
+    from hostrouting.kernel.snapshot import Snapshot
 
 
 @attrs.frozen(init=False)
@@ -34,6 +35,7 @@ class Host:
     backend: RouteBackend | None
     _units: UnitManager | None
     _layout: Layout | None
+    snapshot: Snapshot | None = None
 
     def __init__(
         self,
@@ -76,21 +78,57 @@ class Host:
         image.__attrs_init__(backend=None, units=Systemctl(layout.root), layout=layout)
         return image
 
+    @classmethod
+    def recorded(cls, snapshot: Snapshot) -> Host:
+        """A host as it was recorded: its routes can be asked, and nothing of it can be changed.
+
+        Args:
+            snapshot: of its links, addresses, rules and routes. Its files and units aren't known.
+
+        Returns:
+            The host, for ``check``, ``plan`` and ``explain``.
+        """
+        from hostrouting.kernel.recording import SnapshotBackend
+
+        recorded = cls.__new__(cls)
+        recorded.__attrs_init__(backend=SnapshotBackend(snapshot), units=None, layout=None, snapshot=snapshot)
+        return recorded
+
+    @property
+    def name(self) -> str:
+        """The host's name: that of a recorded one, else this machine's."""
+        return os.uname().nodename if self.snapshot is None else self.snapshot.host or "a recorded host"
+
     # A check asks for neither, and paths cost as much to load as all of its questions.
 
     @property
     def units(self) -> UnitManager:
-        """The service manager."""
+        """The service manager.
+
+        Raises:
+            FileError: a recorded host has none.
+        """
+        self._refuse_recorded("units")
         from hostrouting.boot.systemctl import Systemctl
 
         return Systemctl() if self._units is None else self._units
 
     @property
     def layout(self) -> Layout:
-        """Where files are."""
+        """Where files are.
+
+        Raises:
+            FileError: a recorded host has none.
+        """
+        self._refuse_recorded("files")
         from hostrouting.boot.layout import Layout
 
         return Layout() if self._layout is None else self._layout
+
+    def _refuse_recorded(self, what: str) -> None:
+        # This machine's are never meant.
+        if self.snapshot is not None:
+            raise FileError(f"the recording of {self.name} holds no {what}", hint="do it on the host itself")
 
     @property
     def is_image(self) -> bool:

@@ -13,9 +13,9 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
-    from hostrouting.cli.preview import NextStart
     from hostrouting.overlap.findings import OverlapReport
     from hostrouting.routes.plan import RoutePlan
+    from hostrouting.tasks.preview import Plan
 
 NOTHING = "nothing to change"
 
@@ -49,17 +49,19 @@ def applied_text(plan: RoutePlan, changes: Changes, overlap: OverlapReport) -> s
     return f"{text}\n{overlap_text(overlap, width=columns(sys.stdout))}"
 
 
-def plan_text(
-    plan: RoutePlan, missing: str | None, boot: Changes | None, next_start: NextStart, *, wait_seconds: int
-) -> str:
-    """What would become of routes, files and units (None: they aren't known), and of the consumer's next start."""
+def plan_text(plan: Plan, *, wait_seconds: int) -> str:
+    """Return what would become of routes, files and units, and of the consumer's next start."""
     marks = {"added": "+", "replaced": "~", "removed": "-"}
-    lines = [*_lines(plan.changes.routes, marks), *_left_alone(plan, "=")]
-    if missing is not None:
-        lines.append(f"would wait up to {wait_seconds} s for {clean(missing)}")
-    lines += [dim("files and units aren't recorded: only routes were compared")] if boot is None else boot_lines(boot)
-    if not plan.changes and missing is None and not boot:
+    lines = [*_lines(plan.changes.routes, marks), *_left_alone(plan.routes, "=")]
+    if plan.missing is not None:
+        lines.append(f"would wait up to {wait_seconds} s for {clean(plan.missing)}")
+    if plan.boot is None:
+        lines.append(dim("files and units aren't recorded: only routes were compared"))
+    else:
+        lines += boot_lines(plan.boot)
+    if not plan:
         lines.append(NOTHING)
+    next_start = plan.next_start
     verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
     lines.append(f"the next start of {next_start.consumer} {verdict}: {clean(next_start.reason)}")
     return "\n".join(lines)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 import phases
 from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, page_text, run_task, say_as_asked, say_json
-from hostrouting.config.overlap import WAIT_SECONDS, RouteOverlap
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.routes import Table
 from hostrouting.model.text import clean, to_json_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config, StaticRoute
-    from hostrouting.kernel.port import RouteBackend
-    from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.changes import Changes
     from hostrouting.overlap.findings import OverlapReport
 
@@ -49,10 +49,10 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
     if options.report:
         return _explain_verdict(host)
-    _, config, overlap = read_with_cidrs(options, host)
-    on, recorded = asked_host(options, host)
-    wait_seconds = None if options.output in ("nagios", "prometheus") else _wait_seconds(config)
-    result = _judge(overlap, on.routes, recorded, wait_seconds=wait_seconds)
+    _, config = read_with_cidrs(options, host)
+    if options.output in ("nagios", "prometheus"):
+        config = _without_waits(config)
+    result = _check(config, asked_host(options, host))
     if options.output == "nagios":
         code, line = nagios(result)
         say(line)
@@ -70,31 +70,15 @@ def check(options: argparse.Namespace, host: Host) -> int:
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
 
 
-def _wait_seconds(config: Config | None) -> int:
-    return WAIT_SECONDS if config is None else config.wait_seconds
+def _check(config: Config, host: Host) -> OverlapReport:
+    from hostrouting.tasks import queries
+
+    return run_task(phases.task("check")(lambda scope: queries.check(config, host=host, scope=scope)))
 
 
-def _judge(
-    overlap: RouteOverlap,
-    backend: RouteBackend,
-    recorded: Snapshot | None = None,
-    *,
-    wait_seconds: int | None = None,
-    **more: Any,
-) -> OverlapReport:
-    from hostrouting.kernel.waiting import Deadlines
-    from hostrouting.overlap.check import check_overlap
-
-    if recorded is not None:
-        wait_seconds, more = None, more | {"host": recorded.host}
-
-    def check(scope: phases.CancelScope) -> OverlapReport:
-        deadlines = None
-        if wait_seconds is not None:
-            deadlines = Deadlines.from_now(scope, wait_seconds=wait_seconds, settle_seconds=overlap.settle_seconds)
-        return check_overlap(overlap, backend, scope, deadlines=deadlines, **more)
-
-    return run_task(phases.task("check")(check))
+def _without_waits(config: Config) -> Config:
+    overlap = attrs.evolve(config.route_overlap, settle_seconds=0)
+    return attrs.evolve(config, wait_seconds=0, route_overlap=overlap)
 
 
 def _explain_verdict(host: Host) -> int:
@@ -108,7 +92,7 @@ def _explain_verdict(host: Host) -> int:
     from hostrouting.overlap.outputs import marked_verdict
     from hostrouting.overlap.wording import advice, summary
 
-    report = _judge(Manifest.load(host.layout).config.route_overlap, host.routes)
+    report = _check(_without_waits(Manifest.load(host.layout).config), host)
     marked = marked_verdict(host.layout)
     if report.verdict is not marked:
         complain(f"hostrouting: the marker says {marked}, and the host is {report.verdict} by now")
@@ -132,18 +116,15 @@ def explain(options: argparse.Namespace, host: Host) -> int:
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on a host that was recorded
     """
     from hostrouting.cli.pages import explanation_page
-    from hostrouting.overlap.explanation import explain as follow
+    from hostrouting.tasks import queries
 
-    overlap = load(options, host).route_overlap if has_config(options, host) else RouteOverlap()
-    on, recorded = asked_host(options, host)
-    found = run_task(phases.task("explain")(lambda scope: follow(options.address, overlap, on.routes, scope)))
-    if found is None:
-        complain("hostrouting: table main has no default route, so there is no interface to compare with")
-        return EXIT_CHECK_UNKNOWN
-    name = os.uname().nodename if recorded is None else recorded.host
+    config = load(options, host) if has_config(options, host) else None
+    on = asked_host(options, host)
+    task = phases.task("explain")(lambda scope: queries.explain(options.address, config, host=on, scope=scope))
+    found = run_task(task)
     say_as_asked(
         options,
-        lambda: {"host": name} | found.to_json(),
+        lambda: {"host": on.name} | found.to_json(),
         lambda: page_text(explanation_page(found), columns(sys.stdout)),
     )
     return 0 if found.is_as_expected else EXIT_FAILURE
@@ -166,26 +147,29 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     """
     from hostrouting.boot.files import nameservers
     from hostrouting.cli.changes import NOTHING, changes_lines
-    from hostrouting.cli.preview import as_installed
     from hostrouting.cli.report import remedy_lines
     from hostrouting.model.changes import Changes
     from hostrouting.overlap.findings import Verdict
+    from hostrouting.tasks import queries
+    from hostrouting.tasks.preview import as_installed
 
-    document, config, overlap = read_with_cidrs(options, host)
+    document, config = read_with_cidrs(options, host)
     if options.in_place and document is None:
         raise UsageError("--in-place changes a config: name it beside --cidr")
-    on, recorded = asked_host(options, host)
+    on = asked_host(options, host)
     # A config is all that is wanted; what is proposed for CIDRs alone is to join a config that isn't known.
-    backend = on.routes if config is None else as_installed(config, on.routes)
-    servers = nameservers(on.layout) if recorded is None else recorded.nameservers
-    result = _judge(overlap, backend, recorded, wait_seconds=_wait_seconds(config), nameservers=servers)
+    backend = on.routes if document is None else as_installed(config, on.routes)
+    servers = nameservers(on.layout) if on.snapshot is None else on.snapshot.nameservers
+    task = phases.task("check")(lambda scope: queries.check_kernel(config, on, backend, scope, servers))
+    result = run_task(task)
     for line in remedy_lines(result):
         complain(line)
     proposal, changes = None, Changes()
     if result.verdict is not Verdict.UNKNOWN:
-        if config is not None and config.static_routes.routes and backend is not on.routes:
+        if config.static_routes.routes and backend is not on.routes:
             complain("the fix counts on the routes that CONFIG has already; hostrouting apply installs them")
-        proposal, changes = _proposal(options, document, result.remedy.routes, on)
+        path = host.layout.config if options.config is None else options.config
+        proposal, changes = _proposal(options, document, result.remedy.routes, on, path)
     if options.output == "json":
         found = {"overlap": result.to_json(), "remedy": result.remedy.to_json()}
         say_json({"host": result.host} | changes.to_json() | found | {"format": options.format, "proposal": proposal})
@@ -199,7 +183,11 @@ def fix(options: argparse.Namespace, host: Host) -> int:
 
 
 def _proposal(
-    options: argparse.Namespace, document: dict[str, Any] | None, entries: Sequence[StaticRoute], on: Host
+    options: argparse.Namespace,
+    document: dict[str, Any] | None,
+    entries: Sequence[StaticRoute],
+    on: Host,
+    path: Path | str,
 ) -> tuple[dict[str, Any] | str, Changes]:
     """What is proposed, as a document or in another format, and what was changed to have it."""
     from hostrouting.cli.mending import mended
@@ -216,7 +204,6 @@ def _proposal(
             raise RouteError(f"can't fill in the routes without {missing}")
         write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
         return write(routes).rstrip(), Changes()
-    path = on.layout.config if options.config is None else options.config
     if document is not None and entries and not options.in_place:
         complain(f"{clean(str(path))} isn't changed; --in-place writes it there")
     return mended(path, document, entries, is_in_place=options.in_place)
@@ -271,14 +258,14 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
 
     from hostrouting.cli.azure import neighbours
     from hostrouting.cli.pages import doctor_page
-    from hostrouting.doctor.examine import examine
+    from hostrouting.doctor.examine import CHECKS, examine
 
     is_there = has_config(options, host)
     name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
     config = load(options, host) if is_there else None
-    more = neighbours.examinations(options, host, has_config=is_there)
+    checks = CHECKS + neighbours.examinations(options, host, has_config=is_there)
     report = run_task(
-        phases.task("doctor")(lambda scope: examine(host, config, more=more, config_name=name, scope=scope))
+        phases.task("doctor")(lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope))
     )
     say_as_asked(options, report.to_json, lambda: page_text(doctor_page(report), columns(sys.stdout)))
     return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0

@@ -17,7 +17,6 @@ from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run
 
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host
-    from hostrouting.model.changes import Changes
 
 _LINE_SECONDS = 1.0
 
@@ -102,33 +101,16 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     change, and with 0 if not. Its JSON has the shape of apply's, as if it were done. With --snapshot it compares only
     routes, and the next start is that of the recorded host, as a recording holds no files and units.
     """
-    from hostrouting.boot.parts import CONFIGURED
-    from hostrouting.boot.plan import plan_next_boot
     from hostrouting.cli.changes import plan_text
-    from hostrouting.cli.preview import will_start
-    from hostrouting.routes.plan import RoutesReport, plan_now
-    from hostrouting.tasks.configure import wanted_of, warnings_of
+    from hostrouting.tasks import preview
 
     config = load(options, host)
-    on, recorded = asked_host(options, host)
-    plan, missing = plan_now(config, on.routes)
-    next_start = will_start(config, on.routes, plan, missing)
-    boot: Changes | None = None
-    warnings: tuple[str, ...] = ()
-    if recorded is None:
-        wanted = wanted_of(config, on, *CONFIGURED)
-        boot, warnings = plan_next_boot(on, wanted).changes, warnings_of(wanted, on)
-        for warning in warnings:
-            complain(f"hostrouting: {warning}")
-    changes = plan.changes if boot is None else plan.changes | boot
-    more = {"missing": missing, "nextStart": next_start.to_json(), "warnings": [*warnings]}
-    unknown = {} if recorded is None else {"host": recorded.host, "files": None, "units": None}
-    say_as_asked(
-        options,
-        lambda: RoutesReport(plan, changes).to_json() | more | unknown,
-        lambda: plan_text(plan, missing, boot, next_start, wait_seconds=config.wait_seconds),
-    )
-    return 0 if missing is None and not changes else EXIT_PLAN_CHANGES
+    on = asked_host(options, host)
+    found = run_task(phases.task("plan")(lambda scope: preview.plan(config, host=on, scope=scope)))
+    for warning in found.warnings:
+        complain(f"hostrouting: {warning}")
+    say_as_asked(options, found.to_json, lambda: plan_text(found, wait_seconds=config.wait_seconds))
+    return EXIT_PLAN_CHANGES if found else 0
 
 
 def render(options: argparse.Namespace, host: Host) -> int:
@@ -164,10 +146,9 @@ def snapshot(_options: argparse.Namespace, host: Host) -> int:
         echo ', "nexthops":';  ip -j -N -d nexthop show
         echo '}'; } > node.json
     """
-    from hostrouting.boot.files import nameservers
-    from hostrouting.kernel.recording import take_snapshot
+    from hostrouting.tasks import queries
 
-    say(take_snapshot(host.routes, nameservers=nameservers(host.layout)).to_text().rstrip())
+    say(queries.snapshot(host=host).to_text().rstrip())
     return 0
 
 

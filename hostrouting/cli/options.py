@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from hostrouting.cli.output import bad, complain
-from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
+from hostrouting.config.overlap import ExpectedCidr
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host
     from hostrouting.config.routing import Config
-    from hostrouting.kernel.snapshot import Snapshot
 
 T = TypeVar("T")
 
@@ -25,24 +24,23 @@ class UsageError(Exception):
     """The arguments can't be meant like that; the message says what is wrong."""
 
 
-def asked_host(options: argparse.Namespace, host: Host) -> tuple[Host, Snapshot | None]:
-    """Whom a command asks: the recorded host of --snapshot, of which nothing is known but its routes, or the given."""
+def asked_host(options: argparse.Namespace, host: Host) -> Host:
+    """Return whom a command asks: the recorded host of --snapshot, or the given one."""
     if options.snapshot is None:
-        return host, None
+        return host
     path, *others = options.snapshot
     if others:
         raise UsageError("--snapshot is given twice; give one recording at a time")
     from hostrouting.boot.host import Host
-    from hostrouting.kernel.recording import STDIN, SnapshotBackend, load_snapshot
+    from hostrouting.kernel.snapshot import STDIN, Snapshot
 
     try:
-        recorded = load_snapshot(path)
+        return Host.recorded(Snapshot.load(path))
     except ConfigError as error:
         name = "standard input" if path == STDIN else path
         if not any(where == name for where, _ in error.problems):
             complain(f"{bad('hostrouting:')} {clean(name)} is no snapshot:")
         raise
-    return Host(routes=SnapshotBackend(recorded), units=host.units, layout=host.layout), recorded
 
 
 def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Config]:
@@ -87,13 +85,11 @@ def load(options: argparse.Namespace, host: Host) -> Config:
     return read(options, host)[1]
 
 
-def read_with_cidrs(
-    options: argparse.Namespace, host: Host
-) -> tuple[dict[str, Any] | None, Config | None, RouteOverlap]:
-    """The same, and what is expected by it and by --cidr; where only CIDRs are given, no file is read."""
+def read_with_cidrs(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any] | None, Config]:
+    """Return the document of CONFIG, and its meaning with --cidr added; for CIDRs alone no file is read."""
+    from hostrouting.config.routing import Config
+
     given = tuple(map(ExpectedCidr, options.cidr))
-    if given and options.config is None:
-        return None, None, RouteOverlap(given)
-    document, config = read(options, host)
-    overlap = config.route_overlap
-    return document, config, attrs.evolve(overlap, expected_cidrs=(*overlap.expected_cidrs, *given))
+    document, config = (None, Config()) if given and options.config is None else read(options, host)
+    expected = (*config.route_overlap.expected_cidrs, *given)
+    return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))

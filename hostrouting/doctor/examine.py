@@ -1,7 +1,7 @@
 """Does the gate hold on this host, and what may break it? Nothing is ever changed.
 
 Each examination is a function of an ``ExaminedHost`` that yields what it finds; one that can't be made is a fault too,
-and the others go on. A new one gets a row in ``EXAMINATIONS``.
+and the others go on. A new one gets a row in ``CHECKS``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.doctor import files, gate, routes
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
-EXAMINATIONS = (
+CHECKS = (
     Examination("verdict", "the check lets the next start through now", gate.verdict),
     Examination("installed", "what is asked for is installed", files.installed, is_of_the_installed=False),
     Examination("consumer", "the unit that is held back exists", gate.consumer),
@@ -81,27 +82,28 @@ class DoctorReport:
 
 
 def examine(
-    host: Host,
     config: Config | None = None,
     *,
-    more: Iterable[Examination] = (),
+    host: Host | None = None,
+    checks: Iterable[Examination] = CHECKS,
     config_name: str = "CONFIG",
     scope: CancelScope | None = None,
 ) -> DoctorReport:
     """Make all examinations of a running host, changing nothing.
 
     Args:
-        host: whose kernel, systemd and files to look at.
         config: what is asked for; None: what is installed, as its manifest says.
-        more: examinations of others who install parts.
-        config_name: their file, as the remedies shall name it in commands; empty: the one that needn't be named.
+        host: whose kernel, systemd and files to look at; None: this host.
+        checks: those to make, in order; a plug-in's are added, as in ``CHECKS + azure.CHECKS``.
+        config_name: the config's file, as the remedies shall name it in commands; empty: the one that needn't be named.
         scope: ends what is waited for.
 
     Returns:
         What was found. It never raises because one examination can't be made.
     """
-    examined = ExaminedHost(host, config, config_name, scope or CancelScope())
-    made = (each for each in (*EXAMINATIONS, *more) if examined.has_installation or not each.is_of_the_installed)
+    config = None if config is None else to_config(config)
+    examined = ExaminedHost(to_host(host), config, config_name, scope or CancelScope())
+    made = (each for each in checks if examined.has_installation or not each.is_of_the_installed)
     return DoctorReport({each: _look(each, examined) for each in made})
 
 

@@ -1,37 +1,29 @@
-"""A recorded host: how it is recorded, read back, and asked; it can't be changed."""
+"""A recorded host: how it is recorded, and asked; it can't be changed."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import IPv4Address
-from pathlib import Path
 
 import attrs
 
-from hostrouting.config.schema import parse_document, read_document
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import default_route
 from hostrouting.kernel.port import RouteBackend, WholeTables
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.model.errors import ConfigError, FileError, RouteError
+from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import rfc_3339
 from phases import CancelScope
-
-STDIN = "-"
-
-# A million routes, as ip prints them, are 250 MB.
-_SNAPSHOT_BYTES_MAX = 1 << 30
 
 
 def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = ()) -> Snapshot:
@@ -97,35 +89,6 @@ def _tied_with(route: Route, routes: Iterable[Route]) -> tuple[Route, ...]:
 
 def _has_one_gateway(route: Route) -> bool:
     return route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is not None
-
-
-def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
-    """Read a recorded host.
-
-    Args:
-        path: of a document that ``Snapshot.to_document`` or ip has made; ``-`` is standard input.
-
-    Returns:
-        The snapshot; a host that the document doesn't name goes by the file's name without ``.json``.
-
-    Raises:
-        ConfigError: there is no such file, or it isn't a snapshot.
-        FileError: it can't be read.
-    """
-    if path != STDIN:
-        document = read_document(path, "snapshot", bytes_max=_SNAPSHOT_BYTES_MAX)
-        return _named(Snapshot.from_document(document), Path(path).name.removesuffix(".json"))
-    if sys.stdin is None:
-        raise ConfigError([("standard input", "is closed; expected a snapshot")])
-    try:
-        document = parse_document(sys.stdin.buffer, "standard input", "snapshot", bytes_max=_SNAPSHOT_BYTES_MAX)
-    except OSError as error:
-        raise FileError.of("read a snapshot from standard input", error) from error
-    return _named(Snapshot.from_document(document), "standard input")
-
-
-def _named(snapshot: Snapshot, name: str) -> Snapshot:
-    return snapshot if snapshot.host else attrs.evolve(snapshot, host=name)
 
 
 _RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the host itself"

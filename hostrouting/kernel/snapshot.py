@@ -1,4 +1,4 @@
-"""Pure: a recorded host as one JSON document, in the shape of what ``ip -j -N`` prints.
+"""A recorded host as one JSON document, in the shape of what ``ip -j -N`` prints.
 
 ::
 
@@ -19,14 +19,17 @@ the keys that our values come from, and nothing else.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import attrs
 
-from hostrouting.config.schema import each, kind, parse_boolean
+from hostrouting.config.schema import each, kind, parse_boolean, parse_document, read_document
 from hostrouting.kernel._ip import (
     read_addresses,
     read_link,
@@ -40,7 +43,7 @@ from hostrouting.kernel._ip import (
 )
 from hostrouting.kernel._items import NEEDED, Key, Keys
 from hostrouting.kernel.nexthops import with_hops
-from hostrouting.model.errors import ConfigError
+from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
@@ -48,6 +51,12 @@ from hostrouting.model.rules import Rule
 from hostrouting.model.text import shown
 
 SNAPSHOT_SCHEMA = 1
+
+# The name of standard input.
+STDIN = "-"
+
+# A million routes, as ip prints them, are 250 MB.
+_BYTES_MAX = 1 << 30
 
 
 @attrs.frozen
@@ -103,6 +112,49 @@ class Snapshot:
         fields["addresses"] = tuple(chain.from_iterable(fields["addresses"]))
         return cls(**fields)
 
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Snapshot:
+        """Read a file that ``save``, ``hostrouting snapshot`` or a shell with ip has written.
+
+        Args:
+            path: of the file; ``-`` is standard input.
+
+        Returns:
+            The snapshot; a host that the document doesn't name goes by the file's name without ``.json``.
+
+        Raises:
+            ConfigError: there is no such file, or it isn't a snapshot.
+            FileError: it can't be read.
+        """
+        if path != STDIN:
+            document = read_document(path, "snapshot", bytes_max=_BYTES_MAX)
+            name = Path(path).name.removesuffix(".json")
+        else:
+            document = _read_stdin()
+            name = "standard input"
+        loaded = cls.from_document(document)
+        return loaded if loaded.host else attrs.evolve(loaded, host=name)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that ``load`` and ``--snapshot`` read: the whole document, or nothing.
+
+        Args:
+            path: of the file; one that is there is replaced.
+
+        Raises:
+            FileError: it can't be written; what was there still is.
+        """
+        target = Path(path)
+        part = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            try:
+                part.write_text(self.to_text(), encoding="ascii")
+                part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
+        except OSError as error:
+            raise FileError.of(f"write the snapshot {target}", error) from error
+
     def to_document(self) -> dict[str, Any]:
         """The document that ``from_document`` reads back as this snapshot."""
         # The routes have the hops of nexthop objects.
@@ -113,6 +165,15 @@ class Snapshot:
         """The document as JSON, an item a line, so that two of them can be compared."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
+
+
+def _read_stdin() -> Any:
+    if sys.stdin is None:
+        raise ConfigError([("standard input", "is closed; expected a snapshot")])
+    try:
+        return parse_document(sys.stdin.buffer, "standard input", "snapshot", bytes_max=_BYTES_MAX)
+    except OSError as error:
+        raise FileError.of("read a snapshot from standard input", error) from error
 
 
 def _to_json(value: object) -> str:

@@ -20,7 +20,7 @@ import attrs
 from hostrouting.config.overlap import RouteOverlap
 from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.config.schema import in_json
-from hostrouting.kernel.recording import SnapshotBackend, load_snapshot
+from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.uncollected import uncollected
@@ -31,7 +31,7 @@ from phases import CancelScope
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    Recording = str | os.PathLike[str] | Mapping[str, Any]
+    Recording = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
     # What is the same of the hosts of a group, with what its reason is about; the first one's report, and all names.
     _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], str]
     _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
@@ -118,8 +118,8 @@ def judge(
 
     Args:
         snapshots: what ``hostrouting snapshot`` printed on each host: the path of a file, which must be there for the
-            executor's workers too, or the document itself. Where it names no host the file's name does, without
-            ``.json``.
+            executor's workers too, the document itself, or a ``Snapshot``. Where it names no host the file's name does,
+            without ``.json``.
         config: what is expected of every one of them.
         executor: does the work, as ``distributed.Client().get_executor()`` of Dask does on a cluster; it isn't shut
             down. None: a process on each core of this machine.
@@ -232,11 +232,13 @@ def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOve
 @uncollected()
 def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> OverlapReport:
     try:
-        if isinstance(recording, Mapping):
+        if isinstance(recording, Snapshot):
+            snapshot = recording
+        elif isinstance(recording, Mapping):
             snapshot = Snapshot.from_document(recording)
         else:
             name = Path(recording).name.removesuffix(".json")
-            snapshot = load_snapshot(recording)
+            snapshot = Snapshot.load(recording)
     except HostRoutingError as error:
         reason = f"no-recording: {'; '.join(str(error).splitlines())}"
         return unjudged(overlap, Verdict.UNKNOWN, reason, host=name)

@@ -1,6 +1,6 @@
-"""What a bootstrap program runs: tasks of ``phases``, made of what the rooms below offer.
+"""What a bootstrap program runs: tasks of ``phases``, and functions that change nothing.
 
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["configure", "install_routes", "reports", "trial"]
+__all__ = ["arguments", "configure", "install_routes", "preview", "queries", "reports", "trial"]

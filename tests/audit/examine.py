@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from brute_force import Sort
 
     from audit.hosts import Audited
-    from hostrouting import Config, OverlapReport, RouteBackend
+    from hostrouting import Config, OverlapReport
+    from hostrouting.backend import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
 
 Sorts = dict[IPv4Network, dict[IPv4Address, "Sort"]]

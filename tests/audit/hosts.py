@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from worlds import World
 
-    from hostrouting import Route
+    from hostrouting.backend import Route
     from hostrouting.testing.strategies import NewAddress
 
 

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 import phases
-from hostrouting import Config, Host, Layout, NetlinkBackend, cli
+from hostrouting import Config, Host, Layout, cli
+from hostrouting.backend import NetlinkBackend
 from hostrouting.model.routes import DEFAULT_DESTINATION
 from hostrouting.testing import FakeSystemd
 from hostrouting.watch.loop import WatchHostRouting

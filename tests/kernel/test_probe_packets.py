@@ -535,7 +535,7 @@ def test_whatever_the_default_route_does_the_rules_stay(bare: lab.World, host: H
         for _ in "before and after another run":
             assert bare.probe() == lab.ANSWER
             assert bare.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
-            examined = examine(host, None, more=examinations.examinations(None))
+            examined = examine(host=host, checks=examinations.CHECKS)
             assert [faults for each, faults in examined.found.items() if each.name == "probes"] == [()]
             assert not configure(host).changed
 

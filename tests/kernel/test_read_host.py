@@ -10,7 +10,8 @@ import pytest
 from node import build_node
 
 import phases
-from hostrouting import Config, Host, Layout, NetlinkBackend, OverlapReport, RouteBackend
+from hostrouting import Config, Host, Layout, OverlapReport
+from hostrouting.backend import NetlinkBackend, RouteBackend
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule, RuleAction

@@ -35,7 +35,8 @@ CONFIG = {
 # What of hostrouting is real: all but the layout, and systemd. An argument may spoil something.
 PROGRAM = """
 import os, signal, socket, sys
-from hostrouting import Host, Layout, NetlinkBackend, cli
+from hostrouting import Host, Layout, cli
+from hostrouting.backend import NetlinkBackend
 from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.testing import FakeSystemd
 

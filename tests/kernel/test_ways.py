@@ -14,10 +14,11 @@ from node import build_node
 
 import hostrouting
 import phases
-from hostrouting import Config, Host, InstallRoutes, Layout
+from hostrouting import Config, Host, Layout
 from hostrouting.overlap.check import check_overlap
 from hostrouting.routes.install import apply_routes
 from hostrouting.tasks import install_routes
+from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 import phases
 from hostrouting import Config, ExpectedCidr
-from hostrouting.kernel.recording import load_snapshot, take_snapshot
+from hostrouting.kernel.recording import take_snapshot
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.overlap.check import check_overlap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from ipaddress import IPv4Network
 
-    from hostrouting import OverlapReport, RouteBackend
-    from hostrouting.kernel.snapshot import Snapshot
+    from hostrouting import OverlapReport
+    from hostrouting.backend import RouteBackend
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/recordings.md").read_text()
 (BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -46,7 +47,7 @@ def recorded(kernel: RouteBackend) -> Snapshot:
     with TemporaryDirectory() as root:
         path = Path(root) / "node.json"
         path.write_text(take_snapshot(kernel).to_text())
-        return load_snapshot(path)
+        return Snapshot.load(path)
 
 
 def recorded_by(commands: str, shell: str = "sh") -> Snapshot:
@@ -54,4 +55,4 @@ def recorded_by(commands: str, shell: str = "sh") -> Snapshot:
     with TemporaryDirectory() as folder:
         done = subprocess.run([shell, "-euc", commands], cwd=folder, capture_output=True, text=True, check=True)
         assert done.stderr == ""
-        return load_snapshot(Path(folder) / "node.json")
+        return Snapshot.load(Path(folder) / "node.json")

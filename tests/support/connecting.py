@@ -15,17 +15,19 @@ from hypothesis import strategies as st
 from leaving import Leaving
 from worlds import World
 
-from hostrouting import ExpectedCidr, NoteKind
+from hostrouting import ExpectedCidr
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import FindingKind
+from hostrouting.report import NoteKind
 from hostrouting.testing.strategies import NewAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting import Finding, OverlapReport
+    from hostrouting import OverlapReport
+    from hostrouting.report import Finding
 
 # --- what is drawn -----------------------------------------------------------------------------------------------
 

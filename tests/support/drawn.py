@@ -5,9 +5,10 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from typing import TYPE_CHECKING, NamedTuple
 
-from hostrouting import Finding, Note, OverlapMode
+from hostrouting import OverlapMode
 from hostrouting.cli.report import Answer, Strip
 from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
+from hostrouting.report import Finding, Note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -34,8 +34,9 @@ from unittest import mock
 import attrs
 from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
 
-from hostrouting import Config, Host, Layout, NextHop, Protocol, Route, Table, cli
+from hostrouting import Config, Host, Layout, cli
 from hostrouting.azure import HostNetworking, NodeState
+from hostrouting.backend import NextHop, Protocol, Route, Table
 from hostrouting.config import routing, schema
 from hostrouting.model.routes import DEFAULT_DESTINATION
 from hostrouting.testing import FakeKernel, FakeSystemd

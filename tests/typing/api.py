@@ -13,19 +13,15 @@ from hostrouting import (
     Configure,
     ConfigureReport,
     ConfigureStaticRoutes,
-    Finding,
     Host,
     Layout,
-    NetlinkBackend,
     OverlapMode,
     OverlapReport,
     RemoveHostRouting,
-    RouteBackend,
     RouteOverlap,
     RoutesReport,
     StaticRoute,
     StaticRoutes,
-    UnitManager,
 )
 from hostrouting.azure import (
     AzureVnetReport,
@@ -41,8 +37,10 @@ from hostrouting.azure import (
 )
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
+from hostrouting.backend import NetlinkBackend, RouteBackend, UnitManager
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
+from hostrouting.report import Finding
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 config = Config(

@@ -133,7 +133,7 @@ def test_a_config_in_it_that_was_edited_is_told_and_neither_removal_nor_the_next
     layout.manifest.write_text(json.dumps(document))
     with pytest.raises(FileError, match="somebody has edited the manifest"):
         _ = Manifest.load(layout).config
-    assert "not-examined" in {fault.kind for fault in examine(host).faults}
+    assert "not-examined" in {fault.kind for fault in examine(host=host).faults}
     phases.run(Configure(CONFIG, host=host))
     assert layout.manifest.read_text() == before
     layout.manifest.write_text(json.dumps(document))

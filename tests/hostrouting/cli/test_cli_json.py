@@ -11,8 +11,9 @@ import pytest
 from backends import FailingBackend
 from shadowed import shadowed_kernel
 
-from hostrouting import Changes, Host, Layout, UnitError, cli
+from hostrouting import Host, Layout, UnitError, cli
 from hostrouting.cli import changes
+from hostrouting.report import Changes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting import Host, Layout, NextHop, Route, Rule
+from hostrouting import Host, Layout
+from hostrouting.backend import NextHop, Route, Rule
 from hostrouting.cli import main
 from hostrouting.kernel.recording import take_snapshot
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet

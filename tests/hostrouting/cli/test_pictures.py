@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 import attrs
 from drawn import report, segment, strip
 
-from hostrouting import Note, StaticRoute
+from hostrouting import StaticRoute
 from hostrouting.cli.report import overlap_picture
 from hostrouting.overlap.findings import FindingKind, NoteKind, Remedy, Unmendable, Verdict
+from hostrouting.report import Note
 
 SHADOWED = strip(
     "172.16.0.0/12",

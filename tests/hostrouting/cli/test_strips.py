@@ -18,12 +18,13 @@ import pytest
 from drawn import of_terminal, report, segment, strip
 
 import phases
-from hostrouting import Host, Layout, Note, RouteOverlap
+from hostrouting import Host, Layout, RouteOverlap
 from hostrouting.cli.output import columns, say
 from hostrouting.cli.report import Answer, Paint, cells, legend, overlap_text
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind
+from hostrouting.report import Note
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from hostrouting.boot.gate import seconds_of
 from hostrouting.boot.locks import locked
 from hostrouting.cli.pages import doctor_page
 from hostrouting.cli.running import page_text
-from hostrouting.doctor.examine import EXAMINATIONS, examine
+from hostrouting.doctor.examine import CHECKS, examine
 from hostrouting.doctor.gate import find_cycle
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import NextHop, Route, Table
@@ -136,9 +136,9 @@ def everything(node: Node) -> object:
 @pytest.mark.parametrize("given", [None, config()], ids=["installed", "config"])
 def test_a_healthy_host_has_no_finding_and_nothing_is_changed(node: Node, given: Config | None) -> None:
     before = everything(node)
-    report = examine(node.host, given)
+    report = examine(given, host=node.host)
     assert report.faults == ()
-    assert [each.name for each in report.found] == [each.name for each in EXAMINATIONS]
+    assert [each.name for each in report.found] == [each.name for each in CHECKS]
     assert page_text(doctor_page(report), None).endswith("nothing was found: the gate holds\x1b[0m")
     assert everything(node) == before
 
@@ -475,7 +475,7 @@ def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node
     plant, kind, subject, remedy = FAULTS[fault]
     plant(node)
     before = everything(node)
-    report = examine(node.host)
+    report = examine(host=node.host)
     found = [each for each in report.faults if each.kind == kind and subject in each.subject]
     assert found, report.faults
     assert remedy in found[0].remedy
@@ -490,35 +490,37 @@ def test_what_was_installed_by_another_python_or_into_an_image_is_as_rendered(no
     for python in ("/opt/venv/bin/python", "/usr/bin/python3"):
         node.write(CHECK, re.sub("(?m)^readonly PYTHON=.*$", f"readonly PYTHON={python}", text), 0o755)
         assert node.read(CHECK) != text
-        assert kinds(examine(node.host)) == []
+        assert kinds(examine(host=node.host)) == []
 
 
 def test_with_the_config_a_script_of_another_config_is_told_from_an_edited_one(node: Node) -> None:
-    other = [each for each in examine(node.host, config("172.16.2.0/24")).faults if each.kind == "another-config"]
+    other = [each for each in examine(config("172.16.2.0/24"), host=node.host).faults if each.kind == "another-config"]
     assert [each.message for each in other] == ["static-routes: CONFIG asks for something else"]
     edit_a_script(node)
-    (edited,) = [each for each in examine(node.host, config()).faults if each.kind == "file-differs"]
+    (edited,) = [each for each in examine(config(), host=node.host).faults if each.kind == "file-differs"]
     assert "edited" in edited.message
 
 
 def test_a_config_that_asks_for_more_or_for_another_consumer_is_a_finding(node: Node) -> None:
-    assert "another-config" in kinds(examine(node.host, config(consumer="kubelet.service")))
-    assert "another-config" in kinds(examine(node.host, config(routeOverlap={})))
+    assert "another-config" in kinds(examine(config(consumer="kubelet.service"), host=node.host))
+    assert "another-config" in kinds(examine(config(routeOverlap={}), host=node.host))
 
 
 def test_nothing_installed_is_a_finding_and_only_what_can_be_is_examined(node: Node) -> None:
     phases.run(RemoveHostRouting(host=node.host))
-    report = examine(node.host)
+    report = examine(host=node.host)
     assert kinds(report) == ["not-installed"]
     assert "gate" not in [each.name for each in report.found]
-    assert kinds(examine(node.host, Config())) == []
+    assert kinds(examine(Config(), host=node.host)) == []
 
 
 def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
     watched = attrs.evolve(config(), watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
     node.layout.manifest.unlink()
-    found = {each.subject: each.remedy for each in examine(node.host, config()).faults if each.kind == "stale-file"}
+    found = {
+        each.subject: each.remedy for each in examine(config(), host=node.host).faults if each.kind == "stale-file"
+    }
     watch = found[f"/{UNITS}/hostrouting-watch.service"]
     assert watch.startswith("systemctl disable --now hostrouting-watch.service; rm ")
     assert found[f"/{UNITS}/static-routes.service"].startswith("systemctl disable static-routes.service; rm ")
@@ -526,20 +528,20 @@ def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
 
 def test_files_left_behind_by_the_reference_are_found_without_a_manifest(node: Node) -> None:
     node.remove(f"{STATE_DIR}/installed.json")
-    assert {"stale-file", "stale-gate"} <= set(kinds(examine(node.host)))
+    assert {"stale-file", "stale-gate"} <= set(kinds(examine(host=node.host)))
 
 
 def test_with_the_watcher_running_nobody_takes_a_route_away_for_good(node: Node) -> None:
     flush_by_networkd(node)
     flush_by_network_manager(node)
     node.units.restart("hostrouting-watch.service")
-    assert kinds(examine(node.host)) == []
+    assert kinds(examine(host=node.host)) == []
 
 
 def test_a_network_service_that_manages_other_interfaces_or_does_not_run_is_fine(node: Node) -> None:
     node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=unmanaged\n")
     node.manage("NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=false\n")
-    assert kinds(examine(node.host)) == []
+    assert kinds(examine(host=node.host)) == []
 
 
 def test_the_watcher_may_run_by_another_python_but_it_must_run(node: Node) -> None:
@@ -549,17 +551,17 @@ def test_the_watcher_may_run_by_another_python_but_it_must_run(node: Node) -> No
     own, text = f'"{sys.executable}"', node.read(f"{UNITS}/{unit}")
     assert own in text
     node.write(f"{UNITS}/{unit}", text.replace(own, "/opt/venv/bin/python"))
-    assert kinds(examine(node.host, watched)) == []
+    assert kinds(examine(watched, host=node.host)) == []
     node.units.stop(unit)
-    assert kinds(examine(node.host, watched)) == ["watcher-down"]
+    assert kinds(examine(watched, host=node.host)) == ["watcher-down"]
     node.units.properties[unit] = {"ActiveState": "activating", "SubState": "auto-restart", "NRestarts": "1"}
-    assert kinds(examine(node.host, watched)) == ["watcher-fails"]
+    assert kinds(examine(watched, host=node.host)) == ["watcher-fails"]
     node.units.properties[unit] = {"ActiveState": "active", "SubState": "running", "NRestarts": "1"}
-    assert kinds(examine(node.host, watched)) == []
+    assert kinds(examine(watched, host=node.host)) == []
     node.units.properties[unit]["NRestarts"] = "3"
-    assert kinds(examine(node.host, watched)) == ["watcher-fails"]
+    assert kinds(examine(watched, host=node.host)) == ["watcher-fails"]
     node.write(f"{UNITS}/{unit}", text.replace("Restart=always", "Restart=no"))
-    assert "file-differs" in kinds(examine(node.host, watched))
+    assert "file-differs" in kinds(examine(watched, host=node.host))
 
 
 def test_metrics_that_can_not_be_written_are_found_and_the_folder_is_named(node: Node) -> None:
@@ -567,7 +569,7 @@ def test_metrics_that_can_not_be_written_are_found_and_the_folder_is_named(node:
     phases.run(Configure(watched, host=node.host))
 
     def found() -> list[tuple[str, str]]:
-        return [(each.kind, each.subject) for each in examine(node.host, watched).faults]
+        return [(each.kind, each.subject) for each in examine(watched, host=node.host).faults]
 
     assert found() == [("textfile", "/var/lib/metrics")]
     node.layout.of("/var/lib/metrics").mkdir(parents=True)
@@ -580,13 +582,13 @@ def test_metrics_that_can_not_be_written_are_found_and_the_folder_is_named(node:
 @pytest.mark.parametrize("path", [CHECK, CONFIG_DIR, "run/aks-flex-node", f"{UNITS}/{TEMPLATE}.d", "etc"])
 def test_a_file_or_folder_of_somebody_else_is_found(node: Node, path: str) -> None:
     os.chown(node.layout.of(path), 65534, -1)
-    (fault,) = examine(node.host).faults
+    (fault,) = examine(host=node.host).faults
     assert (fault.kind, fault.subject, fault.remedy) == ("file-owner", f"/{path}", f"chown root:root /{path}")
 
 
 def test_a_lock_that_somebody_keeps_is_found_and_one_that_is_let_go_is_not(node: Node) -> None:
     def found() -> list[str]:
-        return kinds(examine(node.host, scope=CancelScope(clock=FakeClock())))
+        return kinds(examine(host=node.host, scope=CancelScope(clock=FakeClock())))
 
     with locked(node.layout.lock, CancelScope()):
         assert found() == ["locked"]
@@ -595,7 +597,7 @@ def test_a_lock_that_somebody_keeps_is_found_and_one_that_is_let_go_is_not(node:
 
 def test_a_requirement_says_what_it_costs_and_apply_does_not_fail_for_it(node: Node) -> None:
     set_in("Unit", "Requires=static-routes.service")(node)
-    (fault,) = examine(node.host).faults
+    (fault,) = examine(host=node.host).faults
     assert fault.severity is Severity.RISK
     for cost in ("stops or restarts", "isn't tried again", "after hostrouting remove a start is refused"):
         assert cost in fault.message
@@ -604,7 +606,7 @@ def test_a_requirement_says_what_it_costs_and_apply_does_not_fail_for_it(node: N
 
 def test_a_link_by_which_the_machine_requires_a_oneshot_is_looked_for(node: Node) -> None:
     node.units.properties[MACHINE] = {"Requires": "static-routes.service"}
-    (fault,) = examine(node.host).faults
+    (fault,) = examine(host=node.host).faults
     assert (fault.kind, fault.subject) == ("tied", MACHINE)
     assert "/run/systemd /usr/lib/systemd -path '*.requires/static-routes.service'" in fault.remedy
 
@@ -623,13 +625,13 @@ def test_a_link_by_which_the_machine_requires_a_oneshot_is_looked_for(node: Node
 )
 def test_settings_that_hurt_nothing_are_no_findings(node: Node, setting: str) -> None:
     set_in("Service", setting)(node)
-    assert kinds(examine(node.host)) == []
+    assert kinds(examine(host=node.host)) == []
 
 
 def test_a_drop_in_that_only_masks_another_or_is_masked_itself_needs_no_reload(node: Node) -> None:
     node.link(f"{UNITS}/{MACHINE}.d/50-nothing.conf", "/dev/null")
     node.write(f"/usr/lib/systemd/system/{TEMPLATE}.d/zz-hostrouting.conf", "[Service]\nExecStartPre=\n")
-    assert kinds(examine(node.host)) == []
+    assert kinds(examine(host=node.host)) == []
 
 
 @pytest.mark.parametrize(
@@ -654,7 +656,7 @@ class Refusing(FakeSystemd):
 
 def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(node: Node) -> None:
     host = Host(routes=node.kernel, units=Refusing(node.layout, running=[MACHINE]), layout=node.layout)
-    report = examine(host)
+    report = examine(host=host)
     assert report.worst is Severity.UNKNOWN
     assert {each.kind for each in report.faults} == {"not-examined"}
     assert all("Connection timed out" in each.message for each in report.faults)
@@ -726,7 +728,7 @@ def test_a_template_is_named_itself_and_no_instance_that_nobody_has(node: Node) 
     host = Host(routes=node.kernel, units=bare, layout=node.layout)
     node.write(f"{UNITS}/{TEMPLATE}.d/zzz.conf", "[Service]\nExecStartPre=\nRootDirectory=/srv\n")
     bare.reload()
-    subjects = {(fault.kind, fault.subject) for fault in examine(host).faults}
+    subjects = {(fault.kind, fault.subject) for fault in examine(host=host).faults}
     assert {
         (kind, each) for kind in ("gate-overridden", "own-files", "no-restart") for each in (TEMPLATE, MACHINE)
     } <= subjects

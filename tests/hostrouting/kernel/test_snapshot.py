@@ -13,7 +13,7 @@ import phases
 from hostrouting import Layout
 from hostrouting.boot.files import nameservers
 from hostrouting.kernel.nexthops import with_hops
-from hostrouting.kernel.recording import SnapshotBackend, load_snapshot, take_snapshot
+from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.links import Address, Link
@@ -235,13 +235,13 @@ def test_a_file_that_is_not_json_is_told_as_one(tmp_path: Path, text: str) -> No
     path = tmp_path / "node.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match="not JSON|nested too deeply|is empty"):
-        load_snapshot(path)
+        Snapshot.load(path)
 
 
 def test_a_name_that_is_not_utf_8_is_read_as_python_has_it(tmp_path: Path) -> None:
     path = tmp_path / "node.json"
     path.write_bytes(json.dumps(EMPTY | {"links": [LINK]}).encode().replace(b'"eth0"', b'"\xffeth"'))
-    assert load_snapshot(path).links[0].name == os.fsdecode(b"\xffeth")
+    assert Snapshot.load(path).links[0].name == os.fsdecode(b"\xffeth")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_host_that_its_recording_does_not_name_goes_by_the_file(
 ) -> None:
     path = tmp_path / file
     path.write_text(json.dumps(EMPTY | told))
-    assert load_snapshot(path).host == host
+    assert Snapshot.load(path).host == host
 
 
 # --- the backend ---------------------------------------------------------------------------------------------------

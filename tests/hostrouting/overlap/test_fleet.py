@@ -18,9 +18,10 @@ import pytest
 
 import phases
 from benchmarks.recordings import CONFIG, KINDS, node, write_recordings
-from hostrouting import Config, FindingKind, FleetReport, GroupFailure, HostRoutingError, StaticRoute, Verdict, judge
+from hostrouting import Config, HostRoutingError, StaticRoute, Verdict, judge
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.report import FindingKind, FleetReport, GroupFailure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from hostrouting import Finding, Note, RouteOverlap
+from hostrouting import RouteOverlap
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route, RouteType, Scope, Table
@@ -18,6 +18,7 @@ from hostrouting.overlap.coverage import Tile, tiling_of
 from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.overlap.judge import judge, sort_answers
 from hostrouting.overlap.reading import Answer, Reading, pending_devs
+from hostrouting.report import Finding, Note
 
 CIDR = IPv4Network("172.16.0.0/16")
 PROBE = CIDR.network_address

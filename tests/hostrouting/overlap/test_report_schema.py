@@ -13,13 +13,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import phases
-from hostrouting import Config, Host, Layout, Note, OverlapMode, OverlapReport, StaticRoute
+from hostrouting import Config, Host, Layout, OverlapMode, OverlapReport, StaticRoute
 from hostrouting.config.schema import json_key
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
+from hostrouting.report import Note
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

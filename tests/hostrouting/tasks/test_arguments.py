@@ -13,9 +13,9 @@ from hostrouting import (
     ConfigureStaticRoutes,
     ConfigureWatch,
     Host,
-    InstallRoutes,
     RemoveHostRouting,
 )
+from hostrouting.tasks.install_routes import InstallRoutes
 
 TASKS = (Configure, ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap, InstallRoutes)
 

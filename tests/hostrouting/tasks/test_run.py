@@ -23,16 +23,14 @@ from hostrouting import (
     ConfigureWatch,
     Host,
     Layout,
-    NextHop,
-    OverdueRun,
     OverlapReport,
     RemoveHostRouting,
-    Route,
     RouteError,
     RouteOverlapError,
-    Scope,
     UnitError,
 )
+from hostrouting.backend import NextHop, Route, Scope
+from hostrouting.report import OverdueRun
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-    from hostrouting import RouteBackend, RouteFailure
+    from hostrouting.backend import RouteBackend, RouteFailure
 
 MACHINE, CHECK = "systemd-nspawn@kube1.service", "check-route-overlap"
 

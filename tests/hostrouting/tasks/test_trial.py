@@ -20,7 +20,6 @@ from hostrouting import (
     FileError,
     Host,
     HostRoutingError,
-    InstallRoutes,
     Layout,
     RemoveHostRouting,
     RouteError,
@@ -29,6 +28,7 @@ from hostrouting import (
     Verdict,
 )
 from hostrouting.boot.manifest import Manifest
+from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes, standing
 from hostrouting.testing import FakeSystemd
 

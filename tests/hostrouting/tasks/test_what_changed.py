@@ -12,8 +12,6 @@ from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import (
-    Change,
-    Changes,
     Config,
     Configure,
     ConfigureStaticRoutes,
@@ -26,9 +24,9 @@ from hostrouting import (
     RouteOverlapError,
     StaticRoute,
     StaticRoutes,
-    StoppedRun,
     UnitError,
 )
+from hostrouting.report import Change, Changes, StoppedRun
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

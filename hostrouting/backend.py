@@ -1,0 +1,33 @@
+"""What the author of a routes backend or of a service manager touches: the ports, and the values that go through them.
+
+``RouteBackend`` is the routes port. ``WholeTables`` makes the selective reads of one that reads whole tables.
+``NetlinkBackend`` is the kernel's own, and ``hostrouting.testing.FakeKernel`` one in memory.
+``hostrouting.testing.conformance`` compares any backend with it. ``UnitManager`` is the port of systemd, ``Systemctl``
+the running one, and ``hostrouting.testing.FakeSystemd`` one in memory.
+"""
+
+from hostrouting.boot.systemctl import Systemctl
+from hostrouting.boot.systemd import UnitManager
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.port import RouteBackend, WholeTables
+from hostrouting.model.links import Address, Family, Hardware, Link
+from hostrouting.model.routes import (
+    DEFAULT_DESTINATION,
+    Lookup,
+    NextHop,
+    Protocol,
+    Route,
+    RouteFailure,
+    RouteType,
+    Scope,
+    Table,
+)
+from hostrouting.model.rules import Rule, RuleAction
+
+# fmt: off
+__all__ = [
+    "DEFAULT_DESTINATION", "Address", "Family", "Hardware", "Link", "Lookup", "NetlinkBackend", "NextHop", "Protocol",
+    "Route", "RouteBackend", "RouteFailure", "RouteType", "Rule", "RuleAction", "Scope", "Systemctl", "Table",
+    "UnitManager", "WholeTables",
+]
+# fmt: on

@@ -1,0 +1,150 @@
+"""A plan: what ``Configure`` would change, judged before it is carried out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from hostrouting.boot.host import Host
+from hostrouting.boot.parts import CONFIGURED
+from hostrouting.boot.plan import plan_next_boot
+from hostrouting.config.overlap import OverlapMode
+from hostrouting.config.routing import Config
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.recording import SnapshotBackend
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.model.changes import Changes
+from hostrouting.model.errors import RouteError
+from hostrouting.model.text import shortened
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import Verdict
+from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
+from hostrouting.tasks.arguments import to_config, to_host
+from hostrouting.tasks.configure import wanted_of, warnings_of
+from phases import CancelScope
+
+_NAMED_FINDINGS = 3
+
+
+@attrs.frozen
+class NextStart:
+    """Whether the gate would let the consumer start.
+
+    Args:
+        consumer: the unit.
+        is_admitted: whether it would.
+        reason: why, in words.
+    """
+
+    consumer: str
+    is_admitted: bool
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON."""
+        return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
+
+
+@attrs.frozen
+class Plan:
+    """Everything that ``Configure`` would change on a host; false if that is nothing.
+
+    Args:
+        host: the host's name.
+        routes: of the kernel's table.
+        missing: what the routes would wait for, in words; None: nothing. Then ``routes`` is empty.
+        boot: files and units; None: of a recorded host they aren't known.
+        next_start: whether the gate would let the consumer start afterwards.
+        warnings: what keeps the installation from doing its job until it comes, a sentence each.
+    """
+
+    host: str
+    routes: RoutePlan
+    missing: str | None
+    boot: Changes | None
+    next_start: NextStart
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> Changes:
+        """Every route, file and unit that would be changed, as far as that is known."""
+        return self.routes.changes | (self.boot or Changes())
+
+    def __bool__(self) -> bool:
+        return self.missing is not None or bool(self.changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON, as ``hostrouting plan --output json`` prints it."""
+        unknown = {"files": None, "units": None} if self.boot is None else {}
+        more = {"missing": self.missing, "nextStart": self.next_start.to_json(), "warnings": [*self.warnings]}
+        return {"schema": 1, "host": self.host} | RoutesReport(self.routes, self.changes).to_json() | more | unknown
+
+
+def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None = None) -> Plan:
+    """Plan what ``Configure`` would change, and judge the next start, changing nothing and waiting for nothing.
+
+    Args:
+        config: what is wanted.
+        host: where; None: this host.
+        scope: ends the judging.
+
+    Returns:
+        The plan.
+
+    Raises:
+        RouteError: a route can't ever be installed like that, or the kernel can't be asked.
+        FileError: a file can't be read.
+        UnitError: systemd can't be asked.
+    """
+    config, host = to_config(config), to_host(host)
+    routes, missing = plan_now(config, host.routes)
+    next_start = _next_start(config, host.routes, routes, missing, scope or CancelScope())
+    if host.snapshot is not None:
+        return Plan(host.name, routes, missing, None, next_start)
+    wanted = wanted_of(config, host, *CONFIGURED)
+    boot = plan_next_boot(host, wanted).changes
+    return Plan(host.name, routes, missing, boot, next_start, warnings_of(wanted, host))
+
+
+def _as_planned(plan: RoutePlan, backend: RouteBackend) -> RouteBackend:
+    """The kernel as it would be once a plan is carried out; it can be asked and not changed."""
+    if not plan.changes:
+        return backend
+    rules = backend.rules()
+    fib = Fib(rules, backend.routes()).with_changes(
+        add=(*plan.add, *(item.new for item in plan.replace)),
+        remove=(*plan.remove, *(item.old for item in plan.replace)),
+    )
+    return SnapshotBackend(Snapshot(backend.links(), backend.addresses(), rules, tuple(fib.routes)))
+
+
+def _next_start(
+    config: Config, backend: RouteBackend, plan: RoutePlan, missing: str | None, scope: CancelScope
+) -> NextStart:
+    """Judge whether the gate would let the consumer start if the plan were carried out now."""
+    consumer = config.consumer
+    if missing is not None:
+        return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
+    result = check_overlap(config.route_overlap, _as_planned(plan, backend), scope)
+    if result.verdict is Verdict.UNKNOWN:
+        reason = f"the check can't judge: {result.reason}"
+    elif result.findings:
+        reason = shortened([finding.message for finding in result.findings], "; ", _NAMED_FINDINGS)
+    else:
+        return NextStart(consumer, True, "every route is installed, and nothing that is expected is shadowed")
+    is_held = config.route_overlap.mode is OverlapMode.STRICT
+    return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
+
+
+def as_installed(config: Config, backend: RouteBackend) -> RouteBackend:
+    """The kernel as it would be with the routes of a config.
+
+    Raises:
+        RouteError: they can't be installed as it is.
+    """
+    plan, missing = plan_now(config, backend)
+    if missing is not None:
+        raise RouteError(f"can't propose routes beside those of the config without {missing}")
+    return _as_planned(plan, backend)

@@ -1,0 +1,126 @@
+"""Functions that look at a host and change nothing: the command line's own, for programs.
+
+With ``host=Host.recorded(snapshot)`` they tell of the host that was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+from hostrouting.boot.host import Host
+from hostrouting.config.routing import Config
+from hostrouting.kernel.waiting import Deadlines
+from hostrouting.model.errors import ConfigError, RouteError
+from hostrouting.model.parsing import parse_unicast_address
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import OverlapReport
+from hostrouting.tasks.arguments import to_config, to_host
+from phases import CancelScope
+
+# What only some of these need is loaded there: a passing check of the command line starts 20 % faster.
+if TYPE_CHECKING:
+    from hostrouting.kernel.port import RouteBackend
+    from hostrouting.kernel.snapshot import Snapshot
+    from hostrouting.overlap.explanation import Explanation
+
+
+def check(config: Config, *, host: Host | None = None, scope: CancelScope | None = None) -> OverlapReport:
+    """Check now that every expected CIDR leaves by the default route's interface, writing no marker.
+
+    The check waits as the config says: ``wait_seconds`` for a default route, ``settle_seconds`` for InfiniBand's
+    addresses. A failure is no error, in either mode.
+
+    Args:
+        config: the expected CIDRs.
+        host: whom to ask; None: this host.
+        scope: ends it, and is told what is waited for.
+
+    Returns:
+        The report; its verdict is ``unknown``, with a reason, where nothing could be judged.
+
+    Raises:
+        RouteError: an image has no kernel to ask.
+        phases.Cancelled, phases.TimedOut: the scope ended.
+    """
+    config, host = to_config(config), to_host(host)
+    return check_kernel(config, host, host.routes, scope or CancelScope())
+
+
+def check_kernel(
+    config: Config, host: Host, backend: RouteBackend, scope: CancelScope, nameservers: Sequence[IPv4Address] = ()
+) -> OverlapReport:
+    """Check a host by a kernel that may be another than its own, such as one with the routes of a config.
+
+    Args:
+        config: the expected CIDRs.
+        host: whose name the report bears.
+        backend: the kernel to ask.
+        scope: ends it.
+        nameservers: that the host asks; the remedy tells of those that change sides.
+    """
+    deadlines = None
+    if host.snapshot is None:  # of a recorded host nothing changes, so nothing is waited for
+        settle_seconds = config.route_overlap.settle_seconds
+        deadlines = Deadlines.from_now(scope, wait_seconds=config.wait_seconds, settle_seconds=settle_seconds)
+    overlap = config.route_overlap
+    return check_overlap(overlap, backend, scope, deadlines=deadlines, nameservers=nameservers, host=host.name)
+
+
+def explain(
+    address: IPv4Address | str,
+    config: Config | None = None,
+    *,
+    host: Host | None = None,
+    scope: CancelScope | None = None,
+) -> Explanation:
+    """Follow each look-up that a socket makes for an address, through rules and tables.
+
+    Args:
+        address: the destination; a unicast address.
+        config: what is expected of it; None, or no CIDR around it: that it leaves by the default route's interface.
+        host: whom to ask; None: this host.
+        scope: ends the reading.
+
+    Returns:
+        The rules that each look-up comes by, the entry that wins, the interface, and the source that is chosen.
+
+    Raises:
+        ConfigError: it isn't a unicast IPv4 address.
+        RouteError: the kernel can't be asked, or there is no default route to compare with.
+    """
+    from hostrouting.overlap import explanation
+
+    config, host, scope = Config() if config is None else to_config(config), to_host(host), scope or CancelScope()
+    try:
+        address = parse_unicast_address(address)
+    except ValueError as error:
+        raise ConfigError([("address", str(error))]) from None
+    found = explanation.explain(address, config.route_overlap, host.routes, scope)
+    if found is None:
+        reason = "table main has no default route, so there is no interface to compare with"
+        raise RouteError(f"can't explain {address}: {reason}")
+    return found
+
+
+def snapshot(*, host: Host | None = None) -> Snapshot:
+    """Record what a check looks at: links, addresses, rules, routes of all tables, and nameservers.
+
+    Args:
+        host: whom to record; None: this host.
+
+    Returns:
+        The snapshot. ``save`` writes it; ``judge`` takes it; ``Host.recorded`` makes a host of it.
+
+    Raises:
+        RouteError: the kernel can't be asked.
+        FileError: resolv.conf can't be read.
+    """
+    host = to_host(host)
+    if host.snapshot is not None:
+        return host.snapshot
+    from hostrouting.boot.files import nameservers
+    from hostrouting.kernel.recording import take_snapshot
+
+    return take_snapshot(host.routes, nameservers=nameservers(host.layout))

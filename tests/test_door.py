@@ -1,0 +1,265 @@
+"""Whatever the shell can do, a program can: an agent by the public names alone, beside the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import phases
+from hostrouting import (
+    Config,
+    ConfigError,
+    Configure,
+    FileError,
+    Host,
+    Layout,
+    OverlapMode,
+    RemoveHostRouting,
+    RouteError,
+    RouteOverlap,
+    Snapshot,
+    Verdict,
+    azure,
+    check,
+    cli,
+    examine,
+    explain,
+    judge,
+    plan,
+    snapshot,
+)
+from hostrouting.backend import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.report import CHECKS, Severity
+from hostrouting.testing import FakeKernel, FakeSystemd
+from phases.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Document = dict[str, Any]
+
+CONFIG = Config(
+    static_routes={"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+    route_overlap=RouteOverlap(["172.16.1.0/24", "10.96.0.0/12"], OverlapMode.STRICT),
+    wait_seconds=0,
+)
+SHADOWED = "172.16.1.9"
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    """A node like an H200: the connected route of ib0 shadows what the cluster lives in."""
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
+    kernel.add([Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)])
+    return kernel
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, tmp_path: Path) -> Host:
+    layout = Layout(tmp_path / "root")
+    layout.units.mkdir(parents=True)
+    (layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\n")
+    return Host(routes=kernel, units=FakeSystemd(layout), layout=layout)
+
+
+@pytest.fixture
+def shell(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Document]:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG.to_mapping()))
+
+    def run(*words: str) -> Document:
+        with_config = [str(path) if word == "CONFIG" else word for word in words]
+        cli.main([*with_config, "--output", "json"], host=host)
+        document: Document = json.loads(capsys.readouterr().out)
+        document.pop("time", None)
+        return document
+
+    return run
+
+
+def without_time(document: Document) -> Document:
+    return {key: value for key, value in document.items() if key != "time"}
+
+
+def files_of(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_an_agent_does_what_the_shell_does(kernel: FakeKernel, host: Host, tmp_path: Path) -> None:
+    """It checks, plans, applies, explains, records, judges, examines and removes."""
+    (finding,) = check(CONFIG, host=host).findings
+    assert finding.devs == ("ib0",)
+    wanted = plan(CONFIG, host=host)
+    assert wanted
+    assert [str(route.destination) for route in wanted.routes.add] == ["172.16.1.0/24"]
+    assert wanted.next_start.is_admitted
+    assert not explain(SHADOWED, CONFIG, host=host).is_as_expected
+    snapshot(host=host).save(tmp_path / "sick.json")
+
+    report = phases.run(Configure(CONFIG, host=host))
+    assert report.changes.routes == wanted.changes.routes
+    assert {change.what for change in wanted.changes.files} == {change.what for change in report.changes.files}
+    assert report.overlap.verdict is Verdict.OK
+    assert check(CONFIG, host=host).verdict is Verdict.OK
+    assert not plan(CONFIG, host=host)
+    assert explain(SHADOWED, CONFIG, host=host).is_as_expected
+    found = {each.name: faults for each, faults in examine(host=host).found.items()}
+    assert found["verdict"] == found["files"] == found["installed"] == found["routes"] == ()
+    snapshot(host=host).save(tmp_path / "mended.json")
+    fleet = judge([tmp_path / "sick.json", tmp_path / "mended.json", snapshot(host=host)], CONFIG)
+    assert fleet.counts == {Verdict.OK: 2, Verdict.OVERLAP: 1, Verdict.UNKNOWN: 0}
+
+    removed = phases.run(RemoveHostRouting(host=host))
+    assert removed.changes.routes
+    assert not any(route.protocol is Protocol.HOSTROUTING for route in kernel.routes())
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_functions_return_what_the_command_line_prints(
+    host: Host, shell: Callable[..., Document], *, is_installed: bool
+) -> None:
+    if is_installed:
+        phases.run(Configure(CONFIG, host=host))
+    assert shell("check", "CONFIG") == without_time(check(CONFIG, host=host).to_json())
+    assert shell("plan", "CONFIG") == plan(CONFIG, host=host).to_json()
+    name = {"host": os.uname().nodename}
+    assert shell("explain", SHADOWED, "CONFIG") == explain(SHADOWED, CONFIG, host=host).to_json() | name
+    without_config = explain(IPv4Address(SHADOWED), host=host).to_json()
+    assert without_config["expected"] == []
+
+
+def test_functions_change_nothing(kernel: FakeKernel, host: Host, tmp_path: Path) -> None:
+    """No marker, no lock, no route."""
+    before = files_of(tmp_path), kernel.routes(), kernel.rules(), kernel.addresses()
+    check(CONFIG, host=host)
+    plan(CONFIG, host=host)
+    explain(SHADOWED, CONFIG, host=host)
+    judge([snapshot(host=host)], CONFIG)
+    examine(CONFIG, host=host, checks=CHECKS)
+    assert (files_of(tmp_path), kernel.routes(), kernel.rules(), kernel.addresses()) == before
+
+
+def test_a_check_waits_for_a_default_route_until_its_scope_ends(tmp_path: Path) -> None:
+    clock = FakeClock()
+    scope = phases.CancelScope(clock=clock)
+    host = Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path))
+    patient = Config(route_overlap=CONFIG.route_overlap, wait_seconds=20)
+    report = check(patient, host=host, scope=scope)
+    assert report.verdict is Verdict.UNKNOWN
+    assert clock.monotonic() >= 20
+    scope.cancel("SIGTERM")
+    with pytest.raises(phases.Cancelled):
+        check(patient, host=host, scope=scope)
+
+
+# --- recorded hosts --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(host: Host, tmp_path: Path) -> Host:
+    """The sick host as a file holds it."""
+    path = tmp_path / "node-7.json"
+    snapshot(host=host).save(path)
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"host": None}))
+    return Host.recorded(Snapshot.load(path))
+
+
+def test_a_saved_snapshot_loads_as_it_was(host: Host, tmp_path: Path) -> None:
+    taken = snapshot(host=host)
+    taken.save(tmp_path / "node.json")
+    assert Snapshot.load(tmp_path / "node.json") == taken
+    assert snapshot(host=Host.recorded(taken)) is taken
+    assert [path.name for path in tmp_path.glob("*node.json*")] == ["node.json"]
+
+
+def test_a_snapshot_that_can_not_be_saved_leaves_nothing(host: Host, tmp_path: Path) -> None:
+    taken = snapshot(host=host)
+    with pytest.raises(FileError, match=r"can't write the snapshot .*node\.json: No such file"):
+        taken.save(tmp_path / "missing/node.json")
+    (tmp_path / "node.json").mkdir()
+    with pytest.raises(FileError):
+        taken.save(tmp_path / "node.json")
+    assert [path.name for path in tmp_path.glob("*node.json*")] == ["node.json"]
+
+
+def test_a_recorded_host_is_checked_planned_and_explained(
+    recorded: Host, shell: Callable[..., Document], tmp_path: Path
+) -> None:
+    file = str(tmp_path / "node-7.json")
+    report = check(CONFIG, host=recorded)
+    assert (report.host, report.verdict) == ("node-7", Verdict.OVERLAP)
+    assert shell("check", "CONFIG", "--snapshot", file) == without_time(report.to_json())
+    wanted = plan(CONFIG, host=recorded)
+    assert wanted
+    assert wanted.boot is None
+    assert shell("plan", "CONFIG", "--snapshot", file) == wanted.to_json()
+    way = explain(SHADOWED, CONFIG, host=recorded)
+    assert shell("explain", SHADOWED, "CONFIG", "--snapshot", file) == way.to_json() | {"host": "node-7"}
+
+
+def test_a_recorded_host_without_default_route_is_not_waited_for() -> None:
+    clock = FakeClock()
+    empty = Host.recorded(Snapshot(links=(), addresses=(), rules=(), routes=()))
+    patient = Config(route_overlap=CONFIG.route_overlap, wait_seconds=600)
+    report = check(patient, host=empty, scope=phases.CancelScope(clock=clock))
+    assert (report.verdict, report.host) == (Verdict.UNKNOWN, "a recorded host")
+    assert clock.monotonic() == FakeClock().monotonic()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda host: Configure(CONFIG, host=host),
+        lambda host: RemoveHostRouting(host=host),
+        lambda host: azure.RemoveLoadBalancerProbe(host=host),
+        lambda host: azure.RemoveStaleAzureVnet(
+            azure.HostNetworking(stale_azure_vnet={"cidrs": ["10.241.0.0/16"]}), host=host
+        ),
+    ],
+)
+def test_no_task_takes_this_machine_for_a_recorded_host(
+    recorded: Host, make: Callable[[Host], phases.Task[Any]]
+) -> None:
+    with pytest.raises(FileError, match="the recording of node-7 holds no"):
+        phases.run(make(recorded))
+
+
+def test_the_doctor_says_that_a_recording_can_not_be_examined(recorded: Host) -> None:
+    with pytest.raises(FileError, match="the recording of node-7 holds no files"):
+        examine(CONFIG, host=recorded)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_arguments_are_refused_with_what_to_give(host: Host) -> None:
+    document: Any = CONFIG.to_mapping()
+    for function in (check, plan, examine):
+        with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.from_mapping"):
+            function(document, host=host)
+        with pytest.raises(TypeError, match=r"takes host=Host\("):
+            function(CONFIG, host=document)
+    with pytest.raises(ConfigError, match="address: 'fe80::1'"):
+        explain("fe80::1", host=host)
+
+
+def test_an_explanation_needs_a_default_route(tmp_path: Path) -> None:
+    with pytest.raises(RouteError, match=r"can't explain 172\.16\.1\.9: .*no default route"):
+        explain(SHADOWED, host=Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path)))
+
+
+def test_a_plug_ins_checks_are_added_by_who_wants_them(host: Host) -> None:
+    plain = examine(host=host)
+    more = examine(host=host, checks=CHECKS + azure.CHECKS)
+    assert {each.name for each in more.found} - {each.name for each in plain.found} == {"probes", "azure-vnet"}
+    assert Severity.BROKEN not in {fault.severity for fault in more.faults if fault not in plain.faults}
