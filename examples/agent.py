@@ -1,6 +1,7 @@
 """A bootstrap agent: a host gets its routes while an image is pulled, then the routes are proven, then the node starts.
 
 Run it as root on a host:       python examples/agent.py /etc/aks-flex-node/config.json
+Look, and change nothing:       python examples/agent.py --look /etc/aks-flex-node/config.json
 Try it without touching one:    python examples/agent.py --try
 Its tests, which need no root:  python -m pytest examples/test_agent.py
 """
@@ -15,9 +16,24 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from pathlib import Path
 
 import phases
-from hostrouting import CheckRouteOverlap, Config, ConfigError, ConfigureStaticRoutes, Host, Layout
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    ConfigError,
+    ConfigureStaticRoutes,
+    Host,
+    HostRoutingError,
+    Layout,
+    Verdict,
+    check,
+    examine,
+    explain,
+    plan,
+    snapshot,
+)
 from hostrouting.backend import (
     DEFAULT_DESTINATION,
     Address,
@@ -126,6 +142,25 @@ class Printing:
         print(f"{path}: {status} after {seconds:.1f} s" + (f": {error}" if error else ""))
 
 
+def look(config: Config, host: Host, recording: Path) -> int:
+    """Say what is wrong and what would change, and record the host; returns the exit code of the agent."""
+    report = check(config, host=host)
+    print(f"verdict: {report.verdict}")
+    for finding in report.findings:
+        way = explain(finding.probe, config, host=host).lookups[0]
+        print(f"{finding.cidr} leaves by {','.join(way.outcome.devs)}: {way.outcome.route}")
+    wanted = plan(config, host=host)
+    for change in wanted.changes.routes:
+        print(f"would be {change.action}: {change.what}")
+    print(f"the next start: {wanted.next_start.reason}")
+    for fault in examine(config, host=host).faults:
+        print(f"{fault.subject}: {fault.message}")
+    if report.verdict is not Verdict.OK:
+        snapshot(host=host).save(recording)
+        print(f"recorded: {recording}")  # for hostrouting check --snapshot, on another machine
+    return 0 if report.verdict is Verdict.OK else 1
+
+
 async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
     """Bring the node up, or nothing; returns the exit code of the agent."""
     scope = phases.CancelScope()
@@ -175,17 +210,25 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--try"]:
         with tempfile.TemporaryDirectory(prefix="agent-") as root:
             host = Host(routes=Logged(h200()), units=FakeSystemd(), layout=Layout(root))
+            look(TRIED, host, Path(root, "node.json"))
             return asyncio.run(bootstrap(TRIED, host, ["echo", "node:1.31"]))
-    if len(arguments) != 1:
+    options, files = arguments[:-1], arguments[-1:]
+    if options not in ([], ["--look"]) or not files or files[0].startswith("-"):
         print(__doc__, file=sys.stderr)
         return 64
     try:
-        config = Config.load(arguments[0])
+        config = Config.load(files[0])
     except ConfigError as error:
         for path, message in error.problems:
             print(f"{path}: {message}", file=sys.stderr)
         return 78
     host = Host(routes=Logged(NetlinkBackend()), units=Systemctl())
+    if options:
+        try:
+            return look(config, host, Path("node.json"))
+        except HostRoutingError as error:
+            print(error, file=sys.stderr)
+            return 1
     return asyncio.run(bootstrap(config, host, ["ctr", "image", "pull", "docker.io/library/node:1.31"]))
 
 

@@ -19,7 +19,7 @@ BEFORE = """\
 from dataclasses import dataclass
 
 import phases
-from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, OverlapReport, RoutesReport
+from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureReport, ConfigureStaticRoutes, OverlapReport
 from typing_extensions import assert_type
 
 config = Config()
@@ -44,7 +44,7 @@ class StartMachine:
 
 
 """
-AFTER = "\n\nassert_type(phases.run(Configure(config)), tuple[RoutesReport, OverlapReport])\n"
+AFTER = "\n\nassert_type(phases.run(Configure(config)), ConfigureReport)\nassert_type(check(config), OverlapReport)\n"
 
 CHECKERS = {
     "mypy": ["mypy", "--python-executable", sys.executable],

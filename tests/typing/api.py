@@ -20,8 +20,17 @@ from hostrouting import (
     RemoveHostRouting,
     RouteOverlap,
     RoutesReport,
+    Snapshot,
     StaticRoute,
     StaticRoutes,
+    Verdict,
+    azure,
+    check,
+    examine,
+    explain,
+    judge,
+    plan,
+    snapshot,
 )
 from hostrouting.azure import (
     AzureVnetReport,
@@ -40,7 +49,7 @@ from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.backend import NetlinkBackend, RouteBackend, UnitManager
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
-from hostrouting.report import Finding
+from hostrouting.report import CHECKS, Changes, DoctorReport, Explanation, Finding, FleetReport, Plan
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 config = Config(
@@ -75,6 +84,22 @@ assert_type(phases.run(CheckRouteOverlap(config)), OverlapReport)
 assert_type(phases.run(Configure(config)), ConfigureReport)
 assert_type(phases.run(RemoveHostRouting(host=host)), RoutesReport)
 assert_type(phases.run(CheckRouteOverlap(config)).findings, tuple[Finding, ...])
+
+taken = snapshot(host=host)
+assert_type(taken, Snapshot)
+assert_type(Snapshot.load("node.json"), Snapshot)
+recorded = Host.recorded(taken)
+assert_type(recorded, Host)
+assert_type(check(config, host=recorded, scope=phases.CancelScope()), OverlapReport)
+assert_type(check(config).verdict, Verdict)
+assert_type(plan(config, host=recorded), Plan)
+assert_type(plan(config).changes, Changes)
+assert_type(explain("172.16.1.9"), Explanation)
+assert_type(explain(IPv4Address("172.16.1.9"), config, host=recorded), Explanation)
+assert_type(judge([taken, "node.json"], config), FleetReport)
+assert_type(examine(), DoctorReport)
+assert_type(examine(config, host=host, checks=CHECKS + azure.CHECKS), DoctorReport)
+check(config.to_mapping())  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
 
 
 @phases.task("own-task")
