@@ -96,6 +96,16 @@ def test_the_docstring_lists_every_name_by_use() -> None:
     assert len(HOSTROUTING) <= 30
 
 
+def test_the_api_page_begins_with_every_name_at_the_top() -> None:
+    page = (Path(__file__).parent.parent / "docs/reference/api.md").read_text()
+    listed = re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)$", page, re.MULTILINE)
+    assert sorted(listed) == sorted(HOSTROUTING)
+    modules = re.findall(r"^\.\. automodule:: ([\w.]+)$", page, re.MULTILINE)
+    assert {module.__name__ for module, _ in OFFERED} - {"hostrouting"} <= set(modules)
+    assert {"phases.testing", "hostrouting.testing.conformance"} <= set(modules)
+    assert page.rindex(":: RouteOverlapError") < page.index("automodule")
+
+
 def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
     assert not hasattr(hostrouting, "FakeKernel")
     with pytest.raises(AttributeError, match="has no attribute 'Remedies'"):

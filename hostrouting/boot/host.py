@@ -86,7 +86,7 @@ class Host:
             snapshot: of its links, addresses, rules and routes. Its files and units aren't known.
 
         Returns:
-            The host, for ``check``, ``plan`` and ``explain``.
+            The host, for ``check``, ``plan`` and ``explain``; its ``snapshot`` is the given one.
         """
         from hostrouting.kernel.recording import SnapshotBackend
 

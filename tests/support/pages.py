@@ -15,6 +15,7 @@ name of ours is looked at.
 
 from __future__ import annotations
 
+import concurrent.futures.process  # noqa: F401 - a page's block forgets the modules that it is the first to load
 import contextlib
 import io
 import json
