@@ -19,7 +19,7 @@ from hostrouting.overlap.findings import OverlapReport
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
-# What only some of these need is loaded there: a passing check of the command line starts 20 % faster.
+# What only some of these need is loaded there: it would take a passing check of the command line 30 ms more, of 210.
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot

@@ -17,8 +17,7 @@ world for each example::
 That is a ``unittest.TestCase``, which pytest collects. A backend that only has routes to offer needs someone else
 to change its world; ``pair`` makes a kernel of the two::
 
-    from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-    from hostrouting.testing.conformance import conformance_test, pair
+    from hostrouting.testing.conformance import NamespaceKernel, conformance_test, enter_namespace, pair
 
     @contextmanager
     def my_backend():
@@ -52,6 +51,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel as NamespaceKernel
+from hostrouting.kernel.namespace import enter_namespace as enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import network_of

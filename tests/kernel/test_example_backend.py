@@ -15,10 +15,9 @@ from node import GATEWAY, build_node
 
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, RouteError
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeSystemd
-from hostrouting.testing.conformance import conformance_test, pair
+from hostrouting.testing.conformance import NamespaceKernel, conformance_test, enter_namespace, pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
