@@ -32,7 +32,7 @@ from hostrouting.tasks.reports import ConfigureReport, WatchReport
 __all__ = [
     "CHECKS", "Change", "Changes", "ConfigureReport", "DoctorReport", "Examination", "ExaminedHost", "Explanation",
     "Fault", "Finding", "FindingKind", "FleetReport", "GroupFailure", "HostGroup", "LookupWay", "NextStart", "Note",
-    "NoteKind", "OverdueRun", "OverlapReport", "Plan", "Remedy", "Replacement", "RoutePlan", "RoutesReport", "Severity", "Step",
-    "StoppedRun", "Unmendable", "Verdict", "WatchReport",
+    "NoteKind", "OverdueRun", "OverlapReport", "Plan", "Remedy", "Replacement", "RoutePlan", "RoutesReport", "Severity",
+    "Step", "StoppedRun", "Unmendable", "Verdict", "WatchReport",
 ]
 # fmt: on
