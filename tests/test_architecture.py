@@ -24,11 +24,11 @@ BELOW = {
     "boot": {"model", "config", "kernel"},
     "routes": {"model", "config", "kernel"},
     "overlap": {"model", "config", "kernel", "boot", "routes"},
-    "azure": {"model", "config", "kernel", "boot"},
     "tasks": {"model", "config", "kernel", "boot", "routes", "overlap"},
     "watch": {"model", "config", "kernel", "boot", "routes", "overlap"},
     "testing": {"model", "config", "kernel", "boot"},
     "doctor": {"model", "config", "kernel", "boot", "routes", "overlap", "watch"},
+    "azure": {"model", "config", "kernel", "boot", "routes", "overlap", "watch", "doctor"},
     "cli": {"model", "config", "kernel", "boot", "routes", "overlap", "tasks", "watch", "doctor"},
 }
 # Its own commands are all that knows the plug-in.

@@ -4,4 +4,4 @@
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["examine"]
+__all__ = ["examination", "examine"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hostrouting.boot.examination import ExaminedHost, Fault, Severity
 from hostrouting.boot.manifest import WATCH
+from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Route
 from hostrouting.routes.formats import as_networkd
