@@ -15,6 +15,7 @@ __all__ = [
     "nexthops",
     "port",
     "recording",
+    "refusals",
     "rules",
     "snapshot",
     "waiting",
