@@ -9,7 +9,7 @@ a ``FleetReport``, and ``examine`` a ``DoctorReport`` of the checks that it has 
 """
 
 from hostrouting.boot.done import OverdueRun, StoppedRun
-from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity
+from hostrouting.doctor.examination import Examination, ExaminedHost, Fault, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.model.changes import Change, Changes
 from hostrouting.overlap.explanation import Explanation, LookupWay, Step

@@ -1,4 +1,4 @@
-"""The house: a room imports only rooms below it, by their open doors, and nothing goes in circles.
+"""The layers: a package imports only those below it, by their open modules, and nothing goes in circles.
 
 Every import counts: those inside functions, and those that only type checkers read.
 """
@@ -14,25 +14,47 @@ from pathlib import Path
 
 import pytest
 
+from hostrouting import Config, Layout
+from hostrouting.azure.probe.part import FLUSH_DROP_INS
+from hostrouting.azure.probe.ruleset import PROBE
+from hostrouting.boot.parts import rendered_files
+
 ROOT = Path(__file__).parent.parent
 
-# What each room may import; what it imports itself must be among it too.
-BELOW = {
-    "model": set[str](),
-    "config": {"model"},
-    "kernel": {"model", "config"},
-    "boot": {"model", "config", "kernel"},
-    "routes": {"model", "config", "kernel"},
-    "overlap": {"model", "config", "kernel", "boot", "routes"},
-    "azure": {"model", "config", "kernel", "boot"},
-    "tasks": {"model", "config", "kernel", "boot", "routes", "overlap"},
-    "watch": {"model", "config", "kernel", "boot", "routes", "overlap"},
-    "testing": {"model", "config", "kernel", "boot"},
-    "doctor": {"model", "config", "kernel", "boot", "routes", "overlap", "tasks", "watch"},
-    "cli": {"model", "config", "kernel", "boot", "routes", "overlap", "tasks", "watch", "doctor"},
+# From the ground up. Packages of one layer stand beside each other, and know nothing of each other.
+LAYERS = (
+    ("phases", "model", "_lazy"),
+    ("config",),
+    ("kernel",),
+    ("boot", "routes"),
+    ("overlap",),
+    ("tasks", "watch"),
+    ("doctor",),
+    ("azure",),
+    ("cli", "testing"),
+)
+LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
+# hostrouting itself, and what else lies beside the packages, is for users.
+TOP = len(LAYERS)
+# The version is all that a package takes from there.
+VERSION = ("hostrouting", "hostrouting.__version__")
+# Of the command line its own commands are all that knows the plug-in.
+KNOWS_AZURE = "hostrouting.cli.azure."
+
+# Behind the routes port, in one package.
+SIDES = {
+    "fake": ("hostrouting.kernel.memory.", "hostrouting.kernel._memory."),
+    "adapter": ("hostrouting.kernel.netlink.", "hostrouting.kernel.rtnetlink.", "hostrouting.kernel.channel."),
 }
-# Its own commands are all that knows the plug-in.
-KNOW_AZURE = ("hostrouting.azure.", "hostrouting.cli.azure.")
+
+EVERYTHING = {
+    "hostRouting": {
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+        "routeOverlap": {"expectedCidrs": ["172.16.0.0/16"], "mode": "STRICT"},
+        "watch": {"enabled": True, "textfile": "/run/hostrouting.prom"},
+    }
+}
+UNITS_OF_THE_PLUG_IN = (f"{PROBE}.service", *FLUSH_DROP_INS)
 
 PURE = (
     "hostrouting.config.schema",
@@ -59,11 +81,6 @@ PURE = (
 )
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}
 
-
-# What a room may take from the top: the version, and what makes public names.
-TOP_NAMES = {
-    "cli": ("hostrouting", "hostrouting.__version__"),
-}
 BY_STRING = {"import_module", "__import__"}
 
 
@@ -75,10 +92,13 @@ def names_in(source: str) -> set[str]:
     return imported | named | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
-def room_of(module: str) -> str:
-    """The room that a module of ours is in; empty: it stands before the rooms."""
-    name = module.split(".")[1] if "." in module else ""
-    return name if name in BELOW else ""
+def package_of(name: str) -> str | None:
+    """The package of ours that a module lies in; empty: beside them all; None: it isn't ours."""
+    first, _, rest = name.partition(".")
+    if first != "hostrouting":
+        return first if first == "phases" else None
+    package = rest.partition(".")[0]
+    return package if package in LEVEL else ""
 
 
 @cache
@@ -118,13 +138,13 @@ def module_name(path: Path) -> str:
 
 @cache
 def doors() -> dict[str, set[str]]:
-    """For each room that opens some of its modules to others, which."""
+    """For each package that opens some of its modules to others, which."""
     opened = {}
-    for room in BELOW:
-        for node in ast.parse(sources()[f"hostrouting.{room}"]).body:
+    for package in LEVEL.keys() - {"phases"}:
+        for node in ast.parse(sources()[f"hostrouting.{package}"]).body:
             if ast.unparse(node).startswith("__all__ = [") and isinstance(node, ast.Assign):
-                opened[room] = set(ast.literal_eval(node.value))
-    return {room: names for room, names in opened.items() if f"hostrouting.{room}.{min(names)}" in sources()}
+                opened[package] = set(ast.literal_eval(node.value))
+    return {package: names for package, names in opened.items() if f"hostrouting.{package}.{min(names)}" in sources()}
 
 
 def objections(module: str, source: str) -> list[str]:
@@ -137,50 +157,45 @@ def objections(module: str, source: str) -> list[str]:
 
 def objection(module: str, name: str) -> str:
     """What is wrong with a module's import of a name; empty: nothing."""
-    room, other, package = room_of(module), room_of(name), module.partition(".")[0]
-    if package == "phases":
-        return f"{name}: the runner knows nothing of routes" if name.startswith("hostrouting") else ""
-    if name.startswith("phases._"):
-        return f"{name}, which phases doesn't open to others"
-    if not name.startswith("hostrouting"):
+    here, there = package_of(module), package_of(name)
+    if {side_of(module), side_of(name)} == {"fake", "adapter"}:
+        return f"{name}: fake and adapter are siblings"
+    if there is None or here == there or (here == "cli" and name in VERSION):
         return ""
-    if module == "hostrouting._lazy":
-        return f"{name}: it stands below every room"
-    if not room or other == room or (other == "azure" and f"{module}.".startswith(KNOW_AZURE)):
-        return ""
-    if not other:
-        is_known = name in TOP_NAMES.get(room, ())
-        return "" if is_known else f"{name}: what is named there is for users, and may lie above {room}"
-    return why_not(room, other, name)
+    if LEVEL.get(there, TOP) >= LEVEL.get(here or "", TOP):
+        return f"{name}, which isn't below {here}"
+    if there == "azure" and not f"{module}.".startswith(KNOWS_AZURE):
+        return f"{name}, which is a plug-in"
+    inner = name.removeprefix("hostrouting.").split(".")[1:2]
+    is_closed = (inner and there in doors() and inner[0] not in doors()[there]) or name.startswith("phases._")
+    return f"{name}, which {there} doesn't open to others" if is_closed else ""
 
 
-def why_not(room: str, other: str, name: str) -> str:
-    """What is wrong with a room's import of a name of another one."""
-    if other not in BELOW[room]:
-        return f"{name}: {room} may import {' '.join(sorted(BELOW[room])) or 'no room'}"
-    is_closed = other in doors() and name.split(".")[2:3] and name.split(".")[2] not in doors()[other]
-    return f"{name}, which {other} doesn't open to others" if is_closed else ""
+def side_of(name: str) -> str:
+    """The side of the routes port that a module stands on, if any."""
+    return next((side for side, homes in SIDES.items() if f"{name}.".startswith(homes)), "")
 
 
 def test_a_module_imports_only_what_is_below_it_and_open() -> None:
     assert [why for module, source in sorted(sources().items()) for why in objections(module, source)] == []
 
 
-@pytest.mark.parametrize("room", BELOW)
+@pytest.mark.parametrize("package", LEVEL)
 @pytest.mark.parametrize(
     "plant",
     ["{}", "def later():\n    {}", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {}"],
     ids=["at the top", "in a function", "for types"],
 )
-def test_an_upward_import_planted_in_any_room_is_seen(room: str, plant: str) -> None:
-    above = next((name for name in reversed(BELOW) if room in BELOW[name]), "")
-    targets = [f"from hostrouting.{above} import x"] if above else ["import phases"]
-    if room != "azure":
-        targets.append("from hostrouting.azure import HostNetworking")
-    for statement in targets:
-        assert bool(objections(f"hostrouting.{room}.planted", plant.format(statement))) is (
-            statement != "import phases"
-        )
+def test_an_import_that_goes_not_downwards_is_seen(package: str, plant: str) -> None:
+    """In whatever package it is planted, and of whatever package."""
+    for other in LEVEL.keys() - {package}:
+        statement = f"from {home(other)} import {min(doors().get(other, {'x'}))}"
+        is_fine = LEVEL[other] < LEVEL[package] and other != "azure"
+        assert bool(objections(f"{home(package)}.planted", plant.format(statement))) is not is_fine, statement
+
+
+def home(package: str) -> str:
+    return package if package == "phases" else f"hostrouting.{package}"
 
 
 def test_an_import_of_a_closed_module_is_seen() -> None:
@@ -212,7 +227,40 @@ def test_the_plug_in_is_for_its_own_commands_alone() -> None:
     assert not objections("hostrouting.cli.azure.planted", "from hostrouting.azure import nodes")
 
 
-def test_rooms_and_modules_go_in_no_circles() -> None:
+@pytest.mark.parametrize("name", UNITS_OF_THE_PLUG_IN)
+def test_a_plug_in_named_in_a_rendered_file_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plug_ins_in(rendered()) == set()
+    monkeypatch.setattr("hostrouting.boot.parts.DROP_IN", f"[Unit]\nAfter={name}\n")
+    assert plug_ins_in(rendered())
+
+
+def test_the_core_names_no_unit_of_the_plug_in() -> None:
+    """Neither code nor assets: the plug-in's units come with its own part."""
+    for package in {name for name in LEVEL if LEVEL[name] < LEVEL["azure"]} - {"phases", "_lazy"}:
+        for path in (ROOT / "hostrouting" / package).rglob("*.*"):
+            if "__pycache__" not in path.parts and path.is_file():
+                assert plug_ins_in(path.read_text()) == set(), path
+
+
+def rendered() -> str:
+    """All files that the core renders, each after its path."""
+    files = rendered_files(Config.from_mapping(EVERYTHING), Layout())
+    return "".join(f"{file.path}\n{file.text}\n" for file in files)
+
+
+def plug_ins_in(text: str) -> set[str]:
+    return {name for name in UNITS_OF_THE_PLUG_IN if name.removesuffix(".service") in text}
+
+
+def test_an_adapter_that_the_fake_imports_is_seen() -> None:
+    """Else what is wrong in it is wrong on both sides, and no comparison tells."""
+    for fake in ("memory", "_memory.net"):
+        for adapter in ("netlink", "rtnetlink.wire", "channel"):
+            assert objections(f"hostrouting.kernel.{fake}", f"from hostrouting.kernel.{adapter} import x")
+            assert objections(f"hostrouting.kernel.{adapter}", f"from hostrouting.kernel.{fake} import x")
+
+
+def test_modules_go_in_no_circles() -> None:
     modules: dict[str, set[str]] = {}
     for module, source in sources().items():
         found = imports(source)
@@ -222,27 +270,34 @@ def test_rooms_and_modules_go_in_no_circles() -> None:
             name for name in inner - {module} if not any(other.startswith(f"{name}.") for other in inner)
         }
     modules.pop("hostrouting")  # what it offers is looked up when it is first used
-    for graph in (BELOW, modules):
-        try:
-            TopologicalSorter(graph).prepare()
-        except CycleError as error:
-            pytest.fail(" -> ".join(error.args[1]))
+    try:
+        TopologicalSorter(modules).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_every_room_says_what_it_is_for_and_opens_nothing_that_nobody_uses() -> None:
+def test_a_package_opens_nothing_that_nobody_uses() -> None:
     for room, names in doors().items():
         docstring = ast.get_docstring(ast.parse(sources()[f"hostrouting.{room}"]))
         assert docstring
-        users = [source for module, source in sources().items() if room_of(module) != room]
+        users = [source for module, source in sources().items() if package_of(module) != room]
         unused = {name for name in names if not any(f"hostrouting.{room}.{name}" in imports(text) for text in users)}
         offered = {name for name in unused if f'"{room}.{name}": "' in sources()["hostrouting"]}
         assert unused <= offered
     assert len(doors()) == 9
 
 
-def test_who_opens_the_folder_sees_the_rooms() -> None:
+def test_who_opens_the_folder_sees_the_packages() -> None:
     entries = {path.name for path in (ROOT / "hostrouting").iterdir() if path.name != "__pycache__"}
-    assert entries == {*BELOW, "__init__.py", "__main__.py", "_lazy.py", "backend.py", "report.py", "py.typed"}
+    assert entries == {
+        *LEVEL.keys() - {"phases", "_lazy"},
+        "__init__.py",
+        "__main__.py",
+        "_lazy.py",
+        "backend.py",
+        "report.py",
+        "py.typed",
+    }
 
 
 def test_a_pure_module_touches_nothing() -> None:

@@ -11,7 +11,7 @@ from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
 from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
-from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity, missing_tools, stale_files
+from hostrouting.doctor.examination import Examination, ExaminedHost, Fault, Severity, missing_tools, stale_files
 from hostrouting.model.text import shortened
 
 _NAMED = 3

@@ -6,7 +6,6 @@ Other rooms import the modules named here, and no others.
 
 __all__ = [
     "done",
-    "examination",
     "fake_systemd",
     "files",
     "gate",

@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import Manifest
 
-# All oneshots there are, installed or not, and who flushes the rules that the last of them loads.
-_ONESHOTS = "static-routes.service check-route-overlap.service load-balancer-probe.service"
-_FLUSHERS = "nftables.service nftables-flush.service"
+# Installed or not. A plug-in's oneshots come in a drop-in of its own, which holds nothing back.
+_ONESHOTS = "static-routes.service check-route-overlap.service"
 _SCRIPT = Layout().gate_script
 _COMMANDS = {"ExecCondition": f"{_SCRIPT} first", "ExecStartPre": f"{_SCRIPT} again"}
 
@@ -30,7 +29,7 @@ DROP_IN = f"""\
 # To let a node start all the same: touch {Layout().gate_off}
 [Unit]
 Wants={_ONESHOTS}
-After={_ONESHOTS} {_FLUSHERS}
+After={_ONESHOTS}
 
 [Service]
 ExecCondition=+{_COMMANDS["ExecCondition"]}

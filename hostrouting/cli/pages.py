@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hostrouting.boot.examination import Severity
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.cli.report import KINDS
+from hostrouting.doctor.examination import Severity
 from hostrouting.doctor.examine import DoctorReport
 from hostrouting.model.text import clean
 from hostrouting.overlap.explanation import Explanation, LookupWay, Step

@@ -1,7 +1,7 @@
 """Does the gate hold on this host, and what may break it?
 
-``examine`` has a row for each thing that is looked at.
+``examine`` has a row for each thing that is looked at, ``examination`` has what a row is made of.
 Other rooms import the modules named here, and no others.
 """
 
-__all__ = ["examine"]
+__all__ = ["examination", "examine"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import attrs
 
-from hostrouting.boot.examination import Examination, ExaminedHost, Fault, Severity
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.doctor import files, gate, routes
+from hostrouting.doctor.examination import Examination, ExaminedHost, Fault, Severity
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope

@@ -8,12 +8,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from hostrouting.boot.examination import ExaminedHost, Fault, Severity, missing_tools, stale_files
 from hostrouting.boot.files import read_state
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, gate_files, wanted_manifest, wanted_parts
 from hostrouting.boot.plan import reference_links
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
+from hostrouting.doctor.examination import ExaminedHost, Fault, Severity, missing_tools, stale_files
 from hostrouting.model.errors import FileError
 
 _EXECUTABLE = 0o111

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from hostrouting.boot import files
-from hostrouting.boot.examination import ExaminedHost, Fault, Severity
 from hostrouting.boot.gate import missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import is_there
 from hostrouting.boot.unit_files import drop_ins
+from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hostrouting.boot.examination import ExaminedHost, Fault, Severity
 from hostrouting.boot.manifest import WATCH
+from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
+from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Route
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_now
 from hostrouting.routes.verify import verify_routes
-from hostrouting.watch.loop import NETWORK_MANAGER, NETWORKD, is_managed
 
 _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
@@ -88,7 +88,7 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
     if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
         return {}
     ours = _ours(examined)
-    links = [link for link in examined.host.routes.links() if is_managed(examined.layout, manager, link.index)]
+    links = [link for link in examined.host.routes.links() if is_managed(examined.layout.root, manager, link.index)]
     routes = {link.name: [route for route in ours if link.name in route.devs] for link in links}
     return {dev: taken for dev, taken in routes.items() if taken}
 

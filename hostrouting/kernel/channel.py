@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from hostrouting.kernel.refusals import RefusedError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, read
 
@@ -69,8 +70,8 @@ def request(
         message.encode()
         return bytes(message.data)
 
-    def unpack(answer: bytes | rtnl.RefusedError) -> Any:
-        if isinstance(answer, rtnl.RefusedError):
+    def unpack(answer: bytes | RefusedError) -> Any:
+        if isinstance(answer, RefusedError):
             raise answer
         message = message_class(answer)
         message.decode()
@@ -81,7 +82,7 @@ def request(
             raise refusal
         return ()
     if flags == rtnl.DUMP:
-        answers: Iterable[bytes | rtnl.RefusedError] = talk.messages(kind, pack(flags, 0)[rtnl.HEADER_BYTES :])
+        answers: Iterable[bytes | RefusedError] = talk.messages(kind, pack(flags, 0)[rtnl.HEADER_BYTES :])
     else:
         ((_, answers),) = talk.ask([flags], pack)
     return tuple(map(unpack, answers))

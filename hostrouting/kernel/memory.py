@@ -27,13 +27,13 @@ from ipaddress import IPv4Address, IPv4Interface
 import attrs
 
 from hostrouting.kernel._memory import devinet
-from hostrouting.kernel._memory.net import Device, Net, fib_table_delete, fib_tables_dump
+from hostrouting.kernel._memory.net import Device, How, Net, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel.port import WholeTables
-from hostrouting.kernel.rtnetlink.messages import ADD, REPLACE, RefusedError, told
-from hostrouting.kernel.rtnetlink.wire import Deletable, refuse_unwritable
+from hostrouting.kernel.refusals import Deletable, RefusedError, refuse_unwritable
 from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure, Scope
 from hostrouting.model.rules import Rule
@@ -103,14 +103,14 @@ class FakeKernel(WholeTables):
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST."""
-        return self._write(routes, partial(_new_route, how=ADD))
+        return self._write(routes, partial(_new_route, how=How.ADD))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes or put them in the place of the first with the same ``key``.
 
         The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
         """
-        return self._write(routes, partial(_new_route, how=REPLACE))
+        return self._write(routes, partial(_new_route, how=How.REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH."""
@@ -274,11 +274,14 @@ class FakeKernel(WholeTables):
 
     @contextmanager
     def _attempting(self, attempt: str) -> Iterator[Net]:
-        with told(attempt), self._changing() as net:
-            yield net
+        try:
+            with self._changing() as net:
+                yield net
+        except RefusedError as refusal:
+            raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
 
 
-def _new_route(net: Net, route: Route, *, how: int) -> None:
+def _new_route(net: Net, route: Route, *, how: How) -> None:
     _refuse_request(net, route, route.hops)
     if route.tos & 0x03:
         raise RefusedError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")

@@ -17,6 +17,7 @@ from itertools import chain, takewhile
 from typing import TypeVar
 
 from hostrouting.kernel.port import is_plain_by
+from hostrouting.kernel.refusals import Deletable, RefusedError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
@@ -179,7 +180,7 @@ class NetlinkBackend:
         for asked, answers in talk.ask(addresses, wire.look_up(source, is_tcp)):
             routes = iter(reader.answers([answer for answer in answers if isinstance(answer, bytes)]))
             for address, answer in zip(asked, answers, strict=True):
-                if not isinstance(answer, rtnl.RefusedError):
+                if not isinstance(answer, RefusedError):
                     yield Lookup(address, next(routes))
                 elif answer.errno in _NO_ROUTE:
                     yield Lookup(address, None, answer.errno)
@@ -217,11 +218,11 @@ class NetlinkBackend:
             refusals = talk.change(routes, pack)
         return tuple(RouteFailure(route, refusal.errno, refusal.message) for route, refusal in refusals)
 
-    def _deletable(self, routes: Sequence[Route]) -> wire.Deletable:
+    def _deletable(self, routes: Sequence[Route]) -> Deletable:
         destinations = [numbers(route.destination) for route in routes]
         tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
         with uncollected():
-            return wire.Deletable(
+            return Deletable(
                 entry
                 for table, protocol in tables
                 for entry in routes_of(self._groups(table, lambda _: False, destinations, protocol))
@@ -283,6 +284,6 @@ def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> 
         return
     try:
         yield from talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(table, protocol))
-    except rtnl.RefusedError as refusal:
+    except RefusedError as refusal:
         if table is None or refusal.errno != errnos.ENOENT:
             raise

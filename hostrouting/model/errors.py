@@ -9,7 +9,7 @@
     ├── FileError            a file, the lock or the manifest can't be read or written
     └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or nothing could be judged (in ``overlap``)
 
-The plug-in in ``azure`` hangs its own on the same root.
+A plug-in hangs its own on the same root.
 
 Errors of the layers below (pyroute2's ``NetlinkError``, ``OSError``) are translated where that layer is used
 and never leak. ``phases.Cancelled`` and ``phases.TimedOut`` pass through: they belong to the runner.

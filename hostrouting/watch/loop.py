@@ -13,12 +13,11 @@ from pathlib import Path
 
 import attrs
 
-from hostrouting.boot.files import read_text, remove_litter, write_if_changed
+from hostrouting.boot.files import remove_litter, write_if_changed
 from hostrouting.boot.host import Host
-from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import locked
-from hostrouting.boot.unit_files import settings
 from hostrouting.config.routing import Config
+from hostrouting.kernel.managers import who_manages
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport, Verdict
@@ -165,7 +164,8 @@ class _Watch:
         host, devs = self.task.host, {dev for routes in done.contested.values() for dev in devs_of(routes)}
         try:
             links = host.routes.links() if devs else ()
-            return {link.name: who_manages(host.layout, link.name, link.index) for link in links if link.name in devs}
+            root = host.layout.root
+            return {link.name: who_manages(root, link.name, link.index) for link in links if link.name in devs}
         except HostRoutingError:  # not for us to know
             return {}
 
@@ -204,45 +204,3 @@ class _Watch:
         else:
             return True
         return False
-
-
-# --- who may be taking routes away -----------------------------------------------------------------------------------
-
-# The kernel tells that a route went, not why; but each manager keeps a file about every interface that is its own.
-NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
-
-# networkd's is private, but has been like that since 2014; NetworkManager's is documented in its source only.
-_NOTES = {
-    NETWORKD: ("/run/systemd/netif/links", "ADMIN_STATE"),
-    NETWORK_MANAGER: ("/run/NetworkManager/devices", "managed"),
-}
-_ADVICE = {
-    NETWORKD: "which drops routes that aren't its own when it configures an interface anew: set "
-    "ManageForeignRoutes=no in networkd.conf and KeepConfiguration=yes in the .network file (before systemd 257 "
-    "neither helps), or give it the route: hostrouting fix --format networkd",
-    NETWORK_MANAGER: "which drops routes when it activates a connection anew: give it the route (nmcli connection "
-    "modify … +ipv4.routes), or set unmanaged-devices in NetworkManager.conf",
-}
-
-
-def who_manages(layout: Layout, dev: str, index: int) -> str:
-    """Who manages an interface, and what stops that one from taking routes.
-
-    Raises:
-        FileError: that can't be read.
-    """
-    for manager, advice in _ADVICE.items():
-        if is_managed(layout, manager, index):
-            return f"{dev} is managed by {manager}, {advice}"
-    return f"no network manager claims {dev}: a person, a script or another daemon does it; ip monitor route shows when"
-
-
-def is_managed(layout: Layout, manager: str, index: int) -> bool:
-    """Whether an interface is a manager's own.
-
-    Raises:
-        FileError: that can't be read.
-    """
-    folder, key = _NOTES[manager]
-    found = dict(settings(read_text(layout.of(f"{folder}/{index}")) or ""))
-    return found.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")

@@ -116,6 +116,24 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
         assert listing(node) == wanted, f"after {verb} of {unit}"
 
 
+@pytest.mark.one_release
+def test_a_flush_beside_a_running_probe_is_waited_for(node: Machine) -> None:
+    """A unit that runs already isn't ordered after a flush that comes then, so the machine itself has to be."""
+    payload = add_nested_machine(node, enabled=False)
+    add_flusher(node)
+    node.write(f"{UNITS}/{FLUSH}.d/slowly.conf", "[Service]\nExecStartPre=/bin/sh -c 'touch /run/flushing; sleep 2'\n")
+    change(node, "eth0")
+    node.boot()
+    until = "until test -e /run/flushing; do sleep 0.1; done"
+    node.write(f"{UNITS}/{UNIT}.d/busy.conf", f"[Service]\nExecStartPre=/bin/sh -c '{until}'\n")
+    node.systemctl("daemon-reload")
+    node.systemctl("start", "--no-block", UNIT)
+    node.wait_until(lambda: node.state(UNIT) == "activating/start-pre", "the probe's unit runs")
+    assert start(node, payload)
+    payload.wait_until_it_ran()
+    assert is_ordered(node, payload)
+
+
 def test_no_change_bounces_a_running_machine(node: Machine) -> None:
     payload = add_nested_machine(node)
     add_flusher(node)

@@ -9,9 +9,6 @@ from hostrouting.boot.parts import BootFile, Part
 from hostrouting.boot.render import fill
 
 _HEADER = "# Written by hostrouting; taken back by: hostrouting lb-probe remove\n"
-# The unit runs again with each start of the consumer; where it fails, the consumer starts all the same.
-_CONSUMER = f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service\n"
-
 # "-": whatever becomes of the probe's rules, firewalls of others start and stop as ever. "+": outside their sandbox.
 _GIVE_BACK = f"-+/usr/sbin/nft -f /etc/aks-flex-node/{PROBE}.nft"
 FLUSH_DROP_INS = {
@@ -25,6 +22,9 @@ FLUSH_DROP_INS = {
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),
 }
+# The unit runs again with each start of the consumer; where it fails, the consumer starts all the same. It is ordered
+# after the flushes itself, but where it runs already, as one comes, it doesn't wait for that one.
+_CONSUMER = f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service {' '.join(FLUSH_DROP_INS)}\n"
 
 
 def probe_part(device: str, consumer: str, layout: Layout) -> Part:

@@ -19,6 +19,7 @@ from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.channel import Conversation, read, request, rtnl
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.refusals import RefusedError
 
 _READ_RULES = "read ebtables' rules"
 _NO_NAMESPACE = -1  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
@@ -127,7 +128,7 @@ def _far_mac(talk: Conversation, index: int, link: Any) -> str | None:
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
     try:
         (far,) = request(talk, rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
-    except rtnl.RefusedError:
+    except RefusedError:
         return None
     # A pair's ends name each other.
     return _mac(far) if far.get_attr("IFLA_LINK") == index else None

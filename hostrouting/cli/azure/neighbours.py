@@ -19,7 +19,7 @@ from hostrouting.model.errors import HostRoutingError
 from phases import CancelScope, run_child
 
 if TYPE_CHECKING:
-    from hostrouting.boot.examination import Examination
+    from hostrouting.doctor.examination import Examination
 
 
 def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[Examination, ...]:

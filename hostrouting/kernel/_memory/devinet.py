@@ -8,14 +8,14 @@ from ipaddress import IPv4Address, IPv4Network
 
 import attrs
 
-from hostrouting.kernel._memory.net import Device, Net, fib_table_delete
+from hostrouting.kernel._memory.net import Device, How, Net, fib_table_delete
 from hostrouting.kernel._memory.semantics import (
     fib_new_route,
     fib_sync_down_dev,
     fib_sync_up,
     inet_addr_type,
 )
-from hostrouting.kernel.rtnetlink.messages import APPEND, RefusedError
+from hostrouting.kernel.refusals import RefusedError
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
@@ -206,7 +206,7 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
     for what, route in _routes_of(dev, ifa).items():
         if dev.is_up or what == "local":
             with contextlib.suppress(RefusedError):
-                fib_new_route(net, route, APPEND)
+                fib_new_route(net, route, How.APPEND)
 
 
 def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | None = None) -> None:

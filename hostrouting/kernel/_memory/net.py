@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from ipaddress import IPv4Address
 from itertools import chain, count
 
@@ -11,11 +12,19 @@ import attrs
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Sources
-from hostrouting.kernel.rtnetlink.messages import APPEND, REPLACE, RefusedError
+from hostrouting.kernel.refusals import RefusedError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import Route, Scope
 from hostrouting.model.rules import Rule
+
+
+class How(Enum):
+    """How an entry comes into a table where its key may be taken: NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND."""
+
+    ADD = "add"
+    REPLACE = "replace"
+    APPEND = "append"
 
 
 @attrs.define(eq=False)
@@ -105,13 +114,13 @@ def info_of(route: Route) -> tuple[object, ...]:
     return (route.type, route.table, route.protocol, route.scope, route.metric, route.source, route.mtu, paths)
 
 
-def fib_table_insert(net: Net, route: Route, how: int) -> None:
+def fib_table_insert(net: Net, route: Route, how: How) -> None:
     """Put a route into its table: by falling tos, then by rising metric, behind those of the same.
 
     Args:
         net: the namespace.
         route: as it will be shown.
-        how: ADD, REPLACE or APPEND: what to do where the key is taken.
+        how: what to do where the key is taken.
 
     Raises:
         RefusedError: EEXIST.
@@ -121,12 +130,12 @@ def fib_table_insert(net: Net, route: Route, how: int) -> None:
     same = [each for each in there if (each.tos, each.metric) == (route.tos, route.metric)]
     infos = [info_of(each) for each in same]
     position = infos.index(info_of(route)) if info_of(route) in infos else None
-    if same and how == REPLACE and not position:
+    if same and how is How.REPLACE and not position:
         if position is None:
             there[first] = route
             net.changes += 1
         return
-    if position is not None or (same and how != APPEND):
+    if position is not None or (same and how is not How.APPEND):
         raise RefusedError(errnos.EEXIST)
     there.insert(first + len(same), route)
     net.changes += 1

@@ -7,7 +7,7 @@ import errno as errnos
 import attrs
 
 from hostrouting.kernel._memory.net import Net
-from hostrouting.kernel.rtnetlink.messages import RefusedError
+from hostrouting.kernel.refusals import RefusedError
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule, RuleAction
 

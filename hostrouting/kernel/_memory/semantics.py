@@ -8,9 +8,9 @@ from ipaddress import IPv4Address, IPv6Address
 
 import attrs
 
-from hostrouting.kernel._memory.net import Device, Net, fib_table_insert, info_of
+from hostrouting.kernel._memory.net import Device, How, Net, fib_table_insert, info_of
 from hostrouting.kernel.fib import BROADCAST
-from hostrouting.kernel.rtnetlink.messages import RefusedError
+from hostrouting.kernel.refusals import RefusedError
 from hostrouting.kernel.rules import LOOPBACK, Flow
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
@@ -25,7 +25,7 @@ _ANY = IPv4Address(0)
 _INVALID_GATEWAY = "Nexthop has invalid gateway"
 
 
-def fib_new_route(net: Net, cfg: Route, how: int) -> None:
+def fib_new_route(net: Net, cfg: Route, how: How) -> None:
     """Add a route (inet_rtm_newroute).
 
     Raises:

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from hostrouting.kernel.refusals import RefusedError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
 from hostrouting.model.errors import RouteError
@@ -114,7 +115,7 @@ class Conversation(Socket):
                     # The end of a dump may be the only place that says why there is nothing.
                     (errno,) = _INT.unpack_from(run.messages, HEADER_BYTES)
                     if errno:
-                        raise rtnl.RefusedError(-errno)
+                        raise RefusedError(-errno)
                     return
                 yield run
 
@@ -128,7 +129,7 @@ class Conversation(Socket):
 
     def ask(
         self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
-    ) -> Iterator[tuple[Sequence[T], list[bytes | rtnl.RefusedError]]]:
+    ) -> Iterator[tuple[Sequence[T], list[bytes | RefusedError]]]:
         """Ask a question about each subject; yield some of them at a time, with their answers.
 
         Args:
@@ -146,11 +147,11 @@ class Conversation(Socket):
             part = subjects[start : start + self._batch]
             yield part, self._answers(part, pack)
 
-    def _answers(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[bytes | rtnl.RefusedError]:
+    def _answers(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[bytes | RefusedError]:
         first = self._reserve(len(subjects))
         asked = range(first, first + len(subjects))
         self._send(b"".join(map(pack, subjects, asked)))
-        answers: dict[int, bytes | rtnl.RefusedError] = {}
+        answers: dict[int, bytes | RefusedError] = {}
         while len(answers) < len(asked):
             # An answer is one message alone.
             datagram = self._receive(_MESSAGE_BYTES)
@@ -161,7 +162,7 @@ class Conversation(Socket):
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[tuple[T, rtnl.RefusedError]]:
+    def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[tuple[T, RefusedError]]:
         """Ask for a change about each subject, in order, going on after a refusal; only refusals are answered.
 
         Args:
@@ -171,20 +172,20 @@ class Conversation(Socket):
         Returns:
             The subjects that were refused, in order, each with the refusal. One with ENOBUFS means that nobody knows.
         """
-        refusals: dict[int, rtnl.RefusedError] = {}
+        refusals: dict[int, RefusedError] = {}
         first = self._reserve(len(subjects))
         for start in range(0, len(subjects), self._batch):
             messages: dict[int, bytes] = {}
             for sequence, subject in enumerate(subjects[start : start + self._batch], first + start):
                 try:
                     messages[sequence] = pack(subject, sequence)
-                except rtnl.RefusedError as error:
+                except RefusedError as error:
                     refusals[sequence] = error
             if messages:
                 self._commit(messages, refusals)
         return [(subjects[sequence - first], refusals[sequence]) for sequence in sorted(refusals)]
 
-    def _commit(self, messages: dict[int, bytes], refusals: dict[int, rtnl.RefusedError]) -> None:
+    def _commit(self, messages: dict[int, bytes], refusals: dict[int, RefusedError]) -> None:
         """Send requests in parts that the socket takes, and note what is refused."""
         request_bytes = b"".join(messages.values())
         if len(request_bytes) > _BATCH_BYTES and len(messages) > 1:
@@ -194,7 +195,7 @@ class Conversation(Socket):
             return
         try:
             self._send(request_bytes)
-        except rtnl.RefusedError as error:
+        except RefusedError as error:
             refusals.update(dict.fromkeys(messages, error))
             return
         is_lost = False
@@ -223,7 +224,7 @@ class Conversation(Socket):
         try:
             self.send(messages)
         except OSError as error:
-            raise rtnl.RefusedError(error.errno or 0, f"netlink takes no request: {error.strerror or error}") from error
+            raise RefusedError(error.errno or 0, f"netlink takes no request: {error.strerror or error}") from error
 
     def _receive(self, size: int) -> bytes:
         """The next datagram, whole."""
@@ -256,14 +257,14 @@ def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], C
     raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
 
 
-_UNKNOWN = rtnl.RefusedError(errnos.ENOBUFS, f"{_LOST}; nobody knows whether the change was made")
+_UNKNOWN = RefusedError(errnos.ENOBUFS, f"{_LOST}; nobody knows whether the change was made")
 
 
-def _refusal(message: bytes) -> rtnl.RefusedError:
+def _refusal(message: bytes) -> RefusedError:
     """What a message of kind NLMSG_ERROR says; nothing is to be acknowledged."""
     (errno,) = _INT.unpack_from(message, HEADER_BYTES)
     text = attributes(message, _ERROR_BYTES).get(_NLMSGERR_ATTR_MSG, b"")
-    return rtnl.RefusedError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
+    return RefusedError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
 
 
 class Listener(Socket):

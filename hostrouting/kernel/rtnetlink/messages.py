@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from hostrouting.kernel.refusals import RefusedError
 from hostrouting.model.errors import RouteError
 
 # linux/rtnetlink.h
@@ -42,12 +43,11 @@ RTM_GETNEXTHOP = 106
 # linux/netlink.h
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_DUMP_INTR, NLM_F_DUMP = 0x1, 0x10, 0x300
-NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x100, 0x200, 0x400, 0x800
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
 
 ADD = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
 REPLACE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE
-APPEND = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_APPEND
 CHANGE = DELETE = GET = NLM_F_REQUEST
 DUMP = NLM_F_REQUEST | NLM_F_DUMP
 
@@ -147,20 +147,6 @@ def decode_name(value: bytes) -> str:
 def is_read(kind: int) -> bool:
     """Whether a request changes nothing: RTM_NEW*, RTM_DEL*, RTM_GET* follow each other, four to a family."""
     return kind % 4 == RTM_GETLINK % 4
-
-
-class RefusedError(Exception):
-    """The kernel's refusal of one request; never leaves the backend.
-
-    Args:
-        errno: its reason.
-        message: its own sentence (ext-ACK), or the errno in words.
-    """
-
-    def __init__(self, errno: int, message: str = "") -> None:
-        self.errno = errno
-        self.message: str = message or os.strerror(errno)
-        super().__init__(self.message)
 
 
 class AgainError(Exception):

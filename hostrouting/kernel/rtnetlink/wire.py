@@ -38,12 +38,12 @@ for zero, and a missing DST for the default route.
 
 from __future__ import annotations
 
-import errno as errnos
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from ipaddress import IPv4Address
 
+from hostrouting.kernel.refusals import WEIGHT_MAX, refuse_unwritable
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.messages import attribute, number
 from hostrouting.model.prefixes import numbers
@@ -55,7 +55,7 @@ RTA_TABLE, RTA_VIA, RTA_UID, RTA_IP_PROTO, RTA_NH_ID = 15, 18, 25, 27, 30
 RTAX_MTU = 2
 
 _IPV4 = socket.AF_INET
-_BYTE_MAX, _UINT32_MAX, _WEIGHT_MAX = 0xFF, 0xFFFFFFFF, 256
+_BYTE_MAX = 0xFF
 BODY = struct.Struct("=8BI")  # struct rtmsg
 HOP = struct.Struct("=HBBi")  # struct rtnexthop
 VIA_FAMILY = struct.Struct("=H")  # in front of the address of RTA_VIA
@@ -119,7 +119,7 @@ class Ways:
         return packed
 
     def _pack(self, hops: tuple[NextHop, ...]) -> tuple[int, bytes]:
-        if not all(1 <= hop.weight <= _WEIGHT_MAX for hop in hops):
+        if not all(1 <= hop.weight <= WEIGHT_MAX for hop in hops):
             raise struct.error("weight")
         if len(hops) != 1:
             return 0, attribute(RTA_MULTIPATH, b"".join(map(self._leg, hops))) if hops else b""
@@ -198,68 +198,3 @@ def _pack_gateway(hop: NextHop) -> bytes:
     if isinstance(hop.gateway, IPv4Address):
         return attribute(RTA_GATEWAY, hop.gateway.packed)
     return attribute(RTA_VIA, VIA_FAMILY.pack(socket.AF_INET6) + hop.gateway.packed)  # RFC 8950
-
-
-def refuse_unwritable(route: Route) -> None:
-    """Refuse a route with a number that fits into no message.
-
-    Raises:
-        RefusedError: EINVAL.
-    """
-    limited = (
-        ("table", route.table, 1, _UINT32_MAX),  # 0 isn't one: the kernel would take main (fib_new_table)
-        ("metric", route.metric, 0, _UINT32_MAX),
-        ("mtu", route.mtu or 0, 0, _UINT32_MAX),
-        ("nexthop id", route.nexthop_id or 0, 0, _UINT32_MAX),
-        ("protocol", route.protocol, 0, _BYTE_MAX),
-        ("scope", route.scope, 0, _BYTE_MAX),
-        ("tos", route.tos, 0, _BYTE_MAX),
-        *(("weight", hop.weight, 1, _WEIGHT_MAX) for hop in route.hops),
-    )
-    for name, value, least, most in limited:
-        if not least <= value <= most:
-            raise rtnl.RefusedError(errnos.EINVAL, f"{name} {value} is not in {least}-{most}")
-
-
-# --- what may be deleted -------------------------------------------------------------------------------------------
-
-
-class Deletable:
-    """The routes that are there, each to be taken once: which of a batch of deletions may be asked for.
-
-    The kernel's own match is looser than what ``RouteBackend.delete`` promises: a metric of 0 is any metric, and a
-    device without a gateway is that device with any gateway (fib_nh_match in net/ipv4/fib_semantics.c). Asking for a
-    route that isn't there could so take another one away. So the tables are read first; only entries with the
-    destination of a route to delete are kept, however many others there are.
-
-    Args:
-        entries: of the tables concerned.
-    """
-
-    def __init__(self, entries: Iterable[Route]) -> None:
-        self._devs: dict[tuple[object, ...], list[str | None]] = {}
-        for entry in entries:
-            self._devs.setdefault(_identity(entry), []).append(_first_dev(entry))
-
-    def take(self, route: Route) -> None:
-        """Find a route, and count it as gone; a hop without a device means any device.
-
-        Raises:
-            RefusedError: it isn't there (ESRCH).
-        """
-        devs, dev = self._devs.get(_identity(route), []), _first_dev(route)
-        if not devs or (dev is not None and dev not in devs):
-            raise rtnl.RefusedError(errnos.ESRCH, "no such route")
-        devs.remove(devs[0] if dev is None else dev)
-
-
-def _identity(route: Route) -> tuple[object, ...]:
-    """All that must match but the device of the first hop; as numbers, which are hashed fast."""
-    prefix = numbers(route.destination)
-    key = (route.table, *prefix, route.tos, route.metric, route.type, route.protocol, route.nexthop_id)
-    # The hops of a nexthop object are its own.
-    return key if route.nexthop_id is not None or not route.hops else (*key, route.hops[0].gateway)
-
-
-def _first_dev(route: Route) -> str | None:
-    return route.hops[0].dev if route.hops and route.nexthop_id is None else None

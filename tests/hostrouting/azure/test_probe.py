@@ -21,6 +21,7 @@ from hostrouting.azure import (
 )
 from hostrouting.azure.probe.ruleset import TABLE, has_rules, pinned_route, render_ruleset
 from hostrouting.azure.probe.tasks import plan_probe
+from hostrouting.boot.gate import DROP_IN
 from hostrouting.model.errors import ConfigError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases import CancelScope
@@ -118,6 +119,19 @@ def test_apply_does_what_was_planned_and_a_second_run_nothing(host: Host, node: 
     assert (node.tables[TABLE], node.pinned) == (listing_of("eth0"), pinned_route("eth0"))
     assert not plan_probe(asked(), host, CancelScope(), node=node).changed
     assert not configure(host, node, asked()).changed
+
+
+def test_the_consumer_starts_after_the_probe_and_every_flush(host: Host, node: FakeProbeNode) -> None:
+    """The gate's own drop-in doesn't know them."""
+    configure(host, node, asked())
+    drop_in = (host.layout.root / CONSUMER / "hostrouting-load-balancer-probe.conf").read_text()
+    assert drop_in.splitlines()[1:] == [
+        "[Unit]",
+        "Wants=load-balancer-probe.service",
+        "After=load-balancer-probe.service nftables.service nftables-flush.service",
+    ]
+    for unit in ("load-balancer-probe.service", "nftables.service", "nftables-flush.service"):
+        assert unit not in DROP_IN
 
 
 def told(change: Any) -> tuple[object, str]:

@@ -26,11 +26,11 @@ HELD = {"ExecConditionEx": shown(FIRST), "ExecStartPreEx": shown(AGAIN)}
 
 
 def test_the_drop_in_wants_and_orders_all_oneshots_and_runs_the_gate_twice_outside_the_sandbox() -> None:
-    oneshots = "static-routes.service check-route-overlap.service load-balancer-probe.service"
+    oneshots = "static-routes.service check-route-overlap.service"
     assert DROP_IN.splitlines()[2:] == [
         "[Unit]",
         f"Wants={oneshots}",
-        f"After={oneshots} nftables.service nftables-flush.service",
+        f"After={oneshots}",
         "",
         "[Service]",
         f"ExecCondition=+{FIRST}",

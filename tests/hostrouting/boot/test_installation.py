@@ -23,14 +23,12 @@ from hostrouting import (
     Host,
     HostRoutingError,
     Layout,
-    NextHop,
-    Protocol,
     RemoveHostRouting,
-    Route,
     RouteError,
     RouteOverlapError,
     UnitError,
 )
+from hostrouting.backend import NextHop, Protocol, Route
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import CHECK, Manifest

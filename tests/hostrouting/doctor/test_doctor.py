@@ -17,11 +17,11 @@ from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
-from hostrouting.boot.examination import Severity
 from hostrouting.boot.gate import seconds_of
 from hostrouting.boot.locks import locked
 from hostrouting.cli.pages import doctor_page
 from hostrouting.cli.running import page_text
+from hostrouting.doctor.examination import Severity
 from hostrouting.doctor.examine import CHECKS, examine
 from hostrouting.doctor.gate import find_cycle
 from hostrouting.model.parsing import parse_cidr

@@ -1,6 +1,6 @@
-"""What an examination of a host is made of: the host as it was found, and the faults that are found on it.
+"""The parts of an examination: the host as it was found, and the faults that are found on it.
 
-The examinations themselves are ``doctor``'s, and those of whoever else installs parts.
+A plug-in makes its own examinations of them, and hands them to ``examine``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""Which network manager claims an interface, by the files that managers keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed, who_manages
+from hostrouting.model.errors import FileError
+
+NETWORKDS, NETWORK_MANAGERS = "run/systemd/netif/links/2", "run/NetworkManager/devices/2"
+
+
+def note(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "managed_by"),
+    [
+        (NETWORKDS, "# Do not parse.\nADMIN_STATE=configured\nOPER_STATE=routable\n", NETWORKD),
+        (NETWORKDS, "ADMIN_STATE=configuring", NETWORKD),
+        (NETWORKDS, "ADMIN_STATE=unmanaged\n", None),
+        (NETWORKDS, "OPER_STATE=routable\n", None),
+        (NETWORKDS, "", None),
+        (NETWORKDS, "SSID=\udcff\nADMIN_STATE=configured\n", NETWORKD),
+        (NETWORK_MANAGERS, "[device]\nmanaged=full\n", NETWORK_MANAGER),
+        (NETWORK_MANAGERS, "[device]\nmanaged = true\n", NETWORK_MANAGER),
+        (NETWORK_MANAGERS, "[device]\nmanaged=false\n", None),
+        ("run/systemd/netif/links/3", "ADMIN_STATE=configured\n", None),
+    ],
+)
+def test_a_manager_claims_an_interface_by_its_file(
+    tmp_path: Path, path: str, text: str, managed_by: str | None
+) -> None:
+    note(tmp_path, path, text)
+    managers = {manager for manager in (NETWORKD, NETWORK_MANAGER) if is_managed(tmp_path, manager, 2)}
+    assert managers == ({managed_by} if managed_by else set())
+    assert (managed_by or "no network manager") in who_manages(tmp_path, "eth0", 2)
+
+
+def test_a_file_that_is_no_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / NETWORKDS).mkdir(parents=True)
+    with pytest.raises(FileError, match="netif/links/2"):
+        who_manages(tmp_path, "eth0", 2)
