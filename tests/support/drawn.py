@@ -39,9 +39,7 @@ def strip(cidr: str, *parts: Part) -> Cut:
 
 
 def finding(of: IPv4Network, kind: FindingKind, devs: tuple[str, ...], ranges: tuple[IPv4Network, ...]) -> Finding:
-    probe = ranges[0].network_address
-    message = f"{kind}: expected CIDR {of} (probe {probe}) routes via {','.join(devs)}, expected eth0"
-    return Finding(kind, of, probe, devs, ("eth0",), ranges, None, message)
+    return Finding(kind, of, ranges[0].network_address, devs, ("eth0",), ranges, None, ranges)
 
 
 def report(*strips: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
