@@ -10,7 +10,7 @@ import attrs
 
 from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope
 from hostrouting.model.text import shortened
@@ -49,18 +49,18 @@ def resolve(
     )
     routes: list[Route] = []
     missing: dict[str, StaticRoute] = {}
-    refusals: list[str] = []
+    refusals: list[Refusal] = []
     for static in wanted:
         try:
             route = resolver.resolve(static)
         except _NotThere as reason:
             missing.setdefault(str(reason), static)
-        except _Refused as reason:
-            refusals.append(f"can't install {static}: {reason}")
+        except _Refused as refused:
+            refusals.append(Refusal(f"can't install {static}: {refused}", refused.hint))
         else:
             routes.append(route)
     if refusals:
-        raise RouteError("\n".join(refusals))
+        raise RouteError.of(refusals)
     # A gateway may be reachable only by another of these routes, which must then be there first.
     nearest = Scope.LINK
     routes.sort(key=lambda route: route.scope != nearest)
@@ -74,6 +74,10 @@ class _NotThere(Exception):
 
 class _Refused(Exception):
     """It can't be, whatever comes."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple[IPv4Network, tuple[str | None, ...]]]:
@@ -145,7 +149,7 @@ class _Resolver:
         if len(devs) > 1 and isinstance(static.gateway, IPv4Address):
             devs = [dev for dev in devs if self._is_reachable(static.gateway, dev)] or devs
         if len(devs) != 1:
-            raise _Refused(f"the default route leaves by {' and '.join(devs)}; name the one meant as dev")
+            raise _Refused(f"the default route leaves by {' and '.join(devs)}", "name the one meant as dev")
         return devs[0]
 
     def _check_device(self, dev: str) -> None:
@@ -155,7 +159,9 @@ class _Resolver:
         if link.master is not None:
             master = self.links.get(link.master)
             if master is None or master.kind != "vrf":
-                raise _Refused(f"{dev} is a port of {link.master}, which takes its packets; name {link.master} as dev")
+                raise _Refused(
+                    f"{dev} is a port of {link.master}, which takes its packets", f"name {link.master} as dev"
+                )
         if not link.is_up:
             raise _NotThere(f"device {dev} (it is down)")
 

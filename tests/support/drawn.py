@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting import Finding, Note, OverlapMode
 from hostrouting.cli.report import Answer, Strip
+from hostrouting.model.routes import RouteType
 from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def strip(cidr: str, *parts: Part) -> Cut:
 
 
 def finding(of: IPv4Network, kind: FindingKind, devs: tuple[str, ...], ranges: tuple[IPv4Network, ...]) -> Finding:
-    return Finding(kind, of, ranges[0].network_address, devs, ("eth0",), ranges, None, ranges)
+    discarded_by = (RouteType.BLACKHOLE,) if kind is FindingKind.BLACKHOLE else ()
+    return Finding(kind, of, ranges[0].network_address, devs, ("eth0",), ranges, None, (of,), discarded_by)
 
 
 def report(*strips: Cut, notes: Iterable[Note] = ()) -> OverlapReport:

@@ -240,7 +240,8 @@ def test_all_refusals_are_named_at_once() -> None:
     wanted = [StaticRoute("172.16.1.0/24", "onlink", "eth0"), StaticRoute("172.16.2.0/24", "onlink", "eth1")]
     with pytest.raises(RouteError) as caught:
         resolve(wanted, links, (), ())
-    assert len(str(caught.value).splitlines()) == 2
+    assert len(caught.value.message.splitlines()) == 2
+    assert caught.value.hint == "name br0 as dev\nname br1 as dev"
 
 
 def test_many_missing_things_are_counted_not_listed() -> None:
