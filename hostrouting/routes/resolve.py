@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any
+from operator import attrgetter
 
 import attrs
 
-from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
+from hostrouting.config.routing import ONLINK, StaticRoute
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.links import Address, Link
-from hostrouting.model.routes import NextHop, Route, RouteType, Scope
+from hostrouting.model.routes import NextHop, Route, RouteType, Scope, routes_like
 from hostrouting.model.text import shortened
 
 _NAMED_ROUTES_MAX = 3
@@ -91,25 +92,29 @@ def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple
     return theirs + [(static.destination, (static.dev,)) for static in wanted if static.gateway == ONLINK]
 
 
+@cache
+def _all_but_destination(cls: type[StaticRoute]) -> Callable[[StaticRoute], tuple[object, ...]]:
+    return attrgetter(*(name for name in attrs.fields_dict(cls) if name != "destination"))
+
+
 @attrs.frozen
 class _Resolver:
     links: dict[str, Link]
     own: set[IPv4Address]
     defaults: list[Route]
     on_link: list[tuple[IPv4Network, tuple[str | None, ...]]]
-    # What thousands of routes have in common, by what their entries name.
-    ways: dict[tuple[str | None, Gateway, int], tuple[Any, ...]] = attrs.field(factory=dict, init=False)
+    # What makes the routes of thousands of entries that name the same.
+    known: dict[tuple[object, ...], Callable[[IPv4Network], Route]] = attrs.field(factory=dict, init=False)
 
     def resolve(self, static: StaticRoute) -> Route:
-        named = (static.dev, static.gateway, static.metric)
-        way = self.ways.get(named)
-        if way is None:
+        named = _all_but_destination(type(static))(static)
+        make = self.known.get(named)
+        if make is None:
             hops, default = self._hops(static)
             source, mtu = (default.source, default.mtu) if default else (None, None)
             first = Route(static.destination, hops, metric=static.metric, source=source, mtu=mtu)
-            # All of a route but its destination, in order.
-            way = self.ways[named] = attrs.astuple(first, recurse=False)[1:]
-        return Route(static.destination, *way)
+            make = self.known[named] = routes_like(first)
+        return make(static.destination)
 
     def _hops(self, static: StaticRoute) -> tuple[tuple[NextHop, ...], Route | None]:
         """The next hops, and the default route that the rest is inherited from, if it is."""

@@ -68,8 +68,7 @@ def test_a_strip_reads_without_colours() -> None:
         "                 by a policy rule",
         "                 OVERLAP: expected CIDR 172.16.0.0/12 (probe 172.17.0.0) routes via docker0, expected eth0",
         "                 by a policy rule",
-        "                 BLACKHOLE: expected CIDR 172.16.0.0/12 (probe 172.24.7.9) is discarded by blackhole; "
-        "expected via eth0",
+        f"{'':17}BLACKHOLE: expected CIDR 172.16.0.0/12 (probe 172.24.7.9) is discarded by blackhole; expected via eth0",
         "                 by a policy rule",
         "✓ 10.96.0.0/12   by eth0",
         "note: LOCAL: some of 172.16.0.0/12",
