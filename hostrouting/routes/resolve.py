@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from ipaddress import IPv4Address, IPv4Network
 from operator import attrgetter
 
@@ -42,7 +41,9 @@ def resolve(
         RouteError: waiting can't help: a device is a port of another, a gateway is this host itself, or the
             default route has several interfaces and a device must be named. All such routes are named.
     """
+    static_class = type(wanted[0]) if wanted else StaticRoute
     resolver = _Resolver(
+        all_but_destination=attrgetter(*(name for name in attrs.fields_dict(static_class) if name != "destination")),
         links={link.name: link for link in links},
         own={address.local for address in addresses},
         defaults=unicast_defaults(main),
@@ -92,13 +93,9 @@ def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple
     return theirs + [(static.destination, (static.dev,)) for static in wanted if static.gateway == ONLINK]
 
 
-@cache
-def _all_but_destination(cls: type[StaticRoute]) -> Callable[[StaticRoute], tuple[object, ...]]:
-    return attrgetter(*(name for name in attrs.fields_dict(cls) if name != "destination"))
-
-
 @attrs.frozen
 class _Resolver:
+    all_but_destination: Callable[[StaticRoute], tuple[object, ...]]
     links: dict[str, Link]
     own: set[IPv4Address]
     defaults: list[Route]
@@ -107,7 +104,7 @@ class _Resolver:
     known: dict[tuple[object, ...], Callable[[IPv4Network], Route]] = attrs.field(factory=dict, init=False)
 
     def resolve(self, static: StaticRoute) -> Route:
-        named = _all_but_destination(type(static))(static)
+        named = self.all_but_destination(static)
         make = self.known.get(named)
         if make is None:
             hops, default = self._hops(static)

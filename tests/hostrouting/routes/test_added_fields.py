@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,13 @@ if TYPE_CHECKING:
 TAGS = [4, 5, 4, 5, 0]
 
 
+def parse_tag(value: int) -> int:
+    return parse_integer(value, 9)
+
+
 @attrs.frozen(field_transformer=collecting)
 class TaggedStaticRoute(StaticRoute):
-    tag: int = attrs.field(default=0, converter=partial(parse_integer, highest=9), kw_only=True)
+    tag: int = attrs.field(default=0, converter=parse_tag, kw_only=True)
 
 
 @attrs.frozen
