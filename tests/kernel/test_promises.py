@@ -1,4 +1,4 @@
-"""The promises of ConfigureStaticRoutes and CheckRouteOverlap, each on a real kernel in a namespace and on the one in memory."""
+"""The promises of routes and check, each on a real kernel in a namespace and on the one in memory."""
 
 from __future__ import annotations
 
