@@ -18,8 +18,10 @@ from hostrouting.overlap.findings import (
     FindingKind,
     Note,
     NoteKind,
+    Obstacle,
     OverlapReport,
     Remedy,
+    UnknownReason,
     Unmendable,
     Verdict,
 )
@@ -32,7 +34,7 @@ from hostrouting.tasks.reports import ConfigureReport, WatchReport
 __all__ = [
     "CHECKS", "Change", "Changes", "ConfigureReport", "DoctorReport", "Examination", "ExaminedHost", "Explanation",
     "Fault", "Finding", "FindingKind", "FleetReport", "GroupFailure", "HostGroup", "LookupWay", "NextStart", "Note",
-    "NoteKind", "OverdueRun", "OverlapReport", "Plan", "Remedy", "Replacement", "RoutePlan", "RoutesReport", "Severity",
-    "Step", "StoppedRun", "Unmendable", "Verdict", "WatchReport",
+    "NoteKind", "Obstacle", "OverdueRun", "OverlapReport", "Plan", "Remedy", "Replacement", "RoutePlan",
+    "RoutesReport", "Severity", "Step", "StoppedRun", "UnknownReason", "Unmendable", "Verdict", "WatchReport",
 ]
 # fmt: on

@@ -18,6 +18,7 @@ from audit.page import as_table, rows, write_docs
 from audit.run import audit, drawn
 
 from hostrouting import Verdict
+from hostrouting.overlap.findings import UnknownReason
 
 if TYPE_CHECKING:
     from hostrouting import OverlapReport
@@ -58,7 +59,8 @@ def _without_findings(*arguments: Any) -> tuple[Any, OverlapReport]:
 
 def _unknown(*arguments: Any) -> tuple[Any, OverlapReport]:
     config, report = _checked(*arguments)
-    return config, attrs.evolve(report, verdict=Verdict.UNKNOWN, reason="check-failed: planted")
+    kind = UnknownReason.CHECK_FAILED
+    return config, attrs.evolve(report, verdict=Verdict.UNKNOWN, reason_kind=kind, reason_detail="planted")
 
 
 @pytest.mark.kernel

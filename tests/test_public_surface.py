@@ -44,8 +44,8 @@ BACKEND = {
 }  # fmt: skip
 REPORT = {
     "ConfigureReport", "WatchReport", "StoppedRun", "OverdueRun", "RoutesReport", "RoutePlan", "Replacement", "Change", "Changes",
-    "OverlapReport", "Verdict", "Finding", "FindingKind", "Note", "NoteKind", "Remedy", "Unmendable",
-    "Plan", "NextStart", "Explanation", "LookupWay", "Step", "FleetReport", "HostGroup", "GroupFailure",
+    "OverlapReport", "Verdict", "Finding", "FindingKind", "Note", "NoteKind", "Remedy", "Obstacle", "Unmendable",
+    "UnknownReason", "Plan", "NextStart", "Explanation", "LookupWay", "Step", "FleetReport", "HostGroup", "GroupFailure",
     "DoctorReport", "CHECKS", "Examination", "ExaminedHost", "Fault", "Severity",
 }  # fmt: skip
 AZURE = {

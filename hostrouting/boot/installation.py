@@ -124,12 +124,12 @@ def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
         if shown["LoadState"] in ("not-found", "masked"):
             continue
         if missing := missing_commands(shown):
-            why = f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf:"
+            why, todo = f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf", ""
         elif opening := tuple(opening_settings(shown, is_strict=manifest.is_strict)):
-            why = f"{'; '.join(opening)}; mend that, then apply again;"
+            why, todo = "; ".join(opening), "mend that, then apply again; "
         else:
             continue
-        raise UnitError(f"the gate doesn't hold {instance}: {why} look at: systemctl cat {instance}")
+        raise UnitError(f"the gate doesn't hold {instance}: {why}", hint=f"{todo}look at: systemctl cat {instance}")
 
 
 _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", "SuccessExitStatus", "TimeoutStartUSec")
@@ -152,7 +152,8 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
             if any(f"{name}.service" in still for name in (ROUTES, CHECK)):
                 raise UnitError(
                     f"{instance} still requires {' '.join(still)} after its links were removed; touching those units "
-                    f"would stop it: look at: systemctl cat {instance}"
+                    "would stop it",
+                    hint=f"look at: systemctl cat {instance}",
                 )
 
 

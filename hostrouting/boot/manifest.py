@@ -105,8 +105,8 @@ class Manifest:
             return cls(consumer, parts, folders, tuple(former))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
             raise FileError(
-                f"can't read the manifest {layout.manifest}: {error!r}; it names what to take back: mend it, or remove "
-                "it to forget what was installed"
+                f"can't read the manifest {layout.manifest}, which names what to take back: {error!r}",
+                hint="mend it, or remove it to forget what was installed",
             ) from error
 
     @classmethod
@@ -154,8 +154,8 @@ class Manifest:
             return read(self.sections)
         except ConfigError as error:
             raise FileError(
-                f"can't tell what was installed, as somebody has edited the manifest: {error}; run apply again, with "
-                "the config that is wanted"
+                f"can't tell what was installed, as somebody has edited the manifest: {error}",
+                hint="run apply again, with the config that is wanted",
             ) from error
 
     def to_text(self) -> str:

@@ -136,8 +136,8 @@ def watch_part(config: Config, layout: Layout) -> Part:
     # string_is_safe in systemd's src/basic/string-util.c: no quoting helps.
     if not python or not python.isprintable() or any(letter in python for letter in "\"'\\"):
         raise UnitError(
-            f"can't install {WATCH}.service: systemd refuses to run {python!r} for the characters in its path; "
-            "install hostrouting elsewhere, or leave out watch.enabled"
+            f"can't install {WATCH}.service: systemd refuses to run {python!r} for the characters in its path",
+            hint="install hostrouting elsewhere, or leave out watch.enabled",
         )
     textfile = config.watch.textfile
     folder = "" if textfile is None else f"ReadWritePaths={_quoted('-' + (textfile.rpartition('/')[0] or '/'))}"

@@ -14,9 +14,8 @@ from phases import CancelScope, TimedOut
 
 # Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
 ANSWER_SECONDS = 60.0
-_WITHOUT = (
-    "nothing can be installed for the next boot; hostrouting apply --routes-only changes the kernel's routes alone"
-)
+_WITHOUT = "nothing can be installed for the next boot"
+_ROUTES_ONLY = "hostrouting apply --routes-only changes the kernel's routes alone"
 
 
 class Systemctl:
@@ -132,17 +131,21 @@ class Systemctl:
                 argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}, check=False
             )
         except TimedOut:
-            raise UnitError(f"`{command}` gave no answer within {ANSWER_SECONDS:g} s; is systemd hanging?") from None
+            raise UnitError(
+                f"`{command}` gave no answer within {ANSWER_SECONDS:g} s", hint="see whether systemd hangs"
+            ) from None
         except OSError as error:
             raise UnitError(
                 f"can't run `{command}`: {os.strerror(error.errno or 0)}; without systemd {_WITHOUT}",
+                hint=_ROUTES_ONLY,
                 errno=error.errno,
             ) from error
         if done.returncode not in fine:
             reason = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+            hint = ""
             if "not been booted with systemd" in reason:
-                reason = f"systemd doesn't run here, so {_WITHOUT}"
-            raise UnitError(f"`{command}` failed: {reason}")
+                reason, hint = f"systemd doesn't run here, so {_WITHOUT}", _ROUTES_ONLY
+            raise UnitError(f"`{command}` failed: {reason}", hint=hint)
         return done.stdout
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import phases
 from hostrouting.cli.arguments import parse
 from hostrouting.cli.options import UsageError
-from hostrouting.cli.output import KeepOn, OutputError, bad, complain, patience, say
+from hostrouting.cli.output import KeepOn, OutputError, bad, complain, dim, patience, say
 from hostrouting.cli.running import EXIT_FAILURE, say_json
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
 from hostrouting.model.text import clean
@@ -77,7 +77,7 @@ def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, 
     if _is_asked_for("nagios", words):
         from hostrouting.cli.report import nagios_unknown
 
-        code, line = nagios_unknown(" ".join(_said(error)))
+        code, line = nagios_unknown(" ".join([*_said(error), *_hints(error)]))
         say(line, keep_on)
         return code
     for warning in getattr(error, "warnings", ()):
@@ -104,7 +104,7 @@ def _document_of(error: BaseException) -> dict[str, Any]:
     if (report := getattr(error, "report", None)) is not None:
         document["overlap"] = report.to_json()
         document["warnings"] = [*getattr(error, "warnings", ())]
-    document["error"] = "\n".join(_said(error))
+    document |= {"error": "\n".join(_said(error)), "hint": "\n".join(_hints(error)) or None}
     if isinstance(error, ConfigError):
         document["problems"] = [{"path": path, "message": message} for path, message in error.problems]
     return document
@@ -142,16 +142,22 @@ def _logged_to_stderr() -> Iterator[None]:
 
 def _said(error: BaseException) -> list[str]:
     notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, phases.PathNote)]
-    what = str(error)
+    what = error.message if isinstance(error, HostRoutingError) else str(error)
     if isinstance(error, phases.Cancelled):
         left = "what was changed by then stays" if getattr(error, "changes", None) else "nothing is left half-done"
         what = f"stopped: {error.reason}; {left}"
     return "\n".join([what, *notes]).splitlines()
 
 
+def _hints(error: BaseException) -> list[str]:
+    return error.hint.splitlines() if isinstance(error, HostRoutingError) else []
+
+
 def _fail(error: BaseException, failed: int, keep_on: KeepOn | None) -> int:
     for line in _said(error):
         complain(f"{bad('hostrouting:')} {clean(line)}", keep_on)
+    for line in _hints(error):
+        complain(f"{bad('hostrouting:')} {dim('hint:')} {clean(line)}", keep_on)
     if isinstance(error, UsageError):
         return _EXIT_USAGE
     if isinstance(error, ConfigError):

@@ -80,8 +80,9 @@ def _page(report: OverlapReport, width: int | None, strip_lines: int) -> Page:
     default = clean(",".join(report.default_devs))
     findings: defaultdict[IPv4Network, list[str]] = defaultdict(list)
     for finding in report.findings:
-        what, _, by = clean(finding.message).partition("; by ")
-        findings[finding.cidr] += [bad(what), *([dim(f"by {by}")] if by else [])]
+        findings[finding.cidr].append(bad(clean(finding.failure)))
+        if finding.cause:
+            findings[finding.cidr].append(dim(clean(finding.cause)))
     strips = _strips(report)
     noted = {*strips, *(note.cidr for note in report.notes)}
     shown = sorted(dict.fromkeys(report.cidrs), key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]

@@ -114,17 +114,17 @@ def in_thread(function: Callable[[], T]) -> T:
 def refusal(errno: int | None) -> NamespaceError:
     """The error of a namespace that couldn't be made, with the setting that forbids it, as far as it is known."""
     reason = os.strerror(errno) if errno else "unknown error"
-    return NamespaceError(f"can't make a network namespace: {reason}{_hint(errno)}", errno=errno)
+    return NamespaceError(f"can't make a network namespace: {reason}", hint=_hint(errno), errno=errno)
 
 
 def _hint(errno: int | None) -> str:
     if errno == errnos.EINVAL and threading.active_count() > 1:
-        return "; without root it has to be done before the process starts a second thread"
+        return "without root it has to be done before the process starts a second thread"
     for setting, forbids, advice in _SETTINGS:
         with contextlib.suppress(FileNotFoundError):  # not every kernel has each
             if Path("/proc/sys", setting).read_text().strip() == forbids:
-                return f"; {setting.replace('/', '.')} is {forbids}: {advice}"
-    return "; run as root, and in a container with CAP_SYS_ADMIN and a seccomp profile that allows unshare(2)"
+                return f"{setting.replace('/', '.')} is {forbids}: {advice}"
+    return "run as root, and in a container with CAP_SYS_ADMIN and a seccomp profile that allows unshare(2)"
 
 
 _SETTINGS = (

@@ -1,4 +1,4 @@
-"""rtnetlink in pyroute2's words, for what isn't hot: links, addresses and rules to change. Its only user.
+"""rtnetlink in pyroute2's words, for what isn't hot: links, addresses and rules to change.
 
 pyroute2 writes and reads the messages; its sockets, each with an event loop, take thirty times as long as ours. It
 drops keywords that it doesn't know, so nothing is passed through: a request names all that it means, and just that is

@@ -225,7 +225,8 @@ class NamespaceKernel(NetlinkBackend):
     def _refuse_elsewhere(self) -> None:
         if this_namespace() not in made:
             raise NamespaceError(
-                "refused to change a network namespace that this process hasn't made; call enter_namespace() first"
+                "refused to change a network namespace that this process hasn't made",
+                hint="call enter_namespace() first",
             )
 
     def _index(self, name: str) -> int:

@@ -95,7 +95,7 @@ _RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the hos
 
 
 def _untold(what: str, address: IPv4Address, advice: str) -> RouteError:
-    return RouteError(f"the recording doesn't tell {what}, which decides about {address}; {advice}")
+    return RouteError(f"the recording doesn't tell {what}, which decides about {address}", hint=advice)
 
 
 def _entry(found: Lookup) -> object:
@@ -181,7 +181,7 @@ class SnapshotBackend(WholeTables):
         """Refuse: what is recorded stays as it was."""
         if not routes:
             return ()
-        raise RouteError(f"can't change {routes[0]}: this is a recorded host; do it on the host itself")
+        raise RouteError(f"can't change {routes[0]}: this is a recorded host", hint="do it on the host itself")
 
     replace = delete = add
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from hostrouting.model.changes import Changes
 
@@ -71,8 +71,39 @@ class ConfigError(HostRoutingError):
         return type(self), (self.problems,), vars(self)
 
 
+class Refusal(NamedTuple):
+    """Why one route of several can't be had.
+
+    Args:
+        message: what was attempted, on which route, and why it failed.
+        hint: what to do next; empty where the message leaves nothing to add.
+    """
+
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
 class RouteError(HostRoutingError):
     """Routes couldn't be read, resolved, installed, removed, or seen to win."""
+
+    @classmethod
+    def of(cls, refusals: Sequence[Refusal], *, most: int | None = None, errno: int | None = None) -> RouteError:
+        """Return the error of several refusals: a line for each, and a line for each hint that is another.
+
+        Args:
+            refusals: at least one.
+            most: how many to name; None: all of them.
+            errno: the kernel's reason as a number, where the kernel gave one.
+        """
+        named = refusals[:most]
+        lines = [refusal.message for refusal in named]
+        if rest := len(refusals) - len(named):
+            lines.append(f"and {rest} more")
+        hints = dict.fromkeys(refusal.hint for refusal in named if refusal.hint)
+        return cls("\n".join(lines), hint="\n".join(hints), errno=errno)
 
 
 class UnitError(HostRoutingError):

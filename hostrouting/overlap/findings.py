@@ -10,15 +10,19 @@ import attrs
 from hostrouting.config.schema import fields_in_json
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.text import StrEnum
+from hostrouting.model.routes import Table
+from hostrouting.model.rules import RuleAction
+from hostrouting.model.text import StrEnum, shortened
 
 if TYPE_CHECKING:
     from hostrouting.config.overlap import OverlapMode
     from hostrouting.config.routing import StaticRoute
-    from hostrouting.model.routes import Route
+    from hostrouting.model.routes import NextHop, Route, RouteType
+    from hostrouting.model.rules import Rule
 
 
-NO_DEFAULT_ROUTE = "no-default-route"
+# A line is for people; all of them are in ``ranges``.
+_SHOWN_NETWORKS = 16
 
 
 class Verdict(StrEnum):
@@ -27,6 +31,15 @@ class Verdict(StrEnum):
     OK = "ok"
     OVERLAP = "overlap"
     UNKNOWN = "unknown"
+
+
+class UnknownReason(StrEnum):
+    """Why nothing could be judged."""
+
+    NO_DEFAULT_ROUTE = "no-default-route"
+    CHECK_FAILED = "check-failed"
+    NO_RECORDING = "no-recording"
+    NO_KERNEL = "no-kernel"
 
 
 class FindingKind(StrEnum):
@@ -65,7 +78,9 @@ class Finding:
         ranges: the failing part, as the fewest CIDRs.
         route: the entry that wins at ``probe``, or discards there; None if there is none.
         fix: those entries of the whole remedy that mend some of it: all of it that routes can mend.
-        message: one line for a person.
+        shadowed: the failing part in fewer prefixes, with the own and broadcast addresses among them, which are noted.
+            Not part of the JSON.
+        discarded_by: the types of the entries that discard it, if they do. Not part of the JSON.
         behind: the interfaces that it leaves by next if the routes that win are removed, sorted: others have routes to
             the same destinations. Not part of the JSON.
     """
@@ -77,10 +92,38 @@ class Finding:
     expected_devs: tuple[str, ...]
     ranges: tuple[IPv4Network, ...]
     route: Route | None
-    message: str
+    shadowed: tuple[IPv4Network, ...]
+    discarded_by: tuple[RouteType, ...] = ()
     source: IPv4Address | None = None
     fix: tuple[StaticRoute, ...] = ()
     behind: tuple[str, ...] = ()
+
+    @property
+    def message(self) -> str:
+        """The finding in a line for a person."""
+        return f"{self.failure}; {self.cause}" if self.cause else self.failure
+
+    @property
+    def failure(self) -> str:
+        """The line without the cause."""
+        subject, expected = f"{self.kind}: expected CIDR {self.cidr} (probe {self.probe})", ",".join(self.expected_devs)
+        if self.kind is FindingKind.OVERLAP:
+            text = f"{subject} routes via {','.join(self.devs) or 'no device'}, expected {expected}"
+        elif self.kind is FindingKind.NO_ROUTE:
+            text = f"{subject} has no IPv4 route; expected via {expected}"
+        else:
+            types = ",".join(sorted(type_.name.lower() for type_ in self.discarded_by))
+            text = f"{subject} is discarded by {types}; expected via {expected}"
+        if self.source is not None:
+            text += f" for connections from {self.source}"
+        if self.shadowed != (self.cidr,):
+            text += f"; shadowed: {shortened(list(map(str, self.shadowed)), ' ', _SHOWN_NETWORKS)}"
+        return text
+
+    @property
+    def cause(self) -> str:
+        """The entry that decides, or that a policy rule does; empty where nothing does."""
+        return "" if self.kind is FindingKind.NO_ROUTE else f"by {self.route or 'a policy rule'}"
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON."""
@@ -111,6 +154,57 @@ class Note:
         return fields_in_json(self, "kind", "message", "cidr", "devs", "ranges")
 
 
+class Obstacle(NamedTuple):
+    """Why no route in table main mends some addresses.
+
+    Args:
+        reason: why, and what would mend it where that isn't a matter of a policy rule.
+        preference: of the policy rule that decides instead; None: none does.
+        table: the table that this rule names, where a route could lead the addresses back; None: there is none.
+        next_hops: the default route's, for such a route.
+    """
+
+    reason: str
+    preference: int | None = None
+    table: int | None = None
+    next_hops: tuple[NextHop, ...] = ()
+
+    @classmethod
+    def of_rule(cls, reason: str, rule: Rule, default: Route) -> Obstacle:
+        """Return the obstacle that a policy rule is."""
+        leads = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL)
+        return cls(reason, rule.preference, rule.table if leads else None, default.hops if leads else ())
+
+    def commands(self, cidr: str) -> tuple[str, ...]:
+        """Return the commands of which each lets a CIDR past the policy rule.
+
+        Args:
+            cidr: the CIDR, or the word that stands for it.
+        """
+        from shlex import quote
+
+        found = []
+        if self.table is not None:
+            named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in self.next_hops]
+            hops = [hop.words() + (" onlink" if hop.onlink else "") for hop in named]
+            next_hops = hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
+            found.append(f"ip route add {cidr} table {self.table} {next_hops}")
+        if self.preference:
+            found.append(f"ip rule add to {cidr} lookup main pref {self.preference - 1}")
+        return tuple(found)
+
+    def sentence(self, cidr: str) -> str:
+        """Return the reason with what mends it.
+
+        Args:
+            cidr: as of ``commands``.
+        """
+        if self.preference is None:
+            return self.reason
+        commands = ", or: ".join(self.commands(cidr))
+        return f"{self.reason}: {f'{commands}; then check again' if commands else 'change that rule'}"
+
+
 @attrs.frozen
 class Unmendable:
     """Failing addresses that no route in table main can mend, or none that we would propose.
@@ -118,15 +212,25 @@ class Unmendable:
     Args:
         ranges: the addresses.
         devs: the interfaces that they leave by, sorted.
-        reason: why, and what would mend it.
-        about: the same in fewer prefixes, with the own and broadcast addresses among them, which are noted; none: as
-            they are.
+        obstacle: why.
+        about: the addresses in fewer prefixes, with the own and broadcast addresses among them, which are noted; none:
+            as they are.
     """
 
     ranges: tuple[IPv4Network, ...]
     devs: tuple[str, ...]
-    reason: str
+    obstacle: Obstacle
     about: tuple[IPv4Network, ...] = attrs.field(default=(), eq=False)
+
+    @property
+    def reason(self) -> str:
+        """Why, and what would mend it; in its commands CIDR stands for each of several prefixes."""
+        return self.obstacle.sentence(self.parts[0] if len(self.parts) == 1 else "CIDR")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The fewest prefixes to name, single addresses without their length."""
+        return tuple(str(part).removesuffix("/32") for part in self.about or self.ranges)
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -163,7 +267,8 @@ class OverlapReport:
         default_devs: the default route's interfaces, sorted.
         findings: the failures.
         notes: the rest.
-        reason: why the verdict is ``unknown``.
+        reason_kind: why the verdict is ``unknown``; None: it isn't.
+        reason_detail: what more there is to say of that.
         cidrs: what was checked.
         remedy: what mends all failures together; not part of the JSON, which has each failure's own.
         changes: what the task that checked has changed; not part of the JSON, which is the same everywhere.
@@ -176,10 +281,18 @@ class OverlapReport:
     default_devs: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[Note, ...] = ()
-    reason: str | None = None
+    reason_kind: UnknownReason | None = None
+    reason_detail: str = ""
     cidrs: tuple[IPv4Network, ...] = ()
     remedy: Remedy = attrs.field(factory=Remedy)
     changes: Changes = attrs.field(factory=Changes)
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing could be judged, in a line that begins with its kind; None where something was."""
+        if self.reason_kind is None:
+            return None
+        return f"{self.reason_kind}: {self.reason_detail}" if self.reason_detail else str(self.reason_kind)
 
     def to_json(self) -> dict[str, Any]:
         """The report in the one form that every output has."""

@@ -34,9 +34,9 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.cover import Neighbours, Piece, fewest_prefixes
 from hostrouting.overlap.coverage import Tile, networks_of, tiles_in
-from hostrouting.overlap.findings import Finding, Remedy, Unmendable
+from hostrouting.overlap.findings import Finding, Obstacle, Remedy, Unmendable
 from hostrouting.overlap.reading import Reading, own_subnets
-from hostrouting.overlap.wording import decided_by, ways_past
+from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
 
@@ -66,13 +66,13 @@ class _Stake:
 
     Args:
         above: it fails, and a route that is longer than this mends it (-1: any does); None: else.
-        reason: why it fails and no route can mend it.
+        obstacle: why it fails and no route can mend it; None: it doesn't, or one can.
         most: what is longer would change it; -1: whatever covers it.
         holder: instead of ``most`` the entry of table main that holds it; what is shorter changes nothing.
     """
 
     above: int | None = None
-    reason: str = ""
+    obstacle: Obstacle | None = None
     most: int = -1
     holder: Route | None = None
 
@@ -152,21 +152,21 @@ class Remedies:
         entries = tuple(map(self._entry, found))
         places = [numbers(entry.destination) for entry in entries]
         mended = dict.fromkeys(first for place in places for first in self._mended_in(place, place))
-        taken = "a route that isn't used has this very destination and metric: remove it"
-        reasons = [(tile, stake.reason) for tile, stake in stakes if stake.reason]
-        reasons += [(tile, taken) for tile in targets if tile.first not in mended]
-        left: dict[tuple[tuple[str, ...], str], list[Tile]] = {}
-        for tile, reason in reasons:
-            left.setdefault((self._outcomes[tile.question].devs, reason), []).append(tile)
+        taken = Obstacle("a route that isn't used has this very destination and metric: remove it")
+        obstacles = [(tile, stake.obstacle) for tile, stake in stakes if stake.obstacle is not None]
+        obstacles += [(tile, taken) for tile in targets if tile.first not in mended]
+        left: dict[tuple[tuple[str, ...], Obstacle], list[Tile]] = {}
+        for tile, obstacle in obstacles:
+            left.setdefault((self._outcomes[tile.question].devs, obstacle), []).append(tile)
         own = Neighbours(tile for tile in self._tiles if self._outcomes[tile.question].is_own)
         unmendable = [
-            Unmendable(networks_of(group), devs, reason, tuple(own.around(group)))
-            for (devs, reason), group in left.items()
+            Unmendable(networks_of(group), devs, obstacle, tuple(own.around(group)))
+            for (devs, obstacle), group in left.items()
         ]
         tables = self._tables_with(entries, map(IPv4Address, mended))
         if isinstance(tables, Fib):
             return Remedy(entries, tuple(unmendable), tuple(self._consequences(PrefixIndex(places)))), tables
-        return Remedy((), (*unmendable, Unmendable(networks_of(targets), (), tables))), self._fib
+        return Remedy((), (*unmendable, Unmendable(networks_of(targets), (), Obstacle(tables)))), self._fib
 
     # --- one answer --------------------------------------------------------------------------------------------
 
@@ -182,12 +182,15 @@ class Remedies:
             # Where a rule decides before main, an entry would be seen not to win, and refused.
             return _Stake(holder=entry)
         if reason := self._not_ours_to_mend(address, outcome):
-            return _Stake(reason=reason)
+            return _Stake(obstacle=Obstacle(reason))
         holder = entry or self._fib.longest_match(Table.MAIN, address)
-        above = self._owner(outcome.devs) or self._above(address, outcome.devs)
+        if owner := self._owner(outcome.devs):
+            return _Stake(obstacle=Obstacle(owner), holder=holder)
+        above = self._above(address, outcome.devs)
         if isinstance(above, int) and (needed := size >> (31 - above)) > _ROUTES_MAX:
-            above = f"that takes {needed} routes longer than /{above}: change the rule that passes over shorter ones"
-        return _Stake(above, holder=holder) if isinstance(above, int) else _Stake(reason=above, holder=holder)
+            reason = f"that takes {needed} routes longer than /{above}: change the rule that passes over shorter ones"
+            above = Obstacle(reason)
+        return _Stake(above, holder=holder) if isinstance(above, int) else _Stake(obstacle=above, holder=holder)
 
     def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
         if (expected := self._elsewhere.get(int(address))) is not None:
@@ -203,29 +206,29 @@ class Remedies:
         )
         return next(owned, "")
 
-    def _above(self, address: IPv4Address, devs: Iterable[str]) -> int | str:
+    def _above(self, address: IPv4Address, devs: Iterable[str]) -> int | Obstacle:
         """What a route must be longer than to mend an address; or why none can."""
         beaten = self._beaten(address)
-        if isinstance(beaten, str):
+        if isinstance(beaten, Obstacle):
             return beaten
         if beaten == 32:
             entry = self._fib.longest_match(Table.MAIN, address)
-            return f"{entry} is for this address alone, and no route is longer: remove it"
+            return Obstacle(f"{entry} is for this address alone, and no route is longer: remove it")
         for dev in devs:
             if (route := self._gateways.get((address, dev))) is not None:
-                return f"it is the gateway of {route}: move that gateway, or remove the route"
+                return Obstacle(f"it is the gateway of {route}: move that gateway, or remove the route")
         subnet = self._subnet_of(IPv4Network(address))
         if subnet is None:
-            return self._lost_gateway or beaten
+            return Obstacle(self._lost_gateway) if self._lost_gateway else beaten
         dev = self._own_subnets[subnet]
         if len(self._reading.default.devs) > 1:
             try:
                 parse_device(dev)
             except ValueError:  # the kernel allows $(reboot)
-                return f"it is on the link of {dev}, a name that no config takes: rename it"
+                return Obstacle(f"it is on the link of {dev}, a name that no config takes: rename it")
         return max(beaten, subnet[1] - 1)
 
-    def _beaten(self, address: IPv4Address) -> int | str:
+    def _beaten(self, address: IPv4Address) -> int | Obstacle:
         """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
         last: Rule | None = None
         bounds: list[int] = []
@@ -241,8 +244,8 @@ class Remedies:
         if bounds:
             return min(bounds)
         if last is None or self._fib.decide(address).rule is None:
-            return "no policy rule leads to table main: add one: ip rule add preference 32766 lookup main"
-        return f"{decided_by(last)} before table main is asked: {ways_past(last, self._reading.default)}"
+            return Obstacle("no policy rule leads to table main: add one: ip rule add preference 32766 lookup main")
+        return Obstacle.of_rule(f"{decided_by(last)} before table main is asked", last, self._reading.default)
 
     @cached_property
     def _lost_gateway(self) -> str:

@@ -25,15 +25,15 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.uncollected import uncollected
 from hostrouting.overlap.check import check_overlap, unjudged
-from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
+from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
 from phases import CancelScope
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     Recording = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
-    # What is the same of the hosts of a group, with what its reason is about; the first one's report, and all names.
-    _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], str]
+    # What is the same of the hosts of a group; the first one's report, and all names.
+    _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], UnknownReason | None]
     _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
 
 # A worker gets a few recordings at a time, and so many of these are under way at most, however many there are.
@@ -223,8 +223,7 @@ def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOve
     groups: _Groups = {}
     for number, recording in recordings:
         report = _judge_one(recording, overlap, f"recording {number}")
-        kind_of_reason = (report.reason or "").partition(":")[0]
-        signature = (report.verdict, _failures(report), report.remedy.routes, kind_of_reason)
+        signature = (report.verdict, _failures(report), report.remedy.routes, report.reason_kind)
         groups.setdefault(signature, (report, []))[1].append(report.host)
     return groups
 
@@ -240,8 +239,7 @@ def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> Overla
             name = Path(recording).name.removesuffix(".json")
             snapshot = Snapshot.load(recording)
     except HostRoutingError as error:
-        reason = f"no-recording: {'; '.join(str(error).splitlines())}"
-        return unjudged(overlap, Verdict.UNKNOWN, reason, host=name)
+        return unjudged(overlap, UnknownReason.NO_RECORDING, "; ".join(str(error).splitlines()), host=name)
     return check_overlap(overlap, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
 
 

@@ -226,33 +226,18 @@ def judge(
 
 def _finding(expected: ExpectedCidr, group: _Group, reading: Reading, part: Sequence[IPv4Network]) -> Finding:
     tile, outcome = group[0]
-    cidr, first = expected.cidr, IPv4Address(tile.first)
-    devs = reading.default.devs if expected.devs is None else expected.devs
-    asked, via = f"expected CIDR {cidr} (probe {first})", f"expected via {','.join(devs)}"
-    if outcome.kind is FindingKind.OVERLAP:
-        message = f"OVERLAP: {asked} routes via {','.join(outcome.devs) or 'no device'}, expected {','.join(devs)}"
-    elif outcome.kind is FindingKind.NO_ROUTE:
-        message = f"NO-ROUTE: {asked} has no IPv4 route; {via}"
-    else:
-        types = {each.answer.lookup.discarded_by for _, each in group}
-        words = ",".join(sorted(type_.name.lower() for type_ in types if type_ is not None))
-        message = f"BLACKHOLE: {asked} is discarded by {words}; {via}"
-    if (source := outcome.answer.source) is not None:
-        message += f" for connections from {source}"
-    if list(part) != [cidr]:
-        message += f"; shadowed: {shortened(list(map(str, part)), ' ', _SHOWN_NETWORKS)}"
-    if outcome.kind is not FindingKind.NO_ROUTE:
-        message += f"; by {outcome.route or 'a policy rule'}"
+    types = {each.answer.lookup.discarded_by for _, each in group}
     return Finding(
         kind=FindingKind(str(outcome.kind)),
-        cidr=cidr,
-        probe=first,
+        cidr=expected.cidr,
+        probe=IPv4Address(tile.first),
         devs=outcome.devs,
-        expected_devs=devs,
-        source=source,
+        expected_devs=reading.default.devs if expected.devs is None else expected.devs,
+        source=outcome.answer.source,
         ranges=networks_of(tile for tile, _ in group),
         route=outcome.route,
-        message=message,
+        shadowed=tuple(part),
+        discarded_by=tuple(sorted(type_ for type_ in types if type_ is not None)),
         behind=tuple(sorted({dev for _, each in group for dev in _behind(each, expected, reading)})),
     )
 

@@ -9,15 +9,16 @@ from hostrouting.boot.files import read_text, remove, write_if_changed
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.seen import exists
 from hostrouting.model.text import to_json_text
-from hostrouting.overlap.findings import NO_DEFAULT_ROUTE, FindingKind, OverlapReport, Verdict
+from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
 
 
 def marker_text(report: OverlapReport) -> str:
     """What the marker holds: nothing, a line a failure, ``no-default-route``, or ``check-failed: REASON``."""
     if report.verdict is not Verdict.UNKNOWN:
         return "".join(f"{finding.message}\n" for finding in report.findings)
-    reason = " ".join((report.reason or "").split())
-    return f"{NO_DEFAULT_ROUTE}\n" if reason.startswith(NO_DEFAULT_ROUTE) else f"{reason}\n"
+    if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
+        return f"{report.reason_kind}\n"
+    return f"{' '.join((report.reason or '').split())}\n"
 
 
 def marked_verdict(layout: Layout) -> Verdict | None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from ipaddress import collapse_addresses
 
-import attrs
-
-from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
@@ -53,33 +50,14 @@ def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
 
 def reasons(report: OverlapReport) -> list[str]:
     """What no route mends and why, a line a reason."""
-    lines = []
-    for left in report.remedy.unmendable:
-        parts = [str(part).removesuffix("/32") for part in left.about or left.ranges]
-        reason = left.reason.replace("CIDR", parts[0]) if len(parts) == 1 else left.reason
-        lines.append(f"no route mends {shortened(parts, ' ', _SHOWN_RANGES)}: {reason}")
-    return lines
+    unmendable = report.remedy.unmendable
+    return [f"no route mends {shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}" for each in unmendable]
 
 
 def decided_by(rule: Rule) -> str:
     """That a policy rule decides, with what names it."""
     what = f"has table {rule.table} decide" if rule.action is RuleAction.TO_TABLE else "decides"
     return f"the policy rule of preference {rule.preference} {what}"
-
-
-def ways_past(rule: Rule, default: Route) -> str:
-    """What mends what a policy rule does to a CIDR: commands in which CIDR stands for it."""
-    from shlex import quote
-
-    ways = []
-    if rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL):
-        named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in default.hops]
-        hops = [hop.words() + (" onlink" if hop.onlink else "") for hop in named]
-        way = hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
-        ways.append(f"ip route add CIDR table {rule.table} {way}")
-    if rule.preference > 0:
-        ways.append(f"ip rule add to CIDR lookup main pref {rule.preference - 1}")
-    return f"{', or: '.join(ways)}; then check again" if ways else "change that rule"
 
 
 def error_text(report: OverlapReport) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import NextHop, Protocol, Route
 
@@ -98,16 +98,25 @@ def as_networkd(routes: Sequence[Route]) -> str:
 def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) -> list[tuple[str, str]]:
     """The text of each route, with the interface of its first hop; a ValueError says why there is none."""
     written: list[tuple[str, str]] = []
-    refusals: list[str] = []
+    refusals: list[Refusal] = []
     for route in routes:
         try:
             devs = [parse_device(hop.dev or "") for hop in route.hops]
             written.append((devs[0], write(route)))
         except ValueError as reason:
-            refusals.append(f"can't write {route} {purpose}: {reason}")
+            hint = reason.hint if isinstance(reason, _Inexpressible) else ""
+            refusals.append(Refusal(f"can't write {route} {purpose}: {reason}", hint))
     if refusals:
-        raise RouteError("\n".join(refusals))
+        raise RouteError.of(refusals)
     return written
+
+
+class _Inexpressible(ValueError):
+    """The format has no words for a route."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 def _by_device(written: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
@@ -123,12 +132,14 @@ def _ip_line(route: Route) -> str:
 
 def _netplan_item(route: Route) -> str:
     if len(route.hops) > 1:
-        raise ValueError(f"it has no multipath routes; name one dev of {', '.join(route.devs)}, or use networkd or ip")
+        hint = f"name one dev of {', '.join(route.devs)}, or use networkd or ip"
+        raise _Inexpressible("it has no multipath routes", hint)
     (hop,) = route.hops
     if hop.gateway is not None and hop.gateway.version != 4:
-        raise ValueError("it takes no IPv6 gateway for an IPv4 destination (RFC 8950); use networkd or ip")
+        raise _Inexpressible("it takes no IPv6 gateway for an IPv4 destination (RFC 8950)", "use networkd or ip")
     if route.metric > _NETPLAN_METRIC_MAX:
-        raise ValueError(f"it loses metrics above {_NETPLAN_METRIC_MAX}; choose a smaller one, or use networkd or ip")
+        reason = f"it loses metrics above {_NETPLAN_METRIC_MAX}"
+        raise _Inexpressible(reason, "choose a smaller one, or use networkd or ip")
     rows = [f"to: {route.destination}", "scope: link" if hop.gateway is None else f"via: {hop.gateway}"]
     rows += ["on-link: true"] if hop.onlink else []
     rows += _rest(route, "from: ", "mtu: ", "metric: ")
@@ -158,5 +169,5 @@ def _networkd_hop(hop: NextHop) -> list[str]:
 def _networkd_hop_of_many(hop: NextHop) -> str:
     if hop.gateway is None or hop.onlink:
         what = "without a gateway" if hop.gateway is None else "with an onlink gateway"
-        raise ValueError(f"it has no multipath hops {what}; name one interface as dev, or use ip")
+        raise _Inexpressible(f"it has no multipath hops {what}", "name one interface as dev, or use ip")
     return f"MultiPathRoute={hop.gateway}@{hop.dev} {hop.weight}"

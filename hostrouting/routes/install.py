@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.routes import NextHop, Route, RouteFailure, Table
-from hostrouting.model.text import shortened
 from hostrouting.routes.plan import RoutePlan
 from phases import CancelScope, Undo
 
@@ -79,7 +78,7 @@ def apply_what_goes(
     """
     refusals: dict[Route, str] = {}
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
-        refusals |= {failure.route: _explain(verb, failure) for failure in failures}
+        refusals |= {failure.route: str(_explain(verb, failure)) for failure in failures}
     remove = () if refusals else plan.remove
     apply_routes(RoutePlan(remove=remove), backend, scope, undo)
     done = RoutePlan(
@@ -114,7 +113,9 @@ def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
     for route in routes:
         now = there.get(route.key)
         if now is not None and not now.is_ours:
-            raise RouteError(f"can't replace {route}: meanwhile somebody else has put {now} in its place; run again")
+            raise RouteError(
+                f"can't replace {route}: meanwhile somebody else has put {now} in its place", hint="run again"
+            )
 
 
 def _bulks(items: Sequence[T], scope: CancelScope, size: int = BULK_ROUTES) -> Iterator[Sequence[T]]:
@@ -130,16 +131,16 @@ def _write(call: _BulkCall, routes: Sequence[Route], verb: str, *, fine: int | N
 def _refuse(verb: str, failures: Sequence[RouteFailure]) -> None:
     if not failures:
         return
-    text = shortened([_explain(verb, failure) for failure in failures], "\n", _NAMED_FAILURES_MAX)
+    refusals = [_explain(verb, failure) for failure in failures]
     # EACCES is the FIB's word for prohibit, not one about us.
     errno = failures[0].errno
-    raise RouteError(text, errno=None if errno == errnos.EACCES else errno)
+    raise RouteError.of(refusals, most=_NAMED_FAILURES_MAX, errno=None if errno == errnos.EACCES else errno)
 
 
-def _explain(verb: str, failure: RouteFailure) -> str:
+def _explain(verb: str, failure: RouteFailure) -> Refusal:
     # The kernel has one sentence and many errnos for a gateway (fib_check_nh); ip shows only the sentence.
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
     reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
     hop = failure.route.hops[0] if failure.route.hops else NextHop()
     advice = advice.format(destination=failure.route.destination, gateway=hop.gateway or "GATEWAY", dev=hop.dev)
-    return f"can't {verb} {failure.route}: {reason} (kernel: {failure.message}); {advice}"
+    return Refusal(f"can't {verb} {failure.route}: {reason} (kernel: {failure.message})", advice)

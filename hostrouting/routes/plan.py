@@ -11,7 +11,7 @@ import attrs
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, Scope, Table
 from hostrouting.model.uncollected import uncollected
@@ -90,11 +90,11 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
     """
     plan, refusals = plan_what_goes(wanted, main)
     if refusals:
-        raise RouteError("\n".join(refusals))
+        raise RouteError.of(refusals)
     return plan
 
 
-def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[RoutePlan, list[str]]:
+def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[RoutePlan, list[Refusal]]:
     """Compare wanted routes with table main, whatever is in the way of some.
 
     Only our own routes (protocol 217) are ever replaced or removed. A route of anybody else with the same destination,
@@ -113,7 +113,7 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
     for route in main:
         entries.setdefault(numbers(route.destination), []).append(route)
     sorted_: dict[str, list[Any]] = {field.name: [] for field in attrs.fields(RoutePlan)}
-    refusals: list[str] = []
+    refusals: list[Refusal] = []
     for route in wanted:
         same = entries.get(numbers(route.destination))
         if same is None:
@@ -151,20 +151,19 @@ def _is_same(there: Route, wanted: Route) -> bool:
     return substance(there) == substance(wanted)
 
 
-def _refuse_connected(route: Route, connected: Route) -> str:
-    halves = route.destination.subnets() if route.destination.prefixlen < 32 else ()
-    advice = " and ".join(map(str, halves))
-    return (
+def _refuse_connected(route: Route, connected: Route) -> Refusal:
+    halves = " and ".join(map(str, route.destination.subnets())) if route.destination.prefixlen < 32 else ""
+    return Refusal(
         f"can't install {route.destination}: it is the connected network of {','.join(connected.devs)} ({connected}); "
-        "another route of that destination would cut the interface off or be ambiguous; "
-        + (f"name its halves instead, {advice}, which win as the longer prefixes" if advice else "leave it out")
+        "another route of that destination would cut the interface off or be ambiguous",
+        f"name its halves instead, {halves}, which win as the longer prefixes" if halves else "leave it out",
     )
 
 
-def _refuse_foreign(route: Route, there: Route) -> str:
-    return (
-        f"can't install {route}: somebody else's route has its destination and metric ({there}); "
-        "choose another metric or destination, or have its owner remove it"
+def _refuse_foreign(route: Route, there: Route) -> Refusal:
+    return Refusal(
+        f"can't install {route}: somebody else's route has its destination and metric ({there})",
+        "choose another metric or destination, or have its owner remove it",
     )
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any
+from operator import attrgetter
 
 import attrs
 
 from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.links import Address, Link
-from hostrouting.model.routes import NextHop, Route, RouteType, Scope
+from hostrouting.model.routes import NextHop, Route, RouteType, Scope, routes_like
 from hostrouting.model.text import shortened
 
 _NAMED_ROUTES_MAX = 3
@@ -44,18 +44,18 @@ def resolve(
     resolver = _resolver(wanted, links, addresses, main)
     routes: list[Route] = []
     missing: dict[str, StaticRoute] = {}
-    refusals: list[str] = []
+    refusals: list[Refusal] = []
     for static in wanted:
         try:
             route = resolver.resolve(static)
         except _NotThere as reason:
             missing.setdefault(str(reason), static)
-        except _Refused as reason:
-            refusals.append(f"can't install {static}: {reason}")
+        except _Refused as refused:
+            refusals.append(Refusal(f"can't install {static}: {refused}", refused.hint))
         else:
             routes.append(route)
     if refusals:
-        raise RouteError("\n".join(refusals))
+        raise RouteError.of(refusals)
     # A gateway may be reachable only by another of these routes, which must then be there first.
     nearest = Scope.LINK
     routes.sort(key=lambda route: route.scope != nearest)
@@ -94,7 +94,9 @@ def lacking(
 def _resolver(
     wanted: Sequence[StaticRoute], links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route]
 ) -> _Resolver:
+    static_class = type(wanted[0]) if wanted else StaticRoute
     return _Resolver(
+        all_but_destination=attrgetter(*(name for name in attrs.fields_dict(static_class) if name != "destination")),
         links={link.name: link for link in links},
         own={address.local for address in addresses},
         defaults=unicast_defaults(main),
@@ -114,6 +116,10 @@ class _NotThere(Exception):
 class _Refused(Exception):
     """It can't be, whatever comes."""
 
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
+
 
 def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple[IPv4Network, tuple[str | None, ...]]]:
     """The prefixes that a gateway may lie in, and the interfaces that reach it; None: the default's.
@@ -128,23 +134,23 @@ def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple
 
 @attrs.frozen
 class _Resolver:
+    all_but_destination: Callable[[StaticRoute], tuple[object, ...]]
     links: dict[str, Link]
     own: set[IPv4Address]
     defaults: list[Route]
     on_link: list[tuple[IPv4Network, tuple[str | None, ...]]]
-    # What thousands of routes have in common, by what their entries name.
-    ways: dict[tuple[str | None, Gateway, int], tuple[Any, ...]] = attrs.field(factory=dict, init=False)
+    # What makes the routes of thousands of entries that name the same.
+    known: dict[tuple[object, ...], Callable[[IPv4Network], Route]] = attrs.field(factory=dict, init=False)
 
     def resolve(self, static: StaticRoute) -> Route:
-        named = (static.dev, static.gateway, static.metric)
-        way = self.ways.get(named)
-        if way is None:
+        named = self.all_but_destination(static)
+        make = self.known.get(named)
+        if make is None:
             hops, default = self._hops(static)
             source, mtu = (default.source, default.mtu) if default else (None, None)
             first = Route(static.destination, hops, metric=static.metric, source=source, mtu=mtu)
-            # All of a route but its destination, in order.
-            way = self.ways[named] = attrs.astuple(first, recurse=False)[1:]
-        return Route(static.destination, *way)
+            make = self.known[named] = routes_like(first)
+        return make(static.destination)
 
     def _hops(self, static: StaticRoute) -> tuple[tuple[NextHop, ...], Route | None]:
         """The next hops, and the default route that the rest is inherited from, if it is."""
@@ -184,7 +190,7 @@ class _Resolver:
         if len(devs) > 1 and isinstance(static.gateway, IPv4Address):
             devs = [dev for dev in devs if self._is_reachable(static.gateway, dev)] or devs
         if len(devs) != 1:
-            raise _Refused(f"the default route leaves by {' and '.join(devs)}; name the one meant as dev")
+            raise _Refused(f"the default route leaves by {' and '.join(devs)}", "name the one meant as dev")
         return devs[0]
 
     def _check_device(self, dev: str) -> None:
@@ -194,7 +200,9 @@ class _Resolver:
         if link.master is not None:
             master = self.links.get(link.master)
             if master is None or master.kind != "vrf":
-                raise _Refused(f"{dev} is a port of {link.master}, which takes its packets; name {link.master} as dev")
+                raise _Refused(
+                    f"{dev} is a port of {link.master}, which takes its packets", f"name {link.master} as dev"
+                )
         if not link.is_up:
             raise _NotThere(f"device {dev} (it is down)")
 

@@ -14,11 +14,10 @@ from itertools import chain
 
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.model.text import shortened
 from hostrouting.model.uncollected import uncollected
 
 _NAMED_MAX = 5
@@ -57,7 +56,7 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
     losers = [_beaten(route, answer, is_there=route.key in there) for route, answer in beaten]
     losers += _covered(covered, main, local)
     if losers:
-        raise RouteError(shortened(losers, "\n", _NAMED_MAX))
+        raise RouteError.of(losers, most=_NAMED_MAX)
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[int, IPv4Network, int, int], Route]) -> bool:
@@ -68,21 +67,25 @@ def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[int, IPv4Net
     return winner.key in wanted and winner.has_same_next_hops(wanted[winner.key])
 
 
-def _beaten(route: Route, answer: Lookup, *, is_there: bool) -> str:
+def _beaten(route: Route, answer: Lookup, *, is_there: bool) -> Refusal:
     if not is_there:
-        return f"{route} isn't in the table any more: somebody has just removed it; look at: ip monitor route"
+        return Refusal(
+            f"{route} isn't in the table any more: somebody has just removed it", "look at: ip monitor route"
+        )
     winner = f"by {answer.route}" if answer.route is not None else f"nowhere ({os.strerror(answer.errno or 0)})"
-    advice = "look at: ip -4 rule; ip -4 route show table all"
-    return f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}; {advice}"
+    return Refusal(
+        f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}",
+        "look at: ip -4 rule; ip -4 route show table all",
+    )
 
 
-def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route]) -> list[str]:
+def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route]) -> list[Refusal]:
     """Routes whose every address belongs to longer prefixes; fine as long as ours and own addresses would do."""
     places = [numbers(route.destination) for route in routes]
     locals_ = [numbers(route.destination) for route in local]
     ours = [numbers(route.destination) for route in main if route.is_ours and not route.is_dead]
     beside_locals, beside_ours = own_addresses((*places, *locals_)), own_addresses((*places, *locals_, *ours))
-    losers: list[str] = []
+    losers: list[Refusal] = []
     for route, place in zip(routes, places, strict=True):
         if beside_ours[place] is None and beside_locals[place] is not None:
             continue
@@ -91,7 +94,7 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
             r for r in inside if r.destination != route.destination and not r.is_ours and r.tos == 0 and not r.is_dead
         )
         example = next((f", for example {other}" for other in longer), "")
-        losers.append(f"{route} is in the table but never wins: longer prefixes cover all of it{example}")
+        losers.append(Refusal(f"{route} is in the table but never wins: longer prefixes cover all of it{example}"))
     return losers
 
 

@@ -25,8 +25,8 @@ from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Route, Table
-from hostrouting.overlap.check import check_overlap, unjudged
-from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Verdict
+from hostrouting.overlap.check import check_overlap, unjudged, without_findings
+from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.outputs import write_markers
 from hostrouting.overlap.wording import error_text
 from hostrouting.routes.install import apply_routes
@@ -300,10 +300,9 @@ class Run:
         """Check, if that is among the parts that are decided upon, and leave the markers."""
         overlap, host = self.config.route_overlap, self.host
         if CHECK not in self.wanted.names or not overlap.expected_cidrs:
-            return unjudged(overlap, Verdict.OK)
+            return without_findings(overlap, Verdict.OK)
         if host.is_image:
-            reason = "an image has no kernel to ask; it is checked at its first boot"
-            return unjudged(overlap, Verdict.UNKNOWN, reason)
+            return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
         report = check_overlap(overlap, host.routes, scope, deadlines=self.deadlines)
         # As the script and the watcher do: two that write at once could leave both markers.
         with locked(host.layout.lock, scope):

@@ -25,7 +25,7 @@ from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, RouteError
-from hostrouting.model.routes import Protocol, Route, Scope
+from hostrouting.model.routes import Route, Scope
 from hostrouting.model.text import rfc_3339, to_json_text
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport
@@ -201,8 +201,7 @@ def render_trial(routes: Sequence[Route], until: str) -> str:
     """
     # Those first that others need for their gateway.
     ordered = sorted(routes, key=lambda route: route.scope != Scope.LINK)
-    ours, number = f"proto {Protocol.HOSTROUTING.name.lower()}", f"proto {int(Protocol.HOSTROUTING)}"
-    lines = [str(route).replace(ours, number).replace("scope link", f"scope {int(Scope.LINK)}") for route in ordered]
+    lines = [route.words(is_numeric=True) for route in ordered]
     return fill("trial.sh", UNTIL=until, PYTHON=quote(sys.executable), ROUTES="\n".join(lines))
 
 

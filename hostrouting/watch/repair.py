@@ -244,7 +244,7 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
     main = backend.routes(Table.MAIN)
     routes, missing = resolve(wanted, backend.links(), backend.addresses(), main)
     plan, refusals = plan_what_goes(routes, main)
-    problems = ["\n".join(refusals)] if refusals else []
+    problems = ["\n".join(map(str, refusals))] if refusals else []
     if missing:
         problems.append(f"can't keep all static routes without {missing}")
     if problems:

@@ -1,4 +1,4 @@
-"""Section 7, sentence by sentence: the gate at boot and at every later start, on a really booted systemd."""
+"""The gate at boot and at every later start, on a really booted systemd."""
 
 from __future__ import annotations
 
@@ -495,7 +495,7 @@ def test_a_oneshot_of_before_that_still_waits_does_not_write_last(machine: Machi
 
 
 def test_10_2_a_first_run_over_the_references_installation_never_bounces_the_machine(node: Machine) -> None:
-    """Section 10.2, and 10.1 mended: its links go first, and the gate holds from then on."""
+    """The links of the reference go first, and the gate holds from then on."""
     from boot.test_reference_faults import PASSING
     from boot.test_reference_faults import install as install_the_reference
 
@@ -517,7 +517,7 @@ def test_10_2_a_first_run_over_the_references_installation_never_bounces_the_mac
 
 
 def test_10_3_remove_leaves_the_tree_as_it_was_and_nothing_runs_at_the_next_boot(node: Machine) -> None:
-    """Section 10.3: the reference's old script and unit install the old routes at every boot."""
+    """The reference's old script and unit install the old routes at every boot."""
     payload = add_nested_machine(node)
     write_config(node, MENDED)
     node.boot()

@@ -54,7 +54,7 @@ def install(machine: Machine, consumer: str, *, check: str) -> None:
 
 
 class TestBeforeATemplateOrdersNothing:
-    """Section 10.1."""
+    """The reference orders a template before nothing."""
 
     def test_systemd_takes_the_template_for_an_instance_named_after_the_unit(self, node: Machine) -> None:
         kube1 = add_nested_machine(node)
@@ -101,7 +101,7 @@ class TestBeforeATemplateOrdersNothing:
     ],
 )
 class TestARestartOfARequiredOneshotBouncesTheNode:
-    """Section 10.2: what the reference does when a script's text has changed."""
+    """What the reference does when a script's text has changed."""
 
     def test_it_is_stopped_and_started(self, node: Machine, add: Callable[[Machine], Payload], consumer: str) -> None:
         payload = add(node)

@@ -1,4 +1,4 @@
-"""Section 9 on a really booted systemd: the watcher beside a real systemd-networkd, and as a service."""
+"""The watcher on a really booted systemd: beside a real systemd-networkd, and as a service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 5's promises, each on a real kernel in a namespace and on the one in memory."""
+"""The promises of routes and check, each on a real kernel in a namespace and on the one in memory."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_nothing_wanted_and_nothing_ever_installed_does_nothing_at_all(node: Ker
 def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
     node: Kernel, layout: Layout, protocol: int
 ) -> None:
-    """Section 10.7: ``ip route replace`` takes over a DHCP route of the same destination and metric, silently."""
+    """``ip route replace`` of the reference takes over a DHCP route of the same destination and metric, silently."""
     same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
     other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
     assert node.add([same, other]) == ()
@@ -192,7 +192,7 @@ def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
 
 
 def test_10_7_a_connected_route_of_the_same_destination_is_refused_and_stays(node: Kernel, layout: Layout) -> None:
-    """Section 10.7: the reference replaces ib0's own 172.16.0.0/16, and InfiniBand is cut off."""
+    """The reference replaces ib0's own 172.16.0.0/16, and InfiniBand is cut off."""
     before = table(node)
     with pytest.raises(RouteError, match=r"connected network of ib0.*172\.16\.0\.0/17 and 172\.16\.128\.0/17"):
         configure(node, layout, config({"destination": "172.16.0.0/16"}))
@@ -203,7 +203,7 @@ def test_10_7_a_connected_route_of_the_same_destination_is_refused_and_stays(nod
 
 
 def test_10_9_our_routes_carry_protocol_217_and_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
-    """Section 10.9: nothing marks the reference's routes as its own."""
+    """Nothing marks the reference's routes as its own."""
     before = table(node)
     configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24", "metric": 9}))
     assert {route.protocol for route in node.routes(Table.MAIN) if str(route) not in before} == {217}
@@ -666,7 +666,7 @@ def test_waiting_is_reported_and_the_error_names_what_was_missing_and_for_which_
 
 
 def test_10_5_it_is_waited_for_once_for_the_whole_run_and_only_until_it_comes(kernel: Kernel, layout: Layout) -> None:
-    """Section 10.5: the reference waits anew, up to 30 s, for each route."""
+    """The reference waits anew, up to 30 s, for each route."""
     build_links(kernel)
     observer = OnProgress(lambda: kernel.add([default_route()]))
     wanted = config(*({"destination": f"172.16.{n}.0/24"} for n in range(1, 50)), wait=60)

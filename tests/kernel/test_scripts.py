@@ -1,4 +1,4 @@
-"""Section 5's and 6's promises, held by the scripts that run at boot, with each awk that a node may have."""
+"""The promises of routes and check, held by the scripts that run at boot, with each awk that a node may have."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRo
 from hostrouting.config.overlap import OverlapMode
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, Verdict
+from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch.events import Event, EventKind, of_failures, of_troubles, status
 from hostrouting.watch.loop import WatchHostRouting
@@ -32,9 +32,7 @@ from phases.testing import FakeClock
 
 CIDRS = tuple(map(IPv4Network, ("10.96.0.0/12", "172.16.0.0/16", "192.168.0.0/24")))
 findings = st.builds(
-    lambda kind, cidr, dev: Finding(
-        kind, cidr, cidr[1], (dev,), ("eth0",), (cidr,), None, f"{kind}: expected CIDR {cidr} by {dev}"
-    ),
+    lambda kind, cidr, dev: Finding(kind, cidr, cidr[1], (dev,), ("eth0",), (cidr,), None, (cidr,)),
     st.sampled_from(FindingKind),
     st.sampled_from(CIDRS),
     st.sampled_from(["ib0", "ib1"]),
@@ -50,9 +48,17 @@ judged = st.lists(findings, max_size=3, unique_by=lambda item: (item.kind, item.
         cidrs=CIDRS,
     )
 )
-unknown = st.sampled_from(["no-default-route", "check-failed: no memory"]).map(
+unknown = st.sampled_from(
+    [(UnknownReason.NO_DEFAULT_ROUTE, ""), (UnknownReason.CHECK_FAILED, "no memory")],
+).map(
     lambda reason: OverlapReport(
-        Verdict.UNKNOWN, OverlapMode.WARN, "2026-01-01T00:00:00Z", "node-7", reason=reason, cidrs=CIDRS
+        Verdict.UNKNOWN,
+        OverlapMode.WARN,
+        "2026-01-01T00:00:00Z",
+        "node-7",
+        reason_kind=reason[0],
+        reason_detail=reason[1],
+        cidrs=CIDRS,
     )
 )
 reports = st.one_of(judged, judged, unknown)
@@ -68,7 +74,8 @@ def test_what_was_said_and_not_taken_back_is_what_fails(seen: list[OverlapReport
             now = attrs.evolve(report, findings=before.findings)
         for event in of_failures(before, now, ()):
             if event.kind is EventKind.FAILURE:
-                said.append(event.message.partition(";")[0])
+                (message,) = {each.message for each in now.findings if event.message.startswith(f"{each.message}; ")}
+                said.append(message)
             elif event.kind is EventKind.FAILURE_GONE:
                 said.remove(event.message.removeprefix("no longer so: "))
         assert sorted(said) == sorted(finding.message for finding in now.findings)

@@ -1,4 +1,4 @@
-"""Section 6 address by address: the kernel is asked about every one, and each answer is sorted on its own.
+"""The check address by address: the kernel is asked about every one, and each answer is sorted on its own.
 
 Slow and plain on purpose, and nothing of it is shared with what it judges: it imports values only. What the kernel
 doesn't show, the entry that discards, is found by a walk through rules and tables, which is held to the kernel's

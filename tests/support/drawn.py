@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting import OverlapMode
 from hostrouting.cli.report import Answer, Strip
+from hostrouting.model.routes import RouteType
 from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
 from hostrouting.report import Finding, Note
 
@@ -40,9 +41,8 @@ def strip(cidr: str, *parts: Part) -> Cut:
 
 
 def finding(of: IPv4Network, kind: FindingKind, devs: tuple[str, ...], ranges: tuple[IPv4Network, ...]) -> Finding:
-    probe = ranges[0].network_address
-    message = f"{kind}: expected CIDR {of} (probe {probe}) routes via {','.join(devs)}, expected eth0"
-    return Finding(kind, of, probe, devs, ("eth0",), ranges, None, message)
+    discarded_by = (RouteType.BLACKHOLE,) if kind is FindingKind.BLACKHOLE else ()
+    return Finding(kind, of, ranges[0].network_address, devs, ("eth0",), ranges, None, (of,), discarded_by)
 
 
 def report(*strips: Cut, notes: Iterable[Note] = ()) -> OverlapReport:

@@ -254,7 +254,7 @@ def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], C
                 return ask(talk)
         except rtnl.AgainError as again:
             reason = str(again) or "they changed while they were read"
-    raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over; try again later")
+    raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over", hint="try again later")
 
 
 _UNKNOWN = RefusedError(errnos.ENOBUFS, f"{_LOST}; nobody knows whether the change was made")

@@ -21,7 +21,7 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
 from hostrouting.model.prefixes import PrefixSet, network_of
-from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType
+from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, routes_like
 
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
@@ -35,10 +35,10 @@ _KEPT_MAX = 4096  # where each says something else
 
 
 class Way(NamedTuple):
-    """What entries have in common: an entry whose destination doesn't count, and all of it but that, in order."""
+    """What entries have in common: an entry whose destination doesn't count, and what makes others like it."""
 
     entry: Route
-    fields: tuple[Any, ...]
+    make: Callable[[IPv4Network], Route]
     is_wanted: bool
 
 
@@ -135,13 +135,13 @@ class RouteReader:
         route = with_hops(_decode(body, self._names), self._nexthops)
         if len(self._ways) >= _KEPT_MAX:
             self._ways.clear()
-        way = self._ways[body] = Way(route, attrs.astuple(route, recurse=False)[1:], self._is_wanted(route))
+        way = self._ways[body] = Way(route, routes_like(route), self._is_wanted(route))
         return way
 
 
 def routes_of(groups: Iterable[Group]) -> list[Route]:
     """The entries that some groups stand for."""
-    return [Route(network_of(first, length), *way.fields) for way, prefixes in groups for length, first in prefixes]
+    return [way.make(network_of(first, length)) for way, prefixes in groups for length, first in prefixes]
 
 
 @functools.cache

@@ -137,7 +137,7 @@ def test_the_manifest_names_everything_that_was_written(host: Host, layout: Layo
 def test_10_3_emptied_in_the_config_scripts_and_units_are_gone_and_nothing_runs_at_the_next_boot(
     host: Host, layout: Layout, kernel: FakeKernel
 ) -> None:
-    """Section 10.3: the reference leaves script and unit, which install the old routes at every boot."""
+    """The reference leaves script and unit, which install the old routes at every boot."""
     before, routes = tree(layout), kernel.routes()
     apply(host)
     apply(host, NOTHING)
@@ -165,7 +165,7 @@ def test_a_second_run_touches_no_file_and_reloads_nothing(host: Host, layout: La
 
 
 def test_10_5_forty_nine_routes_wait_no_longer_than_one(layout: Layout) -> None:
-    """Section 10.5: the reference's "cached" device is set in a subshell, so each route waits anew."""
+    """The reference's "cached" device is set in a subshell, so each route waits anew."""
     many = [{"destination": f"172.16.{number}.0/24"} for number in range(1, 50)]
     clock = FakeClock()
     task = ConfigureStaticRoutes(
@@ -396,7 +396,7 @@ def reference(layout: Layout) -> list[Path]:
 def test_the_references_links_are_gone_and_reloaded_before_any_unit_is_touched(
     host: Host, layout: Layout, reference: list[Path]
 ) -> None:
-    """Section 10.2: beside such a link a restart of the oneshot bounces the running machine."""
+    """Beside such a link a restart of the oneshot bounces the running machine."""
     order: list[str] = []
     old = layout.unit("static-routes").read_text()
 

@@ -30,9 +30,7 @@ def be(program: Path, text: str) -> None:
 def test_one_that_hangs_is_ended_and_named(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 0.1)
     be(program, "exec /bin/sleep 1000")
-    with pytest.raises(
-        UnitError, match=r"`systemctl daemon-reload` gave no answer within 0\.1 s; is systemd hanging\?"
-    ):
+    with pytest.raises(UnitError, match=r"`systemctl daemon-reload` gave no answer within 0\.1 s"):
         Systemctl().reload()
 
 

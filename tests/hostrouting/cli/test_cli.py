@@ -178,7 +178,7 @@ def test_an_unreadable_config_is_77(run: Any, config: Path, as_ordinary_user: An
     with as_ordinary_user():
         code, _, err = run("plan", config)
     assert code == 77
-    assert "Permission denied; run as root" in err
+    assert err.endswith(": Permission denied\nhostrouting: hint: run as root\n")
 
 
 def test_not_root_is_77_with_the_reason_and_changes_nothing(

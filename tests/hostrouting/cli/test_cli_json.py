@@ -99,6 +99,7 @@ def test_wrong_usage_is_a_document(run: Run, command: str) -> None:
     code, document = run(command, "--frobnicate")
     assert code == 64
     assert "--frobnicate" in document["error"]
+    assert document["hint"] is None
     assert not document["changed"]
 
 
@@ -121,6 +122,7 @@ def test_what_the_kernel_does_not_permit_is_77(run: Run, config: Any, host: Host
     code, document = run("apply", on=on)
     assert (code, document["changed"], document["files"]) == (77, False, [])
     assert "not permitted" in document["error"]
+    assert document["hint"] == "run as root (CAP_NET_ADMIN)"
 
 
 def test_a_systemd_that_refuses_is_1(run: Run, config: Any, host: Host) -> None:

@@ -11,7 +11,7 @@ from drawn import report, segment, strip
 
 from hostrouting import StaticRoute
 from hostrouting.cli.report import overlap_picture
-from hostrouting.overlap.findings import FindingKind, NoteKind, Remedy, Unmendable, Verdict
+from hostrouting.overlap.findings import FindingKind, NoteKind, Obstacle, Remedy, UnknownReason, Unmendable, Verdict
 from hostrouting.report import Note
 
 SHADOWED = strip(
@@ -31,7 +31,7 @@ def words(picture: str) -> list[str]:
 
 def test_a_picture_says_what_fails_where_and_what_mends_it() -> None:
     routes = (StaticRoute("172.16.0.0/17", "10.1.0.1", "eth0"), StaticRoute("172.16.128.0/17", "10.1.0.1", "eth0"))
-    left = Unmendable((IPv4Network("172.24.7.9/32"),), (), "its blackhole is a /32, too: remove it")
+    left = Unmendable((IPv4Network("172.24.7.9/32"),), (), Obstacle("its blackhole is a /32, too: remove it"))
     remedy = Remedy(routes, (left,), ("peers of ib0 change sides",))
     said = words(overlap_picture(attrs.evolve(report(SHADOWED, strip("10.96.0.0/12")), remedy=remedy)))
     assert said[0] == "hostrouting check: overlap · node-7 · STRICT · 2026-11-20T08:00:00Z"
@@ -65,7 +65,8 @@ def test_a_hostile_interface_is_text_in_a_picture() -> None:
 
 
 def test_nothing_judged_is_a_picture_too() -> None:
-    unknown = attrs.evolve(report(SHADOWED), verdict=Verdict.UNKNOWN, reason="no-default-route", findings=())
+    why = UnknownReason.NO_DEFAULT_ROUTE
+    unknown = attrs.evolve(report(SHADOWED), verdict=Verdict.UNKNOWN, reason_kind=why, findings=())
     assert words(overlap_picture(unknown))[1:] == [
         "unknown on node-7: none of 1 expected CIDRs could be judged; mode STRICT",
         "the check couldn't judge anything: no-default-route",

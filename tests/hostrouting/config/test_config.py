@@ -149,7 +149,7 @@ def test_ten_problems_are_reported_at_once_in_the_order_of_the_document() -> Non
     ],
 )
 def test_a_destination_that_the_kernel_or_a_script_must_not_see_is_refused(destination: Any, words: str) -> None:
-    """Section 10.6: the reference lets host bits pass, and the kernel refuses the route at boot."""
+    """The reference lets host bits pass, and the kernel refuses the route at boot."""
     path, message = only_problem(routes({"destination": destination}))
     assert path == "hostRouting.staticRoutes.routes[0].destination"
     assert words in message

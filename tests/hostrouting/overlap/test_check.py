@@ -103,7 +103,7 @@ def test_a_default_route_that_moves_meanwhile_is_the_one_that_counts() -> None:
 
 def test_a_default_route_that_goes_meanwhile_is_missed() -> None:
     report = checked(RestlessKernel(lambda kernel: kernel.delete([ETH0])))
-    assert (report.verdict, str(report.reason).split(":")[0]) == ("unknown", "no-default-route")
+    assert (report.verdict, report.reason_kind) == ("unknown", "no-default-route")
 
 
 def test_what_changes_beside_the_tables_is_no_reason_to_look_again() -> None:

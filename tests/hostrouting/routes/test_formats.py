@@ -162,4 +162,5 @@ def test_what_a_format_cant_say_is_an_error_that_names_the_route_and_what_can(
 def test_every_route_that_a_format_cant_say_is_named() -> None:
     with pytest.raises(RouteError) as raised:
         as_netplan([refused for write, refused, _ in REFUSED if write is as_netplan])
-    assert len(str(raised.value).splitlines()) == 3
+    assert len(raised.value.message.splitlines()) == 3
+    assert len(raised.value.hint.splitlines()) == 3

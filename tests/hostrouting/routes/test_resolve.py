@@ -85,7 +85,7 @@ def test_everything_left_open_is_inherited_with_source_and_mtu() -> None:
     ids=["no gateway", "IPv6 gateway", "onlink", "multipath"],
 )
 def test_10_8_the_whole_next_hop_of_the_default_route_is_inherited(hops: tuple[NextHop, ...]) -> None:
-    """Section 10.8: the reference prints the third word of a line and takes it for the gateway."""
+    """The reference prints the third word of a line and takes it for the gateway."""
     route = resolved(StaticRoute("172.16.1.0/24"), default(*hops, nexthop_id=7))
     assert route.hops == hops
     assert route.nexthop_id is None
@@ -240,7 +240,8 @@ def test_all_refusals_are_named_at_once() -> None:
     wanted = [StaticRoute("172.16.1.0/24", "onlink", "eth0"), StaticRoute("172.16.2.0/24", "onlink", "eth1")]
     with pytest.raises(RouteError) as caught:
         resolve(wanted, links, (), ())
-    assert len(str(caught.value).splitlines()) == 2
+    assert len(caught.value.message.splitlines()) == 2
+    assert caught.value.hint == "name br0 as dev\nname br1 as dev"
 
 
 def test_many_missing_things_are_counted_not_listed() -> None:

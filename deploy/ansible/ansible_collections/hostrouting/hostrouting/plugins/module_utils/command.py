@@ -40,4 +40,5 @@ def run(module: AnsibleModule, words: list[str], fine: tuple[int, ...] = (0,)) -
 
 def _why(report: dict[str, Any]) -> str | None:
     findings = [finding["message"] for finding in report.get("findings", ())]
-    return "\n".join(findings) or report.get("error") or report.get("reason")
+    error = "\n".join(filter(None, (report.get("error"), report.get("hint"))))
+    return "\n".join(findings) or error or report.get("reason")
