@@ -210,10 +210,11 @@ def test_failures_during_a_cancel_from_outside_are_notes_and_not_lost() -> None:
 
     with pytest.raises(Cancelled, match="SIGTERM") as caught:
         run(Parallel(stumble, After(started, cancelling("c", lambda: scope.cancel("SIGTERM")))), scope=scope)
-    assert caught.value.__notes__ == [
+    # Whether the task that cancels has returned by the time it is seen decides on a note of its own.
+    assert set(caught.value.__notes__) >= {
         "besides: OSError: rollback failed (in task parallel/stumble)",
         "in task parallel",
-    ]
+    }
 
 
 def test_a_failure_cancels_parallels_within_its_siblings() -> None:

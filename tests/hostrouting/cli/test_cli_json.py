@@ -134,7 +134,14 @@ def test_a_systemd_that_refuses_is_1(run: Run, config: Any, host: Host) -> None:
     run("apply")
     code, document = run("remove", on=Host(host.routes, Refusing(host.layout, running=[MACHINE]), host.layout))
     assert (code, document["error"]) == (1, "`systemctl disable` failed")
-    assert [change["change"] for change in document["files"]] == ["removed"]
+    drop_in = "/etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf"
+    assert {change["path"] for change in document["files"] if change["change"] == "removed"} == {drop_in}
+    # What would have gone after it lets a start through meanwhile.
+    assert {change["path"] for change in document["files"] if change["change"] == "replaced"} == {
+        "/etc/aks-flex-node/static-routes.sh",
+        "/etc/hostrouting/gate.list",
+        "/etc/hostrouting/installed.json",
+    }
     assert document["changed"]
 
 
