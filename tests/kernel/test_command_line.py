@@ -133,7 +133,8 @@ def test_without_cap_net_admin_apply_is_77_and_check_works(tmp_path: Path) -> No
         "as-before",
     ]
     assert "can't add 172.16.1.0/24" in done.stderr
-    assert "not permitted (kernel: Operation not permitted); run as root (CAP_NET_ADMIN)" in done.stderr
+    assert "not permitted (kernel: Operation not permitted)" in done.stderr
+    assert "hint: run as root (CAP_NET_ADMIN)" in done.stderr
 
 
 def test_sigterm_of_a_waiting_apply_ends_it_at_once_with_1(tmp_path: Path) -> None:
