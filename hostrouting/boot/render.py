@@ -9,13 +9,16 @@ or ``$``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import resources
 from ipaddress import IPv4Network
 from itertools import pairwise
+from operator import attrgetter
 from shlex import quote
 from typing import Any
+
+import attrs
 
 from hostrouting.config.overlap import CONTAINER_DEVS, ExpectedCidr
 from hostrouting.config.routing import Config, StaticRoute
@@ -50,8 +53,8 @@ def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]
 
 
 def render_static_routes(config: Config) -> str:
-    """The same of a whole config."""
-    rows = [_route_row(route) for route in config.static_routes.routes]
+    """Render the script of a whole config."""
+    rows = _route_rows(config.static_routes.routes)
     return fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
 
 
@@ -156,9 +159,20 @@ def _letter_expression(letter: str) -> str:
     return letter if letter.isalnum() or letter in "_-" else f"[{letter}]"
 
 
-def _route_row(route: StaticRoute) -> str:
-    gateway = _INHERITED if route.gateway is None else str(route.gateway)
-    return _row(str(route.destination), gateway, _INHERITED if route.dev is None else route.dev, f"{route.metric:d}")
+def _route_rows(routes: Sequence[StaticRoute]) -> list[str]:
+    """Return a row for each route, with a word for each field, in the order of the class."""
+    if not routes:
+        return []
+    fields = attrgetter(*attrs.fields_dict(type(routes[0])))
+    return [_row(*map(_word, fields(route))) for route in routes]
+
+
+def _word(value: object) -> str:
+    if value is None:
+        return _INHERITED
+    if isinstance(value, str):
+        return value  # str() would ask one with a __str__ of its own
+    return f"{value:d}" if isinstance(value, int) else str(value)
 
 
 def _row(*words: str) -> str:

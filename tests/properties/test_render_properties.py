@@ -277,3 +277,21 @@ def test_what_was_rendered_reads_back_from_the_manifest(
             assert wanted_parts(read.config, layout) == parts
             # It is itself a config, which is what the watcher reads.
             assert Config.load(layout.manifest) == read.config
+
+
+class Disguised(str):
+    """A name that passes the rules as it is, and says something else when it is printed."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "$(reboot)"
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+
+def test_a_row_holds_the_name_that_passed_the_rules() -> None:
+    text = render_static_routes_script([StaticRoute("172.16.1.0/24", dev=Disguised("eth1"))])
+    assert "172.16.1.0/24 * eth1 0\n" in text
+    assert "reboot" not in text

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting import Config, StaticRoute
+from hostrouting.boot.render import render_static_routes
 from hostrouting.config import routing
 from hostrouting.config.schema import collecting, parse_integer
 from hostrouting.model.links import Link
@@ -54,6 +55,13 @@ def test_it_reaches_every_route_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> No
     assert missing is None
     added = plan_routes(routes, [default]).add
     assert [route.tag for route in added if isinstance(route, TaggedRoute)] == [7] * len(TAGS)
+
+
+def test_it_reaches_every_row_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "StaticRoute", TaggedStaticRoute)
+    text = render_static_routes(tagged_config())
+    rows = [line.split() for line in text.splitlines() if line.startswith("172.16.")]
+    assert rows == [[f"172.16.{n}.0/24", "*", "*", "0", str(tag)] for n, tag in enumerate(TAGS)]
 
 
 def test_it_reaches_routes_like_another() -> None:
