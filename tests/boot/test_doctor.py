@@ -162,6 +162,11 @@ def test_a_watcher_that_can_not_run_and_a_consumer_that_nobody_has_are_found(nod
     unit = f"{UNITS}/hostrouting-watch.service"
     node.write(unit, node.read(unit).replace("RestartSec=10", "RestartSec=100ms"))
     node.boot()
+
+    def has_failed_often() -> bool:
+        return int(node.show("hostrouting-watch.service", "NRestarts")["NRestarts"]) > 2
+
+    node.wait_until(has_failed_often, "the watcher fails again and again")
     found = doctor(node)[1]
     assert find(found, "no-consumer")["subject"] == "kubelt.service"
     assert find(found, "watcher-fails")["subject"] == "hostrouting-watch.service"
