@@ -21,7 +21,7 @@ from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
 from hostrouting.boot.parts import BootFile
 from hostrouting.boot.plan import BootPlan
-from hostrouting.boot.switch import put, remove_old_stages, state_of, switch, switch_back
+from hostrouting.boot._switch import put, remove_old_stages, state_of, switch, switch_back
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.changes import Change, Changes

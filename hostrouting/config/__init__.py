@@ -1,8 +1,5 @@
-"""From JSON to typed values, with all problems at once.
+"""The ``hostRouting`` section of a JSON document, read into typed values with all problems at once.
 
-``routing`` is the ``hostRouting`` section, ``overlap`` its part about the check; ``schema`` makes a strict
-reader of any attrs class.
-Other rooms import the modules named here, and no others.
+``routing`` has the section, ``schema`` the reader of any attrs class, ``values`` the rules of single values, and
+``documents`` reads JSON files.
 """
-
-__all__ = ["overlap", "routing", "schema"]

@@ -1,7 +1,4 @@
-"""Does the gate hold on this host, and what may break it?
+"""The checks of an installation: does the gate hold on this host, and what may break it?
 
-``examine`` has a row for each thing that is looked at, ``examination`` has what a row is made of.
-Other rooms import the modules named here, and no others.
+``examine`` has a row for each check, ``examination`` the values that a check returns.
 """
-
-__all__ = ["examination", "examine"]

@@ -13,34 +13,34 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
-from hostrouting.doctor import files, gate, routes
+from hostrouting.doctor import _files, _gate, _routes
 from hostrouting.doctor.examination import Examination, ExaminedHost, Fault, Severity
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
 CHECKS = (
-    Examination("verdict", "the check lets the next start through now", gate.verdict),
-    Examination("installed", "what is asked for is installed", files.installed, is_of_the_installed=False),
-    Examination("consumer", "the unit that is held back exists", gate.consumer),
-    Examination("files", "every file is as rendered", files.rendered),
-    Examination("modes", "only root can change what the gate runs", files.modes),
-    Examination("access", "the scripts can be run, and their lock is free", files.access),
-    Examination("gate", "every instance runs the gate before it starts, and obeys it", gate.gate),
-    Examination("break-glass", "nobody has left the gate open", gate.break_glass),
-    Examination("sight", "the gate sees the host's network and files", gate.sight),
-    Examination("units", "the units start at boot, and systemd has read them", files.units),
-    Examination("ordering", "everything starts after what it waits for, in no cycle", gate.ordering),
-    Examination("ties", "nothing that is done to the oneshots stops an instance", gate.ties),
-    Examination("restart", "after a mend every instance starts by itself", gate.restarts),
-    Examination("tools", "bash, ip, awk, flock and timeout are there, and can be run", files.tools),
-    Examination("watcher", "what puts lost routes back runs, if it is installed", routes.watcher),
-    Examination("leftovers", "nothing is left of the reference or of earlier versions", files.leftovers, False),
-    Examination("agents", "nobody else writes our scripts", files.agents, False),
-    Examination("routes", "every route is in the kernel, and wins", routes.routes),
-    Examination("networkd", "systemd-networkd takes no route away", routes.networkd),
-    Examination("networkmanager", "NetworkManager takes no route away", routes.network_manager),
-    Examination("cloud-init", "cloud-init takes no route away", routes.cloud_init),
+    Examination("verdict", "the check lets the next start through now", _gate.verdict),
+    Examination("installed", "what is asked for is installed", _files.installed, is_of_the_installed=False),
+    Examination("consumer", "the unit that is held back exists", _gate.consumer),
+    Examination("files", "every file is as rendered", _files.rendered),
+    Examination("modes", "only root can change what the gate runs", _files.modes),
+    Examination("access", "the scripts can be run, and their lock is free", _files.access),
+    Examination("gate", "every instance runs the gate before it starts, and obeys it", _gate.gate),
+    Examination("break-glass", "nobody has left the gate open", _gate.break_glass),
+    Examination("sight", "the gate sees the host's network and files", _gate.sight),
+    Examination("units", "the units start at boot, and systemd has read them", _files.units),
+    Examination("ordering", "everything starts after what it waits for, in no cycle", _gate.ordering),
+    Examination("ties", "nothing that is done to the oneshots stops an instance", _gate.ties),
+    Examination("restart", "after a mend every instance starts by itself", _gate.restarts),
+    Examination("tools", "bash, ip, awk, flock and timeout are there, and can be run", _files.tools),
+    Examination("watcher", "what puts lost routes back runs, if it is installed", _routes.watcher),
+    Examination("leftovers", "nothing is left of the reference or of earlier versions", _files.leftovers, False),
+    Examination("agents", "nobody else writes our scripts", _files.agents, False),
+    Examination("routes", "every route is in the kernel, and wins", _routes.routes),
+    Examination("networkd", "systemd-networkd takes no route away", _routes.networkd),
+    Examination("networkmanager", "NetworkManager takes no route away", _routes.network_manager),
+    Examination("cloud-init", "cloud-init takes no route away", _routes.cloud_init),
 )
 
 

@@ -1,22 +1,5 @@
-"""The routes port, what hostrouting asks of a kernel, and who meets it.
+"""The routes port, and those that implement it: netlink, a kernel in memory, a throw-away namespace, a snapshot.
 
-Netlink, a kernel in memory, one in a throw-away namespace, a recorded host; ``fib`` and ``rules`` are the pure model by
-which a recording answers. ``managers`` tells which network manager claims an interface.
-Other rooms import the modules named here, and no others.
+``fib`` and ``rules`` are the pure model by which a snapshot answers. ``managers`` tells which network manager claims an
+interface.
 """
-
-__all__ = [
-    "channel",
-    "fib",
-    "managers",
-    "memory",
-    "namespace",
-    "netlink",
-    "nexthops",
-    "port",
-    "recording",
-    "refusals",
-    "rules",
-    "snapshot",
-    "waiting",
-]

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any
 
 from hostrouting.kernel.refusals import RefusedError
-from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink.conversation import Conversation, read
+from hostrouting.kernel._rtnetlink import messages as rtnl
+from hostrouting.kernel._rtnetlink.conversation import Conversation, read
 
 __all__ = ["Conversation", "read", "request", "rtnl"]
 

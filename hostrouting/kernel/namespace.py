@@ -22,8 +22,8 @@ from hostrouting.kernel._namespaces import Namespace, made, make_namespace, refu
 from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
 from hostrouting.kernel.channel import request
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel._rtnetlink import messages as rtnl
+from hostrouting.kernel._rtnetlink.conversation import Conversation
 from hostrouting.model.errors import RouteError
 from hostrouting.model.rules import Rule
 from phases import CancelScope

@@ -1,8 +1,4 @@
-"""What a kernel holds, as frozen values, and how text from outside becomes such values.
+"""Links, addresses, rules, routes and look-ups as frozen values, and strict readers of their text.
 
-Links and addresses, rules, routes and look-ups; addresses and prefixes, read strictly; the root of the error tree;
-words from outside made fit for a message; how files are opened; what a run has changed.
-Other rooms import the modules named here, and no others.
+The root of the error tree, and the changes of a run, are here too.
 """
-
-__all__ = ["changes", "errors", "links", "parsing", "prefixes", "routes", "rules", "text", "uncollected"]

@@ -1,8 +1,5 @@
-"""The way of an expected CIDR: reading -> judge -> fix.
+"""The check of expected CIDRs: read -> judge -> fix.
 
-``check`` goes it; ``findings`` are its result, ``wording`` and ``outputs`` what people and other programs get of that.
-``explanation`` is the way of one address through rules and tables; ``fleet`` checks many recorded hosts.
-Other rooms import the modules named here, and no others.
+``check`` runs it and ``findings`` are its result, for people in ``wording``, for other programs in ``markers`` and
+``metrics``. ``explanation`` follows one address through rules and tables; ``fleet`` checks many snapshots.
 """
-
-__all__ = ["check", "explanation", "findings", "fleet", "outputs", "wording"]

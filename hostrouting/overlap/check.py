@@ -18,10 +18,10 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.model.text import rfc_3339
-from hostrouting.overlap.coverage import Tile, networks_of, tiles_in
+from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap.findings import Obstacle, OverlapReport, UnknownReason, Unmendable, Verdict
-from hostrouting.overlap.judge import Outcome, judge, sort_answers
-from hostrouting.overlap.reading import Reading, ask, pending_devs, read_host
+from hostrouting.overlap._judge import Outcome, judge, sort_answers
+from hostrouting.overlap._reading import Reading, ask, pending_devs, read_host
 from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
 
@@ -102,7 +102,7 @@ def check_overlap(
     report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=reading.default.devs, notes=notes)
     if not findings:
         return report
-    from hostrouting.overlap.fix import Remedies
+    from hostrouting.overlap._fix import Remedies
 
     scope.check()
     remedies = Remedies(reading, outcomes, nameservers)

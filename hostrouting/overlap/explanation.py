@@ -20,8 +20,8 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap.judge import Outcome, sort_answers
-from hostrouting.overlap.reading import Answer, ask, read_host
+from hostrouting.overlap._judge import Outcome, sort_answers
+from hostrouting.overlap._reading import Answer, ask, read_host
 from phases import CancelScope
 
 

@@ -1,7 +1,4 @@
-"""The way of a static route: resolve -> plan -> install -> verify.
+"""Static routes: resolve -> plan -> install -> verify.
 
-``formats`` says the same routes in the words of other tools.
-Other rooms import the modules named here, and no others.
+``formats`` writes the same routes for other tools.
 """
-
-__all__ = ["formats", "install", "plan", "resolve", "verify"]

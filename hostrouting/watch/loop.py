@@ -22,9 +22,18 @@ from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.outputs import write_markers
-from hostrouting.watch.events import HOW_TO_STOP, Event, EventKind, devs_of, of_failures, of_routes, of_troubles, status
+from hostrouting.watch._events import (
+    HOW_TO_STOP,
+    Event,
+    EventKind,
+    devs_of,
+    of_failures,
+    of_routes,
+    of_troubles,
+    status,
+)
 from hostrouting.watch.outputs import metrics_text
-from hostrouting.watch.repair import Keeper, Repair
+from hostrouting.watch._repair import Keeper, Repair
 from phases import Cancelled, CancelScope, TimedOut
 
 # Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address. It is

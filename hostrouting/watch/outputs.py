@@ -10,8 +10,8 @@ from pathlib import Path
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.overlap.outputs import Metric, check_metrics, exposition
-from hostrouting.watch.events import Event
-from hostrouting.watch.repair import Drift, Repair
+from hostrouting.watch._events import Event
+from hostrouting.watch._repair import Drift, Repair
 
 
 def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], None]) -> None:

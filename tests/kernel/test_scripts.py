@@ -25,7 +25,7 @@ from scripts import Sandbox, told_by
 
 from hostrouting import Config, Layout
 from hostrouting.boot.render import render_check, render_check_route_overlap_script, render_static_routes_script
-from hostrouting.kernel.rtnetlink.conversation import Listener
+from hostrouting.kernel._rtnetlink.conversation import Listener
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.watch.events import Event, EventKind
+from hostrouting.watch._events import Event, EventKind
 from hostrouting.watch.outputs import notify, to_datagram, write_entry
 
 if TYPE_CHECKING:

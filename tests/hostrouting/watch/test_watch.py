@@ -18,7 +18,7 @@ from hostrouting.boot.render import fill
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
-from hostrouting.watch.events import Event, EventKind
+from hostrouting.watch._events import Event, EventKind
 from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock

@@ -18,7 +18,7 @@ from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.wording import PASTE, summary
-from hostrouting.watch.repair import Drift, Repair
+from hostrouting.watch._repair import Drift, Repair
 
 HOW_TO_STOP = (
     "to stop us: systemctl stop hostrouting-watch (until the next boot), watch.enabled false in the config and "

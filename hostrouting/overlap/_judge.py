@@ -17,9 +17,9 @@ from hostrouting.model.links import Address, is_like
 from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table, destination_words
 from hostrouting.model.text import shortened
-from hostrouting.overlap.coverage import Tile, networks_of, tiles_in
+from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
-from hostrouting.overlap.reading import Answer, Reading, pending_devs
+from hostrouting.overlap._reading import Answer, Reading, pending_devs
 
 if TYPE_CHECKING:
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
@@ -213,7 +213,7 @@ def judge(
                     groups.setdefault(outcome.group, []).append((tile, outcome))
         failing = [group for group in groups.values() if group[0][1].is_failure]
         if failing:
-            from hostrouting.overlap.cover import Neighbours
+            from hostrouting.overlap._cover import Neighbours
 
             own = Neighbours(tile for tile in tiles if found[tile.question][0].is_own)
             for group in failing:

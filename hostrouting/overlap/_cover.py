@@ -22,7 +22,7 @@ from typing import NamedTuple
 import attrs
 
 from hostrouting.model.prefixes import Prefix
-from hostrouting.overlap.coverage import Tile
+from hostrouting.overlap._coverage import Tile
 
 # What it costs to leave out addresses that could be covered: more than any number of prefixes.
 _TOO_MUCH = 1 << 40

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from hostrouting.kernel.refusals import RefusedError
-from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
+from hostrouting.kernel._rtnetlink import messages as rtnl
+from hostrouting.kernel._rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
 from hostrouting.model.errors import RouteError
 
 T = TypeVar("T")

@@ -32,16 +32,16 @@ from hostrouting.model.prefixes import Prefix, PrefixIndex, ends, numbers
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
-from hostrouting.overlap.cover import Neighbours, Piece, fewest_prefixes
-from hostrouting.overlap.coverage import Tile, networks_of, tiles_in
+from hostrouting.overlap._cover import Neighbours, Piece, fewest_prefixes
+from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap.findings import Finding, Obstacle, Remedy, Unmendable
-from hostrouting.overlap.reading import Reading, own_subnets
+from hostrouting.overlap._reading import Reading, own_subnets
 from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
 
 if TYPE_CHECKING:
-    from hostrouting.overlap.judge import Outcome, Outcomes
+    from hostrouting.overlap._judge import Outcome, Outcomes
 
 
 # Where another program owns the network: a route would be undone, or break what it is for.

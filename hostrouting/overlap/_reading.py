@@ -21,7 +21,7 @@ from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Lookup, Route
 from hostrouting.model.rules import Rule
-from hostrouting.overlap.coverage import Tile, suspects_in, tiling_of
+from hostrouting.overlap._coverage import Tile, suspects_in, tiling_of
 from phases import CancelScope
 
 if TYPE_CHECKING:
