@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from hostrouting.boot import files
+from hostrouting.boot._switch import put, remove_old_stages, state_of, switch, switch_back
 from hostrouting.boot.gate import missing_commands, opening_settings
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
@@ -21,7 +22,6 @@ from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
 from hostrouting.boot.parts import BootFile
 from hostrouting.boot.plan import BootPlan
-from hostrouting.boot._switch import put, remove_old_stages, state_of, switch, switch_back
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.changes import Change, Changes

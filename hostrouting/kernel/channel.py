@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from hostrouting.kernel.refusals import RefusedError
 from hostrouting.kernel._rtnetlink import messages as rtnl
 from hostrouting.kernel._rtnetlink.conversation import Conversation, read
+from hostrouting.kernel.refusals import RefusedError
 
 __all__ = ["Conversation", "read", "request", "rtnl"]
 

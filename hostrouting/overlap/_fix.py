@@ -34,8 +34,8 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap._cover import Neighbours, Piece, fewest_prefixes
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
-from hostrouting.overlap.findings import Finding, Obstacle, Remedy, Unmendable
 from hostrouting.overlap._reading import Reading, own_subnets
+from hostrouting.overlap.findings import Finding, Obstacle, Remedy, Unmendable
 from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve

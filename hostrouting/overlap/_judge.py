@@ -18,8 +18,8 @@ from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
-from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 from hostrouting.overlap._reading import Answer, Reading, pending_devs
+from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
 if TYPE_CHECKING:
     from hostrouting.config.overlap import ExpectedCidr, RouteOverlap

@@ -19,9 +19,9 @@ from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.model.text import rfc_3339
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
-from hostrouting.overlap.findings import Obstacle, OverlapReport, UnknownReason, Unmendable, Verdict
 from hostrouting.overlap._judge import Outcome, judge, sort_answers
 from hostrouting.overlap._reading import Reading, ask, pending_devs, read_host
+from hostrouting.overlap.findings import Obstacle, OverlapReport, UnknownReason, Unmendable, Verdict
 from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
 

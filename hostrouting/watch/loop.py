@@ -32,8 +32,8 @@ from hostrouting.watch._events import (
     of_troubles,
     status,
 )
-from hostrouting.watch.outputs import metrics_text
 from hostrouting.watch._repair import Keeper, Repair
+from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
 # Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address. It is

@@ -15,8 +15,8 @@ from hostrouting.backend import NetlinkBackend, RouteBackend
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap._reading import read_host
+from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import phases
 from hostrouting import Host, Layout, RouteError, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
-from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap._cover import Piece, fewest_prefixes
+from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeSystemd
 
 SPACE = IPv4Network("10.0.0.0/27")

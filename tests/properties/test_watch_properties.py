@@ -24,9 +24,9 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch._events import Event, EventKind, of_failures, of_troubles, status
+from hostrouting.watch._repair import Backoff, Repair, plan_repair
 from hostrouting.watch.loop import WatchHostRouting
 from hostrouting.watch.outputs import metrics_text
-from hostrouting.watch._repair import Backoff, Repair, plan_repair
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 

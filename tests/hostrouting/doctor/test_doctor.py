@@ -21,9 +21,9 @@ from hostrouting.boot.gate import seconds_of
 from hostrouting.boot.locks import locked
 from hostrouting.cli.pages import doctor_page
 from hostrouting.cli.running import page_text
+from hostrouting.doctor._gate import find_cycle
 from hostrouting.doctor.examination import Severity
 from hostrouting.doctor.examine import CHECKS, examine
-from hostrouting.doctor._gate import find_cycle
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd

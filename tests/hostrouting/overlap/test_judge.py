@@ -15,9 +15,9 @@ from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._coverage import Tile, tiling_of
-from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.overlap._judge import judge, sort_answers
 from hostrouting.overlap._reading import Answer, Reading, pending_devs
+from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.report import Finding, Note
 
 CIDR = IPv4Network("172.16.0.0/16")
