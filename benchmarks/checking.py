@@ -13,8 +13,7 @@ from benchmarks.reference import dump_by_pyroute2
 from benchmarks.worlds import SCRATCH, World, WrongOutcomeError, cidrs_of, routes_of
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
-from hostrouting.config.overlap import OverlapMode, RouteOverlap
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, OverlapMode, RouteOverlap
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 from hostrouting.testing import FakeSystemd

@@ -21,8 +21,7 @@ from benchmarks.checking import checking, dumping, dumping_by_pyroute2
 from benchmarks.figures import Curve, Figures, Growth, Measured, Row
 from benchmarks.measure import alternate, timed
 from benchmarks.worlds import World, WrongOutcomeError, cidrs_of, routes_of
-from hostrouting.config.overlap import RouteOverlap
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot

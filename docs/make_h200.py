@@ -21,9 +21,9 @@ import phases
 from hostrouting import Config, Configure, Host, Layout, cli
 from hostrouting.cli.output import say
 from hostrouting.cli.report import overlap_picture, overlap_text
+from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
-from hostrouting.model.text import rfc_3339
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
 

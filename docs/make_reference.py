@@ -22,7 +22,8 @@ import attrs
 
 from hostrouting import Config, ExpectedCidr, StaticRoute, cli
 from hostrouting.azure import HostNetworking, StaleAzureVnet
-from hostrouting.config.schema import Section, json_key
+from hostrouting.config.schema import Section
+from hostrouting.model.jsonable import json_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -57,10 +57,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host as Host
     from hostrouting.boot.layout import Layout as Layout
-    from hostrouting.config.overlap import ExpectedCidr as ExpectedCidr
-    from hostrouting.config.overlap import OverlapMode as OverlapMode
-    from hostrouting.config.overlap import RouteOverlap as RouteOverlap
     from hostrouting.config.routing import Config as Config
+    from hostrouting.config.routing import ExpectedCidr as ExpectedCidr
+    from hostrouting.config.routing import OverlapMode as OverlapMode
+    from hostrouting.config.routing import RouteOverlap as RouteOverlap
     from hostrouting.config.routing import StaticRoute as StaticRoute
     from hostrouting.config.routing import StaticRoutes as StaticRoutes
     from hostrouting.doctor.examine import examine as examine
@@ -91,8 +91,7 @@ else:
         {
             "boot.host": "Host",
             "boot.layout": "Layout",
-            "config.overlap": "ExpectedCidr OverlapMode RouteOverlap",
-            "config.routing": "Config StaticRoute StaticRoutes",
+            "config.routing": "Config ExpectedCidr OverlapMode RouteOverlap StaticRoute StaticRoutes",
             "doctor.examine": "examine",
             "kernel.snapshot": "Snapshot",
             "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",

@@ -34,9 +34,9 @@ from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel._namespaces import this_namespace
-from hostrouting.kernel._rtnetlink.conversation import Conversation
-from hostrouting.kernel._rtnetlink.messages import is_read, runs
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.messages import is_read, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shadowed import shadowed_kernel
 
 import phases
 from hostrouting import (
@@ -32,7 +33,7 @@ from hostrouting import (
     plan,
     snapshot,
 )
-from hostrouting.backend import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.backend import Protocol
 from hostrouting.report import CHECKS, Severity
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -54,13 +55,7 @@ SHADOWED = "172.16.1.9"
 @pytest.fixture
 def kernel() -> FakeKernel:
     """A node like an H200: the connected route of ib0 shadows what the cluster lives in."""
-    kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
-    kernel.add([Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)])
-    return kernel
+    return shadowed_kernel()
 
 
 @pytest.fixture

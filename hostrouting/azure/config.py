@@ -10,22 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.overlap import seconds
 from hostrouting.config.routing import SECTION as HOST_ROUTING
-from hostrouting.config.routing import Config, read_config
-from hostrouting.config.schema import (
-    Section,
-    collecting,
-    each,
-    parse_boolean,
-    parse_consumer,
-    parse_word,
-    raise_invalid,
-    read,
-    read_section,
-)
+from hostrouting.config.routing import Config, read_config, seconds
+from hostrouting.config.schema import Section, collecting, each, raise_invalid, read, read_section
+from hostrouting.config.values import parse_boolean, parse_consumer, parse_word
+from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.parsing import IpAddress, IpNetwork, parse_any_address, parse_any_prefix, parse_device
-from hostrouting.model.text import StrEnum
 
 if TYPE_CHECKING:
     import os

@@ -1,22 +1,18 @@
-"""Files that are whole or not there: atomic and durable writes; and what resolv.conf names."""
+"""Files that are whole or not there: atomic and durable writes."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import re
 import stat
 from glob import escape
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import attrs
 
-from hostrouting.boot.layout import Layout
 from hostrouting.boot.seen import matching, translate_errors
-from hostrouting.model.parsing import parse_address
-from hostrouting.model.text import only_regular
+from hostrouting.model.opening import only_regular
 
 _FOLDER_MODE = 0o755
 
@@ -106,7 +102,7 @@ def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | Non
 
 @attrs.frozen
 class FileState:
-    """What is at a path.
+    """The state of a path.
 
     Args:
         content: of the file; of a link, of what it leads to; None: it leads nowhere, or this is a folder.
@@ -250,35 +246,3 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# --- the nameservers ---------------------------------------------------------------------------------------------
-
-# systemd-resolved.service(8): its own listener, which passes on to what its other file names.
-_STUB = IPv4Address("127.0.0.53")
-
-
-def nameservers(layout: Layout) -> tuple[IPv4Address, ...]:
-    """The IPv4 nameservers that a host asks; behind systemd-resolved's stub, those that it asks in turn.
-
-    Args:
-        layout: of the host.
-
-    Returns:
-        The addresses in the order of the file, each once; none if there is no such file.
-
-    Raises:
-        FileError: a file is there and can't be read.
-    """
-    named = _named(layout.resolv_conf)
-    return _named(layout.resolved_conf) if named == (_STUB,) else named
-
-
-def _named(path: Path) -> tuple[IPv4Address, ...]:
-    # The keyword starts the line (res_init.c of glibc); what comes after the address doesn't count.
-    words = re.findall(r"^nameserver[ \t]+(\S+)", read_text(path) or "", re.MULTILINE)
-    found: dict[IPv4Address, None] = {}
-    for word in words:
-        with contextlib.suppress(ValueError):  # an IPv6 one
-            found[parse_address(word)] = None
-    return tuple(found)

@@ -13,8 +13,7 @@ from hostrouting.boot.gate import DROP_IN, list_text
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
 from hostrouting.boot.render import fill, render_check, render_static_routes
-from hostrouting.config.overlap import OverlapMode
-from hostrouting.config.routing import SECTION, Config
+from hostrouting.config.routing import SECTION, Config, OverlapMode
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
 

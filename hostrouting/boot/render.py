@@ -20,8 +20,7 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.overlap import CONTAINER_DEVS, ExpectedCidr
-from hostrouting.config.routing import Config, StaticRoute
+from hostrouting.config.routing import CONTAINER_DEVS, Config, ExpectedCidr, StaticRoute
 from hostrouting.model.parsing import RESERVED
 
 ROOM = "hostrouting.boot"

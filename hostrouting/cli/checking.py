@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 import phases
+from hostrouting.cli.layout import page_text
 from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, page_text, run_task, say_as_asked, say_json
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_task, say_as_asked, say_json
 from hostrouting.model.errors import HostRoutingError, RouteError
+from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Table
-from hostrouting.model.text import clean, to_json_text
+from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +46,8 @@ def check(options: argparse.Namespace, host: Host) -> int:
       hostrouting check --output nagios                              one line with performance data (waits for nothing)
       hostrouting check --output prometheus > x; mv x hosts.prom   metrics, where no watcher leaves them (likewise)
     """
-    from hostrouting.cli.report import nagios, overlap_picture, overlap_text
+    from hostrouting.cli.nagios import nagios
+    from hostrouting.cli.report import overlap_picture, overlap_text
     from hostrouting.overlap.findings import Verdict
 
     if options.report:
@@ -62,7 +65,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     elif options.output == "svg":
         say(overlap_picture(result))
     elif options.output == "prometheus":
-        from hostrouting.overlap.outputs import check_metrics, exposition
+        from hostrouting.overlap.metrics import check_metrics, exposition
 
         say(exposition(*check_metrics(result, int(time.time()))).rstrip())
     else:
@@ -89,7 +92,7 @@ def _explain_verdict(host: Host) -> int:
     """
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.manifest import Manifest
-    from hostrouting.overlap.outputs import marked_verdict
+    from hostrouting.overlap.markers import marked_verdict
     from hostrouting.overlap.wording import advice, summary
 
     report = _check(_without_waits(Manifest.load(host.layout).config), host)
@@ -145,7 +148,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes netplan keeps
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, as it was recorded
     """
-    from hostrouting.boot.files import nameservers
+    from hostrouting.boot.nameservers import nameservers
     from hostrouting.cli.changes import NOTHING, changes_lines
     from hostrouting.cli.report import remedy_lines
     from hostrouting.model.changes import Changes

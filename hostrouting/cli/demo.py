@@ -24,8 +24,7 @@ from hostrouting.boot.layout import Layout
 from hostrouting.cli.changes import changed_text
 from hostrouting.cli.output import OutputError, bad, columns, complain, dim, good, head, say
 from hostrouting.cli.report import overlap_text
-from hostrouting.config.overlap import RouteOverlap
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel

@@ -75,7 +75,7 @@ def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, 
     keep_on = last_words if sys.stdout is not None and sys.stdout.isatty() else None
     # A monitoring daemon expects an answer of its own kind, whatever is wrong.
     if _is_asked_for("nagios", words):
-        from hostrouting.cli.report import nagios_unknown
+        from hostrouting.cli.nagios import nagios_unknown
 
         code, line = nagios_unknown(" ".join([*_said(error), *_hints(error)]))
         say(line, keep_on)

@@ -9,10 +9,11 @@ import json
 from importlib import resources
 from typing import Any
 
+from hostrouting.cli.bars import dev_words
+from hostrouting.cli.layout import page_text
 from hostrouting.cli.output import Page, Row, bad, dim, good
-from hostrouting.cli.report import dev_words, overlap_picture
-from hostrouting.cli.running import page_text
-from hostrouting.config.schema import in_json
+from hostrouting.cli.report import overlap_picture
+from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.fleet import FleetReport, HostGroup

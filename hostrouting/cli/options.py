@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from hostrouting.cli.output import bad, complain
-from hostrouting.config.overlap import ExpectedCidr
+from hostrouting.config.routing import ExpectedCidr
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from hostrouting.cli.bars import KINDS
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
-from hostrouting.cli.report import KINDS
 from hostrouting.doctor.examination import Severity
 from hostrouting.doctor.examine import DoctorReport
 from hostrouting.model.text import clean

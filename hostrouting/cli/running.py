@@ -14,8 +14,9 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 import phases
-from hostrouting.cli.output import KeepOn, Page, Row, columns, complain, dim, draw_line, good, say
-from hostrouting.model.text import clean, to_json_text
+from hostrouting.cli.output import KeepOn, columns, complain, dim, draw_line, good, say
+from hostrouting.model.jsonable import to_json_text
+from hostrouting.model.text import clean
 
 T = TypeVar("T")
 
@@ -66,31 +67,6 @@ def say_as_asked(
         say_json(document(), keep_on)
     else:
         say(text(), keep_on)
-
-
-def page_text(page: Page, width: int | None) -> str:
-    """A page as lines with colours.
-
-    Args:
-        page: lines and rows.
-        width: how many columns a terminal has; None: it is for a pipe, where no paragraph is broken.
-
-    Returns:
-        The lines; rows are aligned.
-    """
-    if width is not None:
-        from hostrouting.cli.drawn import draw
-
-        return draw(page, width)
-    label = max((len(item.label) for item in page if isinstance(item, Row)), default=0)
-    lines: list[str] = []
-    for item in page:
-        if isinstance(item, Row):
-            lines.append(f"{item.mark} {item.label:{label}}  {item.said[0]}")
-            lines += [f"  {'':{label}}  {said}" for said in item.said[1:]]
-        else:
-            lines.append(item)
-    return "\n".join(lines)
 
 
 @contextmanager

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from hostrouting.config.overlap import WAIT_SECONDS, RouteOverlap, seconds
-from hostrouting.config.schema import (
-    Section,
-    collecting,
-    each,
+from hostrouting.config.documents import read_document
+from hostrouting.config.schema import Section, collecting, each, raise_invalid, read, read_section
+from hostrouting.config.values import (
     parse_boolean,
     parse_consumer,
     parse_integer,
+    parse_pattern,
     parse_textfile,
-    raise_invalid,
-    read,
-    read_document,
-    read_section,
+    parse_word,
 )
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.parsing import parse_device, parse_prefix, parse_unicast_address
+from hostrouting.model.jsonable import StrEnum
+from hostrouting.model.links import is_like
+from hostrouting.model.parsing import parse_cidr, parse_device, parse_prefix, parse_unicast_address
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
@@ -36,11 +34,30 @@ SECTION = "hostRouting"
 ONLINK: Literal["onlink"] = "onlink"
 METRIC_MAX = 2**32 - 1
 CONFIG_BYTES_MAX = 64 << 20
+WAIT_SECONDS, WAIT_SECONDS_MAX = 30, 600
+
+# Interfaces of pods and of the overlays that carry them. Docker's, libvirt's and VPNs' are missing on purpose:
+# their networks really shadow the cluster's.
+# fmt: off
+CONTAINER_DEVS = (
+    "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
+    "wireguard.cali", "bpf*.cali", "cilium_*", "lxc*", "azure*", "azv*", "flannel*", "kube-*", "nodelocaldns",
+    "weave", "antrea-gw*", "ovn-k8s-*", "unbounded0", "gn[0-9]*",
+)
+# fmt: on
+
 
 Gateway = IPv4Address | Literal["onlink"] | None
 
 
-# --- rules: the others are in schema, and in model.parsing ---------------------------------------------------------
+class OverlapMode(StrEnum):
+    """What a failed check means: ``WARN`` reports it, ``STRICT`` holds the node back."""
+
+    WARN = "WARN"
+    STRICT = "STRICT"
+
+
+# --- rules: the others are in values, and in model.parsing ---
 
 
 def _gateway(value: str | IPv4Address | None) -> Gateway:
@@ -63,12 +80,11 @@ def _metric(value: int) -> int:
 
 def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
     first: dict[tuple[Prefix, int], int] = {}
-    known: dict[tuple[object, ...], Callable[[IPv4Network], StaticRoute]] = {}
     positions = count()
 
     def parse(item: object) -> StaticRoute:
         position = next(positions)
-        route = _read_route(item, known)
+        route = read(StaticRoute, item)
         earlier = first.setdefault((numbers(route.destination), route.metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
@@ -76,43 +92,6 @@ def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRou
         return route
 
     return each(value, parse)
-
-
-def _read_route(entry: object, known: dict[tuple[object, ...], Callable[[IPv4Network], StaticRoute]]) -> StaticRoute:
-    """Return ``read(StaticRoute, entry)``, faster for one that differs from a known one in its destination.
-
-    Whatever looks otherwise, or is wrong, is for ``read``.
-    """
-    if type(entry) is not dict:
-        return read(StaticRoute, entry)
-    others = {**entry}
-    destination = others.pop("destination", None)
-    named = (*others, *others.values(), *map(type, others.values()))  # True equals 1
-    try:
-        return known[named](parse_prefix(destination))
-    except (KeyError, TypeError, ValueError):
-        route = read(StaticRoute, entry)
-        known[named] = _like(route)
-        return route
-
-
-def _like(route: StaticRoute) -> Callable[[IPv4Network], StaticRoute]:
-    """Return what makes routes that differ from one in their destinations only.
-
-    All their values have passed the rules of the class: to hold each to them again, as the constructor does, takes
-    seven times as long, 3 s more for 100,000 routes.
-    """
-    cls, set_field = type(route), object.__setattr__  # as attrs does
-    others = [(name, getattr(route, name)) for name in attrs.fields_dict(cls) if name != "destination"]
-
-    def make(destination: IPv4Network) -> StaticRoute:
-        made = cls.__new__(cls)
-        set_field(made, "destination", destination)
-        for name, value in others:
-            set_field(made, name, value)
-        return made
-
-    return make
 
 
 def _static_routes(value: StaticRoutes | Mapping[str, Any]) -> StaticRoutes:
@@ -137,7 +116,39 @@ def read_config(path: str | os.PathLike[str]) -> Any:
     return read_document(path, "config", bytes_max=CONFIG_BYTES_MAX)
 
 
-# --- the config --------------------------------------------------------------------------------------------------
+def seconds(value: int) -> int:
+    """A time to wait."""
+    return parse_integer(value, WAIT_SECONDS_MAX)
+
+
+def _mode(value: str) -> OverlapMode:
+    return parse_word(value, OverlapMode, "a mode", OverlapMode.WARN)
+
+
+def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
+    return each(value, parse_cidr)
+
+
+def _patterns(value: Sequence[str]) -> tuple[str, ...]:
+    return each(value, parse_pattern)
+
+
+def _expected_devs(value: Sequence[str] | None) -> tuple[str, ...] | None:
+    patterns = None if value is None else each(value, parse_pattern)
+    if patterns == ():
+        raise ValueError("names no interface; leave devs out to expect the default route's")
+    return patterns
+
+
+def _expected(value: Sequence[str | IPv4Network | ExpectedCidr | Mapping[str, Any]]) -> tuple[ExpectedCidr, ...]:
+    def parse(item: Any) -> ExpectedCidr:
+        is_object = isinstance(item, ExpectedCidr | Mapping)
+        return read(ExpectedCidr, item) if is_object else ExpectedCidr(parse_cidr(item))
+
+    return each(value, parse)
+
+
+# --- the config ---
 
 
 @attrs.frozen(field_transformer=collecting)
@@ -186,6 +197,66 @@ class StaticRoutes(Section):
         opt_in = [("enabled", "must be true where routes are given (explicit opt-in)")]
         # Routes that are wrong were given too.
         raise_invalid(self, more=opt_in if self.enabled is False and self.routes else ())
+
+
+@attrs.frozen(field_transformer=collecting)
+class ExpectedCidr(Section):
+    """A CIDR whose traffic must leave by certain interfaces.
+
+    Args:
+        cidr: an IPv4 CIDR. Host bits are masked.
+        devs: shell patterns of the interfaces that may carry this CIDR. No other interface may, also none of
+            containers. Without this key the default route's interfaces may.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    cidr: IPv4Network = attrs.field(converter=parse_cidr)
+    devs: tuple[str, ...] | None = attrs.field(default=None, converter=_expected_devs)
+
+    def is_expected(self, dev: str, default_devs: Container[str]) -> bool:
+        """Whether an interface may carry it, where these are the default route's."""
+        return dev in default_devs if self.devs is None else is_like(dev, self.devs)
+
+    def is_default(self, default_devs: Collection[str]) -> bool:
+        """Whether all interfaces of the default route may carry it."""
+        return all(self.is_expected(dev, default_devs) for dev in default_devs)
+
+    def __str__(self) -> str:
+        return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
+
+    def to_mapping(self) -> Any:
+        """The JSON value that reads back as this."""
+        return str(self.cidr) if self.devs is None else super().to_mapping()
+
+
+@attrs.frozen(field_transformer=collecting)
+class RouteOverlap(Section):
+    """The CIDRs that must leave by the default route's interface, and what may carry them besides.
+
+    Args:
+        expected_cidrs: the networks of the cluster: nodes, pods, Services. Each is a CIDR, or an object with the keys
+            below. They may overlap.
+        mode: what a failure means. ``WARN`` reports it and the node starts; ``STRICT`` reports it and holds the node
+            back.
+        container_devs: shell patterns of interfaces that belong to pods. What leaves by one of them is a note and no
+            failure. A given list replaces the default.
+        allowed_devs: shell patterns of interfaces that may carry expected traffic, such as second NICs, storage
+            networks and VPNs.
+        settle_seconds: how long the check waits for InfiniBand interfaces that have no address yet: 0 to 600.
+        foreseen: CIDRs that another interface may get later. The check notes what they would shadow.
+
+    Raises:
+        ConfigError: with every field that breaks its rule.
+    """
+
+    expected_cidrs: tuple[ExpectedCidr, ...] = attrs.field(default=(), converter=_expected)
+    mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode)
+    container_devs: tuple[str, ...] = attrs.field(default=CONTAINER_DEVS, converter=_patterns)
+    allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns)
+    settle_seconds: int = attrs.field(default=0, converter=seconds)
+    foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs)
 
 
 @attrs.frozen(field_transformer=collecting)

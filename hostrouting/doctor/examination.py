@@ -18,7 +18,7 @@ from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError
-from hostrouting.model.text import StrEnum
+from hostrouting.model.jsonable import StrEnum
 from phases import CancelScope
 
 _PATH = SEARCH_PATH.split(":")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hostrouting.model.errors import FileError
-from hostrouting.model.text import only_regular
+from hostrouting.model.opening import only_regular
 
 NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
 

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 from hostrouting.kernel._namespaces import Namespace, made, make_namespace, refusal, this_namespace
 from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
-from hostrouting.kernel._rtnetlink import messages as rtnl
-from hostrouting.kernel._rtnetlink.conversation import Conversation
-from hostrouting.kernel.channel import request
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.requests import request
 from hostrouting.model.errors import RouteError
 from hostrouting.model.rules import Rule
 from phases import CancelScope

@@ -16,12 +16,12 @@ from ipaddress import IPv4Address
 from itertools import chain, takewhile
 from typing import TypeVar
 
-from hostrouting.kernel._rtnetlink import messages as rtnl
-from hostrouting.kernel._rtnetlink import values, wire
-from hostrouting.kernel._rtnetlink.conversation import Conversation, Listener, calm, read
-from hostrouting.kernel._rtnetlink.entries import Group, RouteReader, routes_of
 from hostrouting.kernel.port import is_plain_by
 from hostrouting.kernel.refusals import Deletable, RefusedError
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink import values, wire
+from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
+from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, NexthopObject, Protocol, Route, RouteFailure, Table

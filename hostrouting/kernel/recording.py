@@ -18,11 +18,11 @@ from hostrouting.kernel.port import RouteBackend, WholeTables
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
+from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.model.text import rfc_3339
 from phases import CancelScope
 
 

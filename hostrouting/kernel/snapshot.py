@@ -29,7 +29,9 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.schema import each, kind, parse_boolean, parse_document, read_document
+from hostrouting.config.documents import parse_document, read_document
+from hostrouting.config.schema import each, kind
+from hostrouting.config.values import parse_boolean
 from hostrouting.kernel._ip import (
     read_addresses,
     read_link,

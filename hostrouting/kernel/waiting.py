@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
+from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from phases import CancelScope, TimedOut
 
@@ -47,16 +48,10 @@ class Deadlines:
     addresses: Deadline
 
     @classmethod
-    def from_now(cls, scope: CancelScope, *, wait_seconds: float, settle_seconds: float) -> Deadlines:
-        """Start both now.
-
-        Args:
-            scope: of the run.
-            wait_seconds: how long the network is waited for.
-            settle_seconds: how long addresses are waited for.
-        """
+    def of(cls, config: Config, scope: CancelScope) -> Deadlines:
+        """Start the deadlines of a run now, by the clock of its scope."""
         start = scope.clock.monotonic()
-        return cls(Deadline(start, wait_seconds), Deadline(start, settle_seconds))
+        return cls(Deadline(start, config.wait_seconds), Deadline(start, config.route_overlap.settle_seconds))
 
 
 def look_until(

@@ -79,8 +79,8 @@ def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
         ValueError: it is anything else, with the reason in words.
     """
     address = parse_address(value)
-    if words := reserved_block(IPv4Network(address)):
-        raise ValueError(f"'{address}' lies in {words}")
+    if int(address) >> 24 in _RESERVED_OCTETS:
+        raise ValueError(f"'{address}' lies in {reserved_block(IPv4Network(address))}")
     return address
 
 

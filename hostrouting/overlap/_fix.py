@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.config.overlap import ExpectedCidr
-from hostrouting.config.routing import ONLINK, StaticRoute
+from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.errors import RouteError

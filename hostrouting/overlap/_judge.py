@@ -22,7 +22,7 @@ from hostrouting.overlap._reading import Answer, Reading, pending_devs
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
 if TYPE_CHECKING:
-    from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
+    from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 
     Outcomes = Mapping[int, tuple["Outcome", ...]]
     # The tiles of which something is told together, each with the outcome that it is told for.

@@ -25,7 +25,7 @@ from hostrouting.overlap._coverage import Tile, suspects_in, tiling_of
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from hostrouting.config.overlap import RouteOverlap
+    from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.fib import Fib
     from hostrouting.kernel.port import RouteBackend
 

@@ -15,9 +15,9 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.kernel.waiting import Deadlines, look_until
 from hostrouting.model.errors import RouteError
+from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
-from hostrouting.model.text import rfc_3339
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap._judge import Outcome, judge, sort_answers
 from hostrouting.overlap._reading import Reading, ask, pending_devs, read_host
@@ -26,7 +26,7 @@ from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from hostrouting.config.overlap import RouteOverlap
+    from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.fib import Fib
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.overlap import ExpectedCidr, RouteOverlap
-from hostrouting.config.schema import fields_in_json, in_json
+from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
+from hostrouting.model.jsonable import fields_in_json, in_json
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._judge import Outcome, sort_answers

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
-from hostrouting.config.schema import fields_in_json
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.jsonable import StrEnum, fields_in_json
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import RuleAction
-from hostrouting.model.text import StrEnum, shortened
+from hostrouting.model.text import shortened
 
 if TYPE_CHECKING:
-    from hostrouting.config.overlap import OverlapMode
-    from hostrouting.config.routing import StaticRoute
+    from hostrouting.config.routing import OverlapMode, StaticRoute
     from hostrouting.model.routes import NextHop, Route, RouteType
     from hostrouting.model.rules import Rule
 

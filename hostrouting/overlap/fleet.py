@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.overlap import RouteOverlap
-from hostrouting.config.routing import Config, StaticRoute
-from hostrouting.config.schema import in_json
+from hostrouting.config.routing import Config, RouteOverlap, StaticRoute
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.jsonable import in_json
 from hostrouting.model.uncollected import uncollected
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict

@@ -20,19 +20,18 @@ from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import CONFIGURED, wanted_parts
 from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
 from hostrouting.boot.seen import exists
-from hostrouting.config.overlap import OverlapMode
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap, unjudged, without_findings
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
-from hostrouting.overlap.outputs import write_markers
+from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.wording import error_text
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
-from hostrouting.tasks.install_routes import deadlines_of, wait_for_network, write_routes
+from hostrouting.tasks.install_routes import wait_for_network, write_routes
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
 from phases import CancelScope, Task, all_or_nothing, run_child, task
 
@@ -191,7 +190,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     """
     wanted = wanted_of(config, host, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)):
-        run = Run(config, host, wanted, deadlines_of(config, scope), warnings_of(wanted, host))
+        run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host))
         with run.done.told():
             # Where a run has several parts, logs and observers hear of two tasks in it.
             run_step = run_child if len(wanted.parts) > 1 else _do

@@ -24,13 +24,6 @@ from phases import CancelScope, all_or_nothing
 _FLAP_SECONDS = 0.1
 
 
-def deadlines_of(config: Config, scope: CancelScope) -> Deadlines:
-    """Start the deadlines of a run."""
-    return Deadlines.from_now(
-        scope, wait_seconds=config.wait_seconds, settle_seconds=config.route_overlap.settle_seconds
-    )
-
-
 def wait_for_network(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> None:
     """Wait until the routes of a config can be planned; no lock is held meanwhile.
 
@@ -118,5 +111,5 @@ class InstallRoutes(ConfigTask):
             FileError: the lock can't be taken.
         """
         with exclusive_run(self.host, scope, is_wanting=True):
-            plan = write_routes(self.config, self.host, scope, deadlines_of(self.config, scope).network)
+            plan = write_routes(self.config, self.host, scope, Deadlines.of(self.config, scope).network)
         return RoutesReport(plan, plan.changes)

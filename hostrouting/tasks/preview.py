@@ -9,8 +9,7 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.boot.parts import CONFIGURED
 from hostrouting.boot.plan import plan_next_boot
-from hostrouting.config.overlap import OverlapMode
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.recording import SnapshotBackend

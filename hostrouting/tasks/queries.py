@@ -60,10 +60,8 @@ def check_kernel(
         scope: ends it.
         nameservers: that the host asks; the remedy tells of those that change sides.
     """
-    deadlines = None
-    if host.snapshot is None:  # of a recorded host nothing changes, so nothing is waited for
-        settle_seconds = config.route_overlap.settle_seconds
-        deadlines = Deadlines.from_now(scope, wait_seconds=config.wait_seconds, settle_seconds=settle_seconds)
+    # In a snapshot nothing changes, so nothing is waited for.
+    deadlines = Deadlines.of(config, scope) if host.snapshot is None else None
     overlap = config.route_overlap
     return check_overlap(overlap, backend, scope, deadlines=deadlines, nameservers=nameservers, host=host.name)
 
@@ -120,7 +118,7 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     host = to_host(host)
     if host.snapshot is not None:
         return host.snapshot
-    from hostrouting.boot.files import nameservers
+    from hostrouting.boot.nameservers import nameservers
     from hostrouting.kernel.recording import take_snapshot
 
     return take_snapshot(host.routes, nameservers=nameservers(host.layout))

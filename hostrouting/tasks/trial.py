@@ -23,10 +23,11 @@ from hostrouting.boot.parts import CONFIGURED
 from hostrouting.boot.render import fill
 from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
+from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, RouteError
+from hostrouting.model.jsonable import rfc_3339, to_json_text
 from hostrouting.model.routes import Route, Scope
-from hostrouting.model.text import rfc_3339, to_json_text
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.install import apply_routes
@@ -34,7 +35,7 @@ from hostrouting.routes.plan import RoutesReport
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.configure import Run, raise_if_strict, wanted_of, warnings_of
-from hostrouting.tasks.install_routes import deadlines_of, planned_routes, wait_for_network
+from hostrouting.tasks.install_routes import planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
 
@@ -104,7 +105,7 @@ class TryRoutes(ConfigTask):
                     hint="keep them with hostrouting confirm, or end it by hostrouting apply with the config that is "
                     "wanted",
                 )
-            deadline = deadlines_of(config, scope).network
+            deadline = Deadlines.of(config, scope).network
             wait_for_network(config, host, scope, deadline)
             until, end = rfc_3339(time.time() + self.seconds), scope.clock.monotonic() + self.seconds
             # Of an earlier trial that has ended.
@@ -173,7 +174,7 @@ class ConfirmTrial:
                 )
             config = Config.from_mapping(document)
             wanted = wanted_of(config, host, *CONFIGURED)
-            run = Run(config, host, wanted, deadlines_of(config, scope), warnings_of(wanted, host))
+            run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host))
             with run.done.told():
                 try:
                     plan = run.install(scope)

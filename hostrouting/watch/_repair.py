@@ -12,8 +12,8 @@ from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
+from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.routes import Route, Table
-from hostrouting.model.text import StrEnum
 from hostrouting.routes.install import apply_what_goes
 from hostrouting.routes.plan import RoutePlan, plan_what_goes
 from hostrouting.routes.resolve import resolve

@@ -21,7 +21,7 @@ from hostrouting.kernel.managers import who_manages
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport, Verdict
-from hostrouting.overlap.outputs import write_markers
+from hostrouting.overlap.markers import write_markers
 from hostrouting.watch._events import (
     HOW_TO_STOP,
     Event,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import OverlapReport
-from hostrouting.overlap.outputs import Metric, check_metrics, exposition
+from hostrouting.overlap.metrics import Metric, check_metrics, exposition
 from hostrouting.watch._events import Event
 from hostrouting.watch._repair import Drift, Repair
 

@@ -174,7 +174,7 @@ def test_with_restart_it_comes_up_by_itself_after_the_mend_whatever_failed(node:
 
 
 @pytest.mark.one_release
-def test_10_4_a_shadow_beside_the_probe_holds_back_and_python_explains_it_where_it_is_there(node: Machine) -> None:
+def test_a_shadow_beside_the_probe_holds_back(node: Machine) -> None:
     wide = ("172.0.0.0/8", "10.96.0.0/12")
     payload = installed(node, cidrs=wide)
     environment = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
@@ -494,7 +494,7 @@ def test_a_oneshot_of_before_that_still_waits_does_not_write_last(machine: Machi
     assert [word for word in routes if "/" in word] == ["172.16.2.0/24"]
 
 
-def test_10_2_a_first_run_over_the_references_installation_never_bounces_the_machine(node: Machine) -> None:
+def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
     """The links of the reference go first, and the gate holds from then on."""
     from boot.test_reference_faults import PASSING
     from boot.test_reference_faults import install as install_the_reference
@@ -516,7 +516,7 @@ def test_10_2_a_first_run_over_the_references_installation_never_bounces_the_mac
     assert not start(node, payload)
 
 
-def test_10_3_remove_leaves_the_tree_as_it_was_and_nothing_runs_at_the_next_boot(node: Machine) -> None:
+def test_remove_leaves_the_tree_as_it_was(node: Machine) -> None:
     """The reference's old script and unit install the old routes at every boot."""
     payload = add_nested_machine(node)
     write_config(node, MENDED)

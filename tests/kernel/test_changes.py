@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 from scenario import play
 
-from hostrouting.kernel._rtnetlink.conversation import Listener
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule
 from phases import Cancelled, CancelScope, TimedOut

@@ -77,7 +77,7 @@ def test_a_default_route_with_any_metric(node: NamespaceKernel, tmp_path: Path, 
         assert hears(servers)
 
 
-def test_10_8_a_multipath_default_route(node: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_multipath_default_route(node: NamespaceKernel, tmp_path: Path) -> None:
     hops = (NextHop("eth0", GATEWAY, weight=2), NextHop("eth1", SECOND_GATEWAY))
     assert node.add([default_route(*hops)]) == ()
     assert install(node, tmp_path).hops == hops
@@ -85,14 +85,14 @@ def test_10_8_a_multipath_default_route(node: NamespaceKernel, tmp_path: Path) -
         assert hears(servers)
 
 
-def test_10_8_one_device_of_a_multipath_default_route(node: NamespaceKernel, tmp_path: Path) -> None:
+def test_one_device_of_a_multipath_default_route(node: NamespaceKernel, tmp_path: Path) -> None:
     assert node.add([default_route(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY))]) == ()
     assert install(node, tmp_path, config(dev="eth1")).hops == (NextHop("eth1", SECOND_GATEWAY),)
     with listening(node, "eth1") as servers:
         assert hears(servers)
 
 
-def test_10_8_a_default_route_by_nexthop_id(node: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_default_route_by_nexthop_id(node: NamespaceKernel, tmp_path: Path) -> None:
     ip("nexthop", "add", "id", "7", "via", str(GATEWAY), "dev", "eth0")
     ip("route", "add", "default", "nhid", "7")
     route = install(node, tmp_path)
@@ -101,7 +101,7 @@ def test_10_8_a_default_route_by_nexthop_id(node: NamespaceKernel, tmp_path: Pat
         assert hears(servers)
 
 
-def test_10_8_a_default_route_by_a_group_of_nexthops(node: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_default_route_by_a_group_of_nexthops(node: NamespaceKernel, tmp_path: Path) -> None:
     ip("nexthop", "add", "id", "7", "via", str(GATEWAY), "dev", "eth0")
     ip("nexthop", "add", "id", "8", "via", str(SECOND_GATEWAY), "dev", "eth1")
     ip("nexthop", "add", "id", "9", "group", "7,3/8")
@@ -141,7 +141,7 @@ def test_a_default_route_of_more_weight_than_routes_have(
     assert {hop.dev: hop.weight for hop in install(node, tmp_path).hops} == {"eth0": 44, "eth1": 3}
 
 
-def test_10_8_an_onlink_default_route(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_an_onlink_default_route(kernel: NamespaceKernel, tmp_path: Path) -> None:
     """Azure's /32 addresses: the gateway is on no subnet of the node."""
     gateway = IPv4Address("169.254.1.1")
     kernel.add_link("eth0")
@@ -153,7 +153,7 @@ def test_10_8_an_onlink_default_route(kernel: NamespaceKernel, tmp_path: Path) -
         assert hears(servers)
 
 
-def test_10_8_a_default_route_without_a_gateway(node: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_default_route_without_a_gateway(node: NamespaceKernel, tmp_path: Path) -> None:
     assert node.add([default_route(NextHop("eth0"))]) == ()
     route = install(node, tmp_path)
     assert (route.hops, route.scope) == ((NextHop("eth0"),), 253)
@@ -161,7 +161,7 @@ def test_10_8_a_default_route_without_a_gateway(node: NamespaceKernel, tmp_path:
         assert hears(servers)
 
 
-def test_10_8_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, tmp_path: Path) -> None:
     """RFC 8950."""
 
     def without_waiting_for_duplicates() -> None:

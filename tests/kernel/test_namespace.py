@@ -166,7 +166,9 @@ def test_without_root_a_second_thread_is_in_the_way_and_the_error_says_so(kernel
 ORDINARY_USER = """
 import ctypes, os
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.kernel.channel import read, request, rtnl
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.conversation import read
+from hostrouting.kernel.rtnetlink.requests import request
 read("list the links", lambda talk: request(talk, rtnl.RTM_GETLINK, rtnl.DUMP, {}))  # loads what this user may not read
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)

@@ -23,12 +23,12 @@ import pytest
 from scenario import play, route, rule, skip_without_other_users
 
 from hostrouting.kernel._namespaces import in_thread
-from hostrouting.kernel._rtnetlink import messages as rtnl
-from hostrouting.kernel._rtnetlink.conversation import Conversation
-from hostrouting.kernel._rtnetlink.messages import HEADER, Names, Run, attribute, attributes, number
-from hostrouting.kernel._rtnetlink.values import ADDRESSES, NEXTHOPS
-from hostrouting.kernel._rtnetlink.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.messages import HEADER, Names, Run, attribute, attributes, number
+from hostrouting.kernel.rtnetlink.values import ADDRESSES, NEXTHOPS
+from hostrouting.kernel.rtnetlink.wire import BODY, RTA_DST, RTA_PRIORITY, RTA_TABLE, Ways, delete_route, new_route
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction

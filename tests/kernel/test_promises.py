@@ -175,9 +175,7 @@ def test_nothing_wanted_and_nothing_ever_installed_does_nothing_at_all(node: Ker
 
 
 @pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT])
-def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
-    node: Kernel, layout: Layout, protocol: int
-) -> None:
+def test_a_foreign_route_is_never_changed(node: Kernel, layout: Layout, protocol: int) -> None:
     """``ip route replace`` of the reference takes over a DHCP route of the same destination and metric, silently."""
     same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
     other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
@@ -191,7 +189,7 @@ def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
     assert table(node) == before
 
 
-def test_10_7_a_connected_route_of_the_same_destination_is_refused_and_stays(node: Kernel, layout: Layout) -> None:
+def test_a_connected_route_is_refused_and_stays(node: Kernel, layout: Layout) -> None:
     """The reference replaces ib0's own 172.16.0.0/16, and InfiniBand is cut off."""
     before = table(node)
     with pytest.raises(RouteError, match=r"connected network of ib0.*172\.16\.0\.0/17 and 172\.16\.128\.0/17"):
@@ -202,7 +200,7 @@ def test_10_7_a_connected_route_of_the_same_destination_is_refused_and_stays(nod
     assert node.lookup([IPv4Address("172.16.200.1")])[0].route == route_of(node, "172.16.128.0/17")
 
 
-def test_10_9_our_routes_carry_protocol_217_and_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
+def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
     """Nothing marks the reference's routes as its own."""
     before = table(node)
     configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24", "metric": 9}))
@@ -614,7 +612,7 @@ def test_each_way_of_failing_is_told_from_the_others(node: Kernel, layout: Layou
     assert finding.route == (None if kind == "NO-ROUTE" else answer)
 
 
-def test_10_4_a_shadow_anywhere_in_a_cidr_is_found_where_one_probe_sees_none(node: Kernel, layout: Layout) -> None:
+def test_a_shadow_anywhere_in_a_cidr_is_found(node: Kernel, layout: Layout) -> None:
     wanted = config(cidrs=["172.0.0.0/8"], mode="WARN")
     (finding,) = phases.run(CheckRouteOverlap(wanted, host=host_of(node, layout))).findings
     assert (finding.devs, finding.probe) == (("ib0",), IPv4Address("172.16.0.0"))
@@ -665,7 +663,7 @@ def test_waiting_is_reported_and_the_error_names_what_was_missing_and_for_which_
     assert table(kernel) == before
 
 
-def test_10_5_it_is_waited_for_once_for_the_whole_run_and_only_until_it_comes(kernel: Kernel, layout: Layout) -> None:
+def test_a_run_waits_once_and_no_longer(kernel: Kernel, layout: Layout) -> None:
     """The reference waits anew, up to 30 s, for each route."""
     build_links(kernel)
     observer = OnProgress(lambda: kernel.add([default_route()]))

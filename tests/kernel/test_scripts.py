@@ -25,7 +25,7 @@ from scripts import Sandbox, told_by
 
 from hostrouting import Config, Layout
 from hostrouting.boot.render import render_check, render_check_route_overlap_script, render_static_routes_script
-from hostrouting.kernel._rtnetlink.conversation import Listener
+from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
@@ -168,9 +168,7 @@ def test_routes_that_nobody_wants_any_more_are_removed(node: NamespaceKernel, sa
 
 
 @pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT])
-def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
-    node: NamespaceKernel, sandbox: Sandbox, protocol: Protocol
-) -> None:
+def test_a_foreign_route_is_never_changed(node: NamespaceKernel, sandbox: Sandbox, protocol: Protocol) -> None:
     same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
     other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
     assert node.add([same, other]) == ()
@@ -183,9 +181,7 @@ def test_10_7_somebody_elses_route_is_left_alone_or_refused_never_changed(
     assert table(node) == before
 
 
-def test_10_7_a_connected_route_of_the_same_destination_is_refused_and_stays(
-    node: NamespaceKernel, sandbox: Sandbox
-) -> None:
+def test_a_connected_route_is_refused_and_stays(node: NamespaceKernel, sandbox: Sandbox) -> None:
     before = table(node)
     error = refused(sandbox, routes_script("172.16.0.0/16"))
     assert error == (
@@ -227,7 +223,7 @@ def test_our_protocol_in_another_table_is_not_ours_to_remove(node: NamespaceKern
         ),
     ],
 )
-def test_10_8_the_whole_next_hop_of_any_default_route_is_inherited(
+def test_any_default_routes_next_hop_is_inherited(
     kernel: NamespaceKernel, sandbox: Sandbox, default: str, expected: str
 ) -> None:
     build_links(kernel)
@@ -681,7 +677,7 @@ def test_a_shadow_is_named_strict_fails_and_warn_admits(node: NamespaceKernel, s
 HALVES = ("172.16.0.0/17", "172.16.128.0/17")
 
 
-def test_10_4_a_shadow_over_any_part_of_a_cidr_is_seen(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_a_shadow_over_any_part_of_a_cidr_is_seen(node: NamespaceKernel, sandbox: Sandbox) -> None:
     installed(sandbox, routes_script(*HALVES))
     assert sandbox.run(check_script("172.16.0.0/16")).returncode == 0
     assert node.add([Route(IPv4Network("172.16.7.0/29"), (NextHop("eth1", SECOND_GATEWAY),))]) == ()
@@ -778,7 +774,7 @@ def lead_connections_away(node: NamespaceKernel) -> None:
     node.add_rule(Rule(101, source=IPv4Network(f"{OWN}/32"), table=100))
 
 
-def test_10_11_where_connections_leave_is_looked_up_with_their_source(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_connections_are_looked_up_with_their_source(node: NamespaceKernel, sandbox: Sandbox) -> None:
     lead_connections_away(node)
     error = refused(sandbox, check_script("10.96.0.0/12"))
     assert told_by(error.splitlines()[:1]) == (("OVERLAP", "eth1", "10.96.0.0", str(OWN)),)
@@ -974,9 +970,7 @@ def test_a_script_that_is_cut_off_anywhere_fails_and_does_nothing(
     assert list((plain.root / "run").iterdir()) == []
 
 
-def test_10_10_the_number_of_processes_does_not_depend_on_the_number_of_routes(
-    node: NamespaceKernel, plain: Sandbox
-) -> None:
+def test_many_routes_need_no_more_processes(node: NamespaceKernel, plain: Sandbox) -> None:
     plain.count_processes(many(1))  # makes the folder
     routes = [plain.count_processes(many(count)) for count in (2, 300)]
     assert routes[0] == routes[1]
@@ -993,7 +987,7 @@ def test_10_10_the_number_of_processes_does_not_depend_on_the_number_of_routes(
     assert sourced[0] == sourced[1]
 
 
-def test_10_10_nor_does_it_where_the_kernel_hides_hops(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_hidden_hops_need_no_more_processes(node: NamespaceKernel, plain: Sandbox) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of this namespace
     commands = ["nexthop add id 7 via 10.1.0.1 dev eth0", "route replace default nhid 7"]
     commands += [f"route add 11.0.{n}.0/24 nhid 7" for n in range(200)]

@@ -28,7 +28,7 @@ from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.outputs import marker_text, write_markers
+from hostrouting.overlap.markers import marker_text, write_markers
 from hostrouting.overlap.wording import advice, summary
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd

@@ -37,7 +37,7 @@ PROGRAM = """
 import os, signal, socket, sys
 from hostrouting import Host, Layout, cli
 from hostrouting.backend import NetlinkBackend
-from hostrouting.kernel._rtnetlink.conversation import Listener
+from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.testing import FakeSystemd
 
 root, spoiled = sys.argv[1:]

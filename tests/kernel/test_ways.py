@@ -105,7 +105,7 @@ def test_a_route_from_the_json_to_the_kernel(
     monkeypatch.setattr(install_routes, "apply_routes", apply_and_stop)
     files = Trace().of(lambda: InstallRoutes(Config.load(path), host=host).do(phases.CancelScope()))
     assert any(route.destination == FOLLOWED for route in kernel.routes())
-    assert "hostrouting.kernel._rtnetlink.wire" in files
+    assert "hostrouting.kernel.rtnetlink.wire" in files
     assert len(files) <= 14, sorted(files)
 
 

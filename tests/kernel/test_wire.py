@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from nightly import by_day
 from scenario import play
 
-from hostrouting.kernel._rtnetlink import conversation
-from hostrouting.kernel._rtnetlink import messages as rtnl
-from hostrouting.kernel._rtnetlink.conversation import Conversation
-from hostrouting.kernel._rtnetlink.messages import HEADER, Run, attribute, number
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.rtnetlink import conversation
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, number
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import PrefixSet, network_of, numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table

@@ -28,9 +28,8 @@ from hostrouting import (
 )
 from hostrouting.azure import HostNetworking, LoadBalancerProbe, StaleAzureVnet
 from hostrouting.azure.config import Ipv6Detection
-from hostrouting.config.overlap import WAIT_SECONDS_MAX
-from hostrouting.config.routing import METRIC_MAX, Watch
-from hostrouting.config.schema import json_key
+from hostrouting.config.routing import METRIC_MAX, WAIT_SECONDS_MAX, Watch
+from hostrouting.model.jsonable import json_key
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from hostrouting import Config, ConfigError, Layout, RouteOverlap, StaticRoute, 
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import wanted_parts
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
-from hostrouting.config.overlap import ExpectedCidr
-from hostrouting.config.routing import METRIC_MAX
+from hostrouting.config.routing import METRIC_MAX, ExpectedCidr
 from hostrouting.model.parsing import RESERVED
 from hostrouting.tasks.trial import render_trial
 

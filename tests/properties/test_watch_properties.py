@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nightly import by_day
 
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.config.overlap import OverlapMode
+from hostrouting.config.routing import OverlapMode
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict

@@ -15,9 +15,9 @@ import attrs
 
 import phases
 from hostrouting import Host, HostRoutingError
-from hostrouting.kernel._rtnetlink.conversation import Conversation
-from hostrouting.kernel._rtnetlink.messages import is_read, runs
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.messages import is_read, runs
 from search.starts import LoadedSystemd
 from search.world import LAYOUT, SYSTEMD, require_world
 

@@ -26,7 +26,7 @@ from hostrouting.model.rules import Rule, RuleAction
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hostrouting.config.overlap import RouteOverlap
+    from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.overlap.findings import Finding, OverlapReport
 
@@ -160,7 +160,7 @@ class Judge:
         self.expected = live(self.default) if self.default is not None else ()
 
     def sort(self, answer: Lookup, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Sort:
-        """What section 6 says of one answer."""
+        """Return what the check must say of one answer."""
         self.answers += 1
         decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
         if not _is_same(answer, decision):

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting import OverlapMode
-from hostrouting.cli.report import Answer, Strip
+from hostrouting.cli.bars import Bar, CellKind
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
 from hostrouting.report import Finding, Note
@@ -14,14 +14,14 @@ from hostrouting.report import Finding, Note
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Part = tuple[Answer, tuple[IPv4Network, ...]]
+Part = tuple[CellKind, tuple[IPv4Network, ...]]
 
 
 class Cut(NamedTuple):
     """A CIDR with what isn't as expected in it."""
 
     cidr: IPv4Network
-    parts: Strip
+    parts: Bar
 
     @property
     def fails(self) -> bool:
@@ -29,12 +29,12 @@ class Cut(NamedTuple):
 
 
 def segment(first: str, last: str, kind: FindingKind | NoteKind, *devs: str) -> Part:
-    return Answer(kind, devs), tuple(summarize_address_range(IPv4Address(first), IPv4Address(last)))
+    return CellKind(kind, devs), tuple(summarize_address_range(IPv4Address(first), IPv4Address(last)))
 
 
-def strip(cidr: str, *parts: Part) -> Cut:
+def bar(cidr: str, *parts: Part) -> Cut:
     """The given parts, each answer once, and eth0 in between."""
-    ranges: dict[Answer, tuple[IPv4Network, ...]] = {}
+    ranges: dict[CellKind, tuple[IPv4Network, ...]] = {}
     for answer, networks in parts:
         ranges[answer] = ranges.get(answer, ()) + networks
     return Cut(IPv4Network(cidr), list(ranges.items()))
@@ -45,10 +45,10 @@ def finding(of: IPv4Network, kind: FindingKind, devs: tuple[str, ...], ranges: t
     return Finding(kind, of, ranges[0].network_address, devs, ("eth0",), ranges, None, (of,), discarded_by)
 
 
-def report(*strips: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
-    """A finding for each failing answer of each strip, and a note for each other one."""
+def report(*bars: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
+    """A finding for each failing answer of each bar, and a note for each other one."""
     findings, noted = [], []
-    for cidr, parts in strips:
+    for cidr, parts in bars:
         for answer, ranges in parts:
             if isinstance(answer.kind, FindingKind):
                 findings.append(finding(cidr, answer.kind, answer.devs, ranges))
@@ -62,7 +62,7 @@ def report(*strips: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
         ("eth0",),
         tuple(findings),
         (*noted, *notes),
-        cidrs=tuple(of.cidr for of in strips),
+        cidrs=tuple(of.cidr for of in bars),
     )
 
 

@@ -38,7 +38,7 @@ from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
 from hostrouting import Config, Host, Layout, cli
 from hostrouting.azure import HostNetworking, NodeState
 from hostrouting.backend import NextHop, Protocol, Route, Table
-from hostrouting.config import routing, schema
+from hostrouting.config import documents, routing
 from hostrouting.model.routes import DEFAULT_DESTINATION
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -246,7 +246,7 @@ class Node:
 
     @contextlib.contextmanager
     def _as_this_host(self) -> Iterator[None]:
-        build, read, image = Host.__init__, schema.read_document, Host.image
+        build, read, image = Host.__init__, documents.read_document, Host.image
 
         def built(host: Host, *args: Any, **kwargs: Any) -> None:
             ours = self.host

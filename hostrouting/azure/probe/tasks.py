@@ -24,8 +24,8 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed, prepare, put_in_place, take_away
 from hostrouting.boot.locks import exclusive_run
 from hostrouting.boot.plan import Wanted, plan_next_boot
-from hostrouting.config.schema import fields_in_json
 from hostrouting.model.changes import Change, Changes
+from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
 from phases import CancelScope, all_or_nothing
 

@@ -17,9 +17,11 @@ from typing import Any
 from hostrouting.azure.nodes import LEGACY_BY_HAND, AzureVnetError, Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.boot.layout import SEARCH_PATH
-from hostrouting.kernel.channel import Conversation, read, request, rtnl
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Conversation, read
+from hostrouting.kernel.rtnetlink.requests import request
 
 _READ_RULES = "read ebtables' rules"
 _NO_NAMESPACE = -1  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h

@@ -16,7 +16,7 @@ import attrs
 from hostrouting.azure.config import StaleAzureVnet
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, PodRule, parse_pod_rule
 from hostrouting.azure.vnet.port import Neighbour, NodeState
-from hostrouting.config.schema import fields_in_json
+from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.parsing import IpAddress
 
 # How azure-vnet names the host's end of a pod's veth pair.

@@ -134,9 +134,7 @@ def test_the_manifest_names_everything_that_was_written(host: Host, layout: Layo
     assert {f"/{name}" for name in made} == named | {"/etc/hostrouting"}
 
 
-def test_10_3_emptied_in_the_config_scripts_and_units_are_gone_and_nothing_runs_at_the_next_boot(
-    host: Host, layout: Layout, kernel: FakeKernel
-) -> None:
+def test_an_emptied_config_removes_scripts_and_units(host: Host, layout: Layout, kernel: FakeKernel) -> None:
     """The reference leaves script and unit, which install the old routes at every boot."""
     before, routes = tree(layout), kernel.routes()
     apply(host)
@@ -164,7 +162,7 @@ def test_a_second_run_touches_no_file_and_reloads_nothing(host: Host, layout: La
     assert units.reloads == reloads
 
 
-def test_10_5_forty_nine_routes_wait_no_longer_than_one(layout: Layout) -> None:
+def test_many_routes_wait_no_longer_than_one(layout: Layout) -> None:
     """The reference's "cached" device is set in a subshell, so each route waits anew."""
     many = [{"destination": f"172.16.{number}.0/24"} for number in range(1, 50)]
     clock = FakeClock()

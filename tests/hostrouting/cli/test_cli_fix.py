@@ -383,7 +383,7 @@ def test_what_somebody_changes_meanwhile_is_not_lost(
         path.write_text(theirs)
         return ()
 
-    monkeypatch.setattr("hostrouting.boot.files.nameservers", write_meanwhile)
+    monkeypatch.setattr("hostrouting.boot.nameservers.nameservers", write_meanwhile)
     code, out, err = run("fix", "--in-place", path)
     assert (code, out) == (2, "")
     assert "was changed meanwhile" in err

@@ -7,14 +7,14 @@ from ipaddress import IPv4Network
 from xml.etree import ElementTree
 
 import attrs
-from drawn import report, segment, strip
+from drawn import bar, report, segment
 
 from hostrouting import StaticRoute
 from hostrouting.cli.report import overlap_picture
 from hostrouting.overlap.findings import FindingKind, NoteKind, Obstacle, Remedy, UnknownReason, Unmendable, Verdict
 from hostrouting.report import Note
 
-SHADOWED = strip(
+SHADOWED = bar(
     "172.16.0.0/12",
     segment("172.16.0.0", "172.16.255.255", FindingKind.OVERLAP, "ib0"),
     segment("172.24.7.9", "172.24.7.9", FindingKind.BLACKHOLE),
@@ -33,7 +33,7 @@ def test_a_picture_says_what_fails_where_and_what_mends_it() -> None:
     routes = (StaticRoute("172.16.0.0/17", "10.1.0.1", "eth0"), StaticRoute("172.16.128.0/17", "10.1.0.1", "eth0"))
     left = Unmendable((IPv4Network("172.24.7.9/32"),), (), Obstacle("its blackhole is a /32, too: remove it"))
     remedy = Remedy(routes, (left,), ("peers of ib0 change sides",))
-    said = words(overlap_picture(attrs.evolve(report(SHADOWED, strip("10.96.0.0/12")), remedy=remedy)))
+    said = words(overlap_picture(attrs.evolve(report(SHADOWED, bar("10.96.0.0/12")), remedy=remedy)))
     assert said[0] == "hostrouting check: overlap · node-7 · STRICT · 2026-11-20T08:00:00Z"
     assert said[1] == "overlap on node-7: 1 of 2 expected CIDRs fails; mode STRICT"
     assert {"· eth0 expected", "A ib0 shadow", "X discarded"} < {*said}
@@ -57,7 +57,7 @@ def test_a_picture_needs_nothing_from_elsewhere() -> None:
 
 def test_a_hostile_interface_is_text_in_a_picture() -> None:
     name = '<a"&\udcff\x1b'
-    hostile = strip("10.0.0.0/8", segment("10.0.0.0", "10.0.0.0", FindingKind.OVERLAP, name))
+    hostile = bar("10.0.0.0/8", segment("10.0.0.0", "10.0.0.0", FindingKind.OVERLAP, name))
     note = Note(NoteKind.LOCAL, name, hostile.cidr)
     said = words(overlap_picture(report(hostile, notes=[note])))
     assert 'A <a"&?? shadow' in said

@@ -11,8 +11,7 @@ import attrs
 import pytest
 
 from hostrouting import Config, ConfigError, ExpectedCidr, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.config.overlap import CONTAINER_DEVS
-from hostrouting.config.routing import Watch
+from hostrouting.config.routing import CONTAINER_DEVS, Watch
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
 
@@ -155,7 +154,7 @@ def test_a_destination_that_the_kernel_or_a_script_must_not_see_is_refused(desti
     assert words in message
 
 
-def test_10_6_host_bits_are_refused_by_the_config_not_by_the_kernel_at_boot() -> None:
+def test_host_bits_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 172\.16\.1\.0/24\?"):
         StaticRoute("172.16.1.1/24")
 

@@ -19,8 +19,8 @@ import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
 from hostrouting.boot.gate import seconds_of
 from hostrouting.boot.locks import locked
+from hostrouting.cli.layout import page_text
 from hostrouting.cli.pages import doctor_page
-from hostrouting.cli.running import page_text
 from hostrouting.doctor._gate import find_cycle
 from hostrouting.doctor.examination import Severity
 from hostrouting.doctor.examine import CHECKS, examine

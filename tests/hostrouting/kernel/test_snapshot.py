@@ -11,7 +11,7 @@ import pytest
 
 import phases
 from hostrouting import Layout
-from hostrouting.boot.files import nameservers
+from hostrouting.boot.nameservers import nameservers
 from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot

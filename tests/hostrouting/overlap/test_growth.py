@@ -10,7 +10,7 @@ from nightly import by_day
 import phases
 from benchmarks.growth import HOSTS
 from hostrouting import Config
-from hostrouting.config.overlap import RouteOverlap
+from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.overlap.check import check_overlap
 

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 import phases
 from hostrouting import Config, Host, Layout, OverlapMode, OverlapReport, StaticRoute
-from hostrouting.config.schema import json_key
+from hostrouting.model.jsonable import json_key
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType
 from hostrouting.model.rules import Rule

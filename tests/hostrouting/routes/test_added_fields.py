@@ -10,7 +10,8 @@ import attrs
 from hostrouting import Config, StaticRoute
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config import routing
-from hostrouting.config.schema import collecting, parse_integer
+from hostrouting.config.schema import collecting
+from hostrouting.config.values import parse_integer
 from hostrouting.model.links import Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, routes_like
 from hostrouting.routes import resolve as resolving

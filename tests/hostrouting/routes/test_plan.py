@@ -63,14 +63,14 @@ def test_a_default_route_is_never_ours_whatever_its_protocol() -> None:
 
 
 @pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT, Protocol.KERNEL, 99])
-def test_10_7_somebody_elses_route_that_does_the_same_is_left_alone(protocol: int) -> None:
+def test_a_foreign_route_that_does_the_same_is_kept(protocol: int) -> None:
     """The reference's ``ip route replace`` takes a DHCP route over."""
     there = foreign(protocol=protocol, mtu=1400)
     assert plan_routes([WANTED], [there]) == RoutePlan(foreign=(there,))
 
 
 @pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC])
-def test_10_7_somebody_elses_route_with_another_next_hop_is_refused_and_named(protocol: int) -> None:
+def test_a_foreign_route_elsewhere_is_refused_and_named(protocol: int) -> None:
     there = foreign(protocol=protocol, hops=(NextHop("ib0", OTHER),))
     with pytest.raises(RouteError) as caught:
         plan_routes([WANTED], [there])
@@ -84,7 +84,7 @@ def test_somebody_elses_discarding_route_is_another_next_hop() -> None:
 
 
 @pytest.mark.parametrize("metric", [0, 100])
-def test_10_7_a_connected_route_of_the_same_destination_is_refused_with_its_halves(metric: int) -> None:
+def test_a_connected_route_is_refused_with_its_halves(metric: int) -> None:
     """Replacing it would cut the interface off from its own network."""
     connected = Route(DESTINATION, (NextHop("ib0"),), protocol=Protocol.KERNEL, metric=metric)
     with pytest.raises(RouteError) as caught:

@@ -84,7 +84,7 @@ def test_everything_left_open_is_inherited_with_source_and_mtu() -> None:
     ],
     ids=["no gateway", "IPv6 gateway", "onlink", "multipath"],
 )
-def test_10_8_the_whole_next_hop_of_the_default_route_is_inherited(hops: tuple[NextHop, ...]) -> None:
+def test_the_default_routes_next_hop_is_inherited(hops: tuple[NextHop, ...]) -> None:
     """The reference prints the third word of a line and takes it for the gateway."""
     route = resolved(StaticRoute("172.16.1.0/24"), default(*hops, nexthop_id=7))
     assert route.hops == hops

@@ -31,9 +31,9 @@ from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import TypeVar
 
-from hostrouting.kernel._rtnetlink import messages as rtnl
-from hostrouting.kernel._rtnetlink.entries import decode_hop
-from hostrouting.kernel._rtnetlink.messages import HEADER_BYTES, attributes, decode_name, number, to_number
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.entries import decode_hop
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, number, to_number
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NexthopObject, Table
 from hostrouting.model.rules import Rule, RuleAction

@@ -1,4 +1,4 @@
-"""What a strip shows, and what it leaves out."""
+"""What a bar shows, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from drawn import of_terminal, report, segment, strip
+from drawn import bar, of_terminal, report, segment
 
 import phases
 from hostrouting import Host, Layout, RouteOverlap
+from hostrouting.cli.bars import CellKind, Paint, cells, legend
 from hostrouting.cli.output import columns, say
-from hostrouting.cli.report import Answer, Paint, cells, legend, overlap_text
+from hostrouting.cli.report import overlap_text
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OWN = [segment(f"172.16.0.{10 + n}", f"172.16.0.{10 + n}", NoteKind.LOCAL) for n in range(8)]
-H200 = strip(
+H200 = bar(
     "172.16.0.0/12",
     segment("172.16.0.0", "172.16.0.9", FindingKind.OVERLAP, "ib0"),
     *OWN,
@@ -51,12 +52,12 @@ def printed(text: str, encoding: str = "utf-8") -> list[str]:
     return raw.getvalue().decode(encoding).splitlines()
 
 
-def runs(drawn: Iterable[Answer | None]) -> list[tuple[int, Answer | None]]:
+def runs(drawn: Iterable[CellKind | None]) -> list[tuple[int, CellKind | None]]:
     return [(len(list(same)), answer) for answer, same in groupby(drawn)]
 
 
-def test_a_strip_reads_without_colours() -> None:
-    assert printed(overlap_text(report(H200, strip("10.96.0.0/12")))) == [
+def test_a_bar_reads_without_colours() -> None:
+    assert printed(overlap_text(report(H200, bar("10.96.0.0/12")))) == [
         "overlap on node-7: 1 of 2 expected CIDRs fails; mode STRICT",
         "expected interface: eth0",
         "   ·  eth0 expected",
@@ -77,9 +78,9 @@ def test_a_strip_reads_without_colours() -> None:
     ]
 
 
-def test_an_ascii_terminal_gets_strips_of_the_same_width() -> None:
-    noted = strip("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL))
-    lines = printed(overlap_text(report(H200, noted, strip("10.96.0.0/12"))), "ascii")
+def test_an_ascii_terminal_gets_bars_of_the_same_width() -> None:
+    noted = bar("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL))
+    lines = printed(overlap_text(report(H200, noted, bar("10.96.0.0/12"))), "ascii")
     assert "!! 172.16.0.0/12  AAAABBBB--------cccc------------X-------------------------------" in lines
     assert f"-- 10.1.0.0/24    -o{'-' * 62}" in lines
     assert "ok 10.96.0.0/12   by eth0" in lines
@@ -93,7 +94,7 @@ def test_each_cell_is_a_prefix_and_fits_the_terminal(width: int | None, count: i
 
 def test_a_terminal_gets_the_words_and_the_colours_of_a_pipe() -> None:
     """Only where lines break, and what is blank, is the terminal's own."""
-    pair = report(H200, strip("10.96.0.0/12"))
+    pair = report(H200, bar("10.96.0.0/12"))
     plain, drawn = overlap_text(pair), overlap_text(pair, width=200)
     assert " ".join(printed(plain)).split() == " ".join(printed(drawn)).split()
     for colour in ("\x1b[31m✗", "\x1b[32m✓", f"\x1b[38;5;16;48;5;{PAINTS['ib0 shadow'].back}m"):
@@ -120,7 +121,7 @@ def test_only_a_terminal_has_columns() -> None:
 
 
 def test_a_thousand_cidrs_as_they_should_be_are_few_lines() -> None:
-    fine = [strip(f"10.{n // 250}.{n % 250}.0/24") for n in range(1000)]
+    fine = [bar(f"10.{n // 250}.{n % 250}.0/24") for n in range(1000)]
     lines = printed(overlap_text(report(H200, *fine)))
     assert "and 985 more; --output json has them all" in lines
     assert len(lines) < 40
@@ -128,32 +129,32 @@ def test_a_thousand_cidrs_as_they_should_be_are_few_lines() -> None:
 
 def test_among_failures_the_rarest_is_seen() -> None:
     part = segment("172.16.7.9", "172.16.7.9", FindingKind.BLACKHOLE)
-    drawn = cells(*strip("172.16.0.0/16", part), 64)
-    assert runs(drawn) == [(1, Answer()), (1, part[0]), (62, Answer())]
+    drawn = cells(*bar("172.16.0.0/16", part), 64)
+    assert runs(drawn) == [(1, CellKind()), (1, part[0]), (62, CellKind())]
 
 
 def test_what_is_not_judged_is_blank() -> None:
-    assert runs(cells(IPv4Network("112.0.0.0/4"), [], 16)) == [(15, Answer()), (1, None)]
+    assert runs(cells(IPv4Network("112.0.0.0/4"), [], 16)) == [(15, CellKind()), (1, None)]
 
 
-def test_a_cidr_smaller_than_a_strip_has_cells_of_one_size() -> None:
-    pair = strip("10.1.0.4/31", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL))
+def test_a_cidr_smaller_than_a_bar_has_cells_of_one_size() -> None:
+    pair = bar("10.1.0.4/31", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL))
     assert [length for length, _ in runs(cells(*pair, 64))] == [32, 32]
 
 
 def test_own_addresses_and_containers_are_one_colour_whatever_their_interface() -> None:
     notes = [Note(NoteKind.LOCAL, "own", H200.cidr, (f"ib{n}",), (IPv4Network(f"172.16.0.{n}"),)) for n in range(64)]
-    lines = printed(overlap_text(report(strip(str(H200.cidr)), notes=notes)))
+    lines = printed(overlap_text(report(bar(str(H200.cidr)), notes=notes)))
     assert lines[2:4] == ["   ·  eth0 expected", "   o  own address"]
 
 
 OF_SEGMENTS = (NoteKind.LOCAL, NoteKind.BROADCAST, NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
 ANSWERS = [
-    Answer(),
+    CellKind(),
     None,
-    *(Answer(kind) for kind in FindingKind if kind is not FindingKind.OVERLAP),
-    *(Answer(kind) for kind in OF_SEGMENTS),
-    *(Answer(FindingKind.OVERLAP, (f"ib{n}",)) for n in range(21)),
+    *(CellKind(kind) for kind in FindingKind if kind is not FindingKind.OVERLAP),
+    *(CellKind(kind) for kind in OF_SEGMENTS),
+    *(CellKind(FindingKind.OVERLAP, (f"ib{n}",)) for n in range(21)),
 ]
 PAINTS = {paint.meaning: paint for paint in legend(ANSWERS, ("eth0",)).values()}
 
@@ -172,12 +173,12 @@ def test_every_symbol_means_one_thing() -> None:
     ],
 )
 def test_all_interfaces_of_an_answer_are_named_shortly_or_counted(devs: list[str], meaning: str) -> None:
-    answer = Answer(FindingKind.OVERLAP, tuple(devs))
+    answer = CellKind(FindingKind.OVERLAP, tuple(devs))
     assert legend([answer], ())[answer].meaning == meaning
 
 
 def test_failures_come_before_notes_and_rows_that_fail_before_others() -> None:
-    noted, fine = strip("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL)), strip("10.96.0.0/12")
+    noted, fine = bar("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL)), bar("10.96.0.0/12")
     notes = [Note(NoteKind.LOCAL, "said of one", noted.cidr), *[Note(NoteKind.RULE, "said of all")] * 40]
     lines = printed(overlap_text(report(noted, fine, H200, notes=notes)))
     marks = [(line[0], line.split()[1]) for line in lines if line[0] in "✗•✓"]

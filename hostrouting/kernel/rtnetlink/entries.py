@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from hostrouting.kernel._rtnetlink import messages as rtnl
-from hostrouting.kernel._rtnetlink import wire
-from hostrouting.kernel._rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
 from hostrouting.kernel.nexthops import with_hops
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink import wire
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
 from hostrouting.model.prefixes import PrefixSet, network_of
 from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, routes_like
 

@@ -8,11 +8,12 @@ from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 from xml.etree import ElementTree
 
-from drawn import Cut, of_terminal, report, segment, strip
+from drawn import Cut, bar, of_terminal, report, segment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.cli.report import Answer, Strip, cells, legend, overlap_picture, overlap_text
+from hostrouting.cli.bars import Bar, CellKind, cells, legend
+from hostrouting.cli.report import overlap_picture, overlap_text
 from hostrouting.model.parsing import RESERVED
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -27,7 +28,7 @@ CODE = re.compile(r"\x1b\[[\d;]+m")
 
 
 @st.composite
-def strips(draw: st.DrawFn) -> Cut:
+def bars(draw: st.DrawFn) -> Cut:
     length = draw(st.integers(0, 32))
     cidr = IPv4Network((draw(st.integers(0, 2**32 - 1)) >> (32 - length) << (32 - length), length))
     begin, end = int(cidr.network_address), int(cidr.broadcast_address) + 1
@@ -38,66 +39,66 @@ def strips(draw: st.DrawFn) -> Cut:
         if (kind := draw(st.sampled_from([*FindingKind, *OF_SEGMENTS, None]))) is not None:
             devs = tuple(sorted(set(draw(DEVS)))) if kind is FindingKind.OVERLAP else ()
             parts.append(segment(str(IPv4Address(first)), str(IPv4Address(after - 1)), kind, *devs))
-    return strip(str(cidr), *parts)
+    return bar(str(cidr), *parts)
 
 
 def cell_of(address: IPv4Address, cidr: IPv4Network, count: int) -> int:
     return (int(address) - int(cidr.network_address)) * count // cidr.num_addresses
 
 
-@given(strips(), COUNTS)
-def test_every_failing_address_is_in_a_cell_that_shows_a_failure(strip: Cut, count: int) -> None:
-    drawn = cells(*strip, count)
+@given(bars(), COUNTS)
+def test_every_failing_address_is_in_a_cell_that_shows_a_failure(bar: Cut, count: int) -> None:
+    drawn = cells(*bar, count)
     assert len(drawn) == count
-    for answer, ranges in strip.parts:
+    for answer, ranges in bar.parts:
         for address in (end for network in ranges for end in (network[0], network[-1])):
-            shown = drawn[cell_of(address, strip.cidr, count)]
+            shown = drawn[cell_of(address, bar.cidr, count)]
             assert shown is not None
             assert shown.kind is not None
             assert isinstance(shown.kind, FindingKind) >= isinstance(answer.kind, FindingKind)
 
 
-@given(strips(), COUNTS)
-def test_a_cell_shows_an_answer_of_its_own_addresses(strip: Cut, count: int) -> None:
-    base, size = int(strip.cidr.network_address), strip.cidr.num_addresses
-    for number, shown in enumerate(cells(*strip, count)):
+@given(bars(), COUNTS)
+def test_a_cell_shows_an_answer_of_its_own_addresses(bar: Cut, count: int) -> None:
+    base, size = int(bar.cidr.network_address), bar.cidr.num_addresses
+    for number, shown in enumerate(cells(*bar, count)):
         begin, end = base + number * size // count, base + -(-(number + 1) * size // count)
         inside = {
             answer
-            for answer, ranges in strip.parts
+            for answer, ranges in bar.parts
             if any(int(network[0]) < end and int(network[-1]) >= begin for network in ranges)
         }
         is_reserved = any(int(block[0]) <= begin and end - 1 <= int(block[-1]) for block in RESERVED)
-        assert shown in inside or (not inside and shown == (None if is_reserved else Answer()))
+        assert shown in inside or (not inside and shown == (None if is_reserved else CellKind()))
 
 
-@given(strips(), COUNTS)
-def test_a_strip_of_one_answer_is_uniform(strip: Cut, count: int) -> None:
-    uniform: Strip = [(answer, (strip.cidr,)) for answer, _ in strip.parts[:1]]
-    assert len({*cells(strip.cidr, uniform, count)} - {None}) <= 1
+@given(bars(), COUNTS)
+def test_a_bar_of_one_answer_is_uniform(bar: Cut, count: int) -> None:
+    uniform: Bar = [(answer, (bar.cidr,)) for answer, _ in bar.parts[:1]]
+    assert len({*cells(bar.cidr, uniform, count)} - {None}) <= 1
 
 
 # Those that fail come first.
-STRIPS = st.lists(strips(), max_size=4, unique_by=lambda strip: strip.cidr).map(
-    lambda found: sorted(found, key=lambda strip: not strip.fails)
+STRIPS = st.lists(bars(), max_size=4, unique_by=lambda bar: bar.cidr).map(
+    lambda found: sorted(found, key=lambda bar: not bar.fails)
 )
 
 
-def answers(strip: Cut, lines: int) -> list[tuple[Answer | None, ...]]:
-    """The lines of a strip; one that would show nothing has none."""
-    if not strip.parts:
+def answers(bar: Cut, lines: int) -> list[tuple[CellKind | None, ...]]:
+    """The lines of a bar; one that would show nothing has none."""
+    if not bar.parts:
         return []
-    drawn = cells(*strip, 64 * lines)
+    drawn = cells(*bar, 64 * lines)
     return [drawn[first : first + 64] for first in range(0, 64 * lines, 64)]
 
 
 @given(STRIPS)
-def test_strips_have_the_symbols_that_the_legend_names(found: list[Cut]) -> None:
+def test_bars_have_the_symbols_that_the_legend_names(found: list[Cut]) -> None:
     lines = CODE.sub("", overlap_text(report(*found))).split("\n")
-    drawn = [line for strip in found for line in answers(strip, 1)]
+    drawn = [line for bar in found for line in answers(bar, 1)]
     paints = legend(itertools.chain(*drawn), ("eth0",))
-    strips = ["".join(paints[answer].symbol for answer in line) for line in drawn]
-    assert [line.split()[2] for line in lines if line[:1] in "✗•"] == strips
+    bars = ["".join(paints[answer].symbol for answer in line) for line in drawn]
+    assert [line.split()[2] for line in lines if line[:1] in "✗•"] == bars
     named = " ".join(line for line in lines[1:] if line.startswith("   "))
     assert all(f" {paint.symbol}  {clean(paint.meaning)}" in named for paint in paints.values())
 
@@ -114,7 +115,7 @@ def test_on_a_terminal_every_line_fits(found: list[Cut], width: int) -> None:
 
 
 @given(STRIPS)
-def test_a_picture_is_xml_and_has_the_colours_of_each_strip(found: list[Cut]) -> None:
+def test_a_picture_is_xml_and_has_the_colours_of_each_bar(found: list[Cut]) -> None:
     picture = overlap_picture(report(*found))
     assert picture.isascii()
     root = ElementTree.fromstring(picture)
@@ -126,7 +127,7 @@ def test_a_picture_is_xml_and_has_the_colours_of_each_strip(found: list[Cut]) ->
         assert 0 <= y < y + high <= height
         if "shape-rendering" in box.attrib:
             coloured.setdefault(box.attrib["y"], []).extend([box.attrib["fill"]] * round(wide / 12.2))
-    drawn = [line for strip in found for line in answers(strip, 4 if strip.cidr.num_addresses > 64 else 1)]
+    drawn = [line for bar in found for line in answers(bar, 4 if bar.cidr.num_addresses > 64 else 1)]
     paints = legend(itertools.chain(*drawn), ("eth0",))
     wanted = [[of_terminal(paints[answer].back) for answer in line] for line in drawn]
     assert [colours for colours in coloured.values() if len(colours) == 64] == wanted

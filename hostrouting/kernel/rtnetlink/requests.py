@@ -1,4 +1,4 @@
-"""rtnetlink in pyroute2's words, for what isn't hot: links, addresses and rules to change.
+"""Requests in pyroute2's words, for what isn't hot: links, addresses and rules to change.
 
 pyroute2 writes and reads the messages; its sockets, each with an event loop, take thirty times as long as ours. It
 drops keywords that it doesn't know, so nothing is passed through: a request names all that it means, and just that is
@@ -13,11 +13,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from hostrouting.kernel._rtnetlink import messages as rtnl
-from hostrouting.kernel._rtnetlink.conversation import Conversation, read
 from hostrouting.kernel.refusals import RefusedError
-
-__all__ = ["Conversation", "read", "request", "rtnl"]
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Conversation
 
 
 @cache

@@ -43,9 +43,9 @@ import struct
 from collections.abc import Callable
 from ipaddress import IPv4Address
 
-from hostrouting.kernel._rtnetlink import messages as rtnl
-from hostrouting.kernel._rtnetlink.messages import attribute, number
 from hostrouting.kernel.refusals import WEIGHT_MAX, refuse_unwritable
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.messages import attribute, number
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import NextHop, Route, Scope
 

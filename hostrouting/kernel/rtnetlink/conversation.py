@@ -19,9 +19,9 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from hostrouting.kernel._rtnetlink import messages as rtnl
-from hostrouting.kernel._rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
 from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
 from hostrouting.model.errors import RouteError
 
 T = TypeVar("T")

@@ -1,0 +1,30 @@
+"""The layout of a page: aligned for a pipe, and by rich for a terminal."""
+
+from __future__ import annotations
+
+from hostrouting.cli.output import Page, Row
+
+
+def page_text(page: Page, width: int | None) -> str:
+    """A page as lines with colours.
+
+    Args:
+        page: lines and rows.
+        width: how many columns a terminal has; None: it is for a pipe, where no paragraph is broken.
+
+    Returns:
+        The lines; rows are aligned.
+    """
+    if width is not None:
+        from hostrouting.cli.drawn import draw
+
+        return draw(page, width)
+    label = max((len(item.label) for item in page if isinstance(item, Row)), default=0)
+    lines: list[str] = []
+    for item in page:
+        if isinstance(item, Row):
+            lines.append(f"{item.mark} {item.label:{label}}  {item.said[0]}")
+            lines += [f"  {'':{label}}  {said}" for said in item.said[1:]]
+        else:
+            lines.append(item)
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""JSON documents (RFC 8259, UTF-8) from outside."""
+
+from __future__ import annotations
+
+import codecs
+from collections import Counter
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from hostrouting.model.errors import ConfigError, FileError
+from hostrouting.model.opening import only_regular
+from hostrouting.model.uncollected import uncollected
+
+if TYPE_CHECKING:
+    import os
+
+
+def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) -> Any:
+    """Read a file.
+
+    Args:
+        path: of the file.
+        what: it should be, in a word, for the messages.
+        bytes_max: a larger file is refused.
+
+    Returns:
+        The document; ``read`` finds the keys that were given twice in it.
+
+    Raises:
+        ConfigError: there is no such file, or it isn't JSON.
+        FileError: it can't be read.
+    """
+    name = str(path)
+    try:
+        with open(name, "rb", opener=only_regular) as file:
+            return parse_document(file, name, what, bytes_max=bytes_max)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError([(name, "there is no such file")]) from None
+    except IsADirectoryError:
+        raise ConfigError([(name, "is a directory; expected a JSON file")]) from None
+    except OSError as error:
+        raise FileError.of(f"read the {what} {name}", error) from error
+    except ValueError as error:  # a NUL in the path
+        raise ConfigError([(repr(name), f"is not a path: {error}")]) from None
+
+
+def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> Any:
+    """Read an open file.
+
+    Args:
+        file: from where it is read to its end.
+        name: of the file, for the messages.
+        what: it should be, in a word.
+        bytes_max: a larger one is refused.
+
+    Returns:
+        The document, as of ``read_document``.
+
+    Raises:
+        ConfigError: it isn't JSON.
+        OSError: it can't be read.
+    """
+    import json
+
+    raw = file.read(bytes_max + 1)
+    if len(raw) > bytes_max:
+        raise ConfigError([(name, f"is no {what}: it is larger than {bytes_max >> 20} MiB")])
+    if not raw.strip():
+        raise ConfigError(
+            [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
+        )
+    if raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        # Notepad and PowerShell begin a file with one.
+        raise ConfigError([(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")])
+    try:
+        # As os.fsdecode would: to the kernel any bytes make an interface's name, and ip prints them as they are.
+        with uncollected():
+            return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
+    except RecursionError:
+        raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
+    except ValueError as error:
+        raise ConfigError([(name, f"is not JSON: {error}")]) from None
+
+
+class _Doubled(dict[str, Any]):
+    """A JSON object in which some keys were given twice: it holds the last values, and ``first`` the others."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.first = dict(reversed(pairs))
+        self.duplicates = tuple(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``json.loads(object_pairs_hook=)``."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Doubled(pairs)

@@ -1,0 +1,96 @@
+"""Rules of single values: each parses one, or says in a ``ValueError`` what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+from hostrouting.model.jsonable import StrEnum
+from hostrouting.model.text import shown
+
+if TYPE_CHECKING:
+    pass
+from hostrouting.config.schema import kind
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+# systemd.unit(5); no path can hide in it.
+_CONSUMER = r"[A-Za-z0-9:_.-]+@?\.service"
+
+
+_INSTANCE = r"([A-Za-z0-9:_.-]+)@[A-Za-z0-9:_.-]+\.service"
+
+
+_WORD = r"[A-Za-z]*"
+
+
+_PATTERN = r"[][A-Za-z0-9_.*?-]+"
+
+
+# No "." or ".." as a part: where it leads is what it says.
+_TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
+
+
+def parse_integer(value: int, highest: int) -> int:
+    """A whole number from 0 on."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{shown(value)} is not an integer")
+    if not 0 <= value <= highest:
+        raise ValueError(f"{shown(value)} is out of range; expected 0 to {highest}")
+    return value
+
+
+def parse_boolean(value: bool) -> bool:
+    """True or false, and nothing that merely counts as one of them."""
+    if kind(value) != "a boolean":
+        raise ValueError(f"{shown(value)} is not a boolean; expected true or false")
+    return value
+
+
+def parse_word(value: str, words: type[Word], kind: str, default: Word) -> Word:
+    """One of some words, in any case; the default for an empty string."""
+    if _is(value, _WORD):
+        word = value.upper() or default.name
+        if word in words.__members__:
+            return words[word]
+    raise ValueError(f"{shown(value)} is not {kind}; expected {' or '.join(words.__members__)}")
+
+
+def _is(value: object, pattern: str) -> bool:
+    return isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+def parse_consumer(value: str) -> str:
+    """Return the name of a service or a template."""
+    if _is(value, _INSTANCE):
+        template = f"{value.partition('@')[0]}@.service"
+        raise ValueError(
+            f"{shown(value)} is one instance; name its template, {template}: a repave starts another instance, and the "
+            "agent's preflight refuses a node where this one has drop-ins"
+        )
+    if not _is(value, _CONSUMER):
+        raise ValueError(
+            f"{shown(value)} is not the name of a service; expected for example systemd-nspawn@.service or "
+            "kubelet.service"
+        )
+    return value
+
+
+def parse_pattern(value: str) -> str:
+    """A shell pattern of interface names."""
+    if not _is(value, _PATTERN):
+        raise ValueError(f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]")
+    return value
+
+
+def parse_textfile(value: str | None) -> str | None:
+    """The path of a file for the textfile collector of Prometheus' node exporter, which reads ``*.prom``."""
+    if value is None or value == "":
+        return None
+    if not _is(value, _TEXTFILE) or not value.isprintable():
+        raise ValueError(
+            f"{shown(value)} is not the absolute path of a textfile; expected for example "
+            "/var/lib/node_exporter/textfile_collector/hostrouting.prom"
+        )
+    return value

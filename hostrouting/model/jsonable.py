@@ -1,0 +1,52 @@
+"""Values as JSON: keys, words, times, and the text of a document."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+
+class StrEnum(str, Enum):
+    """Words that are text: `enum.StrEnum`, which Python 3.10 lacks."""
+
+    __str__ = str.__str__
+
+
+def rfc_3339(seconds: float) -> str:
+    """Return a time since the epoch as text: UTC, in whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def to_json_text(document: object) -> str:
+    """Return a JSON document as text: indented, with a newline at its end."""
+    import json
+
+    return json.dumps(document, indent=2) + "\n"
+
+
+def in_json(value: Any) -> Any:
+    """Return a value as JSON: a list, an object, a number, or its text."""
+    if hasattr(value, "to_mapping"):
+        return value.to_mapping()
+    if isinstance(value, tuple):
+        return [in_json(item) for item in value]
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    return value if value is None or isinstance(value, int) else str(value)
+
+
+def fields_in_json(instance: object, *names: str) -> dict[str, Any]:
+    """Return an object of some fields of a value."""
+    return {json_key(name): in_json(getattr(instance, name)) for name in names}
+
+
+@cache
+def json_key(name: str) -> str:
+    """Return the JSON key of a field: ``waitSeconds`` of ``wait_seconds``."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

@@ -1,0 +1,51 @@
+"""The marker of a check, and its report as JSON: what other programs read."""
+
+from __future__ import annotations
+
+from hostrouting.boot.files import read_text, remove, write_if_changed
+from hostrouting.boot.layout import Layout
+from hostrouting.boot.seen import exists
+from hostrouting.model.jsonable import to_json_text
+from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
+
+
+def marker_text(report: OverlapReport) -> str:
+    """Return the marker's content: nothing, the failures, ``no-default-route``, or ``check-failed: REASON``."""
+    if report.verdict is not Verdict.UNKNOWN:
+        return "".join(f"{finding.message}\n" for finding in report.findings)
+    if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
+        return f"{report.reason_kind}\n"
+    return f"{' '.join((report.reason or '').split())}\n"
+
+
+def marked_verdict(layout: Layout) -> Verdict | None:
+    """Read the verdict from the marker; None if there is none.
+
+    Raises:
+        FileError: it can't be read.
+    """
+    if exists(layout.marker_ok):
+        return Verdict.OK
+    text = read_text(layout.marker_detected)
+    if text is None:
+        return None
+    return Verdict.OVERLAP if text.startswith(tuple(f"{kind}: " for kind in FindingKind)) else Verdict.UNKNOWN
+
+
+def write_markers(layout: Layout, report: OverlapReport) -> None:
+    """Leave exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report beside it.
+
+    Args:
+        layout: where.
+        report: what was found.
+
+    Raises:
+        FileError: one can't be written.
+    """
+    marker, other = layout.marker_ok, layout.marker_detected
+    if report.verdict is not Verdict.OK:
+        marker, other = other, marker
+    write_if_changed(layout.report, to_json_text(report.to_json()))
+    # The stale one goes first: a reader never sees both, and none is never taken for "ok".
+    remove(other)
+    write_if_changed(marker, marker_text(report))

@@ -1,0 +1,56 @@
+"""The metrics of a check, in Prometheus' text exposition format 0.0.4; docs/reference/watch.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
+
+
+class Metric(NamedTuple):
+    """A metric with its samples.
+
+    Args:
+        name: without the prefix that all of ours have.
+        kind: ``gauge`` or ``counter``.
+        meaning: a sentence.
+        samples: the values by their labels, which hold nothing that has to be escaped.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    samples: Mapping[str, float]
+
+
+def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
+    """Return the metrics of a check.
+
+    Args:
+        report: of the check.
+        time: of the check, in seconds since 1970.
+    """
+    failing = {finding.cidr for finding in report.findings}
+    usual = Verdict.UNKNOWN if report.verdict is Verdict.UNKNOWN else Verdict.OK
+    verdicts = {
+        f'{{cidr="{cidr}",verdict="{verdict}"}}': int(verdict is (Verdict.OVERLAP if cidr in failing else usual))
+        for cidr in report.cidrs
+        for verdict in Verdict
+    }
+    failures = {f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in FindingKind}
+    return (
+        Metric("last_run_timestamp_seconds", "gauge", "When it was last checked, in seconds since 1970.", {"": time}),
+        Metric("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
+        Metric("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
+    )
+
+
+def exposition(*metrics: Metric) -> str:
+    """Return metrics as text; one without a sample is left out."""
+    lines: list[str] = []
+    for name, kind, meaning, samples in metrics:
+        if samples:
+            lines += (f"# HELP hostrouting_{name} {meaning}", f"# TYPE hostrouting_{name} {kind}")
+            lines += (f"hostrouting_{name}{labels} {value}" for labels, value in samples.items())
+    return "".join(f"{line}\n" for line in lines)
