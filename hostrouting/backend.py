@@ -1,4 +1,4 @@
-"""What the author of a routes backend or of a service manager touches: the ports, and the values that go through them.
+"""The two ports, and the values that go through them: for the author of a routes backend or a service manager.
 
 ``RouteBackend`` is the routes port. ``WholeTables`` makes the selective reads of one that reads whole tables.
 ``NetlinkBackend`` is the kernel's own, and ``hostrouting.testing.FakeKernel`` one in memory.

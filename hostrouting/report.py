@@ -1,4 +1,4 @@
-"""What tasks and functions return, and everything that hangs on it; each is a frozen value with ``to_json()``.
+"""The reports of tasks and functions, and the values in them; each is frozen and has ``to_json()``.
 
 Of the tasks: ``ConfigureReport``, made of a ``RoutesReport``, a ``WatchReport`` and an ``OverlapReport``; all have
 ``changes``. A run that was cancelled after it had changed something that stays raises ``StoppedRun``, and one whose

@@ -1,4 +1,4 @@
-"""What the Azure tasks have in common: the node that they work on, the programs that they run, and their errors."""
+"""The node that the Azure tasks work on, the programs that they run, and their errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LoadBalancerProbeError(HostRoutingError):
 
 
 class AzureVnetError(HostRoutingError):
-    """What azure-vnet has left can't be read or removed, or another process has held it or brought it back."""
+    """The leftovers of azure-vnet can't be read or removed, or another process holds them or brought them back."""
 
 
 def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:

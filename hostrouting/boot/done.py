@@ -1,4 +1,4 @@
-"""What a run has changed, told also where the run fails."""
+"""The changes of a run, which its failure carries too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StoppedRun(Cancelled):
 
 @attrs.define
 class Done:
-    """What a run has changed so far, and not put back; its failure carries it."""
+    """The changes that a run has made so far, and not put back; its failure carries them."""
 
     changes: Changes = attrs.field(factory=Changes)
 

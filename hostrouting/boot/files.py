@@ -220,7 +220,7 @@ def remove_empty_folder(path: Path) -> None:
 
 
 def target(path: Path) -> str:
-    """What a symbolic link points to, as it says.
+    """Return the text of a symbolic link.
 
     Raises:
         FileError: it can't be read.

@@ -25,7 +25,7 @@ from hostrouting.model.changes import Change, Changes
 
 @attrs.frozen
 class Wanted:
-    """What a run decides upon.
+    """The parts that a config asks for, and the unit that they gate.
 
     Args:
         names: of the parts that it decides upon; others stay as they are.
@@ -40,7 +40,7 @@ class Wanted:
 
 @attrs.frozen
 class Disk:
-    """What is there now, on disk and in systemd, of all that a plan may touch.
+    """The state, on disk and in systemd, of everything that a plan may touch.
 
     Args:
         layout: where.
@@ -74,7 +74,7 @@ class Disk:
 
 @attrs.frozen
 class BootPlan:
-    """What has to change for the next boot.
+    """The changes that the next boot needs, in the order in which they are made.
 
     What is put in place comes before the kernel's routes change, what goes afterwards. Meanwhile the manifest names
     both, and the script of routes that go is one that takes them back.
@@ -122,7 +122,7 @@ class BootPlan:
 
     @property
     def changes_routes_script(self) -> bool:
-        """Whether what the scripts do to the kernel's routes changes."""
+        """Return whether the script of the static routes changes."""
         return any(file.path.stem == ROUTES for file in self.scripts)
 
 

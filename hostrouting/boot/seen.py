@@ -1,4 +1,4 @@
-"""What is there: files, links and folders are looked at here, where a refusal of the system is an error of ours."""
+"""Looks at files, links and folders; a refusal of the system becomes a ``FileError``."""
 
 from __future__ import annotations
 

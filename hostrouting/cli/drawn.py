@@ -1,4 +1,4 @@
-"""What rich draws: pages on a terminal, and pictures of them. Nothing else loads it."""
+"""Pages on a terminal, and pictures of them, drawn by rich, which no other module loads."""
 
 from __future__ import annotations
 

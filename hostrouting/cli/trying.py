@@ -1,4 +1,4 @@
-"""What the commands do for routes on trial: ``apply --try`` and ``confirm``, whose docstring is its help."""
+"""The commands for routes on trial: ``apply --try``, and ``confirm``, whose docstring is its help."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 
 class UnknownReason(StrEnum):
-    """Why nothing could be judged."""
+    """A reason why nothing could be judged."""
 
     NO_DEFAULT_ROUTE = "no-default-route"
     CHECK_FAILED = "check-failed"
@@ -42,7 +42,7 @@ class UnknownReason(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """Why an expected CIDR fails."""
+    """A way in which an expected CIDR fails."""
 
     OVERLAP = "OVERLAP"
     NO_ROUTE = "NO-ROUTE"
@@ -50,7 +50,7 @@ class FindingKind(StrEnum):
 
 
 class NoteKind(StrEnum):
-    """Why something that doesn't leave by the default interface is no failure."""
+    """A reason why traffic by another interface than the default's is no failure."""
 
     LOCAL = "LOCAL"
     BROADCAST = "BROADCAST"
@@ -154,7 +154,7 @@ class Note:
 
 
 class Obstacle(NamedTuple):
-    """Why no route in table main mends some addresses.
+    """A reason why no route in table main mends some addresses.
 
     Args:
         reason: why, and what would mend it where that isn't a matter of a policy rule.
@@ -223,7 +223,7 @@ class Unmendable:
 
     @property
     def reason(self) -> str:
-        """Why, and what would mend it; in its commands CIDR stands for each of several prefixes."""
+        """Return the reason, and what would mend it; in its commands CIDR stands for each of several prefixes."""
         return self.obstacle.sentence(self.parts[0] if len(self.parts) == 1 else "CIDR")
 
     @property
@@ -232,12 +232,12 @@ class Unmendable:
         return tuple(str(part).removesuffix("/32") for part in self.about or self.ranges)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON."""
+        """Return the obstacle as JSON."""
         return fields_in_json(self, "ranges", "devs", "reason")
 
 
 class Remedy(NamedTuple):
-    """What mends all failures of a check together.
+    """The fix of all failures of a check together.
 
     Args:
         routes: the fewest entries that cover what fails, and nothing that was fine.
@@ -250,7 +250,7 @@ class Remedy(NamedTuple):
     consequences: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON; routes as a config has them."""
+        """Return the fix as JSON; routes as a config has them."""
         return fields_in_json(self, *self._fields)
 
 
@@ -288,7 +288,7 @@ class OverlapReport:
 
     @property
     def reason(self) -> str | None:
-        """Why nothing could be judged, in a line that begins with its kind; None where something was."""
+        """Return why nothing could be judged, in a line that begins with its kind; None where something was."""
         if self.reason_kind is None:
             return None
         return f"{self.reason_kind}: {self.reason_detail}" if self.reason_detail else str(self.reason_kind)

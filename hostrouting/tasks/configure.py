@@ -229,7 +229,7 @@ def wanted_of(config: Config, host: Host, *names: str) -> Wanted:
 
 @attrs.define
 class Run:
-    """What a run of ``configure`` knows.
+    """The state of a run of ``configure``.
 
     Args:
         config: what is wanted.

@@ -29,7 +29,7 @@ _NAMED_FINDINGS = 3
 
 @attrs.frozen
 class NextStart:
-    """Whether the gate would let the consumer start.
+    """The answer to: would the gate let the consumer start?
 
     Args:
         consumer: the unit.

@@ -1,4 +1,4 @@
-"""What the tasks return."""
+"""The reports of the tasks."""
 
 from __future__ import annotations
 

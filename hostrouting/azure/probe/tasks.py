@@ -35,7 +35,7 @@ _PINNED = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 @attrs.frozen
 class ProbeReport:
-    """What has to change, or was changed, so that probes are rewritten.
+    """The changes that the probes' rewriting needs, or has needed.
 
     Args:
         device: by which probes come in; None: nothing is wanted.
@@ -51,7 +51,7 @@ class ProbeReport:
 
     @property
     def changed(self) -> bool:
-        """Whether anything changes: rules, route, or what is installed for the next boot."""
+        """Return whether rules, route or files of the next boot change."""
         return self.rules is not None or bool(self.changes)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the commands of the core get from the Azure plug-in; nothing else connects the two."""
+"""The Azure plug-in's part in commands of the core; nothing else connects the two."""
 
 from __future__ import annotations
 

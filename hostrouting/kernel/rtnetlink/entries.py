@@ -35,7 +35,7 @@ _KEPT_MAX = 4096  # where each says something else
 
 
 class Way(NamedTuple):
-    """What entries have in common: an entry whose destination doesn't count, and what makes others like it."""
+    """The common part of some entries: one of them, whose destination doesn't count, and a maker of others like it."""
 
     entry: Route
     make: Callable[[IPv4Network], Route]
@@ -82,7 +82,7 @@ class RouteReader:
         return routes_of(chain.from_iterable(map(self._single, messages)))
 
     def groups(self, block: bytes, length: int) -> list[Group]:
-        """What some wanted entries that follow each other have in common, and the length and address of each.
+        """Find the common part of some wanted entries that follow each other, and the length and address of each.
 
         Args:
             block: messages of the same length, each padded.
@@ -128,7 +128,7 @@ class RouteReader:
         return [(way, prefixes)] if prefixes else []
 
     def _way(self, body: bytes) -> Way:
-        """What the body of an entry says, which may have a blank destination."""
+        """Read the body of an entry, which may have a blank destination."""
         way = self._ways.get(body)
         if way is not None:
             return way
@@ -146,7 +146,7 @@ def routes_of(groups: Iterable[Group]) -> list[Route]:
 
 @functools.cache
 def _prefixes(length: int) -> struct.Struct:
-    """Where the prefix length and the address of an entry of so many bytes stand."""
+    """Return the offsets of an entry's prefix length and address."""
     return struct.Struct(f">{_LENGTH_AT}xB{_ADDRESS.start - _LENGTH_AT - 1}xI{length - _ADDRESS.stop}x")
 
 
