@@ -86,15 +86,15 @@ class Programs:
         except TimedOut:
             raise self.error(f"can't {attempt}: {argv[0]} gave no answer within {_ANSWER_SECONDS:g} s") from None
         except OSError as error:
-            why = f"can't run {argv[0]}: {os.strerror(error.errno or 0)}"
+            why, hint = f"can't run {argv[0]}: {os.strerror(error.errno or 0)}", ""
             if error.errno == errnos.ENOENT:
-                why = f"{argv[0]} isn't installed; install the package {_PACKAGES.get(argv[0], 'iproute2')}"
-            raise self.error(f"can't {attempt}: {why}", errno=error.errno) from error
+                why, hint = f"{argv[0]} isn't installed", f"install the package {_PACKAGES.get(argv[0], 'iproute2')}"
+            raise self.error(f"can't {attempt}: {why}", hint=hint, errno=error.errno) from error
         if done.returncode and not any(words in done.stderr for words in fine):
             said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
             is_forbidden = any(words in said.lower() for words in _NOT_PERMITTED)
-            how, number = ("; run as root", errnos.EPERM) if is_forbidden else ("", None)
-            raise self.error(f"can't {attempt}: {argv[0]} refused: {said}{how}", errno=number)
+            hint, number = ("run as root", errnos.EPERM) if is_forbidden else ("", None)
+            raise self.error(f"can't {attempt}: {argv[0]} refused: {said}", hint=hint, errno=number)
         return done.stdout
 
     def ask_ip(self, attempt: str, *argv: str) -> list[dict[str, Any]]:

@@ -232,7 +232,7 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     library = fleet.LIBRARIES.get(options.output)
     if library is not None and find_spec(library) is None:
         how = f"pip install 'hostrouting[{options.output}]'"
-        raise HostRoutingError(f"--output {options.output} needs {library}: {how}")
+        raise HostRoutingError(f"--output {options.output} needs {library}, which isn't installed", hint=how)
     config = load(options, host)
     gc.freeze()
     gc.enable()  # judging thousands takes long, and memory must not grow meanwhile

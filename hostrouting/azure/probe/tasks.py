@@ -103,8 +103,8 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
     master = next((link.master for link in links if link.name == device), None)
     if master is not None and kinds.get(master) != "vrf":
         raise LoadBalancerProbeError(
-            f"can't rewrite the load balancer's probes: {device} is a port of {master}, which takes its packets; "
-            f"name {master} in loadBalancerProbe.devices"
+            f"can't rewrite the load balancer's probes: {device} is a port of {master}, which takes its packets",
+            hint=f"name {master} in loadBalancerProbe.devices",
         )
 
 
@@ -198,8 +198,8 @@ def _load(node: ProbeNode, device: str) -> None:
     node.pin(wanted)
     if not _leads(route := node.route(), wanted):
         raise LoadBalancerProbeError(
-            f"the pinned route doesn't win ({wanted}): answers to probes would take {route or 'none'}; look at: "
-            f"ip -6 rule; ip -6 route show table all {REWRITTEN_SOURCE}"
+            f"the pinned route doesn't win ({wanted}): answers to probes would take {route or 'none'}",
+            hint=f"look at: ip -6 rule; ip -6 route show table all {REWRITTEN_SOURCE}",
         )
 
 

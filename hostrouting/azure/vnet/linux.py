@@ -70,8 +70,9 @@ class LinuxBridgeNode:
         # With return code 0, where another program has put rules there that ebtables doesn't understand.
         if "*nat" not in lines:
             raise AzureVnetError(
-                f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]}); list it with "
-                "`nft list table bridge nat`, and have the owner of foreign rules move them to a table of their own"
+                f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]})",
+                hint="list it with `nft list table bridge nat`, and have the owner of foreign rules move them to a "
+                "table of their own",
             )
         return tuple(line for line in lines if line.startswith("-A "))
 

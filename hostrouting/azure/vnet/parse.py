@@ -118,9 +118,9 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
         )
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise AzureVnetError(
-            f"can't tell which pods azure-vnet still serves: {source} can't be understood: {error}. "
-            "Is azure-vnet writing it just now? If it stays like that, have azure-vnet write it anew, or move it "
-            "aside: without it the interfaces alone decide"
+            f"can't tell which pods azure-vnet still serves: {source} can't be understood: {error}",
+            hint="if azure-vnet isn't writing it just now, have azure-vnet write it anew, or move it aside: without it "
+            "the interfaces alone decide",
         ) from error
 
 

@@ -53,8 +53,8 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
 def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
     if host.is_image:
         raise AzureVnetError(
-            f"can't remove what azure-vnet left: the image {host.layout.root} has no kernel that holds any of it; "
-            "leave staleAzureVnet to the running node"
+            f"can't remove what azure-vnet left: the image {host.layout.root} has no kernel that holds any of it",
+            hint="leave staleAzureVnet to the running node",
         )
     return given_or_real(host, given, LinuxBridgeNode)
 
@@ -106,12 +106,14 @@ class RemoveStaleAzureVnet:
                 if rules:
                     node.remove_rules(rules)
             except AzureVnetError as error:
-                done = f"no rule was deleted, and before that {len(neighbours)} neighbours were; run it again"
-                raise AzureVnetError(f"{error}; {done}", errno=error.errno) from error
+                done = f"no rule was deleted, but {len(neighbours)} neighbours before that"
+                hint = error.hint or "run it again"
+                raise AzureVnetError(f"{error.message}; {done}", hint=hint, errno=error.errno) from error
             after = node.look(stale.bridge)
             if left := {*neighbours, *rules} & {*after.neighbours, *after.rules}:
                 raise AzureVnetError(
                     f"can't remove what azure-vnet left: {len(left)} of {len(plan.removed)} are still there, or there "
-                    f"again, as {min(map(str, left))}; is azure-cnms at work?"
+                    f"again, as {min(map(str, left))}",
+                    hint="stop azure-cnms if it is at work",
                 )
         return plan

@@ -87,7 +87,10 @@ def test_a_library_that_is_missing_is_named_before_the_work(judge: Any, monkeypa
     monkeypatch.setitem(sys.modules, "jinja2", None)
     code, out, err = judge(["mended"], "--output", "html")
     assert (code, out) == (2, "")
-    assert err == "hostrouting: --output html needs jinja2: pip install 'hostrouting[html]'\n"
+    assert (
+        err
+        == "hostrouting: --output html needs jinja2, which isn't installed\nhostrouting: hint: pip install 'hostrouting[html]'\n"
+    )
 
 
 def test_each_groups_report_is_one_of_a_checks_form(judge: Any) -> None:
