@@ -478,7 +478,7 @@ class Failing(FakeBridgeNode):
     ("node", "message"),
     [
         (Lying(node_state()), "3 of 4 are still there, or there again, as -A PREROUTING"),
-        (Failing(node_state()), "can't delete 3 rules; no rule was deleted, and before that 1 neighbours were"),
+        (Failing(node_state()), "can't delete 3 rules; no rule was deleted, but 1 neighbours before that"),
     ],
 )
 def test_what_did_not_go_is_an_error(host: Host, node: FakeBridgeNode, message: str) -> None:
