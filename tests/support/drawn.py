@@ -1,4 +1,4 @@
-"""Strips and reports for the tests of what is drawn of them."""
+"""Bars and reports for the tests of what is drawn of them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ CODE = re.compile(r"\x1b\[[\d;]+m")
 @st.composite
 def bars(draw: st.DrawFn) -> Cut:
     length = draw(st.integers(0, 32))
-    cidr = IPv4Network((draw(st.integers(0, 2**32 - 1)) >> (32 - length) << (32 - length), length))
+    cidr = IPv4Network((draw(st.integers(1 << 24, (224 << 24) - 1)) >> (32 - length) << (32 - length), length))
     assume(reserved_block(cidr) is None)  # such a one can't be expected
     begin, end = int(cidr.network_address), int(cidr.broadcast_address) + 1
     cuts = draw(st.lists(st.integers(begin, end - 1), max_size=12, unique=True))
