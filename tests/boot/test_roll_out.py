@@ -129,7 +129,7 @@ def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[i
     return make
 
 
-@pytest.mark.timeout(by_day(300, by_night=3600), func_only=True)
+@pytest.mark.timeout(by_day(900, by_night=3600), func_only=True)
 @pytest.mark.one_release
 def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_mended(
     new_fleet: Callable[[int, Collection[int]], Fleet],
