@@ -1,4 +1,4 @@
-"""Many recordings: the processor time and the memory of the command and its workers, and how its page opens."""
+"""Many recordings: the processor time and the memory that judging takes, and how its page opens."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
-from benchmarks.browser import chromium
-from benchmarks.figures import Figures, Measured, Row
-from benchmarks.measure import timed
+from benchmarks.figures import Measured
+from benchmarks.measure import Span, side_by_side, timed
 from benchmarks.recordings import CONFIG, KINDS, node, write_recordings
 from benchmarks.worlds import SCRATCH, WrongOutcomeError
 from hostrouting.cli.fleet import fleet_page
@@ -23,23 +23,31 @@ from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.overlap.fleet import FleetReport, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from selenium.webdriver import Chrome
 
-    from benchmarks.worlds import Effort
-
-__all__ = ["ROWS", "write_page"]
-
-_RECORDINGS = 10_000
-
-# Its own highest memory and that of its largest worker, which has ended by then; in KiB.
+# The sizes of the groups; its own highest memory, and that of its largest worker, which has ended by then; in KiB.
 _JUDGE = """
-import resource, sys
-from hostrouting.cli import main
-main(sys.argv[1:])
+import json, resource, sys
+from pathlib import Path
+from hostrouting import Config, judge
+folder = Path(sys.argv[1])
+paths = [folder / f"node-{number:05}.json" for number in range(int(sys.argv[2]))]
+report = judge(paths, Config.from_mapping(json.loads((folder / "config.json").read_text())))
 own = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:"))
-print(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(json.dumps([[len(group.hosts) for group in report.groups], int(own) + worker]))
 """
+
+
+def chromium() -> Chrome:
+    """Start a headless Chromium that knows nobody and reaches nothing; it ends with its context."""
+    # Here, so that what is measured doesn't share its process with it.
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
+    options = ChromeOptions()
+    for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(word)
+    return Chrome(options, ChromeService(shutil.which("chromedriver") or "chromedriver"))
 
 
 def write_page(folder: Path, count: int) -> Path:
@@ -53,46 +61,39 @@ def write_page(folder: Path, count: int) -> Path:
     return path
 
 
-def _judge(paths: Sequence[Path]) -> float:
-    """The highest memory, in bytes, once all groups are as they should be."""
-    words = [str(paths[0].with_name("config.json")), *map(str, paths)]
-    process = [sys.executable, "-c", _JUDGE, "judge", "--output", "json", *words]
-    done = subprocess.run(process, capture_output=True, check=True, text=True)
-    sizes = Counter(len(group["hosts"]) for group in json.loads(done.stdout)["groups"])
-    wanted = Counter(len(paths[kind :: len(KINDS)]) for kind in range(len(KINDS)))
-    if sizes != wanted:
-        raise WrongOutcomeError(f"groups of {sorted(sizes.elements())} hosts, not of {sorted(wanted.elements())}")
-    return sum(map(int, done.stderr.splitlines()[-1].split())) * 1024.0
+def _judge(count: int) -> Span:
+    """Judge recordings in a process of its own; return its memory, once all groups are as they should be."""
+    words = [sys.executable, "-c", _JUDGE, str(SCRATCH), str(count)]
+    sizes, memory = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
+    wanted = [len(range(kind, count, len(KINDS))) for kind in range(len(KINDS))[:count]]
+    if Counter(sizes) != Counter(wanted):
+        raise WrongOutcomeError(f"groups of {sizes} hosts, not of {wanted}")
+    return Span(memory * 1024)
 
 
-def _cpu(effort: Effort) -> Measured:
-    paths = write_recordings(SCRATCH, effort.size(_RECORDINGS))
-    spans = [timed(lambda: _judge(paths))[0] for _ in range(effort.rounds(3))]
-    return Measured(Figures.of([span.cpu / len(paths) for span in spans]))
+def cpu(size: int, rounds: int) -> Measured:
+    """Measure the processor time that a recording takes."""
+    write_recordings(SCRATCH, size)
+    return Measured(side_by_side(rounds, lambda: Span(timed(lambda: _judge(size))[0].cpu / size)))
 
 
-def _open(effort: Effort) -> Measured:
-    """From the address to the moment at which everything is there and drawn once."""
-    page, took = write_page(SCRATCH, effort.size(_RECORDINGS)), []
+def memory(size: int, rounds: int) -> Measured:
+    """Measure the memory for all recordings beside that for a tenth."""
+    write_recordings(SCRATCH, size)
+    return Measured(side_by_side(rounds, lambda: _judge(size), lambda: _judge(size // 10)))
+
+
+def opening(size: int, rounds: int) -> Measured:
+    """Measure from the page's address to the moment at which everything is there and drawn once."""
+    page = write_page(SCRATCH, size).as_uri()
     # Only the loopback is there, where chromedriver listens; elsewhere Chromium asks the network for this and that.
     enter_namespace()
-    with chromium(SCRATCH / "chromium") as browser:
-        for _ in range(effort.rounds()):
+    with chromium() as browser:
+
+        def contender() -> Span:
+            # Not by timed, which waits for all that was started.
             start = time.perf_counter()
-            browser.open(page)
-            took.append(time.perf_counter() - start)
-    return Measured(Figures.of(took))
+            browser.get(page)
+            return Span(round(time.perf_counter() - start, 6))
 
-
-def _memory(effort: Effort) -> Measured:
-    paths = write_recordings(SCRATCH, effort.size(_RECORDINGS))
-    few = [_judge(paths[: effort.size(_RECORDINGS // 10)]) for _ in range(effort.rounds(3))]
-    return Measured(Figures.of([_judge(paths) for _ in few]), Figures.of(few))
-
-
-ROWS: tuple[Row, ...] = (
-    Row("judge", "judge, 10,000 recordings: processor time for each", "", _cpu, 0.01),
-    Row("judge-memory", "judge, memory for 10,000 recordings", "for 1,000", _memory, 1.2, is_memory=True),
-)
-if shutil.which("chromedriver"):
-    ROWS += (Row("judge-page", "judge, its page of 10,000 hosts open in Chromium", "", _open, 2.0),)
+        return Measured(side_by_side(rounds, contender))

@@ -1,4 +1,4 @@
-"""Time and processor time of a function or a program, alternately with those of another."""
+"""Time and processor time of functions and programs, side by side."""
 
 from __future__ import annotations
 
@@ -8,75 +8,52 @@ import os
 import resource
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
-
-import attrs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-__all__ = ["Span", "adopt_orphans", "alternate", "run", "timed"]
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-@attrs.frozen
-class Span:
-    """How long something took.
+class Span(NamedTuple):
+    """A single measurement.
 
     Args:
-        wall: in seconds.
-        cpu: the processor time of this process and all that it started, user and system, in seconds.
+        value: seconds; of memory, bytes.
+        cpu: seconds of processor time, of this process and all that it started; 0 where they don't matter.
     """
 
-    wall: float
-    cpu: float
+    value: float
+    cpu: float = 0.0
 
-    def __add__(self, other: Span) -> Span:
-        return Span(self.wall + other.wall, self.cpu + other.cpu)
+
+Contender = Callable[[], Span]
+"""One side of a comparison: it prepares its world, measures, and verifies what became of it."""
 
 
 def timed(function: Callable[[], T]) -> tuple[Span, T]:
-    """Call a function.
-
-    Args:
-        function: takes nothing.
-
-    Returns:
-        How long it took, and its result.
-    """
+    """Call a function; return how long it took, and its result."""
     gc.collect()
     cpu, start = _cpu(), time.perf_counter()
     result = function()
     wall = time.perf_counter() - start
-    _reap()
-    return Span(wall, _cpu() - cpu), result
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    return Span(round(wall, 6), round(_cpu() - cpu, 6)), result
 
 
-def alternate(rounds: int, *contenders: Callable[[], Span]) -> tuple[list[Span], ...]:
-    """Run contenders in turns, every other time in the opposite order.
-
-    Args:
-        rounds: how often each.
-        contenders: each prepares its world, measures, and verifies what became of it.
-
-    Returns:
-        For each of them its spans.
-    """
-    spans: tuple[list[Span], ...] = tuple([] for _ in contenders)
-    for number in range(rounds):
-        turns = list(zip(contenders, spans, strict=True))
-        for contender, found in turns[::-1] if number % 2 else turns:
-            found.append(contender())
-    return spans
+def side_by_side(rounds: int, *contenders: Contender) -> list[tuple[Span, ...]]:
+    """Run contenders in turns, every other round in the opposite order; return the rounds."""
+    steps = [1, -1] * rounds
+    return [tuple([contender() for contender in contenders[::step]][::step]) for step in steps[:rounds]]
 
 
 def run(*words: str | Path, stdin: Path | None = None, stdout: Path | None = None) -> None:
-    """Run a program in this thread's network namespace; files are its ends, so that nobody has to feed it.
+    """Run a program in this thread's network namespace, from and to files, so that nothing has to feed it.
 
     Raises:
         subprocess.CalledProcessError: it failed; what it said is on standard error.
@@ -86,18 +63,12 @@ def run(*words: str | Path, stdin: Path | None = None, stdout: Path | None = Non
 
 
 def adopt_orphans() -> None:
-    """Let the processor time of what a script starts and doesn't wait for be counted: it becomes this process's child.
+    """Become the parent of orphans, so that their processor time counts.
 
     bash never waits for process substitutions, in which the boot scripts run ip.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
-def _reap() -> None:
-    with suppress(ChildProcessError):
-        while True:
-            os.waitpid(-1, 0)
 
 
 def _cpu() -> float:

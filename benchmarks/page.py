@@ -1,81 +1,49 @@
-"""A run as a table for a terminal, and as a page of the docs."""
+"""The table of a run, for a terminal and as a page of the docs with pictures."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
-from benchmarks.charts import growth_svg
-from hostrouting.cli.output import bad, dim, good, head
+from benchmarks.figures import Curves, Growth, Measured, Report, Row
+from benchmarks.growth import GROWTHS
+from benchmarks.rows import ROWS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from benchmarks.figures import Figures, Report, Result
-
-__all__ = ["as_table", "as_words", "write_docs"]
-
-_HEADINGS = ("", "median", "from - to", "against", "median", "from - to", "ratio", "cpu", "at most", "")
-_RIGHT = (1, 4, 6, 7, 8)
+_HEADINGS = ("", "median", "against", "median", "ratio", "cpu", "at most", "notes")
+_NUMBERS = (1, 3, 4, 5, 6)
 
 
-def as_table(report: Report) -> str:
-    """A run, aligned, for a terminal."""
-    rows = [_HEADINGS, *(_cells(result) for result in report.results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    lines = [head(_line(_HEADINGS, widths))]
-    for result, row in zip(report.results, rows[1:], strict=True):
-        words = row[-1]
-        paint = good if result.is_met else bad
-        lines.append(_line((*row[:-1], ""), widths).rstrip() + (f"  {paint(words)}" if words else ""))
-        lines += [dim(f"  {note}") for note in result.notes]
-    return "\n".join([*lines, "", *(dim(line) for line in as_words(report))])
+def as_table(report: Report, rows: Iterable[Row] = ROWS) -> str:
+    """Write those rows as Markdown that were measured, aligned, so that a terminal can show them too."""
+    table = [_HEADINGS, *(_cells(row, report.rows[row.name]) for row in rows if row.name in report.rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        [cell.rjust(width) if at in _NUMBERS else cell.ljust(width) for at, (cell, width) in enumerate(cells)]
+        for cells in (zip(row, widths, strict=True) for row in table)
+    ]
+    lines.insert(1, ["-" * (width - 1) + ("-:"[at in _NUMBERS]) for at, width in enumerate(widths)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    cells = (
-        cell.rjust(width) if number in _RIGHT else cell.ljust(width)
-        for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-    )
-    return "  ".join(cells).rstrip()
+def _cells(row: Row, measured: Measured) -> tuple[str, ...]:
+    ours, *theirs = (_value(row, median) for median in measured.medians)
+    ratios = [f"{_short(ratio)}x" for ratio in measured.ratios]
+    most = "" if row.most is None else f"{row.most:g}x" if row.against else _value(row, row.most)
+    return (row.what, ours, row.against, *(theirs or [""]), *[*ratios, "", ""][:2], most, "; ".join(measured.notes))
 
 
-def _cells(result: Result) -> tuple[str, ...]:
-    theirs = ("", "") if result.theirs is None else _figures(result, result.theirs)
-    ratio = "" if result.theirs is None else f"{_short(result.value)}x"
-    cpu = "" if result.cpu_ratio is None else f"{_short(result.cpu_ratio)}x"
-    most = "" if result.most is None else _value(result, result.most)
-    return (result.what, *_figures(result, result.ours), result.against, *theirs, ratio, cpu, most, _verdict(result))
-
-
-def _figures(result: Result, figures: Figures) -> tuple[str, str]:
-    if result.is_memory:
-        return f"{figures.median / 2**20:.1f} MiB", f"{figures.least / 2**20:.1f} - {figures.most / 2**20:.1f}"
-    return f"{_short(figures.median * 1e3)} ms", f"{_short(figures.least * 1e3)} - {_short(figures.most * 1e3)}"
-
-
-def _value(result: Result, value: float) -> str:
-    return f"{value * 1e3:g} ms" if result.theirs is None else f"{value:g}x"
-
-
-def _verdict(result: Result) -> str:
-    if result.most is None:
-        return ""
-    return "ok" if result.is_met else f"misses by {(result.value / result.most - 1) * 100:.0f} %"
+def _value(row: Row, value: float) -> str:
+    return f"{_short(value / 2**20)} MiB" if row.is_memory else f"{_short(value * 1e3)} ms"
 
 
 def _short(value: float) -> str:
-    """Three digits that count."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def as_words(report: Report) -> Iterator[str]:
-    """On what machine, and how busy it was."""
-    return (f"{what}: {words}" for what, words in report.made.items())
-
-
-# --- the page ----------------------------------------------------------------------------------------------------
+def as_words(report: Report) -> str:
+    """Write on what machine it was, and how busy that was."""
+    return "\n".join(f"- {what}: {words}" for what, words in report.made.items())
 
 
 def write_docs(report: Report, folder: Path) -> None:
@@ -85,38 +53,26 @@ def write_docs(report: Report, folder: Path) -> None:
         report: a whole run.
         folder: gets ``performance.md``, a picture of each growth, and ``performance.json``.
     """
-    (folder / "performance.json").write_text(json.dumps(report.to_json(), indent=1) + "\n")
-    for growth in report.growths:
-        (folder / f"performance-{growth.name}.svg").write_text(growth_svg(growth))
-    (folder / "performance.md").write_text(_page(report))
+    (folder / "performance.json").write_text(report.to_json())
+    for growth in GROWTHS:
+        (folder / f"performance-{growth.name}.svg").write_text(_picture(growth, report.growths[growth.name]))
+    pictures = "\n\n".join(f"![{growth.title}](performance-{growth.name}.svg)" for growth in GROWTHS)
+    (folder / "performance.md").write_text(f"""# Performance
 
-
-def _page(report: Report) -> str:
-    promised = [result for result in report.results if result.most is not None]
-    others = [result for result in report.results if result.most is None]
-    missed = [result for result in promised if not result.is_met]
-    verdict = (
-        f"{len(missed)} of the {len(promised)} promises below {'is' if len(missed) == 1 else 'are'} missed in this run."
-        if missed
-        else f"All {len(promised)} promises below hold."
-    )
-    pictures = "\n\n".join(f"![{growth.title}](performance-{growth.name}.svg)" for growth in report.growths)
-    return f"""# Performance
-
-{verdict} `./run bench` prints this table, and `./run bench NAME …` some rows of it. This command takes a few
-minutes, and writes this page, its pictures and [its figures](performance.json):
+`./run bench` prints these tables, and `./run bench NAME …` some rows of them. This command takes a few minutes, and
+writes this page, its pictures and [its figures](performance.json):
 
 ```console
 $ ./run bench --docs docs
 ```
 
-## What is promised
+## Beside the fastest other way
 
-{_markdown(promised)}
+{as_table(report, [row for row in ROWS if row.most is not None])}
 
 ## Beside other ways
 
-{_markdown(others)}
+{as_table(report, [row for row in ROWS if row.most is None])}
 
 ## How the cost grows
 
@@ -124,27 +80,37 @@ $ ./run bench --docs docs
 
 ## How it is measured
 
-Each row has two sides, hostrouting and another program. They run alternately, each in a fresh network
-namespace; a check changes nothing, so it runs in one that stays. The benchmark verifies each run: it reads the
-table back and compares it, and looks at the verdict. It also plants a fault, which the check must find. A ratio
-is that of the medians. *cpu* is the ratio of the processor time of all processes that were started. Where the
-machine was busy with something else, *cpu* says more.
+Each row has two sides, hostrouting and another program. In each round both run, one after the other, each in a fresh
+network namespace; a check changes nothing, so it runs in one that stays. The benchmark verifies each run: it reads the
+table back and compares it, and looks at the verdict. It also plants a fault, which the check must find. *Ratio* is the
+median of the rounds' ratios, and *at most* is the limit that it must keep. *cpu* is the same for the processor time of
+all processes that were started. Where the machine was busy with something else, *cpu* says more.
 
-The rows of the backend, the proof and the check are measured in a Python that runs already, from values to
-values. Writing includes reading back by one dump what was written, which `ip -batch` doesn't do. The expected
-CIDRs are spread over the table. A few of them lie inside an InfiniBand interface's prefix, and a more specific
-route mends each. Boot scripts are measured from their start to their end, with mawk, Debian's awk, where there
-is one. The other side reads and writes files, or nothing.
+The rows of the backend, the proof and the check are measured in a Python that runs already, from values to values.
+Writing includes reading back by one dump what was written, which `ip -batch` doesn't do. The expected CIDRs are spread
+over the table. A few of them lie inside an InfiniBand interface's prefix, and a more specific route mends each. Boot
+scripts are measured from their start to their end, with mawk, Debian's awk, where there is one. The other side reads
+and writes files, or nothing.
 
-{chr(10).join(f"- {line}" for line in as_words(report))}
-"""
+{as_words(report)}
+""")
 
 
-def _markdown(results: list[Result]) -> str:
-    lines = ["| | median | against | median | ratio | cpu | at most | |", "|---|---:|---|---:|---:|---:|---:|---|"]
-    for result in results:
-        what, median, _, against, other, _, ratio, cpu, most, words = _cells(result)
-        notes = "; ".join(filter(None, [words, *result.notes]))
-        cells = (what, median, f"`{against}`" if against.startswith("python3") else against, other)
-        lines.append("| " + " | ".join((*cells, f"**{ratio}**" if ratio else "", cpu, most, notes)) + " |")
-    return "\n".join(lines)
+def _picture(growth: Growth, curves: Curves) -> str:
+    # Here, so that what is measured doesn't share its process with a JavaScript engine.
+    from vl_convert import vegalite_to_svg
+
+    points: list[dict[str, Any]] = [
+        {"way": way, growth.size: size, "seconds": seconds} for way, curve in curves.items() for size, seconds in curve
+    ]
+
+    def axis(field: str, form: str) -> dict[str, Any]:
+        values = [point[field] for point in points]
+        decades = [10.0**power for power in range(-6, 7) if min(values) / 10 < 10.0**power < max(values) * 10]
+        scale = {"type": "log", "domain": [decades[0], decades[-1]]}
+        return {"field": field, "type": "quantitative", "scale": scale, "axis": {"values": decades, "format": form}}
+
+    colour = {"field": "way", "type": "nominal", "sort": None, "title": None}
+    look = {"width": 520, "height": 300, "padding": 12, "background": "white", "mark": {"type": "line", "point": True}}
+    encoding = {"x": axis(growth.size, ",d"), "y": axis("seconds", "~s"), "color": colour}
+    return vegalite_to_svg({"title": growth.title, "data": {"values": points}, "encoding": encoding, **look}) + "\n"

@@ -1,40 +1,46 @@
-"""Recordings of a fleet: AKS nodes with 60 pods each, of six kinds.
-
-./run python -m benchmarks.recordings FOLDER [COUNT] writes them, and the config that they are to be judged by.
-"""
+"""Recorded hosts: AKS nodes with 60 pods each, of six kinds; and hosts of any size."""
 
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-__all__ = ["CONFIG", "KINDS", "node", "write_recordings"]
-
-CIDRS = ["172.16.0.0/16", "10.96.0.0/12", "10.244.0.0/16"]
-CONFIG = {"hostRouting": {"routeOverlap": {"expectedCidrs": CIDRS, "mode": "STRICT"}}}
+CONFIG = {
+    "hostRouting": {
+        "routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "10.96.0.0/12", "10.244.0.0/16"], "mode": "STRICT"}
+    }
+}
 
 _PODS = 60
-_NODES = int(IPv4Address("10.224.0.4"))
 _HOPS = (NextHop("eth0", IPv4Address("10.224.0.1")),)
-_SERVICES = IPv4Network("10.96.0.0/12")
 
 
-def _pod(number: int, pod: int) -> IPv4Network:
-    return IPv4Network((int(IPv4Address("10.244.0.0")) + number % 256 * 256 + pod + 2, 32))
+def _record(addresses: Sequence[Address], routes: Sequence[Route], rules: Sequence[Rule] = ()) -> Snapshot:
+    """Record a host with the links, the connected and the local routes of its addresses."""
+    devs = dict.fromkeys(address.dev for address in addresses)
+    return Snapshot(
+        links=(Link(1, "lo", hardware=Hardware.LOOPBACK), *(_link(index, dev) for index, dev in enumerate(devs, 2))),
+        addresses=tuple(addresses),
+        rules=(KERNEL_RULES[0], *rules, *KERNEL_RULES[1:]),
+        routes=(*routes, *(route for address in addresses for route in _connected(address))),
+        is_merged=not rules,
+    )
+
+
+def _link(index: int, dev: str) -> Link:
+    hardware = Hardware.INFINIBAND if dev.startswith("ib") else Hardware.ETHER
+    return Link(index, dev, kind="veth" if dev.startswith("azv") else None, hardware=hardware)
 
 
 def _connected(address: Address) -> Iterator[Route]:
@@ -47,33 +53,26 @@ def _connected(address: Address) -> Iterator[Route]:
     yield attrs.evolve(local, destination=last, type=RouteType.BROADCAST, scope=Scope.LINK)
 
 
-def _link(index: int, dev: str) -> Link:
-    hardware = Hardware.INFINIBAND if dev.startswith("ib") else Hardware.ETHER
-    return Link(index, dev, kind="veth" if dev.startswith("azv") else None, hardware=hardware)
+# --- a fleet -------------------------------------------------------------------------------------------------------
 
 
 def node(number: int) -> Snapshot:
-    """A node as it should be: InfiniBand has the cluster's /16, and two routes mend that."""
+    """Record a node as it should be: InfiniBand has the cluster's /16, and two routes mend that."""
     infiniband = [Address(f"ib{each}", IPv4Address("172.16.0.10") + number % 1000 * 8 + each, 16) for each in range(8)]
-    addresses = (Address("eth0", IPv4Address(_NODES + number), 16), *infiniband)
-    devs = (*(address.dev for address in addresses), *(f"azv{number:04x}{pod:03x}" for pod in range(_PODS)))
-    pods = (
-        Route(_pod(number, pod), (NextHop(dev),), protocol=Protocol.STATIC) for pod, dev in enumerate(devs[-_PODS:])
+    eth0 = Address("eth0", IPv4Address("10.224.0.4") + number, 16)
+    first_pod, pods = IPv4Address("10.244.0.2") + number % 256 * 256, [f"azv{number:04x}{n:03x}" for n in range(_PODS)]
+    routes = (
+        Route(DEFAULT_DESTINATION, _HOPS, protocol=Protocol.DHCP, source=eth0.local, metric=100),
+        *(Route(half, _HOPS) for half in IPv4Network("172.16.0.0/16").subnets()),
+        *(Route(IPv4Network(first_pod + n), (NextHop(dev),), protocol=Protocol.STATIC) for n, dev in enumerate(pods)),
     )
-    return Snapshot(
-        links=(Link(1, "lo", hardware=Hardware.LOOPBACK), *(_link(index, dev) for index, dev in enumerate(devs, 2))),
-        addresses=addresses,
-        rules=KERNEL_RULES,
-        routes=(
-            Route(DEFAULT_DESTINATION, _HOPS, protocol=Protocol.DHCP, source=addresses[0].local, metric=100),
-            *(route for address in addresses for route in _connected(address)),
-            *(Route(half, _HOPS) for half in IPv4Network("172.16.0.0/16").subnets()),
-            *pods,
-        ),
+    made = _record([eth0, *infiniband], routes)
+    return attrs.evolve(
+        made,
+        links=(*made.links, *(_link(index, dev) for index, dev in enumerate(pods, len(made.links) + 1))),
         host=f"aks-h200-{number:05}",
         time="2026-11-20T09:00:00Z",
         kernel="Linux 5.15.0-1074-azure",
-        is_merged=True,
     )
 
 
@@ -81,21 +80,23 @@ def _without(of: Snapshot, protocol: int) -> Snapshot:
     return attrs.evolve(of, routes=tuple(route for route in of.routes if route.protocol != protocol))
 
 
-def _with(of: Snapshot, *routes: Route) -> Snapshot:
-    return attrs.evolve(of, routes=(*of.routes, *routes))
+def _with(of: Snapshot, route: Route) -> Snapshot:
+    return attrs.evolve(of, routes=(*of.routes, route))
 
 
 def _past_main(of: Snapshot) -> Snapshot:
-    """A policy rule leads a part of the services to a table of a VPN, which no route in main changes."""
+    """Lead a part of the services to a table of a VPN by a policy rule, which no route in main changes."""
     rule = Rule(100, table=100, destination=IPv4Network("10.100.0.0/16"))
     default = Route(DEFAULT_DESTINATION, (NextHop("ib7"),), table=100, protocol=Protocol.STATIC)
     return attrs.evolve(_with(of, default), rules=(KERNEL_RULES[0], rule, *KERNEL_RULES[1:]), is_merged=False)
 
 
+_DISCARDED = Route(IPv4Network("10.96.0.0/12"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC)
+
 KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
     "mended": lambda of: of,
     "shadowed": lambda of: _without(of, Protocol.HOSTROUTING),
-    "discarded": lambda of: _with(of, Route(_SERVICES, type=RouteType.UNREACHABLE, protocol=Protocol.STATIC)),
+    "discarded": lambda of: _with(of, _DISCARDED),
     "past-main": _past_main,
     "no-default-route": lambda of: _without(of, Protocol.DHCP),
     "cut-off": lambda of: of,
@@ -104,11 +105,7 @@ KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
 
 
 def write_recordings(folder: Path, count: int) -> list[Path]:
-    """Write that many recordings and the config; the kinds take turns.
-
-    Returns:
-        The recordings' paths.
-    """
+    """Write that many recordings and the config; the kinds take turns. Return the recordings' paths."""
     (folder / "config.json").write_text(json.dumps(CONFIG))
     paths = [folder / f"node-{number:05}.json" for number in range(count)]
     for number, path in enumerate(paths):
@@ -118,5 +115,61 @@ def write_recordings(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-if __name__ == "__main__":
-    write_recordings(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 10_000)
+# --- hosts that grow -----------------------------------------------------------------------------------------------
+
+# Each part of what grows has a /24 of it, of which there is something to tell.
+_CIDR = IPv4Network("172.16.0.0/12")
+_OTHER = Address("ib0", IPv4Address("10.2.0.4"), 24)
+
+
+def _host(
+    addresses: Sequence[Address] = (), routes: Sequence[Route] = (), rules: Sequence[Rule] = ()
+) -> tuple[Snapshot, RouteOverlap]:
+    default = Route(DEFAULT_DESTINATION, _HOPS, protocol=Protocol.DHCP)
+    eth0 = Address("eth0", IPv4Address("10.224.0.4"), 24)
+    return _record([eth0, *addresses], [default, *routes], rules), RouteOverlap([_CIDR])
+
+
+def _part(number: int, length: int = 24) -> IPv4Network:
+    return IPv4Network((int(_CIDR[0]) + number * 256, length))
+
+
+def _interfaces(count: int) -> tuple[Snapshot, RouteOverlap]:
+    return _host([Address(f"ib{number}", _part(number)[4], 24) for number in range(count)])
+
+
+def _rules(count: int) -> tuple[Snapshot, RouteOverlap]:
+    rules = [Rule(number + 1, table=100, destination=_part(number)) for number in range(count)]
+    return _host([_OTHER], [Route(DEFAULT_DESTINATION, (NextHop("ib0"),), table=100)], rules)
+
+
+def _foreseen(count: int) -> tuple[Snapshot, RouteOverlap]:
+    foreseen = [_part(number, 25) for number in range(count)]
+    return _host()[0], RouteOverlap([_part(number) for number in range(count)], foreseen=foreseen)
+
+
+def _subnets(count: int) -> tuple[Snapshot, RouteOverlap]:
+    return _host([Address("ib0", _part(number)[4], 24) for number in range(count)])
+
+
+def _gateways(count: int) -> tuple[Snapshot, RouteOverlap]:
+    hops = ((NextHop("ib0", _part(number)[9]),) for number in range(count))
+    routes = [Route(IPv4Network(((16 << 24) + number * 1024, 24)), hop) for number, hop in enumerate(hops)]
+    return _host([Address("ib0", _CIDR[4], _CIDR.prefixlen)], routes)
+
+
+def _addresses(count: int) -> tuple[Snapshot, RouteOverlap]:
+    own = (Address("eth0", _part(number)[4], 24) for number in range(count))
+    routes = [Route(IPv4Network((int(_part(number)[128]), 25)), (NextHop("ib0"),)) for number in range(count)]
+    return _host([*own, _OTHER], routes)
+
+
+HOSTS: dict[str, tuple[str, Callable[[int], tuple[Snapshot, RouteOverlap]]]] = {
+    "interfaces": ("interfaces in a CIDR", _interfaces),
+    "rules": ("policy rules to parts of a CIDR", _rules),
+    "foreseen": ("CIDRs and foreseen prefixes", _foreseen),
+    "subnets": ("subnets of an interface in a CIDR", _subnets),
+    "gateways": ("gateways behind another interface", _gateways),
+    "addresses": ("subnets of the default route's interface", _addresses),
+}
+"""What there are many of, and a recorded host with that many, with what to judge it by."""

@@ -8,20 +8,17 @@ import pytest
 from nightly import by_day
 
 import phases
-from benchmarks.growth import HOSTS
-from hostrouting import Config
-from hostrouting.config.routing import RouteOverlap
+from benchmarks.recordings import HOSTS
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.overlap.check import check_overlap
 
 
 def calls_of_a_check(name: str, size: int) -> int:
     _, make = HOSTS[name]
-    host = make(size)
-    backend = SnapshotBackend(host.record())
-    config = Config(route_overlap=RouteOverlap(host.cidrs, foreseen=host.foreseen))
+    recorded, overlap = make(size)
+    backend = SnapshotBackend(recorded)
     profile = cProfile.Profile()
-    report = profile.runcall(check_overlap, config.route_overlap, backend, phases.CancelScope())
+    report = profile.runcall(check_overlap, overlap, backend, phases.CancelScope())
     assert len(report.notes) + len(report.remedy.routes) + len(report.remedy.unmendable) >= size
     return sum(entry.callcount for entry in profile.getstats())
 

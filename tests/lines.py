@@ -1,4 +1,4 @@
-"""How much there is to read: the lines of each room, and the Python that is neither blank, comment nor docstring.
+"""The lines of each package, and how many of its Python are neither blank, comment nor docstring.
 
 Run by ``./run lines``.
 """
