@@ -110,7 +110,7 @@ def check_overlap(
     findings = tuple(remedies.with_fixes(findings, remedy))
     if any(len(answers) > 1 for answers in reading.answers.values()):
         left = _left_of_connections(overlap, reading, tables)
-        remedy = remedy._replace(unmendable=(*remedy.unmendable, *left))
+        remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
     return attrs.evolve(report, findings=findings, remedy=remedy)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import attrs
 
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.jsonable import StrEnum, fields_in_json
+from hostrouting.model.jsonable import JsonObject, StrEnum
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import RuleAction
 from hostrouting.model.text import shortened
@@ -64,7 +64,7 @@ class NoteKind(StrEnum):
 
 
 @attrs.frozen
-class Finding:
+class Finding(JsonObject):
     """An expected CIDR that fails.
 
     Args:
@@ -83,6 +83,8 @@ class Finding:
         behind: the interfaces that it leaves by next if the routes that win are removed, sorted: others have routes to
             the same destinations. Not part of the JSON.
     """
+
+    json_names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
 
     kind: FindingKind
     cidr: IPv4Network
@@ -124,14 +126,9 @@ class Finding:
         """The entry that decides, or that a policy rule does; empty where nothing does."""
         return "" if self.kind is FindingKind.NO_ROUTE else f"by {self.route or 'a policy rule'}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The finding as JSON."""
-        names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
-        return fields_in_json(self, *names)
-
 
 @attrs.frozen
-class Note:
+class Note(JsonObject):
     """Something worth knowing that is no failure.
 
     Args:
@@ -147,10 +144,6 @@ class Note:
     cidr: IPv4Network | None = None
     devs: tuple[str, ...] = ()
     ranges: tuple[IPv4Network, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The note as JSON."""
-        return fields_in_json(self, "kind", "message", "cidr", "devs", "ranges")
 
 
 class Obstacle(NamedTuple):
@@ -205,7 +198,7 @@ class Obstacle(NamedTuple):
 
 
 @attrs.frozen
-class Unmendable:
+class Unmendable(JsonObject):
     """Failing addresses that no route in table main can mend, or none that we would propose.
 
     Args:
@@ -215,6 +208,8 @@ class Unmendable:
         about: the addresses in fewer prefixes, with the own and broadcast addresses among them, which are noted; none:
             as they are.
     """
+
+    json_names = ("ranges", "devs", "reason")
 
     ranges: tuple[IPv4Network, ...]
     devs: tuple[str, ...]
@@ -231,12 +226,9 @@ class Unmendable:
         """The fewest prefixes to name, single addresses without their length."""
         return tuple(str(part).removesuffix("/32") for part in self.about or self.ranges)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the obstacle as JSON."""
-        return fields_in_json(self, "ranges", "devs", "reason")
 
-
-class Remedy(NamedTuple):
+@attrs.frozen
+class Remedy(JsonObject):
     """The fix of all failures of a check together.
 
     Args:
@@ -249,13 +241,9 @@ class Remedy(NamedTuple):
     unmendable: tuple[Unmendable, ...] = ()
     consequences: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fix as JSON; routes as a config has them."""
-        return fields_in_json(self, *self._fields)
-
 
 @attrs.frozen
-class OverlapReport:
+class OverlapReport(JsonObject):
     """The result of a check.
 
     Args:
@@ -272,6 +260,9 @@ class OverlapReport:
         remedy: what mends all failures together; not part of the JSON, which has each failure's own.
         changes: what the task that checked has changed; not part of the JSON, which is the same everywhere.
     """
+
+    schema: ClassVar[Literal[1]] = 1
+    json_names = ("schema", "host", "verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
 
     verdict: Verdict
     mode: OverlapMode
@@ -292,11 +283,6 @@ class OverlapReport:
         if self.reason_kind is None:
             return None
         return f"{self.reason_kind}: {self.reason_detail}" if self.reason_detail else str(self.reason_kind)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report in the one form that every output has."""
-        names = ("host", "verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
-        return {"schema": 1} | fields_in_json(self, *names)
 
 
 class RouteOverlapError(HostRoutingError):

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from ipaddress import IPv4Network
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
@@ -21,7 +21,7 @@ from hostrouting.config.routing import Config, RouteOverlap, StaticRoute
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.jsonable import in_json
+from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.uncollected import uncollected
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
@@ -40,7 +40,7 @@ _AT_ONCE, _UNDER_WAY = 16, 64
 
 
 @attrs.frozen
-class GroupFailure:
+class GroupFailure(JsonObject):
     """What fails on each host of a group.
 
     Args:
@@ -54,13 +54,9 @@ class GroupFailure:
     cidr: IPv4Network
     devs: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The failure as JSON."""
-        return {field.name: in_json(getattr(self, field.name)) for field in attrs.fields(GroupFailure)}
-
 
 @attrs.frozen
-class HostGroup:
+class HostGroup(JsonObject):
     """Hosts with the same verdict, the same failures, and the same fix; or with a reason of the same kind.
 
     Args:
@@ -77,19 +73,18 @@ class HostGroup:
     hosts: tuple[str, ...]
     report: OverlapReport
 
-    def to_json(self) -> dict[str, Any]:
-        """The group as JSON."""
-        return {field.name: in_json(getattr(self, field.name)) for field in attrs.fields(HostGroup)}
-
 
 @attrs.frozen
-class FleetReport:
+class FleetReport(JsonObject):
     """The result of ``judge``.
 
     Args:
         groups: those that are fine first, then those that fail, then those that couldn't be judged; of these the
             largest first.
     """
+
+    schema: ClassVar[Literal[1]] = 1
+    json_names = ("schema", "counts", "groups")
 
     groups: tuple[HostGroup, ...]
 
@@ -99,11 +94,6 @@ class FleetReport:
         return {
             verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict) for verdict in Verdict
         }
-
-    def to_json(self) -> dict[str, Any]:
-        """The whole as JSON."""
-        counts = {str(verdict): count for verdict, count in self.counts.items()}
-        return {"schema": 1, "counts": counts, "groups": in_json(self.groups)}
 
 
 def judge(
