@@ -19,13 +19,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from hostrouting.kernel.rules import Flow, matches
 from hostrouting.model.parsing import RESERVED
-from hostrouting.model.prefixes import Prefix, PrefixSet, ends, network_of, numbers
+from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
@@ -86,7 +86,7 @@ def tiling_of(
             inner.update((int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address))
     shadows = PrefixSet(suspects)
     cuts = {*cidrs, *map(numbers, RESERVED), *suspects, *(prefix for prefix in inner if shadows.covers(prefix))}
-    return _lay(sorted(cut for cut in cuts if spans.covers(cut)))
+    return _lay([cut for cut in cuts if spans.covers(cut)])
 
 
 def suspects_in(
@@ -156,35 +156,15 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
 
 def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
     """Lay the tiles: each address belongs to the innermost prefix around it."""
-    reserved = set(map(numbers, RESERVED))
+    reserved = PrefixSet(map(numbers, RESERVED))
+    index = PrefixIndex(cuts)
+    edges = sorted({edge for first, last in map(ends, cuts) for edge in (first, last + 1)})
+    questions: dict[Prefix, int] = {}
     tiles: list[Tile] = []
-    # The prefixes around the current address, outermost first: last address, question; and whether it isn't judged.
-    open_: list[tuple[int, int | None, bool]] = []
-    position = 0
-
-    def lay(last: int) -> None:
-        """A tile of the innermost prefix, from the current address on."""
-        nonlocal position
-        if position <= last:
-            end, question, is_reserved = open_[-1]
-            if not is_reserved:
-                if question is None:
-                    question = position
-                    open_[-1] = (end, question, False)
-                tiles.append(Tile(position, last, question))
-            position = last + 1
-
-    # One behind all addresses ends what is left.
-    for cut in (*cuts, (1 << 32, 32)):
-        first, last = ends(cut)
-        while open_ and open_[-1][0] < first:
-            lay(open_[-1][0])
-            open_.pop()
-        if open_:
-            lay(first - 1)
-        position = first
-        is_reserved = bool(open_ and open_[-1][2]) or cut in reserved
-        open_.append((last, None, is_reserved))
+    for first, behind in pairwise(edges):
+        inner = next(index.around((first, 32)), None)
+        if inner is not None and not reserved.covers((first, 32)):
+            tiles.append(Tile(first, behind - 1, questions.setdefault(inner, first)))
     return tiles
 
 
@@ -194,9 +174,5 @@ def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
     for tile in tiles:
         first = spans.pop()[0] if spans and spans[-1][1] == tile.first - 1 else tile.first
         spans.append((first, tile.last))
-    # Most are a single address, which takes a quarter of the time.
-    networks = (
-        [network_of(first, 32)] if first == last else summarize_address_range(IPv4Address(first), IPv4Address(last))
-        for first, last in spans
-    )
+    networks = (summarize_address_range(IPv4Address(first), IPv4Address(last)) for first, last in spans)
     return tuple(chain.from_iterable(networks))

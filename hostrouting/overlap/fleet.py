@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor
 from contextlib import contextmanager, nullcontext
 from ipaddress import IPv4Network
 from itertools import islice
@@ -22,7 +21,6 @@ from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.jsonable import JsonObject
-from hostrouting.model.uncollected import uncollected
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
 from phases import CancelScope
@@ -163,7 +161,7 @@ def _processes() -> Iterator[Executor]:
 
 
 def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
-    """What a worker does first: see to it that it ends with who has started it, and as anybody ends a process."""
+    """Have a worker end with the process that has started it, and as any process is ended."""
 
     def await_end() -> None:
         ended.poll(None)
@@ -174,37 +172,28 @@ def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
     # Ctrl-C is for all processes of a terminal; what is to be done then is not the worker's to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The command line runs without the garbage collector, but a network of one address is a cycle (ipaddress.py). The
-    # collector leaves alone what exists by now; otherwise it would wait longer before it collects what is new.
-    gc.freeze()
-    gc.enable()
 
 
 def _results(
     pool: Executor, snapshots: Iterable[Recording], overlap: RouteOverlap, scope: CancelScope, *, is_ours: bool
 ) -> Iterator[_Groups]:
     """What the workers find, in the order of the recordings, so that any executor gives the same report."""
-    waiting: deque[Future[_Groups]] = deque()
     left = enumerate(snapshots, 1)
+    portions = iter(lambda: tuple(islice(left, _AT_ONCE)), ())
+    submitted = (pool.submit(_judge_some, some, overlap) for some in portions)
+    waiting = deque(islice(submitted, _UNDER_WAY))
     try:
-        while some := tuple(islice(left, _AT_ONCE)):
-            waiting.append(pool.submit(_judge_some, some, overlap))
-            if len(waiting) == _UNDER_WAY:
-                yield _result(waiting.popleft(), scope)
         while waiting:
-            yield _result(waiting.popleft(), scope)
+            future, is_done = waiting.popleft(), threading.Event()
+            future.add_done_callback(lambda _, is_done=is_done: is_done.set())
+            scope.wait(is_done)
+            yield future.result()
+            waiting.extend(islice(submitted, 1))
     finally:
         # Where this fails our own workers end; before Python 3.12 the thread that finds them gone prints a traceback
         # for each future that was cancelled.
         for future in () if is_ours else waiting:
             future.cancel()
-
-
-def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
-    is_done = threading.Event()
-    future.add_done_callback(lambda _: is_done.set())
-    scope.wait(is_done)
-    return future.result()
 
 
 def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOverlap) -> _Groups:
@@ -217,7 +206,6 @@ def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOve
     return groups
 
 
-@uncollected()
 def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> OverlapReport:
     try:
         if isinstance(recording, Snapshot):
