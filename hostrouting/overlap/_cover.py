@@ -65,6 +65,12 @@ def fewest_prefixes(pieces: Sequence[Piece], taken: Container[Prefix] = ()) -> l
     # How many pieces up to this one don't go on where the one before ends.
     gaps = list(accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False)))
 
+    def part(first: int, length: int) -> slice:
+        return slice(bisect_left(lasts, first), bisect_left(firsts, first + _size(length)))
+
+    def is_served(first: int, length: int, around: int) -> bool:
+        return max(aboves[part(first, length)], default=-2) < around
+
     @cache
     def cheapest(first: int, length: int, around: int) -> tuple[int, tuple[Prefix, ...]]:
         """Return what the targets in a prefix cost, and what to take for them.
@@ -74,26 +80,27 @@ def fewest_prefixes(pieces: Sequence[Piece], taken: Container[Prefix] = ()) -> l
             length: its length.
             around: the length of the innermost prefix that is taken around it; -1: none.
         """
-        start, stop = bisect_left(lasts, first), bisect_left(firsts, first + _size(length))
-        above = max(aboves[start:stop], default=-2)
-        if above < around:
+        if is_served(first, length, around):
             return 0, ()
+        inner = part(first, length)
         # Of what is shorter than the smallest prefix around the pieces, they don't cover a half.
-        begin, end = max(first, firsts[start]), min(first + _size(length) - 1, lasts[stop - 1])
+        begin, end = max(first, firsts[inner.start]), min(first + _size(length) - 1, lasts[inner.stop - 1])
         length = 32 - (begin ^ end).bit_length()
         first = begin >> (32 - length) << (32 - length)
-        is_covered = end - begin + 1 == _size(length) and gaps[start] == gaps[stop - 1]
-        most = min(mosts[start:stop])
-        is_usable = is_covered and min(lowest[start:stop]) < length <= most and (first, length) not in taken
-        if is_usable and most == 32 and above < length:
+        is_covered = end - begin + 1 == _size(length) and gaps[inner.start] == gaps[inner.stop - 1]
+        most = min(mosts[inner])
+        is_usable = is_covered and min(lowest[inner]) < length <= most and (first, length) not in taken
+        halves = (first, first + _size(length + 1))
+        # At the same price the smaller one is taken, which is in a half; what is free is rather taken along.
+        if is_usable and max(aboves[inner]) < length and (
+            most == 32 or not any(is_served(half, length + 1, around) for half in halves)
+        ):
             return 1, ((first, length),)
         if length == 32:
             return _TOO_MUCH, ()
-        halves = (first, first + _size(length + 1))
         without, found = _sum(cheapest(half, length + 1, around) for half in halves)
         if is_usable and without > 1:
             price, more = _sum(cheapest(half, length + 1, length) for half in halves)
-            # At the same price the smaller ones are taken.
             if price + 1 < without:
                 return price + 1, ((first, length), *more)
         return without, found
@@ -107,7 +114,7 @@ def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[P
 
 
 def _size(length: int) -> int:
-    return 1 << (32 - length)
+    return 1 << 32 >> length
 
 
 class Neighbours:
