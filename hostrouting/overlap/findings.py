@@ -68,14 +68,15 @@ class Finding(JsonObject):
     """An expected CIDR that fails.
 
     Args:
-        kind: why.
+        kind: why it fails: ``OVERLAP`` leaves by another interface, ``NO-ROUTE`` has none, ``BLACKHOLE`` is discarded.
         cidr: the expected CIDR, masked.
         probe: the first failing address.
         devs: the interfaces that it leaves by, sorted; none if it doesn't.
         expected_devs: the default route's interfaces, sorted; or the patterns that the config names for this CIDR.
         source: from which connections fail, and otherwise than the rest; None: it fails unconnected.
         ranges: the failing part, as the fewest CIDRs.
-        route: the entry that wins at ``probe``, or discards there; None if there is none.
+        route: the entry that wins at ``probe``, or discards there, as ``ip route show`` prints it; null if there is
+            none, or a policy rule decides.
         fix: those entries of the whole remedy that mend some of it: all of it that routes can mend.
         shadowed: the failing part in fewer prefixes, with the own and broadcast addresses among them, which are noted.
             Not part of the JSON.
@@ -132,11 +133,13 @@ class Note(JsonObject):
     """Something worth knowing that is no failure.
 
     Args:
-        kind: what sort.
+        kind: ``LOCAL`` and ``BROADCAST`` addresses of this host; ``CONTAINER`` and ``ALLOWED`` interfaces;
+            ``CNI-DISCARD`` a CNI's own block; ``PENDING`` an InfiniBand interface without an address; ``FORESEEN`` a
+            prefix that would overlap; ``RULE`` policy rules that weren't judged; ``NETNS`` another network namespace.
         message: one line for a person.
-        cidr: the expected CIDR that it is about; None: all of them.
+        cidr: the expected CIDR that it is about, masked; null: all of them.
         devs: the interfaces that it is about, sorted.
-        ranges: the part of the CIDR that it is about.
+        ranges: the part of the CIDR that it is about, as the fewest CIDRs.
     """
 
     kind: NoteKind
@@ -247,13 +250,13 @@ class OverlapReport(JsonObject):
     """The result of a check.
 
     Args:
-        verdict: the result in a word.
-        mode: what a failure means to the node.
-        time: RFC 3339, UTC, in seconds.
+        verdict: the result in a word: ``overlap`` if there are findings, ``unknown`` if nothing could be judged.
+        mode: what a failure means to the node: ``WARN`` reports it, ``STRICT`` holds the node back.
+        time: when the kernel was asked: RFC 3339, UTC, in seconds.
         host: the name of the host that was judged.
-        default_devs: the default route's interfaces, sorted.
-        findings: the failures.
-        notes: the rest.
+        default_devs: the default route's interfaces, sorted; none if nothing was judged.
+        findings: the failures in the order of the config, those of one CIDR by their first addresses.
+        notes: what is worth knowing and is no failure.
         reason_kind: why the verdict is ``unknown``; None: it isn't.
         reason_detail: what more there is to say of that.
         cidrs: what was checked.
