@@ -92,8 +92,10 @@ def fewest_prefixes(pieces: Sequence[Piece], taken: Container[Prefix] = ()) -> l
         is_usable = is_covered and min(lowest[inner]) < length <= most and (first, length) not in taken
         halves = (first, first + _size(length + 1))
         # At the same price the smaller one is taken, which is in a half; what is free is rather taken along.
-        if is_usable and max(aboves[inner]) < length and (
-            most == 32 or not any(is_served(half, length + 1, around) for half in halves)
+        if (
+            is_usable
+            and max(aboves[inner]) < length
+            and (most == 32 or not any(is_served(half, length + 1, around) for half in halves))
         ):
             return 1, ((first, length),)
         if length == 32:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
+from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.nexthops import Sources, default_route
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
@@ -25,9 +27,7 @@ from hostrouting.overlap._coverage import Tile, suspects_in, tiling_of
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.fib import Fib
-    from hostrouting.kernel.port import RouteBackend
 
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.

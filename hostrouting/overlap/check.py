@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE
@@ -26,7 +27,6 @@ from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.fib import Fib
 
 

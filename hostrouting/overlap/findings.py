@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import attrs
 
+from hostrouting.config.routing import OverlapMode, StaticRoute
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.jsonable import JsonObject, StrEnum
-from hostrouting.model.routes import Table
-from hostrouting.model.rules import RuleAction
+from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
-
-if TYPE_CHECKING:
-    from hostrouting.config.routing import OverlapMode, StaticRoute
-    from hostrouting.model.routes import NextHop, Route, RouteType
-    from hostrouting.model.rules import Rule
-
 
 # A line is for people; all of them are in ``ranges``.
 _SHOWN_NETWORKS = 16
