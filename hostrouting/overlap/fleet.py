@@ -7,7 +7,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, nullcontext
 from ipaddress import IPv4Network
 from itertools import islice
@@ -184,16 +184,20 @@ def _results(
     waiting = deque(islice(submitted, _UNDER_WAY))
     try:
         while waiting:
-            future, is_done = waiting.popleft(), threading.Event()
-            future.add_done_callback(lambda _, is_done=is_done: is_done.set())
-            scope.wait(is_done)
-            yield future.result()
+            yield _result(waiting.popleft(), scope)
             waiting.extend(islice(submitted, 1))
     finally:
         # Where this fails our own workers end; before Python 3.12 the thread that finds them gone prints a traceback
         # for each future that was cancelled.
         for future in () if is_ours else waiting:
             future.cancel()
+
+
+def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
+    is_done = threading.Event()
+    future.add_done_callback(lambda _: is_done.set())
+    scope.wait(is_done)
+    return future.result()
 
 
 def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOverlap) -> _Groups:

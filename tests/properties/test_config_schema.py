@@ -237,7 +237,7 @@ def test_what_the_code_writes_is_accepted(section: dict[str, Any]) -> None:
 
 # --- the schema itself ---------------------------------------------------------------------------------------------
 
-SECTIONS = {
+SECTIONS: dict[type, Any] = {
     cls: SCHEMA["$defs"][cls.__name__[0].lower() + cls.__name__[1:]]
     for cls in (
         Config,
