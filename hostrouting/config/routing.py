@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Container, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from itertools import count
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -26,6 +25,10 @@ from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_cidr, parse_device, parse_prefix, parse_unicast_address
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.text import shown
+
+if TYPE_CHECKING:
+    import os
+
 
 SECTION = "hostRouting"
 ONLINK: Literal["onlink"] = "onlink"
