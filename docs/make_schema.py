@@ -120,14 +120,9 @@ class Definitions(dict[str, Any]):
         for name in getattr(cls, "json_names", ()) or fields:
             made = inspect.getattr_static(cls, name, None)
             if isinstance(made, property):
-                types[name], said[name] = (
-                    get_type_hints(made.fget)["return"],
-                    (inspect.getdoc(made) or "").removeprefix("Return "),
-                )
-            words = (
-                said.get(name)
-                or "The version of this form, which changes when a key is added, removed or means something else."
-            )
+                types[name] = get_type_hints(made.fget)["return"]
+                said[name] = (inspect.getdoc(made) or "").removeprefix("Return ")
+            words = said.get(name, "The version of this form, another where keys have gone or mean something else")
             keys[json_key(name)] = {
                 "title": name.replace("_", " ").capitalize(),
                 "description": f"{words[0].upper()}{words[1:].removesuffix('.')}.",
@@ -163,7 +158,7 @@ class Definitions(dict[str, Any]):
     def _value(self, type_: Any, called: Iterable[Any]) -> dict[str, Any]:
         """Describe a value, whose strings follow the first rule among what is called."""
         origin, inner = get_origin(type_), [each for each in get_args(type_) if each is not NoneType]
-        rules = [f"{STRINGS[each]}" for each in called if callable(each) and each in STRINGS]
+        rules = [STRINGS[each] for each in called if callable(each) and each in STRINGS]
         if origin in (ClassVar, Union, UnionType) and len(inner) == 1:
             return self._value(inner[0], called)
         if origin is tuple:
