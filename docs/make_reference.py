@@ -240,7 +240,7 @@ WITHIN = {"routes": StaticRoute, "expected_cidrs": ExpectedCidr, "stale_azure_vn
 
 
 def _section(path: str, cls: type[Section]) -> str:
-    said = {json_key(name): words for name, words in _arguments(cls).items()}
+    said = {json_key(name): words for name, words in arguments(cls).items()}
     keys, below = [], []
     for field in attrs.fields(cls):
         key = json_key(field.name)
@@ -255,7 +255,7 @@ def _section(path: str, cls: type[Section]) -> str:
     return "\n".join([heading, *(f"{key}\n" for key in keys), *below, ""])
 
 
-def _arguments(cls: type[Section]) -> dict[str, str]:
+def arguments(cls: type) -> dict[str, str]:
     """What the docstring of a class says of each field."""
     part = (inspect.getdoc(cls) or "").partition("Args:\n")[2].partition("\n\n")[0]
     entries = re.split(r"^    (\w+): ", part, flags=re.MULTILINE)[1:]

@@ -14,18 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import attrs
 
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.jsonable import in_json, json_key
 from hostrouting.model.text import shown
-from hostrouting.model.uncollected import uncollected
-
-if TYPE_CHECKING:
-    pass
-
 
 Problem = tuple[str, str]
 T = TypeVar("T")
@@ -206,7 +201,6 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
             raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])
         return None
     try:
-        with uncollected():
-            return read(cls, document[section])
+        return read(cls, document[section])
     except ConfigError as error:
         raise ConfigError(below(section, error.problems)) from None

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from hostrouting.config.schema import kind
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.text import shown
-
-if TYPE_CHECKING:
-    pass
-from hostrouting.config.schema import kind
 
 Word = TypeVar("Word", bound=StrEnum)
 
 
 # systemd.unit(5); no path can hide in it.
 _CONSUMER = r"[A-Za-z0-9:_.-]+@?\.service"
-
-
 _INSTANCE = r"([A-Za-z0-9:_.-]+)@[A-Za-z0-9:_.-]+\.service"
-
-
 _WORD = r"[A-Za-z]*"
-
-
 _PATTERN = r"[][A-Za-z0-9_.*?-]+"
-
-
 # No "." or ".." as a part: where it leads is what it says.
 _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 

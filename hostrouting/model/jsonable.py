@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, ClassVar
 
 
 class StrEnum(str, Enum):
@@ -35,6 +33,8 @@ def in_json(value: Any) -> Any:
         return value.to_mapping()
     if isinstance(value, tuple):
         return [in_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): in_json(item) for key, item in value.items()}
     if hasattr(value, "to_json"):
         return value.to_json()
     return value if value is None or isinstance(value, int) else str(value)
@@ -43,6 +43,17 @@ def in_json(value: Any) -> Any:
 def fields_in_json(instance: object, *names: str) -> dict[str, Any]:
     """Return an object of some fields of a value."""
     return {json_key(name): in_json(getattr(instance, name)) for name in names}
+
+
+class JsonObject:
+    """A value whose JSON is an object of its fields, or of those fields and properties that ``json_names`` names."""
+
+    __slots__ = ()
+    json_names: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value as JSON."""
+        return fields_in_json(self, *(self.json_names or getattr(self, "__match_args__", ())))
 
 
 @cache

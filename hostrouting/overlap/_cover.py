@@ -7,19 +7,17 @@ So a prefix may cover what a longer one holds, and may have others in it::
     172.16.2.0/24    dev ib1     to be covered by what is longer than /24
     fewest                       172.16.0.0/17 172.16.128.0/17, and within the first 172.16.2.0/25 172.16.2.128/25
 
-From the leaves of the binary trie to its root, each node learns how many prefixes it costs, by how long the innermost
-one around it is; from the root down, the cheapest are taken.
+Each prefix of the binary trie costs what its halves cost, or one more than they cost once it is taken itself.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import cache
 from ipaddress import IPv4Network
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
-
-import attrs
 
 from hostrouting.model.prefixes import Prefix
 from hostrouting.overlap._coverage import Tile
@@ -59,127 +57,66 @@ def fewest_prefixes(pieces: Sequence[Piece], taken: Container[Prefix] = ()) -> l
     Returns:
         The prefixes in the order of their addresses, each before those in it.
     """
-    if not pieces:
-        return []
-    trie = _Trie(pieces, taken)
-    trie.take(trie.node(0, 0, 0, len(pieces)), -1)
-    return trie.found
+    firsts, lasts = [piece.first for piece in pieces], [piece.last for piece in pieces]
+    mosts = [piece.most for piece in pieces]
+    # Whatever is around serves what is no target, and what is longer than 32 would be needed to serve it.
+    aboves = [piece.above if piece.is_target else -2 for piece in pieces]
+    lowest = [piece.above if piece.is_target else 32 for piece in pieces]
+    # How many pieces up to this one don't go on where the one before ends.
+    gaps = list(accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False)))
 
+    def part(first: int, length: int) -> slice:
+        return slice(bisect_left(lasts, first), bisect_left(firsts, first + _size(length)))
 
-@attrs.define(slots=True, eq=False)
-class _Node:
-    """A prefix, and what its targets need.
+    def is_served(first: int, length: int, around: int) -> bool:
+        return max(aboves[part(first, length)], default=-2) < around
 
-    Args:
-        first: its first address.
-        length: its length.
-        start: the position of the first piece that meets it.
-        stop: the position behind the last one.
-        most: the least of theirs.
-        is_usable: whether it may be one of those that are looked for.
-        cost: of the prefixes in it, whatever is around it.
-        needs: what must be spent in addition, unless a prefix that is longer than the key covers it.
-        halves: none if they haven't been looked at, as nothing in the prefix needs more than the prefix itself.
-    """
-
-    first: int
-    length: int
-    start: int
-    stop: int
-    most: int
-    is_usable: bool
-    cost: int = 0
-    needs: Mapping[int, int] = attrs.field(factory=dict)
-    halves: tuple[_Node, ...] = ()
-
-    @property
-    def asks(self) -> Mapping[int, int]:
-        """``needs``, where the prefix itself may serve them all at the price of one."""
-        return {max(self.needs): 1} if self.is_usable and self.needs else self.needs
-
-
-class _Trie:
-    def __init__(self, pieces: Sequence[Piece], taken: Container[Prefix]) -> None:
-        self.found: list[IPv4Network] = []
-        self._pieces, self._taken = pieces, taken
-        self._lasts = [piece.last for piece in pieces]
-        self._mosts = [piece.most for piece in pieces]
-        self._aboves = [piece.above if piece.is_target else -2 for piece in pieces]
-        # How many pieces up to this one don't go on where the one before ends.
-        gaps = (piece.first != last + 1 for piece, last in zip(pieces, [-1, *self._lasts], strict=False))
-        self._gaps = list(accumulate(gaps))
-
-    def node(self, first: int, length: int, start: int, stop: int) -> _Node:
-        """The smallest prefix around what some pieces have in common with a prefix.
+    @cache
+    def cheapest(first: int, length: int, around: int) -> tuple[int, tuple[Prefix, ...]]:
+        """Return what the targets in a prefix cost, and what to take for them.
 
         Args:
             first: the prefix's first address.
             length: its length.
-            start: the position of the first piece that meets it.
-            stop: the position behind the last one.
+            around: the length of the innermost prefix that is taken around it; -1: none.
         """
-        begin = max(first, self._pieces[start].first)
-        end = min(first + _size(length) - 1, self._lasts[stop - 1])
-        # Of what is shorter, the pieces don't cover a half.
+        if is_served(first, length, around):
+            return 0, ()
+        inner = part(first, length)
+        # Of what is shorter than the smallest prefix around the pieces, they don't cover a half.
+        begin, end = max(first, firsts[inner.start]), min(first + _size(length) - 1, lasts[inner.stop - 1])
         length = 32 - (begin ^ end).bit_length()
         first = begin >> (32 - length) << (32 - length)
-        is_covered = end - begin + 1 == _size(length) and self._gaps[start] == self._gaps[stop - 1]
-        most, above = min(self._mosts[start:stop]), max(self._aboves[start:stop])
-        is_usable = is_covered and length <= most and (first, length) not in self._taken
-        node = _Node(first, length, start, stop, most, is_usable)
-        if above == -2:
-            return node
-        if above < length and is_usable:
-            node.needs = {above: 1}
-            return node
+        is_covered = end - begin + 1 == _size(length) and gaps[inner.start] == gaps[inner.stop - 1]
+        most = min(mosts[inner])
+        is_usable = is_covered and min(lowest[inner]) < length <= most and (first, length) not in taken
+        halves = (first, first + _size(length + 1))
+        # At the same price the smaller one is taken, which is in a half; what is free is rather taken along.
+        if (
+            is_usable
+            and max(aboves[inner]) < length
+            and (most == 32 or not any(is_served(half, length + 1, around) for half in halves))
+        ):
+            return 1, ((first, length),)
         if length == 32:
-            node.is_usable, node.needs = False, {above: _TOO_MUCH}
-            return node
-        return self._with_halves(node)
+            return _TOO_MUCH, ()
+        without, found = _sum(cheapest(half, length + 1, around) for half in halves)
+        if is_usable and without > 1:
+            price, more = _sum(cheapest(half, length + 1, length) for half in halves)
+            if price + 1 < without:
+                return price + 1, ((first, length), *more)
+        return without, found
 
-    def _with_halves(self, node: _Node) -> _Node:
-        length = node.length + 1
-        middle = node.first + _size(length)
-        right = bisect_left(self._lasts, middle, node.start, node.stop)
-        is_cut = self._pieces[right].first < middle
-        node.halves = (
-            self.node(node.first, length, node.start, right + is_cut),
-            self.node(middle, length, right, node.stop),
-        )
-        needs: dict[int, int] = {}
-        for half in node.halves:
-            node.cost += half.cost
-            for above, more in half.asks.items():
-                if above < node.length:
-                    needs[above] = needs.get(above, 0) + more
-                else:  # neither this prefix nor one around it is long enough
-                    node.cost += more
-        node.needs = needs
-        return node
+    return list(map(IPv4Network, cheapest(0, 0, -1)[1]))
 
-    def take(self, node: _Node, around: int) -> None:
-        """Find the prefixes of a node.
 
-        Args:
-            node: the node.
-            around: the length of the innermost prefix that was taken around it; -1: none.
-        """
-        if not node.needs and not node.cost:
-            return
-        # At the same price the smaller one is in a half; what is free is rather taken along.
-        is_free = node.most == 32 and not node.cost
-        if node.is_usable and not node.halves and not is_free and node.length < 32 and max(node.needs) >= around:
-            self._with_halves(node)
-        missing = sum(more for above, more in node.needs.items() if above >= around)
-        if node.is_usable and (missing > 1 or (missing and is_free)):
-            self.found.append(IPv4Network((node.first, node.length)))
-            around = node.length
-        for half in node.halves:
-            self.take(half, around)
+def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[Prefix, ...]]:
+    prices, found = zip(*halves, strict=True)
+    return sum(prices), tuple(chain.from_iterable(found))
 
 
 def _size(length: int) -> int:
-    return 1 << (32 - length)
+    return 1 << 32 >> length
 
 
 class Neighbours:

@@ -19,13 +19,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from hostrouting.kernel.rules import Flow, matches
 from hostrouting.model.parsing import RESERVED
-from hostrouting.model.prefixes import Prefix, PrefixSet, ends, network_of, numbers
+from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
@@ -51,80 +51,60 @@ def tiles_in(tiles: Sequence[Tile], prefix: Prefix) -> Sequence[Tile]:
     return tiles[start : bisect_right(tiles, last, key=attrgetter("first"))]
 
 
-def tiling_of(
-    cidrs: Sequence[Prefix],
-    *,
-    expected_devs: Iterable[str],
-    rules: Sequence[Rule],
-    routes: Iterable[Route],
-    besides: Iterable[Prefix] = (),
-    borders: Iterable[Prefix] = (),
-) -> Sequence[Tile]:
-    """Cut CIDRs into ranges inside which the answer can't change.
+class Coverage:
+    """Some CIDRs, and where in them something else than plain routes by the expected interfaces may decide.
 
     Args:
         cidrs: any; they may be nested.
         expected_devs: the default route's interfaces.
         rules: in the order in which the kernel asks them.
-        routes: the entries of every table.
         besides: prefixes to look into as if another interface had them.
-        borders: prefixes to cut at besides, wherever something else than the expected interfaces may win. (So are
-            the gateways behind other interfaces: no remedy may cover them.)
-
-    Returns:
-        The tiles of each CIDR in the order of their addresses, without 0/8, 127/8, 224/4 and 240/4.
     """
-    spans = PrefixSet(cidrs)
-    devs = frozenset(expected_devs)
-    suspects = _beside_routes(rules, besides)
-    inner = set(borders)
-    for route in routes:
-        is_plain = _is_plain(route, devs)
-        if route.tos == 0 and spans.overlaps(*ends(prefix := numbers(route.destination))):
-            (inner if is_plain else suspects).add(prefix)
-        if not is_plain:
-            inner.update((int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address))
-    shadows = PrefixSet(suspects)
-    cuts = {*cidrs, *map(numbers, RESERVED), *suspects, *(prefix for prefix in inner if shadows.covers(prefix))}
-    return _lay(sorted(cut for cut in cuts if spans.covers(cut)))
 
+    def __init__(
+        self, cidrs: Sequence[Prefix], expected_devs: Iterable[str], rules: Sequence[Rule], besides: Iterable[Prefix]
+    ) -> None:
+        self._cidrs, self._spans, self._devs = cidrs, PrefixSet(cidrs), frozenset(expected_devs)
+        # They are to be looked into, whatever routes there are.
+        self._besides = {*besides, *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
+        if not _has_floor(rules):
+            self._besides.add((0, 0))
 
-def suspects_in(
-    cidrs: Sequence[Prefix],
-    *,
-    expected_devs: Iterable[str],
-    rules: Sequence[Rule],
-    routes: Iterable[Route],
-    besides: Iterable[Prefix] = (),
-) -> list[Prefix]:
-    """Where in some CIDRs something else than plain routes by the expected interfaces may decide.
+    def suspects(self, routes: Iterable[Route]) -> list[Prefix]:
+        """Tell where something else may decide; elsewhere ``tiles`` needs no plain routes.
 
-    Only there do such plain routes matter to ``tiling_of``; elsewhere they may be left out.
+        Args:
+            routes: the entries of every table; plain ones by the expected interfaces may be left out.
 
-    Args:
-        cidrs: any; they may be nested.
-        expected_devs: the default route's interfaces.
-        rules: in the order in which the kernel asks them.
-        routes: the entries of every table, but for such plain ones.
-        besides: prefixes to look into as if another interface had them.
+        Returns:
+            Prefixes that are in the CIDRs; they may be nested.
+        """
+        others = (route for route in routes if route.tos == 0 and not _is_plain(route, self._devs))
+        suspects = {*self._besides, *(numbers(route.destination) for route in others)}
+        shadows = PrefixSet(suspects)
+        return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
 
-    Returns:
-        Prefixes that are in the CIDRs; they may be nested.
-    """
-    spans = PrefixSet(cidrs)
-    devs = frozenset(expected_devs)
-    suspects = _beside_routes(rules, besides)
-    suspects |= {numbers(route.destination) for route in routes if route.tos == 0 and not _is_plain(route, devs)}
-    shadows = PrefixSet(suspects)
-    found = {prefix for prefix in suspects if spans.covers(prefix)}
-    found |= {prefix for prefix in cidrs if shadows.covers(prefix)}
-    return sorted(found)
+    def tiles(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Sequence[Tile]:
+        """Cut the CIDRs into ranges inside which the answer can't change.
 
+        Args:
+            routes: the entries of every table.
+            borders: prefixes to cut at besides, wherever something else than the expected interfaces may win. (So are
+                the gateways behind other interfaces: no remedy may cover them.)
 
-def _beside_routes(rules: Sequence[Rule], besides: Iterable[Prefix]) -> set[Prefix]:
-    """The prefixes that are to be looked into, whatever routes there are."""
-    suspects = {*besides, *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
-    return suspects if _has_floor(rules) else {*suspects, (0, 0)}
+        Returns:
+            The tiles in the order of their addresses, without 0/8, 127/8, 224/4 and 240/4.
+        """
+        suspects, inner = set(self._besides), set(borders)
+        for route in routes:
+            is_plain = _is_plain(route, self._devs)
+            if route.tos == 0 and self._spans.overlaps(*ends(prefix := numbers(route.destination))):
+                (inner if is_plain else suspects).add(prefix)
+            if not is_plain:
+                inner.update((int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address))
+        shadows = PrefixSet(suspects)
+        cuts = {*self._cidrs, *map(numbers, RESERVED), *suspects, *filter(shadows.covers, inner)}
+        return _lay([cut for cut in cuts if self._spans.covers(cut)])
 
 
 def _is_plain(route: Route, expected_devs: frozenset[str]) -> bool:
@@ -156,35 +136,15 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
 
 def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
     """Lay the tiles: each address belongs to the innermost prefix around it."""
-    reserved = set(map(numbers, RESERVED))
+    reserved = PrefixSet(map(numbers, RESERVED))
+    index = PrefixIndex(cuts)
+    edges = sorted({edge for first, last in map(ends, cuts) for edge in (first, last + 1)})
+    questions: dict[Prefix, int] = {}
     tiles: list[Tile] = []
-    # The prefixes around the current address, outermost first: last address, question; and whether it isn't judged.
-    open_: list[tuple[int, int | None, bool]] = []
-    position = 0
-
-    def lay(last: int) -> None:
-        """A tile of the innermost prefix, from the current address on."""
-        nonlocal position
-        if position <= last:
-            end, question, is_reserved = open_[-1]
-            if not is_reserved:
-                if question is None:
-                    question = position
-                    open_[-1] = (end, question, False)
-                tiles.append(Tile(position, last, question))
-            position = last + 1
-
-    # One behind all addresses ends what is left.
-    for cut in (*cuts, (1 << 32, 32)):
-        first, last = ends(cut)
-        while open_ and open_[-1][0] < first:
-            lay(open_[-1][0])
-            open_.pop()
-        if open_:
-            lay(first - 1)
-        position = first
-        is_reserved = bool(open_ and open_[-1][2]) or cut in reserved
-        open_.append((last, None, is_reserved))
+    for first, behind in pairwise(edges):
+        inner = next(index.around((first, 32)), None)
+        if inner is not None and not reserved.covers((first, 32)):
+            tiles.append(Tile(first, behind - 1, questions.setdefault(inner, first)))
     return tiles
 
 
@@ -194,9 +154,5 @@ def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
     for tile in tiles:
         first = spans.pop()[0] if spans and spans[-1][1] == tile.first - 1 else tile.first
         spans.append((first, tile.last))
-    # Most are a single address, which takes a quarter of the time.
-    networks = (
-        [network_of(first, 32)] if first == last else summarize_address_range(IPv4Address(first), IPv4Address(last))
-        for first, last in spans
-    )
+    networks = (summarize_address_range(IPv4Address(first), IPv4Address(last)) for first, last in spans)
     return tuple(chain.from_iterable(networks))

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -33,15 +32,12 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap._cover import Neighbours, Piece, fewest_prefixes
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
+from hostrouting.overlap._judge import Outcome, Outcomes
 from hostrouting.overlap._reading import Reading, own_subnets
 from hostrouting.overlap.findings import Finding, Obstacle, Remedy, Unmendable
 from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
-
-if TYPE_CHECKING:
-    from hostrouting.overlap._judge import Outcome, Outcomes
-
 
 # Where another program owns the network: a route would be undone, or break what it is for.
 _OWNERS = (

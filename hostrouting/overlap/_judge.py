@@ -10,8 +10,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.rules import NO_SOURCE, is_about_other_packets, loopback_of
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.prefixes import PrefixIndex, ends, numbers
@@ -21,12 +22,9 @@ from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap._reading import Answer, Reading, pending_devs
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
-if TYPE_CHECKING:
-    from hostrouting.config.routing import ExpectedCidr, RouteOverlap
-
-    Outcomes = Mapping[int, tuple["Outcome", ...]]
-    # The tiles of which something is told together, each with the outcome that it is told for.
-    _Group = list[tuple[Tile, "Outcome"]]
+Outcomes = Mapping[int, tuple["Outcome", ...]]
+# The tiles of which something is told together, each with the outcome that it is told for.
+_Group = list[tuple[Tile, "Outcome"]]
 
 # Calico's blackhole of its own block has protocol 80; BIRD's has 12.
 _CNI_PROTOCOLS = (Protocol.BIRD, 80)
@@ -109,9 +107,7 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
 
     def __missing__(self, question: int) -> tuple[Outcome, ...]:
-        answers = self._reading.answers[question]
-        outcomes = (self._sort(answers[0]),) if len(answers) == 1 else tuple(self._outcomes(answers))
-        self[question] = outcomes
+        outcomes = self[question] = tuple(self._outcomes(self._reading.answers[question]))
         return outcomes
 
     def _outcomes(self, answers: Sequence[Answer]) -> Iterator[Outcome]:

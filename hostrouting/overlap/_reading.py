@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
+from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.nexthops import Sources, default_route
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Lookup, Route
 from hostrouting.model.rules import Rule
-from hostrouting.overlap._coverage import Tile, suspects_in, tiling_of
+from hostrouting.overlap._coverage import Coverage, Tile
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.fib import Fib
-    from hostrouting.kernel.port import RouteBackend
 
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
@@ -116,41 +116,29 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
     if any(rule.source is not None or rule.ip_protocol for rule in rules):
         # Where connections would go once all is mended only whole tables tell.
         return default, addresses, rules, tuple(dict.fromkeys((*defaults, *backend.routes())))
-    cidrs, devs, besides = _cidrs(overlap), default.devs, _besides(overlap, default)
+    devs = default.devs
     # Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
     connected = [numbers(address.network) for address in addresses if address.dev not in devs]
     single = [(end, 32) for each in addresses for end in (int(each.local), ends(numbers(each.network))[1])]
-    foretold = suspects_in(
-        cidrs, expected_devs=devs, rules=KERNEL_RULES, routes=(), besides=(*besides, *connected, *single)
-    )
+    foretold = _coverage(overlap, default, KERNEL_RULES, (*connected, *single)).suspects(())
     routes = backend.routes_except(devs, inside=foretold)
-    told = suspects_in(cidrs, expected_devs=devs, rules=rules, routes=routes, besides=besides)
+    told = _coverage(overlap, default, rules).suspects(routes)
     if not all(map(PrefixSet(foretold).covers, told)):
         routes = backend.routes_except(devs, inside=told)
     others = (route for route in routes if route.destination.prefixlen or route not in defaults)
     return default, addresses, rules, (*defaults, *others)
 
 
-def _cidrs(overlap: RouteOverlap) -> list[Prefix]:
-    return [numbers(expected.cidr) for expected in overlap.expected_cidrs]
-
-
-def _besides(overlap: RouteOverlap, default: Route) -> list[Prefix]:
-    """What is to be looked into whatever routes there are: also where even the default route may be wrong."""
+def _coverage(overlap: RouteOverlap, default: Route, rules: Sequence[Rule], besides: Iterable[Prefix] = ()) -> Coverage:
+    cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
+    # Also where even the default route may be wrong is to be looked into.
     elsewhere = (each.cidr for each in overlap.expected_cidrs if not each.is_default(default.devs))
-    return [*map(numbers, (*overlap.foreseen, *elsewhere))]
+    return Coverage(cidrs, default.devs, rules, (*map(numbers, (*overlap.foreseen, *elsewhere)), *besides))
 
 
 def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
     default, addresses, rules, routes = tables
-    tiles = tiling_of(
-        _cidrs(overlap),
-        expected_devs=default.devs,
-        rules=rules,
-        routes=routes,
-        besides=_besides(overlap, default),
-        borders=own_subnets(addresses, default.devs),
-    )
+    tiles = _coverage(overlap, default, rules).tiles(routes, borders=own_subnets(addresses, default.devs))
     questions = dict.fromkeys(tile.question for tile in tiles)
     answers = ask(questions, rules, addresses, backend.lookup)
     return Reading(default, backend.links(), addresses, rules, routes, tiles, answers)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE
@@ -26,7 +27,6 @@ from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
 
 if TYPE_CHECKING:
-    from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.fib import Fib
 
 
@@ -110,7 +110,7 @@ def check_overlap(
     findings = tuple(remedies.with_fixes(findings, remedy))
     if any(len(answers) > 1 for answers in reading.answers.values()):
         left = _left_of_connections(overlap, reading, tables)
-        remedy = remedy._replace(unmendable=(*remedy.unmendable, *left))
+        remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
     return attrs.evolve(report, findings=findings, remedy=remedy)
 
 

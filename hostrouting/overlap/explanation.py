@@ -17,7 +17,7 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
-from hostrouting.model.jsonable import fields_in_json, in_json
+from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._judge import Outcome, sort_answers
@@ -26,7 +26,7 @@ from phases import CancelScope
 
 
 @attrs.frozen
-class Step:
+class Step(JsonObject):
     """A rule that a look-up comes by.
 
     Args:
@@ -35,13 +35,16 @@ class Step:
         route: the longest match in its table; None if there is none, or none is asked for.
     """
 
+    json_names = ("preference", "rule", "passed", "route")
+
     rule: Rule
     passed: str | None
     route: Route | None
 
-    def to_json(self) -> dict[str, Any]:
-        """The step as JSON."""
-        return {"preference": self.rule.preference} | fields_in_json(self, "rule", "passed", "route")
+    @property
+    def preference(self) -> int:
+        """The rule's."""
+        return self.rule.preference
 
 
 @attrs.frozen

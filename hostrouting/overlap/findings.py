@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import attrs
 
+from hostrouting.config.routing import OverlapMode, StaticRoute
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.jsonable import StrEnum, fields_in_json
-from hostrouting.model.routes import Table
-from hostrouting.model.rules import RuleAction
+from hostrouting.model.jsonable import JsonObject, StrEnum
+from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
-
-if TYPE_CHECKING:
-    from hostrouting.config.routing import OverlapMode, StaticRoute
-    from hostrouting.model.routes import NextHop, Route, RouteType
-    from hostrouting.model.rules import Rule
-
 
 # A line is for people; all of them are in ``ranges``.
 _SHOWN_NETWORKS = 16
@@ -64,18 +59,19 @@ class NoteKind(StrEnum):
 
 
 @attrs.frozen
-class Finding:
+class Finding(JsonObject):
     """An expected CIDR that fails.
 
     Args:
-        kind: why.
+        kind: why it fails: ``OVERLAP`` leaves by another interface, ``NO-ROUTE`` has none, ``BLACKHOLE`` is discarded.
         cidr: the expected CIDR, masked.
         probe: the first failing address.
         devs: the interfaces that it leaves by, sorted; none if it doesn't.
         expected_devs: the default route's interfaces, sorted; or the patterns that the config names for this CIDR.
         source: from which connections fail, and otherwise than the rest; None: it fails unconnected.
         ranges: the failing part, as the fewest CIDRs.
-        route: the entry that wins at ``probe``, or discards there; None if there is none.
+        route: the entry that wins at ``probe``, or discards there, as ``ip route show`` prints it; null if there is
+            none, or a policy rule decides.
         fix: those entries of the whole remedy that mend some of it: all of it that routes can mend.
         shadowed: the failing part in fewer prefixes, with the own and broadcast addresses among them, which are noted.
             Not part of the JSON.
@@ -83,6 +79,8 @@ class Finding:
         behind: the interfaces that it leaves by next if the routes that win are removed, sorted: others have routes to
             the same destinations. Not part of the JSON.
     """
+
+    json_names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
 
     kind: FindingKind
     cidr: IPv4Network
@@ -124,22 +122,19 @@ class Finding:
         """The entry that decides, or that a policy rule does; empty where nothing does."""
         return "" if self.kind is FindingKind.NO_ROUTE else f"by {self.route or 'a policy rule'}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The finding as JSON."""
-        names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
-        return fields_in_json(self, *names)
-
 
 @attrs.frozen
-class Note:
+class Note(JsonObject):
     """Something worth knowing that is no failure.
 
     Args:
-        kind: what sort.
+        kind: ``LOCAL`` and ``BROADCAST`` addresses of this host; ``CONTAINER`` and ``ALLOWED`` interfaces;
+            ``CNI-DISCARD`` a CNI's own block; ``PENDING`` an InfiniBand interface without an address; ``FORESEEN`` a
+            prefix that would overlap; ``RULE`` policy rules that weren't judged; ``NETNS`` another network namespace.
         message: one line for a person.
-        cidr: the expected CIDR that it is about; None: all of them.
+        cidr: the expected CIDR that it is about, masked; null: all of them.
         devs: the interfaces that it is about, sorted.
-        ranges: the part of the CIDR that it is about.
+        ranges: the part of the CIDR that it is about, as the fewest CIDRs.
     """
 
     kind: NoteKind
@@ -147,10 +142,6 @@ class Note:
     cidr: IPv4Network | None = None
     devs: tuple[str, ...] = ()
     ranges: tuple[IPv4Network, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The note as JSON."""
-        return fields_in_json(self, "kind", "message", "cidr", "devs", "ranges")
 
 
 class Obstacle(NamedTuple):
@@ -205,7 +196,7 @@ class Obstacle(NamedTuple):
 
 
 @attrs.frozen
-class Unmendable:
+class Unmendable(JsonObject):
     """Failing addresses that no route in table main can mend, or none that we would propose.
 
     Args:
@@ -215,6 +206,8 @@ class Unmendable:
         about: the addresses in fewer prefixes, with the own and broadcast addresses among them, which are noted; none:
             as they are.
     """
+
+    json_names = ("ranges", "devs", "reason")
 
     ranges: tuple[IPv4Network, ...]
     devs: tuple[str, ...]
@@ -231,12 +224,9 @@ class Unmendable:
         """The fewest prefixes to name, single addresses without their length."""
         return tuple(str(part).removesuffix("/32") for part in self.about or self.ranges)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the obstacle as JSON."""
-        return fields_in_json(self, "ranges", "devs", "reason")
 
-
-class Remedy(NamedTuple):
+@attrs.frozen
+class Remedy(JsonObject):
     """The fix of all failures of a check together.
 
     Args:
@@ -249,29 +239,28 @@ class Remedy(NamedTuple):
     unmendable: tuple[Unmendable, ...] = ()
     consequences: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fix as JSON; routes as a config has them."""
-        return fields_in_json(self, *self._fields)
-
 
 @attrs.frozen
-class OverlapReport:
+class OverlapReport(JsonObject):
     """The result of a check.
 
     Args:
-        verdict: the result in a word.
-        mode: what a failure means to the node.
-        time: RFC 3339, UTC, in seconds.
+        verdict: the result in a word: ``overlap`` if there are findings, ``unknown`` if nothing could be judged.
+        mode: what a failure means to the node: ``WARN`` reports it, ``STRICT`` holds the node back.
+        time: when the kernel was asked: RFC 3339, UTC, in seconds.
         host: the name of the host that was judged.
-        default_devs: the default route's interfaces, sorted.
-        findings: the failures.
-        notes: the rest.
+        default_devs: the default route's interfaces, sorted; none if nothing was judged.
+        findings: the failures in the order of the config, those of one CIDR by their first addresses.
+        notes: what is worth knowing and is no failure.
         reason_kind: why the verdict is ``unknown``; None: it isn't.
         reason_detail: what more there is to say of that.
         cidrs: what was checked.
         remedy: what mends all failures together; not part of the JSON, which has each failure's own.
         changes: what the task that checked has changed; not part of the JSON, which is the same everywhere.
     """
+
+    schema: ClassVar[Literal[1]] = 1
+    json_names = ("schema", "host", "verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
 
     verdict: Verdict
     mode: OverlapMode
@@ -292,11 +281,6 @@ class OverlapReport:
         if self.reason_kind is None:
             return None
         return f"{self.reason_kind}: {self.reason_detail}" if self.reason_detail else str(self.reason_kind)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report in the one form that every output has."""
-        names = ("host", "verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
-        return {"schema": 1} | fields_in_json(self, *names)
 
 
 class RouteOverlapError(HostRoutingError):

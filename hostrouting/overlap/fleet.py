@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -13,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from ipaddress import IPv4Network
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
@@ -21,8 +20,7 @@ from hostrouting.config.routing import Config, RouteOverlap, StaticRoute
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.jsonable import in_json
-from hostrouting.model.uncollected import uncollected
+from hostrouting.model.jsonable import JsonObject
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
 from phases import CancelScope
@@ -40,7 +38,7 @@ _AT_ONCE, _UNDER_WAY = 16, 64
 
 
 @attrs.frozen
-class GroupFailure:
+class GroupFailure(JsonObject):
     """What fails on each host of a group.
 
     Args:
@@ -54,13 +52,9 @@ class GroupFailure:
     cidr: IPv4Network
     devs: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The failure as JSON."""
-        return {field.name: in_json(getattr(self, field.name)) for field in attrs.fields(GroupFailure)}
-
 
 @attrs.frozen
-class HostGroup:
+class HostGroup(JsonObject):
     """Hosts with the same verdict, the same failures, and the same fix; or with a reason of the same kind.
 
     Args:
@@ -77,19 +71,18 @@ class HostGroup:
     hosts: tuple[str, ...]
     report: OverlapReport
 
-    def to_json(self) -> dict[str, Any]:
-        """The group as JSON."""
-        return {field.name: in_json(getattr(self, field.name)) for field in attrs.fields(HostGroup)}
-
 
 @attrs.frozen
-class FleetReport:
+class FleetReport(JsonObject):
     """The result of ``judge``.
 
     Args:
         groups: those that are fine first, then those that fail, then those that couldn't be judged; of these the
             largest first.
     """
+
+    schema: ClassVar[Literal[1]] = 1
+    json_names = ("schema", "counts", "groups")
 
     groups: tuple[HostGroup, ...]
 
@@ -99,11 +92,6 @@ class FleetReport:
         return {
             verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict) for verdict in Verdict
         }
-
-    def to_json(self) -> dict[str, Any]:
-        """The whole as JSON."""
-        counts = {str(verdict): count for verdict, count in self.counts.items()}
-        return {"schema": 1, "counts": counts, "groups": in_json(self.groups)}
 
 
 def judge(
@@ -173,7 +161,7 @@ def _processes() -> Iterator[Executor]:
 
 
 def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
-    """What a worker does first: see to it that it ends with who has started it, and as anybody ends a process."""
+    """Have a worker end with the process that has started it, and as any process is ended."""
 
     def await_end() -> None:
         ended.poll(None)
@@ -184,25 +172,20 @@ def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
     # Ctrl-C is for all processes of a terminal; what is to be done then is not the worker's to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The command line runs without the garbage collector, but a network of one address is a cycle (ipaddress.py). The
-    # collector leaves alone what exists by now; otherwise it would wait longer before it collects what is new.
-    gc.freeze()
-    gc.enable()
 
 
 def _results(
     pool: Executor, snapshots: Iterable[Recording], overlap: RouteOverlap, scope: CancelScope, *, is_ours: bool
 ) -> Iterator[_Groups]:
     """What the workers find, in the order of the recordings, so that any executor gives the same report."""
-    waiting: deque[Future[_Groups]] = deque()
     left = enumerate(snapshots, 1)
+    portions = iter(lambda: tuple(islice(left, _AT_ONCE)), ())
+    submitted = (pool.submit(_judge_some, some, overlap) for some in portions)
+    waiting = deque(islice(submitted, _UNDER_WAY))
     try:
-        while some := tuple(islice(left, _AT_ONCE)):
-            waiting.append(pool.submit(_judge_some, some, overlap))
-            if len(waiting) == _UNDER_WAY:
-                yield _result(waiting.popleft(), scope)
         while waiting:
             yield _result(waiting.popleft(), scope)
+            waiting.extend(islice(submitted, 1))
     finally:
         # Where this fails our own workers end; before Python 3.12 the thread that finds them gone prints a traceback
         # for each future that was cancelled.
@@ -227,7 +210,6 @@ def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOve
     return groups
 
 
-@uncollected()
 def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> OverlapReport:
     try:
         if isinstance(recording, Snapshot):

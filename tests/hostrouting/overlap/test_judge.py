@@ -14,7 +14,7 @@ from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._coverage import Tile, tiling_of
+from hostrouting.overlap._coverage import Coverage, Tile
 from hostrouting.overlap._judge import judge, sort_answers
 from hostrouting.overlap._reading import Answer, Reading, pending_devs
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -297,5 +297,5 @@ def test_the_json_of_findings_and_notes_is_as_documented() -> None:
 def test_a_route_whose_way_out_is_not_known_is_asked_about() -> None:
     """So the kernel shows one by a nexthop object where net.ipv4.nexthop_compat_mode is 0."""
     hidden = Route(IPv4Network("172.16.4.0/24"), nexthop_id=7, scope=Scope.UNIVERSE)
-    tiles = tiling_of([numbers(CIDR)], expected_devs=["eth0"], rules=RULES, routes=[DEFAULT, hidden])
+    tiles = Coverage([numbers(CIDR)], ["eth0"], RULES, ()).tiles([DEFAULT, hidden])
     assert {tile.question for tile in tiles} == {int(IPv4Address("172.16.0.0")), int(IPv4Address("172.16.4.0"))}

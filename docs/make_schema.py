@@ -1,0 +1,248 @@
+"""Writes the JSON Schemas of the config and of a check's report from the classes that they describe:  ./run docs.
+
+A key's type, default and words are its field's. What its converter takes besides is tried out: an empty string, an
+empty list, a list with the same item twice, how large a number may be. Which rule its strings follow is the function
+of ``model.parsing`` or ``config.values`` that its converter calls; here each of these has its regular expression.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Iterable, Iterator
+from functools import partial
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from types import CodeType, NoneType, UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+import attrs
+from attrs import NOTHING
+from make_reference import arguments
+
+import hostrouting.backend
+import hostrouting.report
+from hostrouting import Config, ConfigError, OverlapReport
+from hostrouting.azure import HostNetworking
+from hostrouting.config import values
+from hostrouting.config.routing import StaticRoutes
+from hostrouting.config.schema import Section
+from hostrouting.model import parsing
+from hostrouting.model.jsonable import JsonObject, StrEnum, json_key, to_json_text
+from hostrouting.report import Finding
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+# What the classes' annotations name, and their modules import for type checkers alone.
+PUBLIC = (typing, hostrouting, hostrouting.backend, hostrouting.report)
+KNOWN = {name: getattr(module, name) for module in PUBLIC for name in module.__all__}
+
+OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+REST = rf"(\.{OCTET}){{3}}"
+UNICAST = rf"([1-9]|[1-9][0-9]|1[013-9][0-9]|12[0-689]|2[01][0-9]|22[0-3]){REST}"
+
+# The rules of strings as regular expressions of ECMA-262.
+STRINGS: dict[object, str] = {
+    parsing.parse_prefix: rf"0\.0\.0\.0/[1-7]|{UNICAST}/(3[0-2]|[12][0-9]|[1-9])",
+    parsing.parse_cidr: rf"{UNICAST}/(3[0-2]|[12]?[0-9])|(0|127){REST}/[0-7]|(22[4-9]|2[34][0-9]|25[0-5]){REST}/[0-2]",
+    parsing.parse_unicast_address: UNICAST,
+    parsing.parse_any_prefix: "[0-9A-Fa-f:.]+/[0-9]{1,3}",
+    parsing.parse_any_address: "[0-9A-Fa-f:.]+",
+    parsing.parse_device: r"(?!\.{1,2}$)[A-Za-z0-9_.\-]{1,15}",
+    values.parse_pattern: r"[\]\[A-Za-z0-9_.*?\-]+",
+    values.parse_consumer: r"[A-Za-z0-9:_.\-]+@?\.service",
+    values.parse_textfile: r"(/(?!\.\.?/)[^/\u0000-\u001f\u007f]+)+(?<!/)\.prom",
+    IPv4Address: rf"{OCTET}{REST}",
+    IPv4Network: rf"{OCTET}{REST}/(3[0-2]|[12]?[0-9])",
+}
+
+# What several keys have to do with each other, and what a class makes of its text.
+OPT_IN = {
+    "properties": {"routes": {"uniqueItems": True}},
+    "if": {"properties": {"routes": {"type": "array", "minItems": 1}}, "required": ["routes"]},
+    "then": {"properties": {"enabled": {"const": True}}, "required": ["enabled"]},
+}
+MISSPELT = {
+    "if": {"properties": {"hostRouting": {"type": "null"}}},
+    "then": {
+        "patternProperties": {r"^(?!hostRouting$)[Hh][Oo][Ss][Tt][_\-]*[Rr][Oo][Uu][Tt][Ii][Nn][Gg]$": False},
+        "properties": {"staticRoutes": False, "routeOverlap": False},
+    },
+}
+SOME, NONE, NULL = {"minItems": 1}, {"maxItems": 0}, {"type": "null"}
+VERDICTS = {
+    "ok": {"findings": NONE, "reason": NULL},
+    "overlap": {"findings": SOME, "defaultDevs": SOME, "reason": NULL},
+    "unknown": {"findings": NONE, "reason": {"type": "string"}},
+}
+MADE = {
+    StaticRoutes: [OPT_IN],
+    Finding: [
+        {"properties": {"message": {"pattern": "^[A-Z-]+: expected CIDR "}, "ranges": SOME, "expectedDevs": SOME}}
+    ],
+    OverlapReport: [
+        {"properties": {"time": {"pattern": "^[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}Z$"}}},
+        *(
+            {"if": {"properties": {"verdict": {"const": verdict}}}, "then": {"properties": then}}
+            for verdict, then in VERDICTS.items()
+        ),
+    ],
+}
+
+
+class Definitions(dict[str, Any]):
+    """The definitions of classes that refer to each other.
+
+    Args:
+        is_report: whether what is written is described; else what is read, where null counts as missing.
+    """
+
+    def __init__(self, *, is_report: bool) -> None:
+        super().__init__()
+        self._is_report = is_report
+
+    def reference(self, cls: type) -> dict[str, Any]:
+        """Refer to the definition of a class."""
+        name = cls.__name__[0].lower() + cls.__name__[1:]
+        self[name] = {}  # its place, before those that it refers to
+        self[name] = self.definition(cls)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def definition(self, cls: Any) -> dict[str, Any]:
+        """Describe the object that a class is in JSON."""
+        types, said = get_type_hints(cls, vars(sys.modules[cls.__module__]) | KNOWN), arguments(cls)
+        fields = {field.name: field for field in attrs.fields(cls)}
+        if cls is HostNetworking:  # its consumer is hostRouting's
+            del fields["consumer"]
+        keys = {}
+        for name in getattr(cls, "json_names", ()) or fields:
+            made = inspect.getattr_static(cls, name, None)
+            if isinstance(made, property):
+                types[name] = get_type_hints(made.fget)["return"]
+                said[name] = (inspect.getdoc(made) or "").removeprefix("Return ")
+            words = said.get(name, "The version of this form, another where keys have gone or mean something else")
+            keys[json_key(name)] = {
+                "title": name.replace("_", " ").capitalize(),
+                "description": f"{words[0].upper()}{words[1:].removesuffix('.')}.",
+                **self._key(cls, types[name], fields.get(name)),
+            }
+        optional = {
+            json_key(name) for name in fields if issubclass(cls, Section) and fields[name].default is not NOTHING
+        }
+        told: dict[str, Any] = {"description": (inspect.getdoc(cls) or "").partition("\n")[0], "type": "object"}
+        told |= {"additionalProperties": False, "required": [key for key in keys if key not in optional]}
+        return told | {"properties": keys} | ({"allOf": MADE[cls]} if cls in MADE else {})
+
+    def _key(self, cls: type, type_: Any, field: attrs.Attribute[Any] | None) -> dict[str, Any]:
+        told, is_null = self._value(type_, ()), NoneType in get_args(type_)
+        if self._is_report or field is None:
+            return _or_null(told) if is_null and not issubclass(cls, Section) else told
+        convert: Any = field.converter
+        while isinstance(convert, partial):  # as ``collecting`` makes it, once for each class that has the field
+            (convert,) = convert.args
+        told = self._value(type_, [convert, *_called_by(convert)])
+        if "pattern" in told and _takes(convert, ""):
+            told["pattern"] = f"^({told['pattern'][1:-1]})?$"
+        elif told.get("type") == "array":
+            told |= {} if _takes(convert, []) else SOME
+            told |= {} if _takes(convert, [*(field.default or ())] * 2) else {"maxItems": len(field.default or ())}
+        elif told.get("type") == "integer":
+            told["maximum"] = _largest(convert)
+        if field.default is NOTHING:
+            return told
+        default = [*field.default] if isinstance(field.default, tuple) else field.default
+        return _or_null(told) | ({} if default is None or isinstance(default, Section) else {"default": default})
+
+    def _value(self, type_: Any, called: Iterable[Any]) -> dict[str, Any]:
+        """Describe a value, whose strings follow the first rule among what is called."""
+        origin, inner = get_origin(type_), [each for each in get_args(type_) if each is not NoneType]
+        rules = [STRINGS[each] for each in called if callable(each) and each in STRINGS]
+        if origin in (ClassVar, Union, UnionType) and len(inner) == 1:
+            return self._value(inner[0], called)
+        if origin is tuple:
+            items = self._value(inner[0], called)
+            is_unique = {"uniqueItems": True} if self._is_report and items.get("type") == "string" else {}
+            return {"type": "array", "items": items, **is_unique}
+        if origin is Literal:
+            return {"const": inner[0]}
+        if type_ in (bool, int):
+            return {"type": "boolean"} if type_ is bool else {"type": "integer", "minimum": 0}
+        if origin is None and issubclass(type_, StrEnum):
+            if self._is_report:
+                return {"enum": [*type_]}
+            any_case = "|".join("".join(f"[{letter}{letter.lower()}]" for letter in word) for word in type_)
+            return {"anyOf": [{"enum": [*type_, "", None]}, {"type": "string", "pattern": f"^({any_case})$"}]}
+        if origin is None and issubclass(type_, Section | JsonObject):
+            reference = self.reference(type_)
+            return {"anyOf": [{"type": "string", "pattern": f"^({rules[0]})$"}, reference]} if rules else reference
+        words = [word for each in inner if get_origin(each) is Literal for word in get_args(each)]
+        rules = rules[:1] or [STRINGS[each] for each in (type_, *inner) if each in STRINGS]
+        pattern = {"pattern": f"^({'|'.join((*words, *rules))})$"} if rules else {"minLength": 1}
+        return {"type": "string", **pattern}
+
+
+def _called_by(function: Any) -> Iterator[Any]:
+    """Yield all of its module that a function names."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
+
+
+def _takes(convert: Any, value: object) -> bool:
+    try:
+        convert(value)
+    except (ValueError, ConfigError):
+        return False
+    return True
+
+
+def _largest(convert: Any) -> int:
+    try:
+        convert(-1)
+    except ValueError as error:
+        return int(re.findall(r"expected 0 to (\d+)", str(error))[0])
+    raise AssertionError(f"{convert} takes -1")
+
+
+def _or_null(told: dict[str, Any]) -> dict[str, Any]:
+    if "anyOf" in told:
+        return told
+    return told | {"type": [told["type"], "null"]} if "type" in told else {"anyOf": [told, NULL]}
+
+
+def config_schema() -> dict[str, Any]:
+    """Describe a config."""
+    definitions = Definitions(is_report=False)
+    sections = {"hostRouting": Config, "hostNetworking": HostNetworking}
+    return {
+        "$schema": DRAFT,
+        "title": "Config of hostrouting",
+        "description": "The config of AKSFlexNode as hostrouting reads it. Other keys belong to other components. null "
+        "counts as missing everywhere. What a schema can't say, hostrouting says: hostrouting plan CONFIG.",
+        "type": "object",
+        "properties": {key: _or_null(definitions.reference(cls)) for key, cls in sections.items()},
+        **MISSPELT,
+        "$defs": definitions,
+    }
+
+
+def report_schema() -> dict[str, Any]:
+    """Describe the report of a check."""
+    definitions = Definitions(is_report=True)
+    title = {"$schema": DRAFT, "title": "Result of a hostrouting check"}
+    return title | definitions.definition(OverlapReport) | {"$defs": definitions}
+
+
+def main(folder: Path = Path(__file__).parents[1] / "hostrouting") -> None:
+    """Write both schemas."""
+    made = {"config/config.schema.json": config_schema(), "overlap/route-overlap.schema.json": report_schema()}
+    for name, schema in made.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(to_json_text(schema), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
