@@ -16,8 +16,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from phases._compat import add_note
-from phases._errors import POLL_SECONDS, Cancelled, Tell, TimedOut
+from phases._errors import POLL_SECONDS, Cancelled, Tell, TimedOut, add_note
 
 if TYPE_CHECKING:
     import subprocess
@@ -218,7 +217,7 @@ class CancelScope:
         from phases._process import run_process
 
         self.check()
-        return run_process(argv, input=input, env=env, must_succeed=check, keep_on=self.check)
+        return run_process(argv, input, env, check, self.check)
 
     def _ends(self, timeout: float | None) -> list[_End]:
         seconds = math.inf if timeout is None else max(0.0, timeout)
