@@ -40,8 +40,7 @@ class Ipv6Detection(StrEnum):
 def _devices(value: Sequence[str]) -> tuple[str, ...]:
     devices = each(value, parse_device)
     if len(devices) != 1:
-        count = "several interfaces" if devices else "none"
-        raise ValueError(f"names {count}; name the one by which probes come in: answers can leave by one alone")
+        raise ValueError("isn't one interface; name the one by which probes come in: answers can leave by one alone")
     return devices
 
 

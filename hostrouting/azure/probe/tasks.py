@@ -94,8 +94,8 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
         return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
     _refuse_port(probe.device, host.routes.links())
     rules = None if ruleset.has_rules(node.listing(TABLE), probe.device) else "loaded"
-    wanted, was = ruleset.pinned_route(probe.device), node.route()
-    pinned = () if _leads(was, wanted) else (Change(wanted, "replaced" if _in_place(was) else "added", _in_place(was)),)
+    wanted, was = ruleset.pinned_route(probe.device), _in_place(node.route())
+    pinned = () if was == wanted else (Change(wanted, "replaced" if was else "added", was),)
     return ProbeReport(probe.device, rules=rules, changes=Changes(routes=pinned) | boot)
 
 
@@ -110,13 +110,8 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
         )
 
 
-def _leads(route: str | None, wanted: str) -> bool:
-    """Tell whether a route is the wanted one; behind it ip(8) prints flags."""
-    return f"{route} ".startswith(f"{wanted} ")
-
-
 def _in_place(route: str | None) -> str | None:
-    """Return a route if it is in the place of the pinned one."""
+    """Return a route if it is in the place of the pinned one, without the flags that ip(8) prints behind it."""
     return match[0] if (match := _PINNED.match(route or "")) else None
 
 
@@ -194,14 +189,15 @@ def _load(node: ProbeNode, device: str) -> None:
     wanted = ruleset.pinned_route(device)
     node.load(ruleset.render_ruleset(device))
     node.pin(wanted)
-    if not _leads(route := node.route(), wanted):
+    if _in_place(route := node.route()) != wanted:
         raise LoadBalancerProbeError(
             f"the pinned route doesn't win ({wanted}): answers to probes would take {route or 'none'}",
             hint=f"look at: ip -6 rule; ip -6 route show table all {REWRITTEN_SOURCE}",
         )
 
 
-def _put_back(node: ProbeNode, rules: str | None, route: str | None) -> None:
+def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = None) -> None:
+    """Take rules and route away, and give a node those that it had."""
     node.load(ruleset.REMOVAL + (rules or ""))
     node.unpin()
     if was := _in_place(route):
@@ -248,8 +244,6 @@ def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: Cancel
     # First, so that no start of the node and no flush gives the rules back.
     done.add(take_away(_plan_boot(host, None), host, scope))
     if not host.is_image:
-        node = given_or_real(host, node, LinuxProbeNode)
-        node.load(ruleset.REMOVAL)
-        node.unpin()
+        _put_back(given_or_real(host, node, LinuxProbeNode))
     done.changes |= Changes(routes=plan.changes.routes)
     return attrs.evolve(plan, skipped_because=None, changes=done.changes)

@@ -106,11 +106,13 @@ class _Planner:
         # The last of a name wins in a dictionary, and the first is to be told.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
         self._names = {interface.name for interface in interfaces}
-        self._own_macs = {one.mac: one.name for one in interfaces if one.mac}
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
         # A pair that was renamed still serves its pod, as long as it is a port of the bridge.
         pairs = [one for one in interfaces if one in veths or one.master == config.bridge]
-        self._live_macs = {mac: one.name for one in pairs for mac in (*one.seen_macs, one.far_mac) if mac}
+        self._holders: dict[str | None, Why] = {
+            mac: ("a running pod has this MAC", one.name) for one in pairs for mac in (*one.seen_macs, one.far_mac)
+        }
+        self._holders |= {one.mac: ("its MAC is that of an interface of this node", one.name) for one in interfaces}
         self._unreadable = [one.name for one in veths if one.far_mac is None]
         # By address, as there may be thousands of pods and rules.
         self._alive_at: defaultdict[IpAddress, list[Endpoint]] = defaultdict(list)
@@ -127,9 +129,8 @@ class _Planner:
                 self._frames_to[rule.address].add(rule.mac)
         # azure-vnet makes the pair first, then the rules, ARP's before that for frames, and writes its state last.
         begun, saved = set().union(*self._frames_to.values()), {endpoint.interface for endpoint in endpoints}
-        self._half_done = [
-            one.name for one in veths if one.name not in saved and begun.isdisjoint((one.far_mac, *one.seen_macs))
-        ]
+        added = [one for one in veths if one.name not in saved]
+        self._half_done = [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
 
     def plan(self) -> AzureVnetReport:
         rules = [(line, rule, self._why_rule_stays(rule)) for line, rule in self._rules]
@@ -174,18 +175,15 @@ class _Planner:
 
     def _owner(self, address: IpAddress, macs: set[str]) -> Why | None:
         """Tell who has an address and one of some MACs, or may have them; no MACs: it isn't known which."""
-        for mac in sorted(macs):
-            if mac in self._own_macs:
-                return "its MAC is that of an interface of this node", self._own_macs[mac]
-            if mac in self._live_macs:
-                return "a running pod has this MAC", self._live_macs[mac]
+        if held := sorted(macs & self._holders.keys()):
+            return self._holders[held[0]]
         for endpoint in self._alive_at[address]:
             if not macs or endpoint.mac is None or endpoint.mac in macs:
                 return "azure-vnet serves it, and its interface is there", endpoint.interface
         is_known_dead = bool(macs) and macs <= self._dead_macs[address]
-        if self._unreadable and not is_known_dead:
-            return "nothing tells what is behind an interface: this may be its pod's", self._unreadable[-1]
-        return None
+        if is_known_dead or not self._unreadable:
+            return None
+        return "nothing tells what is behind an interface: this may be its pod's", self._unreadable[-1]
 
 
 def _place(item: Item) -> tuple[bool, int, int, str]:
