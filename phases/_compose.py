@@ -21,8 +21,15 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 
+class _Tree:
+    """A task that is drawn as the tree of those that it is made of."""
+
+    def __repr__(self) -> str:
+        return "\n".join(_lines(self))
+
+
 @frozen(repr=False)
-class FunctionTask(Generic[T_co]):
+class FunctionTask(_Tree, Generic[T_co]):
     """A task made of a function.
 
     Args:
@@ -32,9 +39,6 @@ class FunctionTask(Generic[T_co]):
 
     name: str = field(validator=check_name)
     function: Callable[[CancelScope], T_co] = field(validator=validators.is_callable())
-
-    def __repr__(self) -> str:
-        return self.name  # as composites draw it
 
     def do(self, scope: CancelScope) -> T_co:
         """Call the function and return its result."""
@@ -55,13 +59,6 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
     """
     check_name(None, None, name)
     return lambda function: FunctionTask(name, function)
-
-
-class _Tree:
-    """A task that is drawn as the tree of those that it is made of."""
-
-    def __repr__(self) -> str:
-        return "\n".join(_lines(self))
 
 
 @frozen(init=False, repr=False)

@@ -108,23 +108,20 @@ def _interfaces(seen: Sequence[Mapping[str, str]], talk: Conversation) -> tuple[
         macs[entry["ifname"]].append(entry["mac"])
     masters = {index: names.get(link.get_attr("IFLA_MASTER")) for index, link in links.items()}
     return tuple(
-        Interface(name, _mac(links[index]) or "", masters[index], _far_mac(talk, links[index]), tuple(macs[name]))
+        Interface(name, _mac(links[index]), masters[index], _far_mac(talk, links[index]), tuple(macs[name]))
         for index, name in names.items()
     )
 
 
-def _mac(link: Any) -> str | None:
-    raw: bytes | None = link.get_attr("IFLA_ADDRESS")
-    return None if raw is None else raw.hex(":")
+def _mac(link: Any) -> str:
+    return bytes(link.get_attr("IFLA_ADDRESS") or b"").hex(":")
 
 
 def _far_mac(talk: Conversation, link: Any) -> str | None:
     """Return the MAC of the far end of a veth pair; None if it can't be read."""
-    information, far_index = link.get_attr("IFLA_LINKINFO"), link.get_attr("IFLA_LINK")
-    namespace = link.get_attr("IFLA_LINK_NETNSID")
-    is_pair = information is not None and information.get_attr("IFLA_INFO_KIND") == "veth"
+    far_index, namespace = link.get_attr("IFLA_LINK"), link.get_attr("IFLA_LINK_NETNSID")
     # A namespace that is about to end has no number any more.
-    if not is_pair or far_index is None or namespace == _NO_NAMESPACE:
+    if far_index is None or namespace == _NO_NAMESPACE:
         return None
     # By its older name: IFLA_TARGET_NETNSID. Without it the far end is in this namespace.
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
@@ -132,5 +129,5 @@ def _far_mac(talk: Conversation, link: Any) -> str | None:
         (far,) = request(talk, rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
     except RefusedError:
         return None
-    # A pair's ends name each other.
+    # A pair's ends name each other; a VLAN's parent doesn't name the VLAN.
     return _mac(far) if far.get_attr("IFLA_LINK") == link["index"] else None
