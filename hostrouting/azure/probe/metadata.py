@@ -8,20 +8,15 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import Future
+from contextlib import closing
+from http.client import HTTPConnection
 from ipaddress import IPv6Address
-from urllib.request import HTTPHandler, OpenerDirector, Request
 
 from hostrouting.azure.nodes import LoadBalancerProbeError
 from phases import CancelScope
 
-_REQUEST = Request(
-    "http://169.254.169.254/metadata/instance/network/interface?api-version=2021-02-01",
-    # Without it the service refuses, so that no page can lure a browser there.
-    headers={"Metadata": "true"},
-)
-# It asks no proxy and follows no redirect: nobody but the machine's own host is to be believed.
-_OPENER = OpenerDirector()
-_OPENER.add_handler(HTTPHandler())
+_ADDRESS = "169.254.169.254"
+_PATH = "/metadata/instance/network/interface?api-version=2021-02-01"
 
 # Together less than 5 s.
 _TRY_SECONDS = 1.0
@@ -75,7 +70,11 @@ def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _fetch() -> tuple[IPv6Address, ...]:
-    with _OPENER.open(_REQUEST, timeout=_TRY_SECONDS) as response:
+    # No proxy is asked and no redirect followed: nobody but the machine's own host is to be believed.
+    with closing(HTTPConnection(_ADDRESS, timeout=_TRY_SECONDS)) as service:
+        # Without the header the service refuses, so that no page can lure a browser there.
+        service.request("GET", _PATH, headers={"Metadata": "true"})
+        response = service.getresponse()
         body = response.read(ANSWER_BYTES_MAX)
         if response.status != 200 or response.length:
             raise ValueError(f"it answered {response.status} {response.reason}{', cut off' if response.length else ''}")

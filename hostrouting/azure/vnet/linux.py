@@ -56,8 +56,7 @@ class LinuxBridgeNode(Programs):
             if has_bridge or error.is_not_permitted:
                 raise
             notes.append(f"rules weren't looked at: {error}")
-        hops = (hop for route in NetlinkBackend().routes() for hop in route.hops)
-        gateways = dict.fromkeys(hop.gateway for hop in hops if hop.gateway is not None)
+        gateways = {hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway}
         neighbours = self._neighbours(bridge)
         seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
         # Last, as the port says.
