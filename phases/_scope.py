@@ -68,6 +68,7 @@ class CancelScope:
 
     A deadline is `TimedOut` on this scope, and `Cancelled` on those below: nobody there can take it for a
     deadline of theirs. As a context manager it turns such a `Cancelled`, on its way out, into `TimedOut`.
+    Its `path` is that of the task that it was given to, as `configure/check-route-overlap`; empty outside a run.
 
     Args:
         timeout: seconds until its deadline; None: it has none.
@@ -77,7 +78,6 @@ class CancelScope:
     def __init__(self, *, timeout: float | None = None, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
         self.path = ""
-        """Of the task that it was given to, as `configure/check-route-overlap`; empty outside a run."""
         self.tell: Tell = lambda _call: None
         # The ends of the outermost scope first, then of each below it: the deadline, then the cancels. Without
         # locks, as a signal handler may cancel in the midst of any line here; an append to a list is atomic.
