@@ -1,33 +1,24 @@
 """Run trees of tasks that can be cancelled, watched and read in the log.
 
-A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` make bigger tasks of tasks;
-`run` runs a tree. The layers, each importing only those above it:
-
-    _compat     what Python 3.10 lacks
-    _errors     Cancelled, TimedOut, Status, Observer; PathNote, path_of: which task failed
-    _scope      CancelScope: cancel, deadlines and waits that see both; the clock; Undo, all_or_nothing: the way back
-    _process    one subprocess, which a cancel ends
-    _run        Task; run, run_child: log records, notes and observers around every task
-    _function   task
-    _compose    Serial, Parallel, Timeout
-    _async      run_async
-    testing     a fake clock, and an observer that records
-
-What a run of a single task doesn't need is loaded when it is first used.
+A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` make bigger tasks of tasks, and `task`
+makes one of a function. `run` runs a tree, `run_async` does so from asyncio. Whoever waits, or runs a program, does it
+through the scope, so that a cancel or a deadline ends it. `all_or_nothing` puts back what a task has begun.
 """
 
-from __future__ import annotations
+# The modules, each importing only those above it:
+#
+#     _errors     Cancelled, TimedOut, Status, Observer; PathNote, path_of: which task failed
+#     _scope      CancelScope: cancel, deadlines and waits that see both; the clock; Undo, all_or_nothing: the way back
+#     _process    one subprocess, which a cancel ends
+#     _log        the log records of a run
+#     _run        Task; run, run_async, run_child: observers and notes around every task
+#     _compose    task; Serial, Parallel, Timeout
+#     testing     a fake clock, and an observer that records
 
-from typing import TYPE_CHECKING, Any
-
+from phases._compose import Parallel, Serial, Timeout, task
 from phases._errors import Cancelled, Observer, PathNote, Status, TimedOut, path_of
-from phases._run import Task, run, run_child
+from phases._run import Task, run, run_async, run_child
 from phases._scope import CancelScope, Clock, SystemClock, Undo, all_or_nothing
-
-if TYPE_CHECKING:
-    from phases._async import run_async
-    from phases._compose import Parallel, Serial, Timeout
-    from phases._function import task
 
 __all__ = [
     "CancelScope",
@@ -51,23 +42,6 @@ __all__ = [
     "task",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # What runs a single task, as a command does, needs none of these (PEP 562).
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "run_async":
-        from phases._async import run_async
-
-        return run_async
-    if name == "task":
-        from phases._function import task
-
-        return task
-    from phases import _compose
-
-    return getattr(_compose, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# What users see in tracebacks, logs and help is the public name.
+for _name in __all__:
+    globals()[_name].__module__ = __name__

@@ -1,16 +1,15 @@
-"""Tasks made of tasks."""
+"""Tasks made of functions, and of tasks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar, overload
 
 from attrs import field, frozen, validators
 
-from phases._compat import add_note, group_of
-from phases._errors import POLL_SECONDS, Cancelled, text_of
+from phases._errors import POLL_SECONDS, Cancelled, add_note, group_of, text_of
 from phases._run import Task, check_name, check_task, run_child
 from phases._scope import CancelScope
 
@@ -22,10 +21,6 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 
-def _check(_instance: object, _attribute: object, task: object) -> None:
-    check_task(task)
-
-
 class _Tree:
     """A task that is drawn as the tree of those that it is made of."""
 
@@ -33,11 +28,44 @@ class _Tree:
         return "\n".join(_lines(self))
 
 
+@frozen(repr=False)
+class FunctionTask(_Tree, Generic[T_co]):
+    """A task made of a function.
+
+    Args:
+        name: in kebab-case.
+        function: takes the scope and returns the result.
+    """
+
+    name: str = field(validator=check_name)
+    function: Callable[[CancelScope], T_co] = field(validator=validators.is_callable())
+
+    def do(self, scope: CancelScope) -> T_co:
+        """Call the function and return its result."""
+        return self.function(scope)
+
+
+def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
+    """Make a task of the function that is decorated.
+
+    Args:
+        name: in kebab-case.
+
+    Returns:
+        A decorator for a function that takes the scope and returns the task's result.
+
+    Raises:
+        ValueError: the name isn't kebab-case.
+    """
+    check_name(None, None, name)
+    return lambda function: FunctionTask(name, function)
+
+
 @frozen(init=False, repr=False)
 class _Several(_Tree, Generic[T_co]):
     """Tasks, of whose results a tuple is made."""
 
-    tasks: tuple[Task[Any], ...] = field(validator=validators.deep_iterable(_check))
+    tasks: tuple[Task[Any], ...] = field(validator=validators.deep_iterable(check_task))
     name: str = field(validator=check_name)
 
 
@@ -121,7 +149,6 @@ class Parallel(_Several[T_co]):
         inner = scope.child()
         futures: list[Future[Any]] = []
         errors: list[BaseException] = []
-        cancelled: list[Cancelled] = []
         running: list[Task[Any]] = []
 
         def work(each: Task[Any]) -> Any:
@@ -130,8 +157,7 @@ class Parallel(_Several[T_co]):
                 return run_child(each, inner)
             except BaseException as error:
                 if isinstance(error, Cancelled) and inner.is_cancelled:
-                    cancelled.append(error)
-                    return None
+                    return None  # no failure of its own
                 inner.cancel(f"{each.name} ended with {type(error).__name__}")
                 raise
             finally:
@@ -150,9 +176,9 @@ class Parallel(_Several[T_co]):
             # An interrupted submit may have started a thread that is known to nobody.
             while running:
                 time.sleep(POLL_SECONDS)
-        if errors or cancelled:
+        if ended := inner.verdict():
             # Without an error a task has cancelled the scope that it shares with the others.
-            raise _outcome(scope, errors) or cancelled[0]
+            raise _outcome(scope, errors) or ended
         return tuple(future.result() for future in futures)  # type: ignore[return-value]
 
 
@@ -167,7 +193,7 @@ class Timeout(_Tree, Generic[T_co]):
     """
 
     seconds: float = field(validator=validators.ge(0))
-    task: Task[T_co] = field(validator=_check)
+    task: Task[T_co] = field(validator=check_task)
     name: str = field(default="timeout", kw_only=True, validator=check_name)
 
     @property

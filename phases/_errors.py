@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from phases._compat import add_note
+E = TypeVar("E", bound=BaseException)
 
 Tell = Callable[[Callable[["Observer"], None]], None]
 """Tells the observers of a run something, one call at a time."""
@@ -46,11 +48,6 @@ class TimedOut(Exception):
 
     def __str__(self) -> str:
         return f"not done within {self.seconds:g} s"
-
-
-# What users see in tracebacks and logs is the public name.
-for _class in (Cancelled, TimedOut):
-    _class.__module__ = "phases"
 
 
 class Status(str, Enum):
@@ -99,7 +96,6 @@ class PathNote(str):
         path: the names from the root of the tree, joined by slashes.
     """
 
-    __module__ = "phases"
     path: str
 
     def __new__(cls, path: str) -> PathNote:
@@ -125,3 +121,25 @@ def add_path_note(error: BaseException, path: str) -> None:
     """Note the path of the task that raised, unless a task below it has noted its own."""
     if not any(f"{noted}/".startswith(f"{path}/") for noted in paths_of(error)):
         add_note(error, PathNote(path))
+
+
+# --- what Python 3.10 lacks ------------------------------------------------------------------------------------------
+
+
+def add_note(error: E, note: str) -> E:
+    """Add a note to an exception that can carry one, and give it back."""
+    # 3.10 has no BaseException.add_note, which does just this. Frozen exceptions and those with odd __notes__
+    # can't; they must still arrive as they are.
+    with suppress(AttributeError, TypeError):
+        vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]
+    return error
+
+
+def group_of(message: str, errors: Sequence[Exception]) -> Exception:
+    """Make an `ExceptionGroup`; on 3.10 that of the package `exceptiongroup`."""
+    if sys.version_info < (3, 11):
+        from exceptiongroup import ExceptionGroup as Group
+
+        return Group(message, errors)
+    else:  # noqa: RET505 - type checkers skip what the version rules out only in a branch
+        return ExceptionGroup(message, errors)  # noqa: F821

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, BinaryIO
 
-from phases._compat import add_note
-from phases._errors import POLL_SECONDS, Cancelled, TimedOut
+from phases._errors import POLL_SECONDS, Cancelled, TimedOut, add_note
 
 # A cancelled call ends within 100 ms: what is left of that is for the kernel to end and reap the process.
 _TERM_SECONDS = 0.05
@@ -22,30 +21,20 @@ _PIPE_BYTES = 1 << 20
 
 
 def run_process(
-    argv: Sequence[str],
-    *,
-    input: str | None,  # noqa: A002 - as subprocess.run
-    env: Mapping[str, str] | None,
-    must_succeed: bool,
-    keep_on: Callable[[], None],
+    argv: Sequence[str], text: str | None, env: Mapping[str, str] | None, check: bool, keep_on: Callable[[], None]
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in a session of its own, as `CancelScope.run` promises.
 
     Args:
         argv: the program and its arguments.
-        input: text for its standard input; None: /dev/null.
+        text: what it reads from its standard input; None: /dev/null.
         env: its whole environment; None: ours.
-        must_succeed: whether a return code other than 0 is an error.
+        check: whether a return code other than 0 is an error.
         keep_on: raises what ends the program; called every 25 ms.
     """
-    with _input_file(input) as stdin:
+    with _input_file(text) as stdin:
         process = subprocess.Popen(
-            list(argv),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            start_new_session=True,
+            list(argv), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, start_new_session=True
         )
     try:
         out, err = (data.decode(errors="replace") for data in _output(process, keep_on))
@@ -54,11 +43,10 @@ def run_process(
         raise
     finally:
         _end(process)
-    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
-    if must_succeed and done.returncode != 0:
-        failure = subprocess.CalledProcessError(done.returncode, done.args, out, err)
+    if check and process.returncode != 0:
+        failure = subprocess.CalledProcessError(process.returncode, process.args, out, err)
         raise add_note(failure, f"it said: {err.strip() or '(nothing)'}")
-    return done
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def _input_file(text: str | None) -> BinaryIO:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from phases._compat import add_note
-from phases._errors import Observer, Status, add_path_note, paths_of, text_of
+from phases._errors import Observer, Status, add_note, add_path_note, text_of
 from phases._scope import CancelScope
 
 if TYPE_CHECKING:
     import logging
-
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -53,16 +53,34 @@ def check_name(_instance: object, _attribute: object, value: Any) -> None:
         raise ValueError(f"a task's name is kebab-case, as 'configure-static-routes', not {value!r}")
 
 
+def check_task(_instance: object, _attribute: object, value: object) -> None:
+    """Refuse what is no task; an attrs validator.
+
+    Raises:
+        TypeError: it has no name, or nothing to do.
+    """
+    if isinstance(value, type) or not isinstance(getattr(value, "name", None), str) or not hasattr(value, "do"):
+        raise TypeError(
+            f"expected a task, which has a name and do(scope), not {value!r:.200}; "
+            'of several make one by Serial(a, b), of a function by @phases.task("name")'
+        )
+
+
 class _Reporter:
-    """Tells several observers, one call at a time; keeps the first error of any for the end of the run.
+    """Tells the observers of a run, one call at a time, and at its end raises the first error of any, or notes it.
 
     While one thread tells, the others leave their calls to it and go on, so an observer that blocks holds up the end
     of no task in another thread.
     """
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self.failure: Exception | None = None
-        self._observers = observers
+    def __init__(self, logger: logging.Logger | None, observer: Observer | None) -> None:
+        self._observers: list[Observer] = [] if observer is None else [observer]
+        # Nobody can have set up a logger without loading logging.
+        if "logging" in sys.modules:
+            from phases._log import OWN, Log
+
+            self._observers.insert(0, Log(logger or OWN))
+        self._failures: list[Exception] = []
         self._calls: deque[Callable[[Observer], None]] = deque()
         # Reentrant: an observer, or a signal handler in its midst, may report progress itself.
         self._lock = RLock()
@@ -76,22 +94,27 @@ class _Reporter:
             finally:
                 self._lock.release()
 
-    def finish(self) -> None:
-        """Return once everything has been told."""
+    def __enter__(self) -> _Reporter:
+        return self
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         with self._lock:
             self._tell_all()
+        for failure in self._failures[:1]:
+            if error is None:
+                raise add_note(failure, "raised by an observer or log handler; the tasks of the run ended well")
+            add_note(error, f"besides, an observer or log handler of the run failed: {text_of(failure)}")
 
     def _tell_all(self) -> None:
-        while True:
-            try:
+        # Popped until that fails: a signal handler may have taken the last one since a look.
+        with suppress(IndexError):
+            while True:
                 call = self._calls.popleft()
-            except IndexError:
-                return
-            for observer in self._observers:
-                try:
-                    call(observer)
-                except Exception as error:  # noqa: BLE001 - kept, and raised at the end of the run
-                    self.failure = error if self.failure is None else self.failure
+                for observer in self._observers:
+                    try:
+                        call(observer)
+                    except Exception as error:  # noqa: BLE001 - kept for the end of the run
+                        self._failures.append(error)
 
 
 def run(
@@ -124,35 +147,66 @@ def run(
         TypeError: it is no task.
         BaseException: whatever a task raised, as it was, with a `PathNote` that names that task.
     """
-    check_task(task)
+    check_task(None, None, task)
     scope = CancelScope() if scope is None else scope
-    logger = logger or _own_logger()
-    log = None if logger is None else _Log(logger)
-    reporter = _Reporter([each for each in (log, observer) if each is not None])
-    try:
-        result = run_child(task, scope.at(scope.path, reporter.tell))
-    except BaseException as error:
-        reporter.finish()
-        if reporter.failure is not None:
-            add_note(error, f"besides, an observer or log handler of the run failed: {text_of(reporter.failure)}")
-        raise
-    reporter.finish()
-    if reporter.failure is not None:
-        raise add_note(reporter.failure, "raised by an observer or log handler; the tasks of the run ended well")
-    return result
+    with _Reporter(logger, observer) as reporter:
+        return run_child(task, scope.at(scope.path, reporter.tell))
 
 
-def check_task(task: object) -> None:
-    """Refuse what is no task.
+async def run_async(
+    task: Task[T],
+    *,
+    logger: logging.Logger | None = None,
+    scope: CancelScope | None = None,
+    observer: Observer | None = None,
+) -> T:
+    """Run a tree of tasks in a thread, as `run` does, and return its result.
+
+    Cancelling the asyncio task cancels this run, and nothing else in the scope. The coroutine ends only once the run
+    has ended and put back what it had begun, however often it is cancelled meanwhile.
+
+    Args:
+        task: the root of the tree.
+        logger: where the records go; by default the logger `phases`.
+        scope: what cancels the run besides; by default nothing does.
+        observer: is told of starts, progress and ends, in the threads of the tasks.
+
+    Returns:
+        What the task returned.
 
     Raises:
-        TypeError: it has no name, or nothing to do.
+        asyncio.CancelledError: the asyncio task was cancelled; its cause is what the run raised: `Cancelled` with the
+            notes of its rollback, or a failure.
+        Cancelled: the scope was cancelled.
+        TimedOut: the scope's deadline, or one of a `Timeout`, passed.
+        BaseException: whatever else `run` raises.
     """
-    if isinstance(task, type) or not isinstance(getattr(task, "name", None), str) or not hasattr(task, "do"):
-        raise TypeError(
-            f"expected a task, which has a name and do(scope), not {task!r:.200}; "
-            'of several make one by Serial(a, b), of a function by @phases.task("name")'
-        )
+    import asyncio
+    from concurrent.futures import Future
+
+    scope = CancelScope() if scope is None else scope
+    outer = CancelScope(clock=scope.clock)
+    inner = scope.within(outer)
+    outcome: Future[T] = Future()
+
+    def work() -> None:
+        # The loop's own future would never be done where it gets a StopIteration.
+        try:
+            outcome.set_result(run(task, logger=logger, scope=inner, observer=observer))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            outcome.set_exception(error)
+
+    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+            outer.cancel("the asyncio task was cancelled")
+    if cancelled is not None:
+        raise cancelled from outcome.exception()
+    return outcome.result()
 
 
 def run_child(task: Task[T], scope: CancelScope) -> T:
@@ -192,46 +246,3 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         raise
     tell_end(Status.OK, None)
     return result
-
-
-def _own_logger() -> logging.Logger | None:
-    """The logger `phases`, if anybody can listen: nobody can without having loaded `logging`."""
-    if "logging" not in sys.modules:
-        return None
-    import logging
-
-    logger = logging.getLogger("phases")
-    # Without a handler of its own a library's warnings would reach stderr through logging.lastResort.
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-    return logger
-
-
-class _Log:
-    """The observer that logs: constant messages, the data as attributes of the record."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-
-    def started(self, path: str) -> None:
-        self._logger.info("started", extra=_identity(path))
-
-    def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Progress is for whoever looks on."""
-
-    def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        import logging
-
-        data = {"status": str(status), "duration": seconds, "error": None if error is None else text_of(error)}
-        # The tasks above the one that failed would only repeat its traceback.
-        has_traceback = error is not None and status is Status.FAILED and path in paths_of(error)
-        self._logger.log(
-            {Status.OK: logging.INFO, Status.CANCELLED: logging.WARNING}.get(status, logging.ERROR),
-            "completed" if status is Status.OK else "failed",
-            extra=_identity(path) | data,
-            exc_info=error if has_traceback else None,
-        )
-
-
-def _identity(path: str) -> dict[str, object]:
-    return {"task": path.rpartition("/")[2], "path": path}

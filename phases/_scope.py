@@ -16,8 +16,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from phases._compat import add_note
-from phases._errors import POLL_SECONDS, Cancelled, Tell, TimedOut
+from phases._errors import POLL_SECONDS, Cancelled, Tell, TimedOut, add_note
 
 if TYPE_CHECKING:
     import subprocess
@@ -69,6 +68,7 @@ class CancelScope:
 
     A deadline is `TimedOut` on this scope, and `Cancelled` on those below: nobody there can take it for a
     deadline of theirs. As a context manager it turns such a `Cancelled`, on its way out, into `TimedOut`.
+    Its `path` is that of the task that it was given to, as `configure/check-route-overlap`; empty outside a run.
 
     Args:
         timeout: seconds until its deadline; None: it has none.
@@ -78,7 +78,6 @@ class CancelScope:
     def __init__(self, *, timeout: float | None = None, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
         self.path = ""
-        """Of the task that it was given to, as `configure/check-route-overlap`; empty outside a run."""
         self.tell: Tell = lambda _call: None
         # The ends of the outermost scope first, then of each below it: the deadline, then the cancels. Without
         # locks, as a signal handler may cancel in the midst of any line here; an append to a list is atomic.
@@ -218,7 +217,7 @@ class CancelScope:
         from phases._process import run_process
 
         self.check()
-        return run_process(argv, input=input, env=env, must_succeed=check, keep_on=self.check)
+        return run_process(argv, input, env, check, self.check)
 
     def _ends(self, timeout: float | None) -> list[_End]:
         seconds = math.inf if timeout is None else max(0.0, timeout)

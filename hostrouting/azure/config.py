@@ -12,7 +12,7 @@ import attrs
 
 from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.config.routing import Config, read_config, seconds
-from hostrouting.config.schema import Section, collecting, each, raise_invalid, read, read_section
+from hostrouting.config.schema import Section, collecting, each, read, read_section
 from hostrouting.config.values import parse_boolean, parse_consumer, parse_word
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.parsing import IpAddress, IpNetwork, parse_any_address, parse_any_prefix, parse_device
@@ -40,8 +40,7 @@ class Ipv6Detection(StrEnum):
 def _devices(value: Sequence[str]) -> tuple[str, ...]:
     devices = each(value, parse_device)
     if len(devices) != 1:
-        count = "several interfaces" if devices else "none"
-        raise ValueError(f"names {count}; name the one by which probes come in: answers can leave by one alone")
+        raise ValueError("isn't one interface; name the one by which probes come in: answers can leave by one alone")
     return devices
 
 
@@ -89,9 +88,6 @@ class LoadBalancerProbe(Section):
     devices: tuple[str, ...] = attrs.field(default=("eth0",), converter=_devices)
     ipv6_detection: Ipv6Detection = attrs.field(default=Ipv6Detection.ALWAYS, converter=_detection)
 
-    def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
-
     @property
     def device(self) -> str:
         """The interface by which probes come in."""
@@ -118,9 +114,6 @@ class StaleAzureVnet(Section):
     bridge: str = attrs.field(default="azure0", converter=parse_device)
     uplink: str = attrs.field(default="eth0", converter=parse_device)
     lock_wait_seconds: int = attrs.field(default=5, converter=seconds)
-
-    def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
 
 
 @attrs.frozen(field_transformer=collecting)

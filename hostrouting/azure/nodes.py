@@ -6,7 +6,7 @@ import errno as errnos
 import json
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import attrs
 
@@ -57,27 +57,28 @@ _EBTABLES = f"that has it (iptables on Debian and Ubuntu, iptables-nft on others
 _PACKAGES = {"nft": "nftables", "ebtables-nft-save": _EBTABLES, "ebtables-nft-restore": _EBTABLES}
 
 
-@attrs.frozen
+@attrs.define(kw_only=True, eq=False)
 class Programs:
-    """Runs programs, whatever the path and the language of the caller.
+    """A node that is asked by programs, whatever the path and the language of the caller.
 
     Args:
-        error: what is raised where one can't be run, or refuses.
         search_path: where they are looked for.
     """
 
-    error: type[HostRoutingError]
+    error: ClassVar[type[HostRoutingError]]
+    """Raised where one can't be run, or refuses."""
     search_path: str = SEARCH_PATH
 
-    def ask(self, attempt: str, *argv: str, text: str | None = None, fine: tuple[str, ...] = ()) -> str:
+    def ask(self, attempt: str, command: str, *fine: str, text: str | None = None) -> str:
         """Run a program to its end, and return what it prints.
 
         Args:
             attempt: what for, as a verb phrase.
-            argv: the program, and its arguments.
-            text: what it reads.
+            command: the program, and its arguments, separated by blanks.
             fine: words of a refusal that isn't an error.
+            text: what it reads.
         """
+        argv = command.split()
         # With counters, a rule that ebtables saves is none that can be deleted.
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
         # Own scope: it changes something or it doesn't, so a cancel waits for the answer.
@@ -97,6 +98,6 @@ class Programs:
             raise self.error(f"can't {attempt}: {argv[0]} refused: {said}", hint=hint, errno=number)
         return done.stdout
 
-    def ask_ip(self, attempt: str, *argv: str) -> list[dict[str, Any]]:
+    def ask_ip(self, attempt: str, command: str) -> list[dict[str, Any]]:
         """Return what ip or bridge lists; nothing, of an interface that isn't there."""
-        return list(json.loads(self.ask(attempt, *argv, fine=("Cannot find", "does not exist")) or "[]"))
+        return list(json.loads(self.ask(attempt, command, "Cannot find", "does not exist") or "[]"))

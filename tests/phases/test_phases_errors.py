@@ -9,6 +9,7 @@ import attrs
 import pytest
 from recording_tasks import Raising, Returning
 
+import phases
 from phases import Cancelled, CancelScope, Parallel, PathNote, Serial, TimedOut, path_of, run, task
 
 if sys.version_info < (3, 11):
@@ -41,8 +42,8 @@ def test_errors_survive_pickling(error: BaseException) -> None:
     assert str(again) == str(error)
 
 
-def test_tracebacks_name_the_public_classes() -> None:
-    assert {cls.__module__ for cls in (Cancelled, TimedOut)} == {"phases"}
+def test_tracebacks_and_help_name_the_public_module() -> None:
+    assert {getattr(phases, name).__module__ for name in phases.__all__} == {"phases"}
 
 
 def test_a_failure_gets_one_note_with_the_path_of_the_innermost_task() -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from recording_tasks import Blocking, Raising
 
-from phases import Cancelled, CancelScope, Clock, Observer, Parallel, TimedOut, run
-from phases.testing import FakeClock, RecordingObserver
+from phases import Cancelled, CancelScope, Parallel, TimedOut, run
+from phases.testing import FakeClock
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
@@ -34,14 +34,6 @@ def pipe() -> Iterator[tuple[int, int]]:
     yield fds
     for fd in fds:
         os.close(fd)
-
-
-def test_the_fakes_meet_the_protocols(clock: FakeClock) -> None:
-    def look(clock: Clock, observer: Observer) -> float:
-        observer.started("a")
-        return clock.monotonic()
-
-    assert look(clock, RecordingObserver()) == 0
 
 
 def test_time_advances_only_in_waits(clock: FakeClock, scope: CancelScope) -> None:

@@ -54,7 +54,7 @@ UNSAYABLE = (
     "is not an integer",  # 1.0 is one to a schema
     "did you mean hostRouting?",  # one edit from it
     "did you mean hostNetworking?",
-    "names several",  # the same twice is one
+    "isn't one interface",  # the same twice is one
 )
 # Addresses of both families, and how they lie.
 UNSAYABLE_PLACES = tuple(f"hostNetworking.staleAzureVnet.{key}" for key in ("cidrs[", "keep[", "uplink"))

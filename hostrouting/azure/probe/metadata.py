@@ -8,21 +8,15 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import Future
-from http.client import HTTPException
+from contextlib import closing
+from http.client import HTTPConnection
 from ipaddress import IPv6Address
-from urllib.request import HTTPHandler, OpenerDirector, Request
 
 from hostrouting.azure.nodes import LoadBalancerProbeError
-from phases import CancelScope, TimedOut
+from phases import CancelScope
 
-_REQUEST = Request(
-    "http://169.254.169.254/metadata/instance/network/interface?api-version=2021-02-01",
-    # Without it the service refuses, so that no page can lure a browser there.
-    headers={"Metadata": "true"},
-)
-# It asks no proxy and follows no redirect: nobody but the machine's own host is to be believed.
-_OPENER = OpenerDirector()
-_OPENER.add_handler(HTTPHandler())
+_ADDRESS = "169.254.169.254"
+_PATH = "/metadata/instance/network/interface?api-version=2021-02-01"
 
 # Together less than 5 s.
 _TRY_SECONDS = 1.0
@@ -30,8 +24,6 @@ TRIES = 4
 PAUSE_SECONDS = 0.25
 
 ANSWER_BYTES_MAX = 1 << 20
-
-_UNCLEAR = (OSError, HTTPException, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
@@ -51,7 +43,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
         scope.wait(PAUSE_SECONDS if number else 0)
         try:
             return _ask(scope)
-        except _UNCLEAR as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the answer isn't understood
             problem = error
     raise LoadBalancerProbeError(
         f"can't tell whether this machine has IPv6: Azure's metadata service is unavailable: {problem}; "
@@ -73,16 +65,16 @@ def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
     # One that is left behind ends with its socket's time-outs, or with the process.
     threading.Thread(target=ask, name="metadata-service", daemon=True).start()
-    try:
-        scope.child(timeout=_TRY_SECONDS).wait(is_over)
-    except TimedOut:
-        scope.check()  # the try's end is no news; the scope's own deadline is
-        raise TimeoutError(f"no answer within {_TRY_SECONDS:g} s") from None
+    scope.child(timeout=_TRY_SECONDS).wait(is_over)
     return answer.result()
 
 
 def _fetch() -> tuple[IPv6Address, ...]:
-    with _OPENER.open(_REQUEST, timeout=_TRY_SECONDS) as response:
+    # No proxy is asked and no redirect followed: nobody but the machine's own host is to be believed.
+    with closing(HTTPConnection(_ADDRESS, timeout=_TRY_SECONDS)) as service:
+        # Without the header the service refuses, so that no page can lure a browser there.
+        service.request("GET", _PATH, headers={"Metadata": "true"})
+        response = service.getresponse()
         body = response.read(ANSWER_BYTES_MAX)
         if response.status != 200 or response.length:
             raise ValueError(f"it answered {response.status} {response.reason}{', cut off' if response.length else ''}")

@@ -38,8 +38,7 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
     Raises:
         ValueError: the device isn't the name of an interface.
     """
-    drop_ins = {f"{consumer}.d/hostrouting-{PROBE}.conf": _CONSUMER}
-    drop_ins |= {f"{unit}.d/hostrouting-{PROBE}.conf": text for unit, text in FLUSH_DROP_INS.items()}
+    drop_ins = {consumer: _CONSUMER, **FLUSH_DROP_INS}
     return Part(
         PROBE,
         is_gated=False,
@@ -48,6 +47,6 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
             BootFile(layout.unit(PROBE), fill(f"{PROBE}.service", room=ROOM, ROUTE=pinned_route(device))),
-            *(BootFile(layout.units / path, text) for path, text in drop_ins.items()),
+            *(BootFile(layout.units / f"{unit}.d/hostrouting-{PROBE}.conf", text) for unit, text in drop_ins.items()),
         ),
     )

@@ -23,7 +23,7 @@ from hostrouting.boot.done import Done
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed, prepare, put_in_place, take_away
 from hostrouting.boot.locks import exclusive_run
-from hostrouting.boot.plan import Wanted, plan_next_boot
+from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
@@ -82,9 +82,9 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     """
     probe = config.load_balancer_probe
     if not probe.enabled:
-        plan = _plan_removal(host, node) if is_installed(host, PROBE) else ProbeReport()
-        return attrs.evolve(plan, skipped_because="loadBalancerProbe isn't enabled in the config")
-    boot = plan_next_boot(host, _wanted(config, host, probe.device)).changes
+        why = "loadBalancerProbe isn't enabled in the config"
+        return _plan_removal(host, node, why) if is_installed(host, PROBE) else ProbeReport(None, why)
+    boot = _plan_boot(host, config).changes
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = given_or_real(host, node, LinuxProbeNode)
@@ -94,7 +94,9 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
         return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
     _refuse_port(probe.device, host.routes.links())
     rules = None if ruleset.has_rules(node.listing(TABLE), probe.device) else "loaded"
-    return ProbeReport(probe.device, rules=rules, changes=_route_changes(node.route(), probe.device) | boot)
+    wanted, was = ruleset.pinned_route(probe.device), _in_place(node.route())
+    pinned = () if was == wanted else (Change(wanted, "replaced" if was else "added", was),)
+    return ProbeReport(probe.device, rules=rules, changes=Changes(routes=pinned) | boot)
 
 
 def _refuse_port(device: str, links: Iterable[Link]) -> None:
@@ -108,36 +110,27 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
         )
 
 
-def _leads(route: str | None, wanted: str) -> bool:
-    """Tell whether a route is the wanted one; behind it ip(8) prints flags."""
-    return f"{route} ".startswith(f"{wanted} ")
-
-
 def _in_place(route: str | None) -> str | None:
-    """Return a route if it is in the place of the pinned one."""
+    """Return a route if it is in the place of the pinned one, without the flags that ip(8) prints behind it."""
     return match[0] if (match := _PINNED.match(route or "")) else None
 
 
-def _route_changes(before: str | None, device: str) -> Changes:
-    wanted, was = ruleset.pinned_route(device), _in_place(before)
-    change = Change(wanted, "replaced" if was else "added", was)
-    return Changes() if _leads(before, wanted) else Changes(routes=(change,))
+def _plan_boot(host: Host, config: HostNetworking | None) -> BootPlan:
+    """Plan the next boot as a config that is enabled wants it; None: without the part."""
+    given = config or HostNetworking()
+    parts = (probe_part(given.load_balancer_probe.device, given.consumer, host.layout),) if config else ()
+    return plan_next_boot(host, Wanted((PROBE,), parts, given.consumer))
 
 
-def _wanted(config: HostNetworking, host: Host, device: str | None = None) -> Wanted:
-    parts = () if device is None else (probe_part(device, config.consumer, host.layout),)
-    return Wanted((PROBE,), parts, config.consumer)
-
-
-def _plan_removal(host: Host, node: ProbeNode | None) -> ProbeReport:
-    boot = plan_next_boot(host, _wanted(HostNetworking(), host)).changes
+def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
+    boot = _plan_boot(host, None).changes
     if host.is_image:
-        return ProbeReport(changes=boot)
+        return ProbeReport(None, why, changes=boot)
     node = given_or_real(host, node, LinuxProbeNode)
     rules = None if node.listing(TABLE) is None else "removed"
     route = _in_place(node.route()) or ""
     gone = (Change(route, "removed"),) if " proto 217 " in route else ()
-    return ProbeReport(rules=rules, changes=Changes(routes=gone) | boot)
+    return ProbeReport(None, why, rules, Changes(routes=gone) | boot)
 
 
 # --- there -------------------------------------------------------------------------------------------------------
@@ -174,8 +167,8 @@ class ConfigureLoadBalancerProbe:
         with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled), done.told():
             plan = plan_probe(self.config, host, scope, node=self.node)
             if plan.device is None:
-                return _remove(plan, host, self.node, scope, done) if plan.changed else plan
-            boot = plan_next_boot(host, _wanted(self.config, host, plan.device))
+                return _remove(plan, host, self.node, scope, done)
+            boot = _plan_boot(host, self.config)
             with all_or_nothing() as undo:
                 prepare(boot, host, undo)
                 placed = put_in_place(boot, host, undo)
@@ -196,14 +189,15 @@ def _load(node: ProbeNode, device: str) -> None:
     wanted = ruleset.pinned_route(device)
     node.load(ruleset.render_ruleset(device))
     node.pin(wanted)
-    if not _leads(route := node.route(), wanted):
+    if _in_place(route := node.route()) != wanted:
         raise LoadBalancerProbeError(
             f"the pinned route doesn't win ({wanted}): answers to probes would take {route or 'none'}",
             hint=f"look at: ip -6 rule; ip -6 route show table all {REWRITTEN_SOURCE}",
         )
 
 
-def _put_back(node: ProbeNode, rules: str | None, route: str | None) -> None:
+def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = None) -> None:
+    """Take rules and route away, and give a node those that it had."""
     node.load(ruleset.REMOVAL + (rules or ""))
     node.unpin()
     if was := _in_place(route):
@@ -240,17 +234,16 @@ class RemoveLoadBalancerProbe:
         """
         host, done = self.host or Host(), Done()
         with exclusive_run(host, scope, is_wanting=False), done.told():
-            plan = _plan_removal(host, self.node)
-            nothing = ProbeReport(skipped_because="nothing of it is installed")
-            return _remove(plan, host, self.node, scope, done) if plan.changed else nothing
+            return _remove(_plan_removal(host, self.node, "nothing of it is installed"), host, self.node, scope, done)
 
 
 def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, done: Done) -> ProbeReport:
+    """Carry out a removal, of which a plan without changes says why it is none."""
+    if not plan.changed:
+        return plan
     # First, so that no start of the node and no flush gives the rules back.
-    done.add(take_away(plan_next_boot(host, _wanted(HostNetworking(), host)), host, scope))
+    done.add(take_away(_plan_boot(host, None), host, scope))
     if not host.is_image:
-        node = given_or_real(host, node, LinuxProbeNode)
-        node.load(ruleset.REMOVAL)
-        node.unpin()
+        _put_back(given_or_real(host, node, LinuxProbeNode))
     done.changes |= Changes(routes=plan.changes.routes)
     return attrs.evolve(plan, skipped_because=None, changes=done.changes)

@@ -8,15 +8,17 @@ only its rules are read and deleted here.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from hostrouting.azure.nodes import LEGACY_BY_HAND, AzureVnetError, Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
-from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.refusals import RefusedError
 from hostrouting.kernel.rtnetlink import messages as rtnl
@@ -27,7 +29,8 @@ _READ_RULES = "read ebtables' rules"
 _NO_NAMESPACE = -1  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
 
 
-class LinuxBridgeNode:
+@attrs.define(kw_only=True, eq=False)
+class LinuxBridgeNode(Programs):
     """A ``BridgeNode``: the network namespace that the calling thread is in.
 
     Args:
@@ -35,17 +38,16 @@ class LinuxBridgeNode:
         search_path: where programs are looked for.
     """
 
-    def __init__(self, *, sys: Path = Path("/sys"), search_path: str = SEARCH_PATH) -> None:
-        self._sys = sys
-        self._programs = Programs(AzureVnetError, search_path)
+    error = AzureVnetError
+    sys: Path = Path("/sys")
 
     def look(self, bridge: str) -> NodeState:
         """Return all that a plan is made of, apart from files."""
         notes, rules = [], tuple[str, ...]()
-        has_bridge = bool(self._programs.ask_ip("look for the bridge", "ip", "-j", "link", "show", "dev", bridge))
+        has_bridge = bool(self.ask_ip("look for the bridge", f"ip -j link show dev {bridge}"))
         if not has_bridge:
             notes.append(f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`")
-        if (self._sys / "module/ebtable_nat").exists():
+        if (self.sys / "module/ebtable_nat").exists():
             notes.append(f"the kernel also has a table nat of its own for ebtables-legacy: {LEGACY_BY_HAND}")
         try:
             rules = self._rules()
@@ -54,19 +56,16 @@ class LinuxBridgeNode:
             if has_bridge or error.is_not_permitted:
                 raise
             notes.append(f"rules weren't looked at: {error}")
-        hops = (hop for route in NetlinkBackend().routes() for hop in route.hops)
-        gateways = dict.fromkeys(hop.gateway for hop in hops if hop.gateway is not None)
+        gateways = {hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway}
         neighbours = self._neighbours(bridge)
-        seen: dict[str, list[str]] = {}
-        for entry in self._programs.ask_ip("list the bridge's MACs", "bridge", "-j", "fdb", "show", "br", bridge):
-            seen.setdefault(entry["ifname"], []).append(entry["mac"])
+        seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
         # Last, as the port says.
         interfaces = read("list the interfaces", partial(_interfaces, seen))
         return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
         """Return the rules of table nat as they are saved, for that is what deletes them."""
-        lines = self._programs.ask(_READ_RULES, "ebtables-nft-save", "-t", "nat").splitlines()
+        lines = self.ask(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
         # With return code 0, where another program has put rules there that ebtables doesn't understand.
         if "*nat" not in lines:
             raise AzureVnetError(
@@ -80,52 +79,48 @@ class LinuxBridgeNode:
         """Delete rules of ebtables' nat table in one transaction, each as it was saved; if one isn't there, none."""
         attempt = f"delete {len(rules)} rules of ebtables' table nat"
         deletions = "".join(f"-D{rule.removeprefix('-A')}\n" for rule in rules)
-        self._programs.ask(attempt, "ebtables-nft-restore", "--noflush", text=f"*nat\n{deletions}COMMIT\n")
+        self.ask(attempt, "ebtables-nft-restore --noflush", text=f"*nat\n{deletions}COMMIT\n")
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
         """Delete neighbours; one that isn't there is fine."""
         for neighbour in neighbours:
-            words = ("ip", "neighbour", "delete", str(neighbour.address), "dev", neighbour.dev)
-            self._programs.ask(f"delete the neighbour {neighbour}", *words, fine=("No such file", "Cannot find device"))
+            command = f"ip neighbour delete {neighbour.address} dev {neighbour.dev}"
+            self.ask(f"delete the neighbour {neighbour}", command, "No such file", "Cannot find device")
 
     def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:
         """Return the permanent ones that no daemon has learned or manages."""
-        words = ("neighbour", "show", "dev", bridge, "nud", "permanent")
+        command = f"ip -j neighbour show dev {bridge} nud permanent"
         return tuple(
             Neighbour(bridge, ip_address(entry["dst"]), entry["lladdr"])
-            for entry in self._programs.ask_ip("list the bridge's neighbours", "ip", "-j", *words)
+            for entry in self.ask_ip("list the bridge's neighbours", command)
             if "lladdr" in entry and not {"extern_learn", "managed"} & entry.keys()
         )
 
 
-def _interfaces(seen: Mapping[str, Sequence[str]], talk: Conversation) -> tuple[Interface, ...]:
+def _interfaces(seen: Sequence[Mapping[str, str]], talk: Conversation) -> tuple[Interface, ...]:
+    """Return all interfaces, each with the MACs that a bridge has seen behind it."""
     links = {message["index"]: message for message in request(talk, rtnl.RTM_GETLINK, rtnl.DUMP, {})}
     # pyroute2 decodes the names that are UTF-8 and leaves others as they are.
     names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
+    macs = defaultdict[str, list[str]](list)
+    for entry in seen:
+        macs[entry["ifname"]].append(entry["mac"])
+    masters = {index: names.get(link.get_attr("IFLA_MASTER")) for index, link in links.items()}
     return tuple(
-        Interface(
-            names[index],
-            _mac(link) or "",
-            names.get(link.get_attr("IFLA_MASTER")),
-            _far_mac(talk, index, link),
-            tuple(seen.get(names[index], ())),
-        )
-        for index, link in sorted(links.items())
+        Interface(name, _mac(links[index]), masters[index], _far_mac(talk, links[index]), tuple(macs[name]))
+        for index, name in names.items()
     )
 
 
-def _mac(link: Any) -> str | None:
-    raw: bytes | None = link.get_attr("IFLA_ADDRESS")
-    return None if raw is None else raw.hex(":")
+def _mac(link: Any) -> str:
+    return bytes(link.get_attr("IFLA_ADDRESS") or b"").hex(":")
 
 
-def _far_mac(talk: Conversation, index: int, link: Any) -> str | None:
-    """Return the MAC of the far end of a veth pair, whose near end has this index; None if it can't be read."""
-    information, far_index = link.get_attr("IFLA_LINKINFO"), link.get_attr("IFLA_LINK")
-    namespace = link.get_attr("IFLA_LINK_NETNSID")
-    is_pair = information is not None and information.get_attr("IFLA_INFO_KIND") == "veth"
+def _far_mac(talk: Conversation, link: Any) -> str | None:
+    """Return the MAC of the far end of a veth pair; None if it can't be read."""
+    far_index, namespace = link.get_attr("IFLA_LINK"), link.get_attr("IFLA_LINK_NETNSID")
     # A namespace that is about to end has no number any more.
-    if not is_pair or far_index is None or namespace == _NO_NAMESPACE:
+    if far_index is None or namespace == _NO_NAMESPACE:
         return None
     # By its older name: IFLA_TARGET_NETNSID. Without it the far end is in this namespace.
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
@@ -133,5 +128,5 @@ def _far_mac(talk: Conversation, index: int, link: Any) -> str | None:
         (far,) = request(talk, rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
     except RefusedError:
         return None
-    # A pair's ends name each other.
-    return _mac(far) if far.get_attr("IFLA_LINK") == index else None
+    # A pair's ends name each other; a VLAN's parent doesn't name the VLAN.
+    return _mac(far) if far.get_attr("IFLA_LINK") == link["index"] else None

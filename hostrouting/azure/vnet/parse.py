@@ -109,7 +109,7 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
         AzureVnetError: it isn't JSON, or something in it isn't what azure-vnet writes.
     """
     try:
-        document = _child({"its content": json.loads(text) if text.strip() else {}}, "its content")
+        document = json.loads(text) if text.strip() else {}
         return tuple(
             _endpoint(endpoint)
             for interface in _values(_child(document, "Network"), "ExternalInterfaces")
@@ -126,14 +126,11 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
 
 def _child(parent: dict[str, Any], key: str) -> dict[str, Any]:
     """Return an object's object; Go writes ``null`` for one that is missing."""
-    found = {} if parent.get(key) is None else parent[key]
-    if not isinstance(found, dict):
-        raise TypeError(f"{key} isn't an object")
-    return found
+    return {} if parent.get(key) is None else parent[key]
 
 
 def _values(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    return [_child({key: value}, key) for value in _child(parent, key).values() if value is not None]
+    return [value for value in _child(parent, key).values() if value is not None]
 
 
 def _endpoint(endpoint: dict[str, Any]) -> Endpoint:

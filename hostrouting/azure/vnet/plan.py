@@ -25,6 +25,11 @@ _VETH_PREFIX = "azv"
 # Why something stays, and the interface that shows it, if one does.
 Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
+_ALIKE = "no rule says where frames for the pod behind an interface go: this one may be its"
+# Every tunnel rule has the same MAC.
+_GONE = {False: "no pod here has this MAC any more", True: "no pod of azure-vnet has this address any more"}
+_GONE_TOO = "the pod that had this address and MAC is gone"
+
 
 @attrs.frozen
 class Item:
@@ -101,11 +106,13 @@ class _Planner:
         # The last of a name wins in a dictionary, and the first is to be told.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
         self._names = {interface.name for interface in interfaces}
-        self._own_macs = {one.mac: one.name for one in interfaces if one.mac}
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
         # A pair that was renamed still serves its pod, as long as it is a port of the bridge.
         pairs = [one for one in interfaces if one in veths or one.master == config.bridge]
-        self._live_macs = {mac: one.name for one in pairs for mac in (*one.seen_macs, one.far_mac) if mac}
+        self._holders: dict[str | None, Why] = {
+            mac: ("a running pod has this MAC", one.name) for one in pairs for mac in (*one.seen_macs, one.far_mac)
+        }
+        self._holders |= {one.mac: ("its MAC is that of an interface of this node", one.name) for one in interfaces}
         self._unreadable = [one.name for one in veths if one.far_mac is None]
         # By address, as there may be thousands of pods and rules.
         self._alive_at: defaultdict[IpAddress, list[Endpoint]] = defaultdict(list)
@@ -122,51 +129,33 @@ class _Planner:
                 self._frames_to[rule.address].add(rule.mac)
         # azure-vnet makes the pair first, then the rules, ARP's before that for frames, and writes its state last.
         begun, saved = set().union(*self._frames_to.values()), {endpoint.interface for endpoint in endpoints}
-        self._half_done = [
-            one.name for one in veths if one.name not in saved and begun.isdisjoint((one.far_mac, *one.seen_macs))
-        ]
-        self._stale: set[tuple[IpAddress, str]] = set()
+        added = [one for one in veths if one.name not in saved]
+        self._half_done = [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
 
     def plan(self) -> AzureVnetReport:
-        removed: list[Item] = []
-        kept: list[Item] = []
-        for line, rule in self._rules:
-            if why := self._why_rule_stays(rule):
-                kept.append(Item(line, rule.address, *why))
-                continue
-            self._stale.add((rule.address, rule.mac))
-            # Every tunnel rule has the same MAC.
-            gone = "no pod of azure-vnet has this address" if rule.is_tunnel else "no pod here has this MAC"
-            removed.append(Item(line, rule.address, f"{gone} any more"))
-        for neighbour in self._state.neighbours:
-            if why := self._why_neighbour_stays(neighbour):
-                kept.append(Item(neighbour, neighbour.address, *why))
-            else:
-                removed.append(Item(neighbour, neighbour.address, "the pod that had this address and MAC is gone"))
-        return AzureVnetReport(
-            removed=tuple(sorted(removed, key=_place)),
-            kept=tuple(sorted(kept, key=_place)),
-            notes=self._state.notes,
-            other_rules=len(self._state.rules) - len(self._rules),
-            is_unsure=bool(self._state.notes) and self._config.bridge in self._names,
-        )
+        rules = [(line, rule, self._why_rule_stays(rule)) for line, rule in self._rules]
+        stale = {(rule.address, rule.mac) for _, rule, why in rules if why is None}
+        neighbours = [(one, self._why_neighbour_stays(one, stale)) for one in self._state.neighbours]
+        removed = [Item(line, rule.address, _GONE[rule.is_tunnel]) for line, rule, why in rules if why is None]
+        removed += [Item(one, one.address, _GONE_TOO) for one, why in neighbours if why is None]
+        kept = [Item(line, rule.address, *why) for line, rule, why in rules if why is not None]
+        kept += [Item(one, one.address, *why) for one, why in neighbours if why is not None]
+        goes, stays = (tuple(sorted(items, key=_place)) for items in (removed, kept))
+        notes, others = self._state.notes, len(self._state.rules) - len(self._rules)
+        return AzureVnetReport(goes, stays, notes, others, bool(notes) and self._config.bridge in self._names)
 
     def _why_rule_stays(self, rule: PodRule) -> Why | None:
         if rule.uplink not in (None, self._config.uplink):
             return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
         if why := self._why_address_stays(rule.address):
             return why
-        if not rule.is_tunnel:
-            return self._owner(rule.address, {rule.mac})
-        if self._half_done:
-            # Whatever tells where frames for the address go may be of the pod that had it before.
-            return "no rule says where frames for the pod behind an interface go: this one may be its", self._half_done[
-                -1
-            ]
-        # Every pod's has this MAC; where the frames of its address go to tells whose it is.
-        return self._owner(rule.address, self._frames_to[rule.address])
+        # Whatever tells where frames for the address go may be of the pod that had it before.
+        if rule.is_tunnel and self._half_done:
+            return _ALIKE, self._half_done[-1]
+        # Every pod's tunnel rule has this MAC; where the frames of its address go to tells whose it is.
+        return self._owner(rule.address, self._frames_to[rule.address] if rule.is_tunnel else {rule.mac})
 
-    def _why_neighbour_stays(self, neighbour: Neighbour) -> Why | None:
+    def _why_neighbour_stays(self, neighbour: Neighbour, stale: set[tuple[IpAddress, str]]) -> Why | None:
         address, mac = neighbour.address, neighbour.mac
         if why := self._why_address_stays(address):
             return why
@@ -174,7 +163,7 @@ class _Planner:
             return ("it goes to the fabric, not to a pod",)
         if why := self._owner(address, {mac}):
             return why
-        is_gone = (address, mac) in self._stale or mac in self._dead_macs[address]
+        is_gone = (address, mac) in stale or mac in self._dead_macs[address]
         return None if is_gone else ("nothing shows that azure-vnet made it",)
 
     def _why_address_stays(self, address: IpAddress) -> Why | None:
@@ -186,18 +175,15 @@ class _Planner:
 
     def _owner(self, address: IpAddress, macs: set[str]) -> Why | None:
         """Tell who has an address and one of some MACs, or may have them; no MACs: it isn't known which."""
-        for mac in sorted(macs):
-            if mac in self._own_macs:
-                return "its MAC is that of an interface of this node", self._own_macs[mac]
-            if mac in self._live_macs:
-                return "a running pod has this MAC", self._live_macs[mac]
+        if held := sorted(macs & self._holders.keys()):
+            return self._holders[held[0]]
         for endpoint in self._alive_at[address]:
             if not macs or endpoint.mac is None or endpoint.mac in macs:
                 return "azure-vnet serves it, and its interface is there", endpoint.interface
         is_known_dead = bool(macs) and macs <= self._dead_macs[address]
-        if self._unreadable and not is_known_dead:
-            return "nothing tells what is behind an interface: this may be its pod's", self._unreadable[-1]
-        return None
+        if is_known_dead or not self._unreadable:
+            return None
+        return "nothing tells what is behind an interface: this may be its pod's", self._unreadable[-1]
 
 
 def _place(item: Item) -> tuple[bool, int, int, str]:

@@ -52,10 +52,7 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
 
 def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
     if host.is_image:
-        raise AzureVnetError(
-            f"can't remove what azure-vnet left: the image {host.layout.root} has no kernel that holds any of it",
-            hint="leave staleAzureVnet to the running node",
-        )
+        raise AzureVnetError(f"can't look for what azure-vnet left: the image {host.layout.root} has no kernel to ask")
     return given_or_real(host, given, LinuxBridgeNode)
 
 

@@ -21,7 +21,6 @@ from hostrouting.azure import (
 )
 from hostrouting.azure.probe.ruleset import TABLE, has_rules, pinned_route, render_ruleset
 from hostrouting.azure.probe.tasks import plan_probe
-from hostrouting.boot.gate import DROP_IN
 from hostrouting.model.errors import ConfigError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases import CancelScope
@@ -122,7 +121,6 @@ def test_apply_does_what_was_planned_and_a_second_run_nothing(host: Host, node: 
 
 
 def test_the_consumer_starts_after_the_probe_and_every_flush(host: Host, node: FakeProbeNode) -> None:
-    """The gate's own drop-in doesn't know them."""
     configure(host, node, asked())
     drop_in = (host.layout.root / CONSUMER / "hostrouting-load-balancer-probe.conf").read_text()
     assert drop_in.splitlines()[1:] == [
@@ -130,8 +128,6 @@ def test_the_consumer_starts_after_the_probe_and_every_flush(host: Host, node: F
         "Wants=load-balancer-probe.service",
         "After=load-balancer-probe.service nftables.service nftables-flush.service",
     ]
-    for unit in ("load-balancer-probe.service", "nftables.service", "nftables-flush.service"):
-        assert unit not in DROP_IN
 
 
 def told(change: Any) -> tuple[object, str]:

@@ -1,0 +1,39 @@
+"""The log records of a run."""
+
+from __future__ import annotations
+
+import logging
+
+from phases._errors import Status, paths_of, text_of
+
+OWN = logging.getLogger("phases")
+# Without a handler of its own a library's warnings would reach stderr through logging.lastResort.
+OWN.addHandler(logging.NullHandler())
+
+
+class Log:
+    """The observer that logs: constant messages, the data as attributes of the record."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def started(self, path: str) -> None:
+        self._logger.info("started", extra=_identity(path))
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        """Progress is for whoever looks on."""
+
+    def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
+        data = {"status": str(status), "duration": seconds, "error": None if error is None else text_of(error)}
+        # The tasks above the one that failed would only repeat its traceback.
+        has_traceback = error is not None and status is Status.FAILED and path in paths_of(error)
+        self._logger.log(
+            {Status.OK: logging.INFO, Status.CANCELLED: logging.WARNING}.get(status, logging.ERROR),
+            "completed" if status is Status.OK else "failed",
+            extra=_identity(path) | data,
+            exc_info=error if has_traceback else None,
+        )
+
+
+def _identity(path: str) -> dict[str, object]:
+    return {"task": path.rpartition("/")[2], "path": path}
