@@ -12,7 +12,6 @@ from hostrouting.boot import files
 from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import with_other_scripts
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.parts import BootFile
 from hostrouting.boot.seen import exists, is_present, matching, translate_errors
 from hostrouting.model.errors import FileError
 
@@ -52,11 +51,6 @@ def switch_back(layout: Layout, before: Mapping[Path, FileState | None]) -> None
     """Have the gate run the scripts of before again, and leave no copies of others."""
     switch(layout, before)
     remove_old_stages(layout)
-
-
-def state_of(file: BootFile) -> FileState:
-    """Return what is at a file's path once it is written."""
-    return FileState(file.text.encode("utf-8", "surrogateescape"), file.mode)
 
 
 def put(path: Path, state: FileState | None) -> None:

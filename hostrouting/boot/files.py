@@ -35,7 +35,7 @@ def read_state(path: Path) -> tuple[bytes, int] | None:
     """
     with (
         translate_errors(f"read {path}"),
-        contextlib.suppress(FileNotFoundError),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
         open(path, "rb", opener=only_regular) as file,
     ):
         return file.read(), os.fstat(file.fileno()).st_mode & 0o7777

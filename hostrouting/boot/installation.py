@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from hostrouting.boot import files
-from hostrouting.boot._switch import put, remove_old_stages, state_of, switch, switch_back
+from hostrouting.boot._switch import put, remove_old_stages, switch, switch_back
 from hostrouting.boot.gate import missing_commands, opening_settings
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
@@ -74,8 +74,8 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     """
     layout, units = host.layout, host.units
     if plan.way_back:
-        undo.push(partial(switch, layout, {file.path: state_of(file) for file in plan.way_back}))
-    switch(layout, {path: state_of(file) for path, file in _switched(plan).items()})
+        undo.push(partial(switch, layout, {file.path: file.state for file in plan.way_back}))
+    switch(layout, {path: file.state for path, file in _switched(plan).items()})
     is_stale = any(file.path.is_relative_to(layout.units) for file in plan.write)
     if is_stale:
         undo.push(units.reload)

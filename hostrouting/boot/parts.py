@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import DROP_IN, list_text
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
@@ -28,6 +29,11 @@ class BootFile:
     path: Path
     text: str
     mode: int = 0o644
+
+    @property
+    def state(self) -> FileState:
+        """What is at the path once the file is written."""
+        return FileState(self.text.encode("utf-8", "surrogateescape"), self.mode)
 
 
 @attrs.frozen
