@@ -1,4 +1,4 @@
-"""The two locks: of the kernel's table, which the scripts take too, and of a whole run."""
+"""The lock of the kernel's table, which the scripts take too; a whole run has one of its own, in ``run``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from hostrouting.boot.files import make_folders, remove
-from hostrouting.boot.host import Host
-from hostrouting.boot.layout import Layout
-from hostrouting.boot.manifest import ROUTES
-from hostrouting.boot.seen import exists, translate_errors
+from hostrouting.boot.files import make_folders, translate_errors
 from hostrouting.model.errors import FileError
 from phases import CancelScope
 
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
-
-# As long as another run may wait for the network.
-_RUN_WAIT_SECONDS = 660
 
 
 @contextlib.contextmanager
@@ -61,30 +54,3 @@ def _is_taken(descriptor: int, path: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
-
-
-@contextlib.contextmanager
-def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[None]:
-    """Hold the lock of a whole run: of two at once the second begins where the first has ended.
-
-    An image has no other runs, and no /run to leave a file in; a run that wants nothing, on a host that has seen no
-    other, leaves none either. A trial whose confirm was killed ends with a run that succeeds.
-
-    Args:
-        host: where.
-        scope: ends the wait for another run.
-        is_wanting: whether anything is to be installed.
-
-    Raises:
-        FileError: the lock can't be taken.
-    """
-    if host.is_image or not (is_wanting or _has_seen_a_run(host.layout)):
-        yield
-        return
-    with locked(host.layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS):
-        yield
-        remove(host.layout.confirmed)
-
-
-def _has_seen_a_run(layout: Layout) -> bool:
-    return any(map(exists, (layout.run_lock, layout.manifest, layout.unit(ROUTES))))

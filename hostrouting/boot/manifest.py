@@ -16,7 +16,6 @@ import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.layout import GATE_NAME, Layout
-from hostrouting.boot.seen import exists, matching
 from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import ConfigError, FileError
 
@@ -116,7 +115,7 @@ class Manifest:
         Raises:
             FileError: it can't be read, or names something that no installation writes.
         """
-        return cls.load(layout) if exists(layout.manifest) else _found(layout)
+        return cls.load(layout) if files.exists(layout.manifest) else _found(layout)
 
     @property
     def has_gate(self) -> bool:
@@ -212,14 +211,14 @@ HEADER = "# Written by hostrouting;"
 
 def _found(layout: Layout) -> Manifest:
     """Return what our units and drop-ins on disk tell of an installation whose manifest is gone."""
-    units = {path.stem: path for path in matching(layout.units, "*.service") if _is_ours(path)}
-    folders = matching(layout.units, "*.service.d")
+    units = {path.stem: path for path in files.matching(layout.units, "*.service") if _is_ours(path)}
+    folders = files.matching(layout.units, "*.service.d")
     parts = {}
     for name, unit in units.items():
         # No pattern: beside ours may be what somebody has named alike.
-        scripts = [path for end in ("sh", "nft") for path in matching(layout.config.parent, f"{name}.{end}")]
+        scripts = [path for end in ("sh", "nft") for path in files.matching(layout.config.parent, f"{name}.{end}")]
         drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
-        names = [layout.protocol_names] if name == ROUTES and exists(layout.protocol_names) else []
+        names = [layout.protocol_names] if name == ROUTES and files.exists(layout.protocol_names) else []
         is_gated = name in (ROUTES, CHECK)
         paths = map(layout.relative, (*scripts, unit, *drop_ins, *names))
         parts[name] = InstalledPart(is_gated, is_gated, tuple(paths))
@@ -233,7 +232,7 @@ def _found(layout: Layout) -> Manifest:
 
 def _script_of(name: str, layout: Layout) -> tuple[str, ...]:
     script = layout.script(name)
-    return (layout.relative(script),) if exists(script) else ()
+    return (layout.relative(script),) if files.exists(script) else ()
 
 
 def _is_ours(path: Path) -> bool:

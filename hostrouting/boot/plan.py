@@ -14,7 +14,6 @@ from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
 from hostrouting.boot.parts import BootFile, Part, gate_files, wanted_manifest
 from hostrouting.boot.render import render_static_routes
-from hostrouting.boot.seen import exists, is_present, matching
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
 
@@ -114,7 +113,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     still_run = {name: before.parts[name] for name in going if name in scripts}
     listed = attrs.evolve(after, parts={**still_run, **after.parts})
     first_list, last_list = (BootFile(layout.gate_list, list_text(manifest, contents)) for manifest in (listed, after))
-    has_list = after.has_gate or is_present(layout.gate_list)
+    has_list = after.has_gate or files.is_present(layout.gate_list)
 
     lasting = [
         *([BootFile(layout.manifest, after.to_text())] if after.parts else ()),
@@ -155,9 +154,9 @@ def reference_links(layout: Layout) -> list[Path]:
     """Return the links by which units require or want our oneshots, also those that lead nowhere from here."""
     # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
     # all of these do.
-    folders = [folder for kind in ("requires", "wants") for folder in matching(layout.units, f"*.service.{kind}")]
+    folders = [folder for kind in ("requires", "wants") for folder in files.matching(layout.units, f"*.service.{kind}")]
     links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
-    return [link for link in links if is_present(link)]
+    return [link for link in links if files.is_present(link)]
 
 
 def _is_there(file: BootFile) -> bool:
@@ -165,7 +164,7 @@ def _is_there(file: BootFile) -> bool:
 
 
 def _is_enabled(host: Host, name: str) -> bool:
-    return exists(host.layout.unit(name)) and host.units.is_enabled(f"{name}.service")
+    return files.exists(host.layout.unit(name)) and host.units.is_enabled(f"{name}.service")
 
 
 def _is_watching(host: Host) -> bool:
@@ -175,7 +174,7 @@ def _is_watching(host: Host) -> bool:
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
     """Return the manifest with the folders that have to be made for what it names; its own is nobody else's."""
     above = {folder for path in manifest.files(layout) for folder in path.parents} - {layout.manifest.parent}
-    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not exists(each)}
+    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not files.exists(each)}
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 
 
@@ -227,7 +226,7 @@ def _removed(layout: Layout, wanted: Wanted, before: Manifest, after: Manifest) 
         going.add(textfile)
     if not after.parts:
         going.add(layout.manifest)
-    yield from filter(is_present, sorted(going))
+    yield from filter(files.is_present, sorted(going))
 
 
 def _changes(layout: Layout, plan: BootPlan, changed: Sequence[BootFile]) -> Changes:

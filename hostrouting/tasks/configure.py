@@ -8,18 +8,17 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 import attrs
 
-from hostrouting.boot.done import Done
+from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_there, prepare, put_in_place, start_oneshots, take_away
-from hostrouting.boot.locks import exclusive_run, locked
+from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import CONFIGURED, wanted_parts
 from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
-from hostrouting.boot.seen import exists
+from hostrouting.boot.run import Done, exclusive_run
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import UnitError
@@ -33,9 +32,7 @@ from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.install_routes import wait_for_network, write_routes
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
-from phases import CancelScope, Task, all_or_nothing, run_child, task
-
-T = TypeVar("T")
+from phases import CancelScope, all_or_nothing, run_child, task
 
 
 @attrs.frozen
@@ -189,18 +186,15 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
         StoppedRun: it was cancelled, and something stays changed.
     """
     wanted = wanted_of(config, host, *names)
-    with exclusive_run(host, scope, is_wanting=bool(wanted.parts)):
-        run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host))
-        with run.done.told():
-            # Where a run has several parts, logs and observers hear of two tasks in it.
-            run_step = run_child if len(wanted.parts) > 1 else _do
-            plan = run_step(task("configure-static-routes")(run.install), scope)
-            overlap = run_step(task("check-route-overlap")(run.finish), scope)
+    with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
+        run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host), done)
+        if len(wanted.parts) > 1:
+            # Logs and observers hear of two tasks in it.
+            plan = run_child(task("configure-static-routes")(run.install), scope)
+            overlap = run_child(task("check-route-overlap")(run.finish), scope)
+        else:
+            plan, overlap = run.install(scope), run.finish(scope)
     return run.report(plan, overlap)
-
-
-def _do(step: Task[T], scope: CancelScope) -> T:
-    return step.do(scope)
 
 
 def warnings_of(wanted: Wanted, host: Host) -> tuple[str, ...]:
@@ -237,8 +231,8 @@ class Run:
         wanted: the parts that are decided upon.
         deadlines: of its waits.
         warnings: are told with the report, or with a failing check.
-        boot: the plan of the next boot, once it is made.
         done: what is changed and not put back.
+        boot: the plan of the next boot, once it is made.
     """
 
     config: Config
@@ -246,8 +240,8 @@ class Run:
     wanted: Wanted
     deadlines: Deadlines
     warnings: tuple[str, ...]
+    done: Done
     boot: BootPlan = attrs.field(init=False)
-    done: Done = attrs.field(factory=Done, init=False)
 
     def install(self, scope: CancelScope) -> RoutePlan:
         """Install for the next boot and give the kernel the routes: all of it or nothing.

@@ -18,10 +18,10 @@ import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.host import Host
-from hostrouting.boot.locks import exclusive_run, locked
+from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED
 from hostrouting.boot.render import fill
-from hostrouting.boot.seen import exists
+from hostrouting.boot.run import exclusive_run
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.changes import Changes
@@ -162,7 +162,7 @@ class ConfirmTrial:
             HostRoutingError: what ``Configure`` raises; if nothing is installed the routes of before are put back.
         """
         host = self.host
-        with exclusive_run(host, scope, is_wanting=True):
+        with exclusive_run(host, scope, is_wanting=True) as done:
             # Taken from its timer; also one whose confirm was killed.
             with locked(host.layout.lock, scope):
                 files.move(host.layout.trial, host.layout.confirmed)
@@ -174,19 +174,18 @@ class ConfirmTrial:
                 )
             config = Config.from_mapping(document)
             wanted = wanted_of(config, host, *CONFIGURED)
-            run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host))
-            with run.done.told():
-                try:
-                    plan = run.install(scope)
-                except BaseException:
-                    files.move(host.layout.confirmed, host.layout.trial)
-                    put_back(host)
-                    raise
-                try:
-                    overlap = run.finish(scope)
-                finally:
-                    files.remove(host.layout.confirmed)
-                    host.units.stop(_TIMER)
+            run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host), done)
+            try:
+                plan = run.install(scope)
+            except BaseException:
+                files.move(host.layout.confirmed, host.layout.trial)
+                put_back(host)
+                raise
+            try:
+                overlap = run.finish(scope)
+            finally:
+                files.remove(host.layout.confirmed)
+                host.units.stop(_TIMER)
         return run.report(plan, overlap)
 
 
@@ -234,6 +233,6 @@ def put_back(host: Host) -> None:
     Raises:
         UnitError: the script fails; if it can, it tries again when the time is over.
     """
-    if exists(host.layout.trial):
+    if files.exists(host.layout.trial):
         host.units.restart(_SERVICE)
     host.units.stop(_TIMER)

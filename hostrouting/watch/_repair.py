@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable
 
 import attrs
 
+from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
-from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
