@@ -45,12 +45,6 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
         _remove_stage(stage)
 
 
-def switch_back(layout: Layout, before: Mapping[Path, files.FileState | None]) -> None:
-    """Have the gate run the scripts of before again, and leave no copies of others."""
-    switch(layout, before)
-    remove_old_stages(layout)
-
-
 def put(path: Path, state: files.FileState | None) -> None:
     """Give a path the content and mode of a state; None: remove what is there.
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from hostrouting.boot import files
-from hostrouting.boot._switch import put, remove_old_stages, switch, switch_back
+from hostrouting.boot._switch import put, remove_old_stages, switch
 from hostrouting.boot.gate import missing_commands, opening_settings
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
@@ -44,7 +44,8 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
         UnitError: systemd refuses, or a link of the Go package's installation stays in force.
     """
     layout = host.layout
-    _remove_litter(layout, plan)
+    for path in {layout.manifest, *plan.during.files(layout)}:
+        files.remove_litter(path)
     if not plan:
         return
     undo.push(partial(files.remove_empty_folder, layout.manifest.parent))
@@ -54,7 +55,8 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     if plan.during.parts:
         _write(BootFile(layout.manifest, plan.during.to_text()), undo)
     undo.push(partial(_remove_folders, layout, plan.during))
-    undo.push(partial(switch_back, layout, {path: files.look_at(path) for path in _switched(plan)}))
+    undo.push(partial(remove_old_stages, layout))
+    undo.push(partial(switch, layout, {file.path: files.look_at(file.path) for file in plan.switched}))
 
 
 def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
@@ -75,7 +77,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     layout, units = host.layout, host.units
     if plan.way_back:
         undo.push(partial(switch, layout, {file.path: file.state for file in plan.way_back}))
-    switch(layout, {path: file.state for path, file in _switched(plan).items()})
+    switch(layout, {file.path: file.state for file in plan.switched})
     is_stale = any(file.path.is_relative_to(layout.units) for file in plan.write)
     if is_stale:
         undo.push(units.reload)
@@ -97,7 +99,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     links = {layout.relative(link) for link in plan.links}
     placed = [change for change in plan.changes.files if change.action != "removed" or change.what in links]
     # What goes in the end has other content until then.
-    meanwhile = {layout.relative(path) for path in (*_switched(plan), layout.manifest)} & {
+    meanwhile = {layout.relative(path) for path in (*(file.path for file in plan.switched), layout.manifest)} & {
         str(change.what) for change in plan.changes.files if change.action == "removed"
     }
     placed += [Change(path, "replaced") for path in sorted(meanwhile)]
@@ -155,10 +157,6 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
                     "would stop it",
                     hint=f"look at: systemctl cat {instance}",
                 )
-
-
-def _switched(plan: BootPlan) -> dict[Path, BootFile]:
-    return {file.path: file for file in (*plan.scripts, *([plan.gate_list] if plan.gate_list else ()))}
 
 
 # --- and back ------------------------------------------------------------------------------------------------------
@@ -311,11 +309,6 @@ def is_there(host: Host, consumer: str) -> bool:
         return bool(unit_files(host.layout, consumer))
     instance = consumer.replace("@.", f"@{ANY_INSTANCE}.")
     return host.units.show(instance, "LoadState")["LoadState"] != "not-found"
-
-
-def _remove_litter(layout: Layout, plan: BootPlan) -> None:
-    for path in {layout.manifest, *plan.during.files(layout)}:
-        files.remove_litter(path)
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,6 @@ class Part:
     config: Mapping[str, Mapping[str, Any]]
     is_blocking: bool = False
     is_gated: bool = True
-
-    @property
-    def script(self) -> str:
-        """The text of the script that the gate runs."""
-        return self.files[0].text
 
     def installed(self, layout: Layout) -> InstalledPart:
         """Return the part as the manifest names it."""
@@ -176,7 +171,7 @@ def is_watched(config: Config) -> bool:
 
 
 def wanted_manifest(
-    there: Manifest, names: Iterable[str], parts: Sequence[Part], consumer: str, layout: Layout
+    there: Manifest, names: Collection[str], parts: Sequence[Part], consumer: str, layout: Layout
 ) -> Manifest:
     """Return the manifest with some parts in the place of others; without any that the gate runs no gate moves.
 
@@ -187,9 +182,7 @@ def wanted_manifest(
         consumer: the unit to hold back.
         layout: where the files are.
     """
-    wanted = there.without(*names)
-    for part in parts:
-        wanted = wanted.with_part(part.name, part.installed(layout))
+    wanted = there.with_parts(names, {part.name: part.installed(layout) for part in parts})
     moves_gate = any(part.is_gated for part in parts)
     return attrs.evolve(wanted, consumer=consumer if moves_gate else there.consumer or consumer)
 
@@ -200,7 +193,7 @@ def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
     if not parts:
         return []
     manifest = wanted_manifest(Manifest(), CONFIGURED, parts, config.consumer, layout)
-    scripts = {part.name: part.script.encode() for part in parts if part.is_gated}
+    scripts = {part.name: part.files[0].text.encode() for part in parts if part.is_gated}
     return [
         *(file for part in parts for file in part.files),
         *gate_files(layout, manifest, scripts),

@@ -45,8 +45,7 @@ class BootPlan:
         during: the manifest from the first write to the last removal.
         after: the manifest as it will be.
         links: of the Go package's installation; they go first.
-        scripts: those of the gate that differ; they and the list are put in place as one.
-        gate_list: the gate's list, until the routes have changed; None: there is none, or it is like that already.
+        switched: the gate's scripts that differ, and its list until the routes have changed; put in place as one.
         way_back: scripts and list that are in force while routes are taken back of which there were none before.
         last_list: the list afterwards, where it is another one.
         write: the other files that differ, in order.
@@ -64,8 +63,7 @@ class BootPlan:
     during: Manifest
     after: Manifest
     links: tuple[Path, ...] = ()
-    scripts: tuple[BootFile, ...] = ()
-    gate_list: BootFile | None = None
+    switched: tuple[BootFile, ...] = ()
     way_back: tuple[BootFile, ...] = ()
     last_list: BootFile | None = None
     write: tuple[BootFile, ...] = ()
@@ -84,7 +82,7 @@ class BootPlan:
     @property
     def changes_routes_script(self) -> bool:
         """Return whether the script of the static routes changes."""
-        return any(file.path.stem == ROUTES for file in self.scripts)
+        return any(file.path.stem == ROUTES for file in self.switched)
 
 
 def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
@@ -113,7 +111,6 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     still_run = {name: before.parts[name] for name in going if name in scripts}
     listed = attrs.evolve(after, parts={**still_run, **after.parts})
     first_list, last_list = (BootFile(layout.gate_list, list_text(manifest, contents)) for manifest in (listed, after))
-    has_list = after.has_gate or files.is_present(layout.gate_list)
 
     lasting = [
         *([BootFile(layout.manifest, after.to_text())] if after.parts else ()),
@@ -123,7 +120,8 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     changed = [file for file in lasting if not _is_there(file)]
     remove = tuple(_removed(layout, wanted, before, after))
     links = tuple(reference_links(layout)) if wanted.parts else ()
-    is_moving = bool(changed or remove or links)
+    has_list = after.has_gate or files.is_present(layout.gate_list)
+    lists = [first_list] if has_list and (changed or remove or links) else []
     switched = {layout.manifest, layout.gate_list, *(script.path for script in scripts.values())}
     enable = tuple(part.name for part in wanted.parts if not _is_enabled(host, part.name))
     is_new = WATCH in enable or layout.unit(WATCH) in {file.path for file in changed}
@@ -134,8 +132,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
         during,
         after,
         links,
-        scripts=tuple(script for script in scripts.values() if not _is_there(script)),
-        gate_list=first_list if has_list and is_moving and not _is_there(first_list) else None,
+        switched=tuple(file for file in (*scripts.values(), *lists) if not _is_there(file)),
         last_list=last_list if after.has_gate and last_list != first_list else None,
         way_back=_way_back(host, before, scripts),
         write=tuple(file for file in changed if file.path not in switched),

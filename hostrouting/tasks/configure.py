@@ -14,11 +14,10 @@ import attrs
 from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_there, prepare, put_in_place, start_oneshots, take_away
-from hostrouting.boot.locks import locked
+from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import CONFIGURED, wanted_parts
 from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
-from hostrouting.boot.run import Done, exclusive_run
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import UnitError
@@ -194,7 +193,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
             overlap = run_child(task("check-route-overlap")(run.finish), scope)
         else:
             plan, overlap = run.install(scope), run.finish(scope)
-    return run.report(plan, overlap)
+    return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
 def warnings_of(wanted: Wanted, host: Host) -> tuple[str, ...]:
@@ -266,7 +265,8 @@ class Run:
                 # A start of the node meanwhile may give the kernel the new routes before this does.
                 undo.push(partial(_restore, host.routes.our_routes(), host))
             placed, plan = put_in_place(self.boot, host, undo), RoutePlan()
-            if has_routes and (config.static_routes.routes or _may_have_routes(host)):
+            # A script that holds the lock may just be writing routes of ours.
+            if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.routes.our_routes()):
                 plan = write_routes(config, host, scope, network)
         self.done.changes |= placed | plan.changes
         return plan
@@ -302,20 +302,11 @@ class Run:
             write_markers(host.layout, report)
         return report
 
-    def report(self, plan: RoutePlan, overlap: OverlapReport) -> ConfigureReport:
-        """Return the report of the run."""
-        return ConfigureReport.of(plan, overlap, self.done.changes, self.warnings)
-
 
 def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = ()) -> None:
     """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode."""
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK:
         raise RouteOverlapError(error_text(report), report, warnings)
-
-
-def _may_have_routes(host: Host) -> bool:
-    """Return whether any route of ours may be in the kernel: a script that holds the lock may just be writing one."""
-    return exists(host.layout.lock) or bool(host.routes.our_routes())
 
 
 def _restore(before: Sequence[Route], host: Host) -> None:

@@ -10,8 +10,7 @@ import attrs
 
 from hostrouting.boot.files import remove
 from hostrouting.boot.host import Host
-from hostrouting.boot.locks import locked
-from hostrouting.boot.run import exclusive_run
+from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadline, Deadlines, look_until
 from hostrouting.model.errors import RouteError

@@ -18,10 +18,9 @@ import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.host import Host
-from hostrouting.boot.locks import locked
+from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.parts import CONFIGURED
 from hostrouting.boot.render import fill
-from hostrouting.boot.run import exclusive_run
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.changes import Changes
@@ -115,7 +114,10 @@ class TryRoutes(ConfigTask):
             host.units.run_later(_UNIT, self.seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
             try:
                 with planned_routes(config, host, scope, deadline) as plan:
-                    self._begin(until)
+                    # First the way back.
+                    script = render_trial(host.routes.our_routes(), until)
+                    files.write_if_changed(host.layout.trial_script, script, mode=0o755)
+                    files.write_if_changed(host.layout.trial, to_json_text({"until": until} | config.to_mapping()))
                     if scope.clock.monotonic() >= end:
                         files.remove(host.layout.trial)
                         raise RouteError(
@@ -131,12 +133,6 @@ class TryRoutes(ConfigTask):
                 put_back(host)
                 raise
         return TrialReport(RoutesReport(plan, plan.changes), overlap, until)
-
-    def _begin(self, until: str) -> None:
-        """Leave the way back and the trial's file; with the lock, and with a timer that runs already."""
-        layout = self.host.layout
-        files.write_if_changed(layout.trial_script, render_trial(self.host.routes.our_routes(), until), mode=0o755)
-        files.write_if_changed(layout.trial, to_json_text({"until": until} | self.config.to_mapping()))
 
 
 @attrs.frozen
@@ -186,7 +182,7 @@ class ConfirmTrial:
             finally:
                 files.remove(host.layout.confirmed)
                 host.units.stop(_TIMER)
-        return run.report(plan, overlap)
+        return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
 # --- what stands in /run -------------------------------------------------------------------------------------------
