@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
@@ -39,7 +39,14 @@ def exists(path: Path) -> bool:
     Raises:
         FileError: that can't be seen, for example for a name that is too long.
     """
-    return _is_seen(path, path.stat)
+    with translate_errors(f"look at {path}"):
+        try:
+            path.stat()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
+            return False
+    return True
 
 
 def is_present(path: Path) -> bool:
@@ -48,18 +55,7 @@ def is_present(path: Path) -> bool:
     Raises:
         FileError: as of ``exists``.
     """
-    return _is_seen(path, path.lstat)
-
-
-def _is_seen(path: Path, look: Callable[[], object]) -> bool:
-    with translate_errors(f"look at {path}"):
-        try:
-            look()
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise
-            return False
-    return True
+    return os.path.islink(path) or exists(path)  # noqa: PTH114 - Path may raise an error that isn't ours
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:

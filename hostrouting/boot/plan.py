@@ -12,25 +12,10 @@ from hostrouting.boot.gate import list_text
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
-from hostrouting.boot.parts import BootFile, Part, gate_files, wanted_manifest
+from hostrouting.boot.parts import BootFile, Wanted, gate_files, wanted_manifest
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
-
-
-@attrs.frozen
-class Wanted:
-    """The parts that a config asks for, and the unit that they gate.
-
-    Args:
-        names: of the parts that it decides upon; others stay as they are.
-        parts: those of them that are to be installed.
-        consumer: the unit to hold back.
-    """
-
-    names: tuple[str, ...]
-    parts: tuple[Part, ...]
-    consumer: str
 
 
 @attrs.frozen
@@ -98,7 +83,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     """
     layout = host.layout
     before = Manifest.of_host(layout)
-    after = wanted_manifest(before, wanted.names, wanted.parts, wanted.consumer, layout)
+    after = wanted_manifest(before, wanted, layout)
     after = attrs.evolve(_with_folders(after, layout) if wanted.parts else after, former=())
     going = tuple(name for name in before.parts if name not in after.parts)
     former = tuple(sorted({before.consumer, *before.former} - {after.consumer, ""})) if before.parts else ()

@@ -16,8 +16,8 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_there, prepare, put_in_place, start_oneshots, take_away
 from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
-from hostrouting.boot.parts import CONFIGURED, wanted_parts
-from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
+from hostrouting.boot.parts import Wanted
+from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import UnitError
@@ -139,7 +139,7 @@ class Configure(ConfigTask):
         Raises:
             HostRoutingError: what any of the tasks raises; the check doesn't run after a failed installation.
         """
-        return configure(self.config, self.host, scope, *CONFIGURED)
+        return configure(self.config, self.host, scope)
 
 
 @attrs.frozen
@@ -164,7 +164,7 @@ class RemoveHostRouting:
             RouteError: a route can't be removed; the table is as before.
             FileError: a file can't be removed; a later run goes on from there.
         """
-        report = configure(Config(), self.host, scope, *CONFIGURED)
+        report = configure(Config(), self.host, scope)
         return attrs.evolve(report.routes, changes=report.changes)
 
 
@@ -178,13 +178,13 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
         config: what is wanted.
         host: where.
         scope: ends it.
-        names: of the parts that are decided upon; others stay as they are.
+        names: of the parts that are decided upon, others stay as they are; without any, all of a config's.
 
     Raises:
         HostRoutingError: with what stays changed; an installation that fails is taken back.
         StoppedRun: it was cancelled, and something stays changed.
     """
-    wanted = wanted_of(config, host, *names)
+    wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
         run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host), done)
         if len(wanted.parts) > 1:
@@ -212,12 +212,6 @@ def warnings_of(wanted: Wanted, host: Host) -> tuple[str, ...]:
         return ()  # without a systemd nothing can be told
     missing = f"there is no unit {wanted.consumer}: until there is, nothing is held back"
     return () if has_consumer else (missing,)
-
-
-def wanted_of(config: Config, host: Host, *names: str) -> Wanted:
-    """Return what a config asks of some parts."""
-    parts = (part for part in wanted_parts(config, host.layout) if part.name in names)
-    return Wanted(names, tuple(parts), config.consumer)
 
 
 @attrs.define

@@ -19,7 +19,7 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
-from hostrouting.boot.parts import CONFIGURED
+from hostrouting.boot.parts import Wanted
 from hostrouting.boot.render import fill
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
@@ -33,7 +33,7 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
-from hostrouting.tasks.configure import Run, raise_if_strict, wanted_of, warnings_of
+from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
 from hostrouting.tasks.install_routes import planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
@@ -169,7 +169,7 @@ class ConfirmTrial:
                     hint="hostrouting apply --try 60 begins one",
                 )
             config = Config.from_mapping(document)
-            wanted = wanted_of(config, host, *CONFIGURED)
+            wanted = Wanted.of(config, host.layout)
             run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host), done)
             try:
                 plan = run.install(scope)

@@ -22,7 +22,8 @@ from hostrouting.azure.probe.ruleset import PROBE, REWRITTEN_SOURCE, TABLE
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed, prepare, put_in_place, take_away
 from hostrouting.boot.locks import Done, exclusive_run
-from hostrouting.boot.plan import Wanted, plan_next_boot
+from hostrouting.boot.parts import Wanted
+from hostrouting.boot.plan import plan_next_boot
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
