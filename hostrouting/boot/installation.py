@@ -96,13 +96,11 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     if plan.is_wanting:
         _see_that_it_holds(units, plan.after)
     reloaded = tuple(Change(name, "reloaded") for name in unread)
-    links = {layout.relative(link) for link in plan.links}
-    placed = [change for change in plan.changes.files if change.action != "removed" or change.what in links]
+    gone = {layout.relative(path) for path in plan.remove}
+    placed = [change for change in plan.changes.files if change.what not in gone]
     # What goes in the end has other content until then.
-    meanwhile = {layout.relative(path) for path in (*(file.path for file in plan.switched), layout.manifest)} & {
-        str(change.what) for change in plan.changes.files if change.action == "removed"
-    }
-    placed += [Change(path, "replaced") for path in sorted(meanwhile)]
+    written = {layout.manifest, *(file.path for file in plan.switched)}
+    placed += [Change(layout.relative(path), "replaced") for path in plan.remove if path in written]
     enabled = tuple(change for change in plan.changes.units if change.action == "enabled")
     return Changes(files=tuple(placed), units=(*reloaded, *enabled))
 
