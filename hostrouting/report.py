@@ -8,7 +8,7 @@ Of the functions: ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, `
 a ``FleetReport``, and ``examine`` a ``DoctorReport`` of the checks that it has made, ``CHECKS`` if no others are given.
 """
 
-from hostrouting.boot.done import OverdueRun, StoppedRun
+from hostrouting.boot.locks import OverdueRun, StoppedRun
 from hostrouting.doctor.examination import Examination, ExaminedHost, Fault, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.model.changes import Change, Changes

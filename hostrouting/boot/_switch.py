@@ -9,15 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from hostrouting.boot import files
-from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import with_other_scripts
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.parts import BootFile
-from hostrouting.boot.seen import exists, is_present, matching, translate_errors
 from hostrouting.model.errors import FileError
 
 
-def switch(layout: Layout, wanted: Mapping[Path, FileState | None]) -> None:
+def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> None:
     """Have the gate run other scripts, from one moment to the next.
 
     A rename changes one file, and scripts and list are several. So the list names copies of the scripts until all are
@@ -34,7 +31,7 @@ def switch(layout: Layout, wanted: Mapping[Path, FileState | None]) -> None:
     differing = {path: state for path, state in scripts.items() if files.look_at(path) != state}
     new_list = wanted.get(layout.gate_list)
     stage = None
-    if differing and new_list is not None and exists(layout.gate_list):
+    if differing and new_list is not None and files.exists(layout.gate_list):
         stage = _stage(layout, differing, new_list)
     for path, state in differing.items():
         if state is not None:
@@ -48,18 +45,7 @@ def switch(layout: Layout, wanted: Mapping[Path, FileState | None]) -> None:
         _remove_stage(stage)
 
 
-def switch_back(layout: Layout, before: Mapping[Path, FileState | None]) -> None:
-    """Have the gate run the scripts of before again, and leave no copies of others."""
-    switch(layout, before)
-    remove_old_stages(layout)
-
-
-def state_of(file: BootFile) -> FileState:
-    """Return what is at a file's path once it is written."""
-    return FileState(file.text.encode("utf-8", "surrogateescape"), file.mode)
-
-
-def put(path: Path, state: FileState | None) -> None:
+def put(path: Path, state: files.FileState | None) -> None:
     """Give a path the content and mode of a state; None: remove what is there.
 
     Raises:
@@ -74,10 +60,10 @@ def put(path: Path, state: FileState | None) -> None:
         files.write_if_changed(path, state.content, mode=state.mode)
 
 
-def _stage(layout: Layout, differing: Mapping[Path, FileState | None], new_list: FileState) -> Path:
+def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> Path:
     """Have the list name copies of the scripts that differ, in a new folder, which is returned."""
     _clear(layout.stages)
-    with translate_errors(f"make a folder in {layout.stages}"):
+    with files.translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
         stage = Path(tempfile.mkdtemp(dir=layout.stages))
     try:
@@ -97,14 +83,14 @@ def _stage(layout: Layout, differing: Mapping[Path, FileState | None], new_list:
 
 def _remove_stage(stage: Path) -> None:
     """Remove a folder of scripts that this module has made, and the folder of such folders if it was the last."""
-    with translate_errors(f"remove {stage}"):
+    with files.translate_errors(f"remove {stage}"):
         shutil.rmtree(stage)
     files.remove_empty_folder(stage.parent)
 
 
 def _clear(folder: Path) -> None:
     """Remove what stands in the place of a folder of ours, such as a link to another one."""
-    if is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
+    if files.is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
         files.remove(folder)
 
 
@@ -112,7 +98,7 @@ def remove_old_stages(layout: Layout) -> None:
     """Remove what killed runs have left of scripts that they were about to put in place."""
     _clear(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
-    for stage in matching(layout.stages, "*"):
+    for stage in files.matching(layout.stages, "*"):
         if stage.is_symlink() or not stage.is_dir():
             files.remove(stage)
         elif layout.relative(stage) not in listed:

@@ -1,4 +1,7 @@
-"""Files that are whole or not there: atomic and durable writes."""
+"""Files, links and folders: looks at them, and atomic and durable writes.
+
+A refusal of the system becomes a ``FileError``.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,66 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 
 import attrs
 
-from hostrouting.boot.seen import matching, translate_errors
+from hostrouting.model.errors import FileError
 from hostrouting.model.opening import only_regular
 
 _FOLDER_MODE = 0o755
+
+# --- looks ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def translate_errors(attempt: str) -> Iterator[None]:
+    """Have a refusal of the operating system raised as an error of ours that names what was attempted."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError.of(attempt, error) from error
+
+
+def exists(path: Path) -> bool:
+    """Return whether something is there, and a link leads to something.
+
+    Raises:
+        FileError: that can't be seen, for example for a name that is too long.
+    """
+    with translate_errors(f"look at {path}"):
+        try:
+            path.stat()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
+            return False
+    return True
+
+
+def is_present(path: Path) -> bool:
+    """Return whether something is there, also a link that leads nowhere.
+
+    Raises:
+        FileError: as of ``exists``.
+    """
+    return os.path.islink(path) or exists(path)  # noqa: PTH114 - Path may raise an error that isn't ours
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """Return what a folder holds, by a shell pattern of its names; nothing if there is no such folder.
+
+    Path.glob of Python 3.13 takes a folder that can't be read for an empty one.
+
+    Raises:
+        FileError: it can't be read.
+    """
+    with translate_errors(f"look through {folder}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return [path for path in sorted(folder.iterdir()) if fnmatchcase(path.name, pattern)]
+    return []
 
 
 def read_text(path: Path) -> str | None:
@@ -35,69 +89,11 @@ def read_state(path: Path) -> tuple[bytes, int] | None:
     """
     with (
         translate_errors(f"read {path}"),
-        contextlib.suppress(FileNotFoundError),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
         open(path, "rb", opener=only_regular) as file,
     ):
         return file.read(), os.fstat(file.fileno()).st_mode & 0o7777
     return None
-
-
-def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
-    """Give a file this content and mode: a reader, or a crash at any point, sees the old content or the new.
-
-    It is ours, and its mode doesn't depend on the umask; a link in its place is replaced, not followed. Nothing is
-    touched if it is like that already. rename(2) is atomic; the folder is synced, for without that a
-    power cut may undo the rename (fsync(2)).
-
-    Args:
-        path: the file; missing folders above it are made.
-        text: its content; a string is written as UTF-8, undecodable bytes of names as they were.
-        mode: its permission bits.
-
-    Returns:
-        Whether anything was written.
-
-    Raises:
-        FileError: it can't be written; the old content is still there.
-    """
-    if is_written(path, text, mode=mode):
-        return False
-    with translate_errors(f"write {path}"):
-        make_folders(path.parent)
-        _replace(path, _encoded(text), mode)
-    return True
-
-
-def rewrite(path: Path, text: str) -> None:
-    """Give somebody's file another content, as whole as ``write_if_changed``; its mode and owner stay, and links to it.
-
-    Raises:
-        FileError: it can't be written, or isn't there; the old content is still there.
-    """
-    with translate_errors(f"write {path}"):
-        there = path.resolve(strict=True)
-        state = there.stat()
-        _replace(there, _encoded(text), stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid))
-
-
-def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
-    import tempfile  # it loads hashes and three kinds of compression, and much of what runs only reads
-
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
-    temporary = Path(name)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            if owner is not None:
-                os.fchown(file.fileno(), *owner)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
 
 
 @attrs.frozen
@@ -132,17 +128,66 @@ def look_at(path: Path) -> FileState | None:
     return None
 
 
-def is_written(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
-    """Return whether ``write_if_changed`` would touch nothing.
+# --- changes -------------------------------------------------------------------------------------------------------
+
+
+def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
+    """Give a file this content and mode: a reader, or a crash at any point, sees the old content or the new.
+
+    It is ours, and its mode doesn't depend on the umask; a link in its place is replaced, not followed. Nothing is
+    touched if it is like that already. rename(2) is atomic; the folder is synced, for without that a
+    power cut may undo the rename (fsync(2)).
+
+    Args:
+        path: the file; missing folders above it are made.
+        text: its content; a string is written as UTF-8, undecodable bytes of names as they were.
+        mode: its permission bits.
+
+    Returns:
+        Whether anything was written.
 
     Raises:
-        FileError: it can't be read.
+        FileError: it can't be written; the old content is still there.
     """
-    with translate_errors(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        state = path.lstat()
-        is_as_asked = state.st_mode == stat.S_IFREG | mode and state.st_uid == os.geteuid()
-        return is_as_asked and read_state(path) == (_encoded(text), mode)
-    return False
+    content = _encoded(text)
+    if look_at(path) == FileState(content, mode):
+        return False
+    with translate_errors(f"write {path}"):
+        make_folders(path.parent)
+        _replace(path, content, mode)
+    return True
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Give somebody's file another content, as whole as ``write_if_changed``; its mode and owner stay, and links to it.
+
+    Raises:
+        FileError: it can't be written, or isn't there; the old content is still there.
+    """
+    with translate_errors(f"write {path}"):
+        there = path.resolve(strict=True)
+        state = there.stat()
+        _replace(there, _encoded(text), stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid))
+
+
+def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
+    import tempfile  # it loads hashes and three kinds of compression, and much of what runs only reads
+
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
+    temporary = Path(name)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            if owner is not None:
+                os.fchown(file.fileno(), *owner)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
 
 
 def _encoded(text: str | bytes) -> bytes:

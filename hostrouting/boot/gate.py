@@ -58,17 +58,13 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
         manifest: what is installed.
         scripts: the content of each part's script, by the part's name; of one that is missing there is none.
     """
-    gated = {name: part for name, part in manifest.parts.items() if part.is_gated}
-    ordered = sorted(gated, key=lambda name: not gated[name].is_blocking)
     rows = []
-    for name in ordered:
-        how = "required" if gated[name].is_blocking else "forgiven"
-        rows.append(f"{Layout().script(name)} {how} {_checksum(scripts.get(name))}")
+    for name, part in sorted(manifest.parts.items(), key=lambda each: not each[1].is_blocking):
+        if part.is_gated:
+            how = "required" if part.is_blocking else "forgiven"
+            checksum = hashlib.sha256(scripts[name]).hexdigest()[:16] if name in scripts else "-"
+            rows.append(f"{Layout().script(name)} {how} {checksum}")
     return "".join(f"{row}\n" for row in (*rows, _END))
-
-
-def _checksum(content: bytes | None) -> str:
-    return "-" if content is None else hashlib.sha256(content).hexdigest()[:16]
 
 
 def with_other_scripts(text: str, places: Mapping[str, str]) -> str:

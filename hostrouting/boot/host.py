@@ -159,7 +159,7 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     Raises:
         ConfigError: it is this host's own root, isn't there or holds no system; or a link leads out of it.
     """
-    from hostrouting.boot.seen import matching
+    from hostrouting.boot.files import matching
 
     root = layout.root
     if layout.is_this_host:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from hostrouting.boot import files
-from hostrouting.boot._switch import put, remove_old_stages, state_of, switch, switch_back
+from hostrouting.boot._switch import put, remove_old_stages, switch
 from hostrouting.boot.gate import missing_commands, opening_settings
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
@@ -44,7 +44,8 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
         UnitError: systemd refuses, or a link of the Go package's installation stays in force.
     """
     layout = host.layout
-    _remove_litter(layout, plan)
+    for path in {layout.manifest, *plan.during.files(layout)}:
+        files.remove_litter(path)
     if not plan:
         return
     undo.push(partial(files.remove_empty_folder, layout.manifest.parent))
@@ -54,7 +55,8 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     if plan.during.parts:
         _write(BootFile(layout.manifest, plan.during.to_text()), undo)
     undo.push(partial(_remove_folders, layout, plan.during))
-    undo.push(partial(switch_back, layout, {path: files.look_at(path) for path in _switched(plan)}))
+    undo.push(partial(remove_old_stages, layout))
+    undo.push(partial(switch, layout, {file.path: files.look_at(file.path) for file in plan.switched}))
 
 
 def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
@@ -74,8 +76,8 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     """
     layout, units = host.layout, host.units
     if plan.way_back:
-        undo.push(partial(switch, layout, {file.path: state_of(file) for file in plan.way_back}))
-    switch(layout, {path: state_of(file) for path, file in _switched(plan).items()})
+        undo.push(partial(switch, layout, {file.path: file.state for file in plan.way_back}))
+    switch(layout, {file.path: file.state for file in plan.switched})
     is_stale = any(file.path.is_relative_to(layout.units) for file in plan.write)
     if is_stale:
         undo.push(units.reload)
@@ -94,13 +96,11 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     if plan.is_wanting:
         _see_that_it_holds(units, plan.after)
     reloaded = tuple(Change(name, "reloaded") for name in unread)
-    links = {layout.relative(link) for link in plan.links}
-    placed = [change for change in plan.changes.files if change.action != "removed" or change.what in links]
+    gone = {layout.relative(path) for path in plan.remove}
+    placed = [change for change in plan.changes.files if change.what not in gone]
     # What goes in the end has other content until then.
-    meanwhile = {layout.relative(path) for path in (*_switched(plan), layout.manifest)} & {
-        str(change.what) for change in plan.changes.files if change.action == "removed"
-    }
-    placed += [Change(path, "replaced") for path in sorted(meanwhile)]
+    written = {layout.manifest, *(file.path for file in plan.switched)}
+    placed += [Change(layout.relative(path), "replaced") for path in plan.remove if path in written]
     enabled = tuple(change for change in plan.changes.units if change.action == "enabled")
     return Changes(files=tuple(placed), units=(*reloaded, *enabled))
 
@@ -155,10 +155,6 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
                     "would stop it",
                     hint=f"look at: systemctl cat {instance}",
                 )
-
-
-def _switched(plan: BootPlan) -> dict[Path, BootFile]:
-    return {file.path: file for file in (*plan.scripts, *([plan.gate_list] if plan.gate_list else ()))}
 
 
 # --- and back ------------------------------------------------------------------------------------------------------
@@ -311,11 +307,6 @@ def is_there(host: Host, consumer: str) -> bool:
         return bool(unit_files(host.layout, consumer))
     instance = consumer.replace("@.", f"@{ANY_INSTANCE}.")
     return host.units.show(instance, "LoadState")["LoadState"] != "not-found"
-
-
-def _remove_litter(layout: Layout, plan: BootPlan) -> None:
-    for path in {layout.manifest, *plan.during.files(layout)}:
-        files.remove_litter(path)
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
 
 import attrs
 
@@ -45,64 +44,64 @@ class Layout:
 
     root: Path = attrs.field(default=Path("/"), converter=_root)
 
-    config: ClassVar[_Below] = _Below(CONFIG_DIR / "config.json")
+    config = _Below(CONFIG_DIR / "config.json")
     """The config file that is read if none is named."""
 
-    manifest: ClassVar[_Below] = _Below(STATE_DIR / "installed.json")
+    manifest = _Below(STATE_DIR / "installed.json")
     """What was installed, so that it can be taken back without the config that asked for it."""
 
-    journal_socket: ClassVar[_Below] = _Below("run/systemd/journal/socket")
+    journal_socket = _Below("run/systemd/journal/socket")
     """Where journald takes entries with fields, systemd-journald.service(8)."""
 
-    units: ClassVar[_Below] = _Below(UNIT_DIR)
+    units = _Below(UNIT_DIR)
     """The folder of the administrator's units."""
 
-    gate_script: ClassVar[_Below] = _Below(STATE_DIR / "gate.sh")
+    gate_script = _Below(STATE_DIR / "gate.sh")
     """What the drop-in runs."""
 
-    gate_list: ClassVar[_Below] = _Below(STATE_DIR / "gate.list")
+    gate_list = _Below(STATE_DIR / "gate.list")
     """The scripts that the gate runs, and whose failure it forgives."""
 
-    stages: ClassVar[_Below] = _Below(STATE_DIR / "stages")
+    stages = _Below(STATE_DIR / "stages")
     """Folders of scripts that a run is about to put in the place of others; there while it does so."""
 
-    gate_off: ClassVar[_Below] = _Below(STATE_DIR / "gate.off")
+    gate_off = _Below(STATE_DIR / "gate.off")
     """Break-glass: as long as it is there, the gate admits."""
 
-    protocol_names: ClassVar[_Below] = _Below("etc/iproute2/rt_protos.d/hostrouting.conf")
+    protocol_names = _Below("etc/iproute2/rt_protos.d/hostrouting.conf")
     """Tells iproute2 that protocol 217 is called hostrouting."""
 
-    resolv_conf: ClassVar[_Below] = _Below("etc/resolv.conf")
+    resolv_conf = _Below("etc/resolv.conf")
     """Which nameservers the host asks, resolv.conf(5)."""
 
-    resolved_conf: ClassVar[_Below] = _Below("run/systemd/resolve/resolv.conf")
+    resolved_conf = _Below("run/systemd/resolve/resolv.conf")
     """Which nameservers systemd-resolved asks for it."""
 
-    run_dir: ClassVar[_Below] = _Below(RUN_DIR)
+    run_dir = _Below(RUN_DIR)
     """The folder of what lives until the next boot."""
 
-    lock: ClassVar[_Below] = _Below(RUN_DIR / "lock")
+    lock = _Below(RUN_DIR / "lock")
     """Held by whoever reads the table in order to write it."""
 
-    run_lock: ClassVar[_Below] = _Below(RUN_DIR / "run.lock")
+    run_lock = _Below(RUN_DIR / "run.lock")
     """Held for a whole run, also while it waits; no script takes it."""
 
-    trial: ClassVar[_Below] = _Below(RUN_DIR / "trial.json")
+    trial = _Below(RUN_DIR / "trial.json")
     """There as long as a trial of routes stands: its config, and until when; whoever ends it takes it away."""
 
-    confirmed: ClassVar[_Below] = _Below(RUN_DIR / "trial.confirmed.json")
+    confirmed = _Below(RUN_DIR / "trial.confirmed.json")
     """The same while the trial is confirmed."""
 
-    trial_script: ClassVar[_Below] = _Below(RUN_DIR / "trial.sh")
+    trial_script = _Below(RUN_DIR / "trial.sh")
     """Puts the routes back that were there before the trial."""
 
-    marker_ok: ClassVar[_Below] = _Below(RUN_DIR / "route-overlap.ok")
+    marker_ok = _Below(RUN_DIR / "route-overlap.ok")
     """Empty; there if the last check found nothing that fails."""
 
-    marker_detected: ClassVar[_Below] = _Below(RUN_DIR / "route-overlap.detected")
+    marker_detected = _Below(RUN_DIR / "route-overlap.detected")
     """A line a failure; there if the last check found any, or couldn't judge."""
 
-    report: ClassVar[_Below] = _Below(RUN_DIR / "route-overlap.json")
+    report = _Below(RUN_DIR / "route-overlap.json")
     """The last check as JSON."""
 
     @property

@@ -1,20 +1,21 @@
-"""The two locks: of the kernel's table, which the scripts take too, and of a whole run."""
+"""The two locks: of the kernel's table, which the scripts take too, and of a whole run, whose end tells its changes."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from hostrouting.boot.files import make_folders, remove
+import attrs
+
+from hostrouting.boot.files import exists, make_folders, remove, translate_errors
 from hostrouting.boot.host import Host
-from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import ROUTES
-from hostrouting.boot.seen import exists, translate_errors
-from hostrouting.model.errors import FileError
-from phases import CancelScope
+from hostrouting.model.changes import Changes
+from hostrouting.model.errors import FileError, HostRoutingError
+from phases import Cancelled, CancelScope, TimedOut
 
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
@@ -23,7 +24,7 @@ _POLL_SECONDS = 0.05
 _RUN_WAIT_SECONDS = 660
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) -> Iterator[None]:
     """Hold the lock that every run which writes takes (flock(2), so that the boot scripts' ``flock`` honours it too).
 
@@ -57,34 +58,79 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
 
 
 def _is_taken(descriptor: int, path: Path) -> bool:
-    with translate_errors(f"take the lock {path}"), contextlib.suppress(BlockingIOError):
+    with translate_errors(f"take the lock {path}"), suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
 
 
-@contextlib.contextmanager
-def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[None]:
-    """Hold the lock of a whole run: of two at once the second begins where the first has ended.
+# --- a whole run ---------------------------------------------------------------------------------------------------
 
-    An image has no other runs, and no /run to leave a file in; a run that wants nothing, on a host that has seen no
-    other, leaves none either. A trial whose confirm was killed ends with a run that succeeds.
+
+class OverdueRun(TimedOut):
+    """A run whose deadline passed, and which has changed something that stays: its ``changes``."""
+
+    changes = Changes()
+
+
+class StoppedRun(Cancelled):
+    """A run that was cancelled, and has changed something that stays: its ``changes``."""
+
+    changes = Changes()
+
+
+@attrs.define
+class Done:
+    """The changes that a run has made so far, and not put back."""
+
+    changes: Changes = attrs.field(factory=Changes)
+
+    def add(self, made: Iterable[Changes]) -> None:
+        """Add changes, each as soon as it is made."""
+        for changes in made:
+            self.changes |= changes
+
+
+@contextmanager
+def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Done]:
+    """Hold the lock of a whole run, and have what ends the run tell what stays changed.
+
+    Of two runs at once the second begins where the first has ended. An image has no other runs, and no /run to leave a
+    file in; a run that wants nothing, on a host that has seen no other, leaves none either. A trial whose confirm was
+    killed ends with a run that succeeds.
 
     Args:
         host: where.
         scope: ends the wait for another run.
         is_wanting: whether anything is to be installed.
 
+    Yields:
+        What the run has done, which the caller adds to.
+
     Raises:
         FileError: the lock can't be taken.
     """
-    if host.is_image or not (is_wanting or _has_seen_a_run(host.layout)):
-        yield
-        return
-    with locked(host.layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS):
-        yield
-        remove(host.layout.confirmed)
-
-
-def _has_seen_a_run(layout: Layout) -> bool:
-    return any(map(exists, (layout.run_lock, layout.manifest, layout.unit(ROUTES))))
+    done, layout = Done(), host.layout
+    has_lock = not host.is_image and (
+        is_wanting or any(map(exists, (layout.run_lock, layout.manifest, layout.unit(ROUTES))))
+    )
+    try:
+        with locked(layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS) if has_lock else nullcontext():
+            yield done
+            if has_lock:
+                remove(layout.confirmed)
+    except HostRoutingError as error:
+        error.changes = done.changes
+        raise
+    except OSError as error:
+        # Each is to be named where it happens; an import may open a file anywhere.
+        attempt = f"carry out the run at {error.filename or 'a file without a name'}"
+        stray = FileError.of(attempt, error)
+        stray.changes = done.changes
+        raise stray from error
+    except (Cancelled, TimedOut) as end:
+        if not done.changes:
+            raise
+        ended = StoppedRun(end.reason) if isinstance(end, Cancelled) else OverdueRun(end.seconds)
+        ended.changes = done.changes
+        raise ended from end

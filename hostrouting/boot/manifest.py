@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -16,7 +16,6 @@ import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.layout import GATE_NAME, Layout
-from hostrouting.boot.seen import exists, matching
 from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import ConfigError, FileError
 
@@ -116,7 +115,7 @@ class Manifest:
         Raises:
             FileError: it can't be read, or names something that no installation writes.
         """
-        return cls.load(layout) if exists(layout.manifest) else _found(layout)
+        return cls.load(layout) if files.exists(layout.manifest) else _found(layout)
 
     @property
     def has_gate(self) -> bool:
@@ -196,14 +195,22 @@ class Manifest:
             return None
         return None if name is None else layout.of(name)
 
-    def with_part(self, name: str, part: InstalledPart) -> Manifest:
-        """The same with a part, in the place of what it was; its values are also those of others with the same keys."""
-        others = {other: attrs.evolve(there, config=_updated(there, part)) for other, there in self.parts.items()}
-        return attrs.evolve(self, parts=others | {name: part})
+    def with_parts(self, names: Collection[str], parts: dict[str, InstalledPart]) -> Manifest:
+        """Return it with some parts in the place of those that have some names.
 
-    def without(self, *names: str) -> Manifest:
-        """The same without some parts."""
-        return attrs.evolve(self, parts={name: part for name, part in self.parts.items() if name not in names})
+        Their values are also those of other parts with the same keys.
+        """
+        asked = Manifest(parts=parts).sections
+        others = {name: _updated(part, asked) for name, part in self.parts.items() if name not in names}
+        return attrs.evolve(self, parts=others | parts)
+
+
+def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> InstalledPart:
+    config = {
+        section: {key: asked.get(section, {}).get(key, value) for key, value in keys.items()}
+        for section, keys in part.config.items()
+    }
+    return attrs.evolve(part, config=config)
 
 
 # The first line of each unit and drop-in of ours.
@@ -212,28 +219,22 @@ HEADER = "# Written by hostrouting;"
 
 def _found(layout: Layout) -> Manifest:
     """Return what our units and drop-ins on disk tell of an installation whose manifest is gone."""
-    units = {path.stem: path for path in matching(layout.units, "*.service") if _is_ours(path)}
-    folders = matching(layout.units, "*.service.d")
-    parts = {}
-    for name, unit in units.items():
-        # No pattern: beside ours may be what somebody has named alike.
-        scripts = [path for end in ("sh", "nft") for path in matching(layout.config.parent, f"{name}.{end}")]
-        drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
-        names = [layout.protocol_names] if name == ROUTES and exists(layout.protocol_names) else []
-        is_gated = name in (ROUTES, CHECK)
-        paths = map(layout.relative, (*scripts, unit, *drop_ins, *names))
-        parts[name] = InstalledPart(is_gated, is_gated, tuple(paths))
+    units = {path.stem: path for path in files.matching(layout.units, "*.service") if _is_ours(path)}
+    folders = files.matching(layout.units, "*.service.d")
     gates = [path for folder in folders if _is_ours(path := folder / GATE_NAME)]
-    if gates:
-        # Units may be gone too; the drop-ins still have the consumer run what is left.
-        parts = {name: InstalledPart(True, True, _script_of(name, layout)) for name in (ROUTES, CHECK)} | parts
+    parts = {}
+    # Units may be gone too; the drop-ins still have the consumer run what is left.
+    for name in {*units, *((ROUTES, CHECK) if gates else ())}:
+        # No pattern: beside ours may be what somebody has named alike.
+        scripts = [path for end in ("sh", "nft") for path in files.matching(layout.config.parent, f"{name}.{end}")]
+        drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
+        own = [units[name]] if name in units else []
+        names = [layout.protocol_names] if name == ROUTES and files.exists(layout.protocol_names) else []
+        is_gated = name in (ROUTES, CHECK)
+        paths = map(layout.relative, (*scripts, *own, *drop_ins, *names))
+        parts[name] = InstalledPart(is_gated, is_gated, tuple(paths))
     consumer, *former = [path.parent.name.removesuffix(".d") for path in gates] or [""]
     return Manifest(consumer, parts, former=tuple(former))
-
-
-def _script_of(name: str, layout: Layout) -> tuple[str, ...]:
-    script = layout.script(name)
-    return (layout.relative(script),) if exists(script) else ()
 
 
 def _is_ours(path: Path) -> bool:
@@ -241,13 +242,6 @@ def _is_ours(path: Path) -> bool:
         return (files.read_text(path) or "").startswith(HEADER)
     except FileError:  # a folder, a device, a link that leads nowhere
         return False
-
-
-def _updated(there: InstalledPart, part: InstalledPart) -> dict[str, dict[str, Any]]:
-    return {
-        section: {**keys, **{key: value for key, value in part.config.get(section, {}).items() if key in keys}}
-        for section, keys in there.config.items()
-    }
 
 
 def _checked(pattern: re.Pattern[str], name: object) -> str:

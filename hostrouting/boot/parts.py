@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import DROP_IN, list_text
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
@@ -29,6 +30,11 @@ class BootFile:
     text: str
     mode: int = 0o644
 
+    @property
+    def state(self) -> FileState:
+        """What is at the path once the file is written."""
+        return FileState(self.text.encode("utf-8", "surrogateescape"), self.mode)
+
 
 @attrs.frozen
 class Part:
@@ -48,11 +54,6 @@ class Part:
     config: Mapping[str, Mapping[str, Any]]
     is_blocking: bool = False
     is_gated: bool = True
-
-    @property
-    def script(self) -> str:
-        """The text of the script that the gate runs."""
-        return self.files[0].text
 
     def installed(self, layout: Layout) -> InstalledPart:
         """Return the part as the manifest names it."""
@@ -155,6 +156,27 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
+@attrs.frozen
+class Wanted:
+    """The parts that a config asks for, and the unit that they gate.
+
+    Args:
+        names: of the parts that it decides upon; others stay as they are.
+        parts: those of them that are to be installed.
+        consumer: the unit to hold back.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[Part, ...]
+    consumer: str
+
+    @classmethod
+    def of(cls, config: Config, layout: Layout, *names: str) -> Wanted:
+        """Return what a config asks of some parts; without names, of all that it decides upon."""
+        names = names or CONFIGURED
+        return cls(names, tuple(part for part in wanted_parts(config, layout) if part.name in names), config.consumer)
+
+
 def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
     """The parts that a config asks for."""
     return (
@@ -169,36 +191,25 @@ def is_watched(config: Config) -> bool:
     return config.watch.enabled and bool(config.static_routes.routes or config.route_overlap.expected_cidrs)
 
 
-def wanted_manifest(
-    there: Manifest, names: Iterable[str], parts: Sequence[Part], consumer: str, layout: Layout
-) -> Manifest:
+def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
     """Return the manifest with some parts in the place of others; without any that the gate runs no gate moves.
 
     Args:
         there: what is installed.
-        names: of the parts that are decided upon.
-        parts: those of them that are wanted.
-        consumer: the unit to hold back.
+        wanted: the parts that are decided upon.
         layout: where the files are.
     """
-    wanted = there.without(*names)
-    for part in parts:
-        wanted = wanted.with_part(part.name, part.installed(layout))
-    moves_gate = any(part.is_gated for part in parts)
-    return attrs.evolve(wanted, consumer=consumer if moves_gate else there.consumer or consumer)
+    manifest = there.with_parts(wanted.names, {part.name: part.installed(layout) for part in wanted.parts})
+    moves_gate = any(part.is_gated for part in wanted.parts)
+    return attrs.evolve(manifest, consumer=wanted.consumer if moves_gate else there.consumer or wanted.consumer)
 
 
 def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
     """Return the files that a config asks for on a host where nothing is installed, those of the gate included."""
-    parts = wanted_parts(config, layout)
-    if not parts:
-        return []
-    manifest = wanted_manifest(Manifest(), CONFIGURED, parts, config.consumer, layout)
-    scripts = {part.name: part.script.encode() for part in parts if part.is_gated}
-    return [
-        *(file for part in parts for file in part.files),
-        *gate_files(layout, manifest, scripts),
-    ]
+    wanted = Wanted.of(config, layout)
+    scripts = {part.name: part.files[0].text.encode() for part in wanted.parts if part.is_gated}
+    gate = gate_files(layout, wanted_manifest(Manifest(), wanted, layout), scripts)
+    return [*(file for part in wanted.parts for file in part.files), *gate]
 
 
 def gate_files(layout: Layout, manifest: Manifest, scripts: Mapping[str, bytes]) -> list[BootFile]:

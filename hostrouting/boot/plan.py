@@ -1,75 +1,21 @@
-"""The plan of the next boot: a value that is printed, or carried out.
-
-``look_at_disk`` reads, ``plan_boot`` is pure, and ``installation`` carries out.
-"""
+"""The plan of the next boot: a value that is printed, or carried out by ``installation``."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from pathlib import Path
 
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import list_text
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
-from hostrouting.boot.parts import BootFile, Part, gate_files, wanted_manifest
+from hostrouting.boot.parts import BootFile, Wanted, gate_files, wanted_manifest
 from hostrouting.boot.render import render_static_routes
-from hostrouting.boot.seen import exists, is_present, matching
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
-
-
-@attrs.frozen
-class Wanted:
-    """The parts that a config asks for, and the unit that they gate.
-
-    Args:
-        names: of the parts that it decides upon; others stay as they are.
-        parts: those of them that are to be installed.
-        consumer: the unit to hold back.
-    """
-
-    names: tuple[str, ...]
-    parts: tuple[Part, ...]
-    consumer: str
-
-
-@attrs.frozen
-class Disk:
-    """The state, on disk and in systemd, of everything that a plan may touch.
-
-    Args:
-        layout: where.
-        is_image: whether the system isn't running.
-        manifest: what is installed.
-        files: what is at each path that is or would be ours; None: nothing.
-        folders: those that are there, of the ones above these paths.
-        links: by which units require or want our oneshots, as the Go package's installation has made them.
-        enabled: our units that start at every boot.
-        is_watching: whether the watcher runs.
-    """
-
-    layout: Layout
-    is_image: bool
-    manifest: Manifest
-    files: Mapping[Path, FileState | None]
-    folders: frozenset[Path]
-    links: tuple[Path, ...]
-    enabled: frozenset[str]
-    is_watching: bool
-
-    def text(self, path: Path) -> str | None:
-        """Return what a file holds, as text; None if there is none."""
-        state = self.files[path]
-        return None if state is None or state.content is None else state.content.decode("utf-8", "surrogateescape")
-
-    def holds(self, file: BootFile) -> bool:
-        """Return whether a file is as wanted already."""
-        return self.files[file.path] == FileState(file.text.encode("utf-8", "surrogateescape"), file.mode)
 
 
 @attrs.frozen
@@ -84,8 +30,7 @@ class BootPlan:
         during: the manifest from the first write to the last removal.
         after: the manifest as it will be.
         links: of the Go package's installation; they go first.
-        scripts: those of the gate that differ; they and the list are put in place as one.
-        gate_list: the gate's list, until the routes have changed; None: there is none, or it is like that already.
+        switched: the gate's scripts that differ, and its list until the routes have changed; put in place as one.
         way_back: scripts and list that are in force while routes are taken back of which there were none before.
         last_list: the list afterwards, where it is another one.
         write: the other files that differ, in order.
@@ -103,8 +48,7 @@ class BootPlan:
     during: Manifest
     after: Manifest
     links: tuple[Path, ...] = ()
-    scripts: tuple[BootFile, ...] = ()
-    gate_list: BootFile | None = None
+    switched: tuple[BootFile, ...] = ()
     way_back: tuple[BootFile, ...] = ()
     last_list: BootFile | None = None
     write: tuple[BootFile, ...] = ()
@@ -123,7 +67,7 @@ class BootPlan:
     @property
     def changes_routes_script(self) -> bool:
         """Return whether the script of the static routes changes."""
-        return any(file.path.stem == ROUTES for file in self.scripts)
+        return any(file.path.stem == ROUTES for file in self.switched)
 
 
 def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
@@ -137,113 +81,94 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
         FileError: a file can't be read.
         UnitError: systemd can't be asked.
     """
-    return plan_boot(look_at_disk(host, wanted), wanted)
-
-
-def look_at_disk(host: Host, wanted: Wanted) -> Disk:
-    """Read all that a plan depends on; arguments and errors as of ``plan_next_boot``."""
-    layout, units = host.layout, host.units
-    manifest = Manifest.of_host(layout)
-    after = wanted_manifest(manifest, wanted.names, wanted.parts, wanted.consumer, layout)
-    paths = {layout.manifest, layout.gate_list, *layout.markers, *map(layout.script, {**manifest.parts, **after.parts})}
-    paths |= {*manifest.files(layout), *after.files(layout), *filter(None, [manifest.textfile(layout)])}
-    above = {folder for path in (layout.manifest, *after.files(layout)) for folder in path.parents}
-    names = {*manifest.parts, *after.parts}
-    is_watched = not host.is_image and WATCH in names
-    return Disk(
-        layout,
-        host.is_image,
-        manifest,
-        files={path: files.look_at(path) for path in paths},
-        folders=frozenset(filter(exists, above)),
-        links=tuple(reference_links(layout)) if wanted.parts else (),
-        enabled=frozenset(name for name in names if exists(layout.unit(name)) and units.is_enabled(f"{name}.service")),
-        is_watching=is_watched and units.is_active(f"{WATCH}.service"),
-    )
-
-
-def reference_links(layout: Layout) -> list[Path]:
-    """Return the links by which units require or want our oneshots, also those that lead nowhere from here."""
-    # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
-    # all of these do.
-    folders = [folder for kind in ("requires", "wants") for folder in matching(layout.units, f"*.service.{kind}")]
-    links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
-    return [link for link in links if is_present(link)]
-
-
-def plan_boot(disk: Disk, wanted: Wanted) -> BootPlan:
-    """Plan the next boot.
-
-    Args:
-        disk: what is there.
-        wanted: what a run decides upon.
-    """
-    layout, before = disk.layout, disk.manifest
-    after = wanted_manifest(before, wanted.names, wanted.parts, wanted.consumer, layout)
-    after = attrs.evolve(_with_folders(after, disk) if wanted.parts else after, former=())
+    layout = host.layout
+    before = Manifest.of_host(layout)
+    after = wanted_manifest(before, wanted, layout)
+    after = attrs.evolve(_with_folders(after, layout) if wanted.parts else after, former=())
     going = tuple(name for name in before.parts if name not in after.parts)
     former = tuple(sorted({before.consumer, *before.former} - {after.consumer, ""})) if before.parts else ()
     # What goes isn't wanted any more by who reads it as a config, such as the watcher.
-    leaving = {name: attrs.evolve(part, config={}) for name, part in _parts(before, going).items()}
+    leaving = {name: attrs.evolve(before.parts[name], config={}) for name in going}
     during = attrs.evolve(after, parts={**leaving, **after.parts}, former=former)
 
-    scripts = _gate_scripts(disk, wanted, going)
-    contents = _contents(disk, after) | {name: script.text.encode() for name, script in scripts.items()}
-    listed = attrs.evolve(after, parts={**_parts(before, going, only=scripts), **after.parts})
+    scripts = _gate_scripts(host, wanted, going)
+    contents = _contents(layout, after) | {name: script.text.encode() for name, script in scripts.items()}
+    still_run = {name: before.parts[name] for name in going if name in scripts}
+    listed = attrs.evolve(after, parts={**still_run, **after.parts})
     first_list, last_list = (BootFile(layout.gate_list, list_text(manifest, contents)) for manifest in (listed, after))
-    has_list = after.has_gate or disk.files[layout.gate_list] is not None
 
     lasting = [
         *([BootFile(layout.manifest, after.to_text())] if after.parts else ()),
         *(file for part in wanted.parts for file in part.files),
         *gate_files(layout, after, contents),
     ]
-    changed = [file for file in lasting if not disk.holds(file)]
-    remove = tuple(_removed(disk, wanted, after))
-    is_moving = bool(changed or remove or disk.links)
+    changed = [file for file in lasting if not _is_there(file)]
+    remove = tuple(_removed(layout, wanted, before, after))
+    links = tuple(reference_links(layout)) if wanted.parts else ()
+    has_list = after.has_gate or files.is_present(layout.gate_list)
+    lists = [first_list] if has_list and (changed or remove or links) else []
     switched = {layout.manifest, layout.gate_list, *(script.path for script in scripts.values())}
+    enable = tuple(part.name for part in wanted.parts if not _is_enabled(host, part.name))
+    is_new = WATCH in enable or layout.unit(WATCH) in {file.path for file in changed}
+    is_new = is_new or before.parts.get(WATCH) != after.parts.get(WATCH)
+    restarts = any(part.name == WATCH for part in wanted.parts) and not host.is_image
     plan = BootPlan(
         before,
         during,
         after,
-        links=disk.links,
-        scripts=tuple(script for script in scripts.values() if not disk.holds(script)),
-        gate_list=first_list if has_list and is_moving and not disk.holds(first_list) else None,
+        links,
+        switched=tuple(file for file in (*scripts.values(), *lists) if not _is_there(file)),
         last_list=last_list if after.has_gate and last_list != first_list else None,
-        way_back=_way_back(disk, scripts),
+        way_back=_way_back(host, before, scripts),
         write=tuple(file for file in changed if file.path not in switched),
         remove=remove,
-        enable=tuple(part.name for part in wanted.parts if part.name not in disk.enabled),
-        restart=(WATCH,) if _restarts_watcher(disk, wanted, after, changed) else (),
-        stop=(WATCH,) if WATCH in going and disk.is_watching else (),
-        disable=tuple(name for name in going if name in disk.enabled),
+        enable=enable,
+        restart=(WATCH,) if restarts and (is_new or not _is_watching(host)) else (),
+        stop=(WATCH,) if WATCH in going and _is_watching(host) else (),
+        disable=tuple(name for name in going if _is_enabled(host, name)),
         going=going,
         is_wanting=bool(wanted.parts),
     )
-    return attrs.evolve(plan, changes=_changes(disk, plan, changed))
+    return attrs.evolve(plan, changes=_changes(layout, plan, changed))
 
 
-def _parts(manifest: Manifest, names: Iterable[str], *, only: Container[str] | None = None) -> dict[str, InstalledPart]:
-    return {name: manifest.parts[name] for name in names if only is None or name in only}
+def reference_links(layout: Layout) -> list[Path]:
+    """Return the links by which units require or want our oneshots, also those that lead nowhere from here."""
+    # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
+    # all of these do.
+    folders = [folder for kind in ("requires", "wants") for folder in files.matching(layout.units, f"*.service.{kind}")]
+    links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
+    return [link for link in links if files.is_present(link)]
 
 
-def _with_folders(manifest: Manifest, disk: Disk) -> Manifest:
+def _is_there(file: BootFile) -> bool:
+    return files.look_at(file.path) == file.state
+
+
+def _is_enabled(host: Host, name: str) -> bool:
+    return files.exists(host.layout.unit(name)) and host.units.is_enabled(f"{name}.service")
+
+
+def _is_watching(host: Host) -> bool:
+    return not host.is_image and host.units.is_active(f"{WATCH}.service")
+
+
+def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
     """Return the manifest with the folders that have to be made for what it names; its own is nobody else's."""
-    layout = disk.layout
     above = {folder for path in manifest.files(layout) for folder in path.parents} - {layout.manifest.parent}
-    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and each not in disk.folders}
+    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not files.exists(each)}
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 
 
-def _gate_scripts(disk: Disk, wanted: Wanted, going: Collection[str]) -> dict[str, BootFile]:
+def _gate_scripts(host: Host, wanted: Wanted, going: Collection[str]) -> dict[str, BootFile]:
     """Return the scripts that the gate gets, by their parts' names.
 
     Where the routes go, that is one without routes until the kernel's are gone: what still runs it takes them back.
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
-    there = disk.files.get(disk.layout.script(ROUTES))
-    if ROUTES in going and not disk.is_image and there is not None and there.is_ours:
-        scripts[ROUTES] = _no_routes(disk.layout)
+    there = files.look_at(host.layout.script(ROUTES))
+    if ROUTES in going and not host.is_image and there is not None and there.is_ours:
+        scripts[ROUTES] = _no_routes(host.layout)
     return scripts
 
 
@@ -251,32 +176,30 @@ def _no_routes(layout: Layout) -> BootFile:
     return BootFile(layout.script(ROUTES), render_static_routes(Config(wait_seconds=0)), 0o755)
 
 
-def _way_back(disk: Disk, scripts: Mapping[str, BootFile]) -> tuple[BootFile, ...]:
+def _way_back(host: Host, before: Manifest, scripts: Container[str]) -> tuple[BootFile, ...]:
     """Return what is in force while the first routes are taken back: a start may have given them to the kernel."""
-    layout, before = disk.layout, disk.manifest
-    if disk.is_image or ROUTES not in scripts or ROUTES in before.parts or not before.has_gate:
+    if host.is_image or ROUTES not in scripts or ROUTES in before.parts or not before.has_gate:
         return ()
-    script = _no_routes(layout)
+    layout, script = host.layout, _no_routes(host.layout)
     listed = attrs.evolve(before, parts={**before.parts, ROUTES: InstalledPart(is_blocking=True, is_gated=True)})
-    contents = _contents(disk, before) | {ROUTES: script.text.encode()}
+    contents = _contents(layout, before)
     # By then those of after may be in their places.
     others = (
         BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
         for name, content in contents.items()
-        if name != ROUTES and before.parts[name].is_gated
+        if before.parts[name].is_gated
     )
-    return script, *others, BootFile(layout.gate_list, list_text(listed, contents))
+    return script, *others, BootFile(layout.gate_list, list_text(listed, contents | {ROUTES: script.text.encode()}))
 
 
-def _contents(disk: Disk, manifest: Manifest) -> dict[str, bytes]:
+def _contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
     """Return what the scripts hold that are there, by the names of the installed parts."""
-    there = {name: disk.files[disk.layout.script(name)] for name in manifest.parts}
+    there = {name: files.look_at(layout.script(name)) for name in manifest.parts}
     return {name: state.content for name, state in there.items() if state is not None and state.content is not None}
 
 
-def _removed(disk: Disk, wanted: Wanted, after: Manifest) -> Iterator[Path]:
+def _removed(layout: Layout, wanted: Wanted, before: Manifest, after: Manifest) -> Iterator[Path]:
     """Yield the paths that are there and go."""
-    layout, before = disk.layout, disk.manifest
     going = {*before.files(layout)} - {*after.files(layout)} - {*map(layout.enablement, before.parts)}
     if CHECK in wanted.names and CHECK not in after.parts:
         going |= {*layout.markers}
@@ -285,28 +208,19 @@ def _removed(disk: Disk, wanted: Wanted, after: Manifest) -> Iterator[Path]:
         going.add(textfile)
     if not after.parts:
         going.add(layout.manifest)
-    yield from (path for path in sorted(going) if disk.files[path] is not None)
+    yield from filter(files.is_present, sorted(going))
 
 
-def _restarts_watcher(disk: Disk, wanted: Wanted, after: Manifest, changed: Sequence[BootFile]) -> bool:
-    if disk.is_image or all(part.name != WATCH for part in wanted.parts):
-        return False
-    is_new = WATCH not in disk.enabled or disk.manifest.parts.get(WATCH) != after.parts[WATCH]
-    return is_new or not disk.is_watching or disk.layout.unit(WATCH) in {file.path for file in changed}
-
-
-def _changes(disk: Disk, plan: BootPlan, changed: Sequence[BootFile]) -> Changes:
+def _changes(layout: Layout, plan: BootPlan, changed: Sequence[BootFile]) -> Changes:
     """Return a plan as it is printed: what is there at its end, without what is there only meanwhile."""
-    layout, found = disk.layout, []
+    found = []
     for file in changed:
-        before = disk.text(file.path)
+        before = files.read_text(file.path)
         action = "added" if before is None else "replaced"
         found.append(Change(layout.relative(file.path), action, before=before, after=file.text))
     found += [Change(layout.relative(path), "removed") for path in (*plan.remove, *plan.links)]
-    units = (
-        *((name, "enabled") for name in plan.enable),
-        *((name, "restarted") for name in plan.restart),
-        *((name, "stopped") for name in plan.stop),
-        *((name, "disabled") for name in plan.disable),
+    units = {"enabled": plan.enable, "restarted": plan.restart, "stopped": plan.stop, "disabled": plan.disable}
+    return Changes(
+        files=tuple(found),
+        units=tuple(Change(f"{name}.service", action) for action, names in units.items() for name in names),
     )
-    return Changes(files=tuple(found), units=tuple(Change(f"{name}.service", action) for name, action in units))

@@ -9,7 +9,7 @@ or ``$``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from importlib import resources
 from ipaddress import IPv4Network
@@ -32,6 +32,8 @@ _JUDGED = [
     (int(one.broadcast_address) + 1, int(other.network_address) - 1) for one, other in pairwise(sorted(RESERVED))
 ]
 
+# Of a route's row there is a word for each field, in the order of the class.
+_words = attrgetter(*attrs.fields_dict(StaticRoute))
 _INHERITED = "*"  # no name of an interface, and no gateway
 
 
@@ -53,7 +55,7 @@ def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]
 
 def render_static_routes(config: Config) -> str:
     """Render the script of a whole config."""
-    rows = _route_rows(config.static_routes.routes)
+    rows = [_row(*map(_word, _words(route))) for route in config.static_routes.routes]
     return fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
 
 
@@ -156,14 +158,6 @@ def _letter_expression(letter: str) -> str:
     if letter in "^\\":
         return f"\\{letter}"
     return letter if letter.isalnum() or letter in "_-" else f"[{letter}]"
-
-
-def _route_rows(routes: Sequence[StaticRoute]) -> list[str]:
-    """Return a row for each route, with a word for each field, in the order of the class."""
-    if not routes:
-        return []
-    fields = attrgetter(*attrs.fields_dict(type(routes[0])))
-    return [_row(*map(_word, fields(route))) for route in routes]
 
 
 def _word(value: object) -> str:

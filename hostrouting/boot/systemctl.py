@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hostrouting.boot.seen import matching
+from hostrouting.boot.files import matching
 from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hostrouting.boot.files import is_present, matching
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.seen import is_present, matching
 
 # systemd.unit(5), of two files of a name the first counts; what generators make is left out but for its folder.
 UNIT_PATH = (

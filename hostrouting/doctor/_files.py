@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hostrouting.boot.files import read_state
 from hostrouting.boot.locks import locked
-from hostrouting.boot.parts import CONFIGURED, gate_files, wanted_manifest, wanted_parts
+from hostrouting.boot.parts import CONFIGURED, Wanted, gate_files, wanted_manifest, wanted_parts
 from hostrouting.boot.plan import reference_links
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity, missing_tools, stale_files
@@ -42,8 +42,7 @@ def installed(examined: ExaminedHost) -> Iterator[Fault]:
     manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
     subject, wanted = layout.relative(layout.manifest), manifest.parts
     if examined.given is not None:
-        given = examined.given
-        wanted = wanted_manifest(manifest, CONFIGURED, wanted_parts(given, layout), given.consumer, layout).parts
+        wanted = wanted_manifest(manifest, Wanted.of(examined.given, layout), layout).parts
     if not manifest.parts and (wanted or examined.given is None):
         yield Fault("not-installed", subject, "nothing is installed: no node is held back", apply)
         return

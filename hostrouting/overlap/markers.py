@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hostrouting.boot.files import read_text, remove, write_if_changed
+from hostrouting.boot.files import exists, read_text, remove, write_if_changed
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.seen import exists
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
 

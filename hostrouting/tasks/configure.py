@@ -8,18 +8,16 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 import attrs
 
-from hostrouting.boot.done import Done
+from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_there, prepare, put_in_place, start_oneshots, take_away
-from hostrouting.boot.locks import exclusive_run, locked
+from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
-from hostrouting.boot.parts import CONFIGURED, wanted_parts
-from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
-from hostrouting.boot.seen import exists
+from hostrouting.boot.parts import Wanted
+from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import UnitError
@@ -33,9 +31,7 @@ from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.install_routes import wait_for_network, write_routes
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
-from phases import CancelScope, Task, all_or_nothing, run_child, task
-
-T = TypeVar("T")
+from phases import CancelScope, all_or_nothing, run_child, task
 
 
 @attrs.frozen
@@ -143,7 +139,7 @@ class Configure(ConfigTask):
         Raises:
             HostRoutingError: what any of the tasks raises; the check doesn't run after a failed installation.
         """
-        return configure(self.config, self.host, scope, *CONFIGURED)
+        return configure(self.config, self.host, scope)
 
 
 @attrs.frozen
@@ -168,7 +164,7 @@ class RemoveHostRouting:
             RouteError: a route can't be removed; the table is as before.
             FileError: a file can't be removed; a later run goes on from there.
         """
-        report = configure(Config(), self.host, scope, *CONFIGURED)
+        report = configure(Config(), self.host, scope)
         return attrs.evolve(report.routes, changes=report.changes)
 
 
@@ -182,25 +178,22 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
         config: what is wanted.
         host: where.
         scope: ends it.
-        names: of the parts that are decided upon; others stay as they are.
+        names: of the parts that are decided upon, others stay as they are; without any, all of a config's.
 
     Raises:
         HostRoutingError: with what stays changed; an installation that fails is taken back.
         StoppedRun: it was cancelled, and something stays changed.
     """
-    wanted = wanted_of(config, host, *names)
-    with exclusive_run(host, scope, is_wanting=bool(wanted.parts)):
-        run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host))
-        with run.done.told():
-            # Where a run has several parts, logs and observers hear of two tasks in it.
-            run_step = run_child if len(wanted.parts) > 1 else _do
-            plan = run_step(task("configure-static-routes")(run.install), scope)
-            overlap = run_step(task("check-route-overlap")(run.finish), scope)
-    return run.report(plan, overlap)
-
-
-def _do(step: Task[T], scope: CancelScope) -> T:
-    return step.do(scope)
+    wanted = Wanted.of(config, host.layout, *names)
+    with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
+        run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host), done)
+        if len(wanted.parts) > 1:
+            # Logs and observers hear of two tasks in it.
+            plan = run_child(task("configure-static-routes")(run.install), scope)
+            overlap = run_child(task("check-route-overlap")(run.finish), scope)
+        else:
+            plan, overlap = run.install(scope), run.finish(scope)
+    return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
 def warnings_of(wanted: Wanted, host: Host) -> tuple[str, ...]:
@@ -221,12 +214,6 @@ def warnings_of(wanted: Wanted, host: Host) -> tuple[str, ...]:
     return () if has_consumer else (missing,)
 
 
-def wanted_of(config: Config, host: Host, *names: str) -> Wanted:
-    """Return what a config asks of some parts."""
-    parts = (part for part in wanted_parts(config, host.layout) if part.name in names)
-    return Wanted(names, tuple(parts), config.consumer)
-
-
 @attrs.define
 class Run:
     """The state of a run of ``configure``.
@@ -237,8 +224,8 @@ class Run:
         wanted: the parts that are decided upon.
         deadlines: of its waits.
         warnings: are told with the report, or with a failing check.
-        boot: the plan of the next boot, once it is made.
         done: what is changed and not put back.
+        boot: the plan of the next boot, once it is made.
     """
 
     config: Config
@@ -246,8 +233,8 @@ class Run:
     wanted: Wanted
     deadlines: Deadlines
     warnings: tuple[str, ...]
+    done: Done
     boot: BootPlan = attrs.field(init=False)
-    done: Done = attrs.field(factory=Done, init=False)
 
     def install(self, scope: CancelScope) -> RoutePlan:
         """Install for the next boot and give the kernel the routes: all of it or nothing.
@@ -272,7 +259,8 @@ class Run:
                 # A start of the node meanwhile may give the kernel the new routes before this does.
                 undo.push(partial(_restore, host.routes.our_routes(), host))
             placed, plan = put_in_place(self.boot, host, undo), RoutePlan()
-            if has_routes and (config.static_routes.routes or _may_have_routes(host)):
+            # A script that holds the lock may just be writing routes of ours.
+            if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.routes.our_routes()):
                 plan = write_routes(config, host, scope, network)
         self.done.changes |= placed | plan.changes
         return plan
@@ -308,20 +296,11 @@ class Run:
             write_markers(host.layout, report)
         return report
 
-    def report(self, plan: RoutePlan, overlap: OverlapReport) -> ConfigureReport:
-        """Return the report of the run."""
-        return ConfigureReport.of(plan, overlap, self.done.changes, self.warnings)
-
 
 def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = ()) -> None:
     """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode."""
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK:
         raise RouteOverlapError(error_text(report), report, warnings)
-
-
-def _may_have_routes(host: Host) -> bool:
-    """Return whether any route of ours may be in the kernel: a script that holds the lock may just be writing one."""
-    return exists(host.layout.lock) or bool(host.routes.our_routes())
 
 
 def _restore(before: Sequence[Route], host: Host) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from hostrouting.boot.host import Host
-from hostrouting.boot.parts import CONFIGURED
+from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.fib import Fib
@@ -21,7 +21,7 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
 from hostrouting.tasks.arguments import to_config, to_host
-from hostrouting.tasks.configure import wanted_of, warnings_of
+from hostrouting.tasks.configure import warnings_of
 from phases import CancelScope
 
 _NAMED_FINDINGS = 3
@@ -102,7 +102,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     next_start = _next_start(config, host.routes, routes, missing, scope or CancelScope())
     if host.snapshot is not None:
         return Plan(host.name, routes, missing, None, next_start)
-    wanted = wanted_of(config, host, *CONFIGURED)
+    wanted = Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted).changes
     return Plan(host.name, routes, missing, boot, next_start, warnings_of(wanted, host))
 

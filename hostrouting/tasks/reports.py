@@ -48,7 +48,7 @@ class ConfigureReport:
 
     @classmethod
     def of(
-        cls, plan: RoutePlan, overlap: OverlapReport, changes: Changes, warnings: tuple[str, ...] = ()
+        cls, plan: RoutePlan, overlap: OverlapReport, changes: Changes, warnings: tuple[str, ...]
     ) -> ConfigureReport:
         """Make the report of a run.
 

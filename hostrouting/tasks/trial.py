@@ -19,9 +19,8 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
-from hostrouting.boot.parts import CONFIGURED
+from hostrouting.boot.parts import Wanted
 from hostrouting.boot.render import fill
-from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.changes import Changes
@@ -34,7 +33,7 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
-from hostrouting.tasks.configure import Run, raise_if_strict, wanted_of, warnings_of
+from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
 from hostrouting.tasks.install_routes import planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
@@ -115,7 +114,10 @@ class TryRoutes(ConfigTask):
             host.units.run_later(_UNIT, self.seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
             try:
                 with planned_routes(config, host, scope, deadline) as plan:
-                    self._begin(until)
+                    # First the way back.
+                    script = render_trial(host.routes.our_routes(), until)
+                    files.write_if_changed(host.layout.trial_script, script, mode=0o755)
+                    files.write_if_changed(host.layout.trial, to_json_text({"until": until} | config.to_mapping()))
                     if scope.clock.monotonic() >= end:
                         files.remove(host.layout.trial)
                         raise RouteError(
@@ -131,12 +133,6 @@ class TryRoutes(ConfigTask):
                 put_back(host)
                 raise
         return TrialReport(RoutesReport(plan, plan.changes), overlap, until)
-
-    def _begin(self, until: str) -> None:
-        """Leave the way back and the trial's file; with the lock, and with a timer that runs already."""
-        layout = self.host.layout
-        files.write_if_changed(layout.trial_script, render_trial(self.host.routes.our_routes(), until), mode=0o755)
-        files.write_if_changed(layout.trial, to_json_text({"until": until} | self.config.to_mapping()))
 
 
 @attrs.frozen
@@ -162,7 +158,7 @@ class ConfirmTrial:
             HostRoutingError: what ``Configure`` raises; if nothing is installed the routes of before are put back.
         """
         host = self.host
-        with exclusive_run(host, scope, is_wanting=True):
+        with exclusive_run(host, scope, is_wanting=True) as done:
             # Taken from its timer; also one whose confirm was killed.
             with locked(host.layout.lock, scope):
                 files.move(host.layout.trial, host.layout.confirmed)
@@ -173,21 +169,20 @@ class ConfirmTrial:
                     hint="hostrouting apply --try 60 begins one",
                 )
             config = Config.from_mapping(document)
-            wanted = wanted_of(config, host, *CONFIGURED)
-            run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host))
-            with run.done.told():
-                try:
-                    plan = run.install(scope)
-                except BaseException:
-                    files.move(host.layout.confirmed, host.layout.trial)
-                    put_back(host)
-                    raise
-                try:
-                    overlap = run.finish(scope)
-                finally:
-                    files.remove(host.layout.confirmed)
-                    host.units.stop(_TIMER)
-        return run.report(plan, overlap)
+            wanted = Wanted.of(config, host.layout)
+            run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host), done)
+            try:
+                plan = run.install(scope)
+            except BaseException:
+                files.move(host.layout.confirmed, host.layout.trial)
+                put_back(host)
+                raise
+            try:
+                overlap = run.finish(scope)
+            finally:
+                files.remove(host.layout.confirmed)
+                host.units.stop(_TIMER)
+        return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
 # --- what stands in /run -------------------------------------------------------------------------------------------
@@ -234,6 +229,6 @@ def put_back(host: Host) -> None:
     Raises:
         UnitError: the script fails; if it can, it tries again when the time is over.
     """
-    if exists(host.layout.trial):
+    if files.exists(host.layout.trial):
         host.units.restart(_SERVICE)
     host.units.stop(_TIMER)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Hashable
 
 import attrs
 
+from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
-from hostrouting.boot.seen import exists
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
@@ -53,27 +54,9 @@ class Setbacks:
         """When it is tried again."""
         return self.last + self.wait_seconds
 
-
-class Backoff(dict["Hashable", Setbacks]):
-    """The setbacks of all things, by their keys."""
-
-    def __missing__(self, key: Hashable) -> Setbacks:
-        return Setbacks()
-
-    def add(self, keys: Iterable[Hashable], now: float) -> None:
-        """Count one more for each of some things, and forget those of long ago.
-
-        Args:
-            keys: of what has just gone wrong.
-            now: by the watcher's clock.
-        """
-        self.keep(key for key, each in self.items() if now < each.due + _CALM_SECONDS)
-        self.update({key: Setbacks(self[key].count + 1, now) for key in keys})
-
-    def keep(self, keys: Iterable[Hashable]) -> None:
-        """Forget all but some things: what isn't among them has gone well."""
-        for key in self.keys() - set(keys):
-            del self[key]
+    def again(self, now: float) -> Setbacks:
+        """Count one more that happens now; those before a long calm time are forgotten."""
+        return Setbacks(self.count + 1 if now < self.due + _CALM_SECONDS else 1, now)
 
 
 # --- what ----------------------------------------------------------------------------------------------------------
@@ -108,6 +91,10 @@ class Repair:
     problems: tuple[str, ...] = ()
 
 
+def _no_setbacks() -> defaultdict[Hashable, Setbacks]:
+    return defaultdict(Setbacks)
+
+
 @attrs.define
 class Keeper:
     """Keeps our routes in the table, and knows from one look to the next how they were.
@@ -124,8 +111,8 @@ class Keeper:
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
     seen: set[Hashable] = attrs.field(factory=set)
     refusals: dict[Hashable, str] = attrs.field(factory=dict)
-    losses: Backoff = attrs.field(factory=Backoff)
-    tries: Backoff = attrs.field(factory=Backoff)
+    losses: defaultdict[Hashable, Setbacks] = attrs.field(factory=_no_setbacks)
+    tries: defaultdict[Hashable, Setbacks] = attrs.field(factory=_no_setbacks)
     due: float | None = None
 
     def repair(self, config: Callable[[], Config], host: Host, scope: CancelScope) -> Repair:
@@ -146,7 +133,8 @@ class Keeper:
                     return Repair(len(self.kept), problems=("leaves our routes alone as long as a trial stands",))
                 plan, problems = plan_repair(config(), host.routes)
                 repair = self._carry_out(plan, host, scope)
-                problems += filter(None, ["\n".join(dict.fromkeys(self.refusals.values()))])
+                if self.refusals:
+                    problems.append("\n".join(dict.fromkeys(self.refusals.values())))
                 try:
                     verify_routes((*self.kept.values(), *plan.foreign), host.routes)
                 except RouteError as error:
@@ -157,26 +145,34 @@ class Keeper:
 
     def _carry_out(self, plan: RoutePlan, host: Host, scope: CancelScope) -> Repair:
         now = scope.clock.monotonic()
+        wanted, changes = _writes(plan), _changes(plan)
+        # What has to change though it is as at the last look follows the default route.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
-        wanted = _writes(plan)
-        lost = [route for key, route in wanted.items() if key in self.kept and key not in follows]
-        self.losses.add([route.key for route in lost], now)
         contested: dict[Setbacks, list[Route]] = {}
-        for route in lost:
-            if (setbacks := self.losses[route.key]).wait_seconds:
-                contested.setdefault(setbacks, []).append(route)
+        for key, route in wanted.items():
+            if key in self.kept and key not in follows:
+                self.losses[key] = lost = self.losses[key].again(now)
+                if lost.wait_seconds:
+                    contested.setdefault(lost, []).append(route)
 
-        self.tries.keep(_changes(plan))
-        todo = self._due(plan, now)
+        for key in self.tries.keys() - changes:
+            del self.tries[key]
+        todo = attrs.evolve(
+            plan,
+            add=tuple(route for route in plan.add if self._due(route.key) <= now),
+            replace=tuple(item for item in plan.replace if self._due(item.new.key) <= now),
+            remove=tuple(route for route in plan.remove if self._due(route.key) <= now),
+        )
         try:
             with all_or_nothing() as undo:
                 done, refused = apply_what_goes(todo, host.routes, scope, undo)
         except RouteError as error:
             done, refused = RoutePlan(), dict.fromkeys(_changes(todo).values(), str(error))
-        self.tries.add(_changes(todo), now)
+        for key in _changes(todo):
+            self.tries[key] = self.tries[key].again(now)
 
         written = _writes(done)
-        left = _changes(plan).keys() - _changes(done)
+        left = changes.keys() - _changes(done)
         reasons = self.refusals | {route.key: reason for route, reason in refused.items()}
         self.refusals = {key: reason for key, reason in reasons.items() if key in left}
         self.kept = {route.key: route for route in plan.unchanged} | written
@@ -185,33 +181,16 @@ class Keeper:
             known = Drift.LOST if key in self.seen else Drift.MISSING
             mended.setdefault(Drift.DEFAULT_CHANGED if key in follows else known, []).append(route)
         self.seen |= self.kept.keys()
-        waiting = [key for key in wanted if key in left and now < self.losses[key].due]
-        dues = [*(self.losses[key].due for key in waiting), *(self.tries[key].due for key in self.refusals)]
-        self.due = min(dues, default=None)
-        return Repair(
-            len(self.kept),
-            mended=mended,
-            contested=contested,
-            waiting=tuple(wanted[key] for key in waiting),
-        )
+        self.due = min(map(self._due, left), default=None)
+        waiting = tuple(route for key, route in wanted.items() if key in left and now < self.losses[key].due)
+        return Repair(len(self.kept), mended, contested, waiting)
 
     def _is_as_left(self, ours: Route) -> bool:
-        """Whether a route that has to change is as at the last look: then what has changed is the default route."""
         left = self.kept.get(ours.key)
         return left is not None and left.has_same_next_hops(ours)
 
-    def _due(self, plan: RoutePlan, now: float) -> RoutePlan:
-        """What of a plan may be done by now."""
-
-        def is_due(route: Route) -> bool:
-            return now >= max(self.losses[route.key].due, self.tries[route.key].due)
-
-        return attrs.evolve(
-            plan,
-            add=tuple(filter(is_due, plan.add)),
-            replace=tuple(item for item in plan.replace if is_due(item.new)),
-            remove=tuple(filter(is_due, plan.remove)),
-        )
+    def _due(self, key: Hashable) -> float:
+        return max(self.losses[key].due, self.tries[key].due)
 
 
 def _writes(plan: RoutePlan) -> dict[Hashable, Route]:

@@ -126,9 +126,7 @@ class _Watch:
         tell(_PING)
         report = check_overlap(self.config.route_overlap, host.routes, self.scope)
         tell(_PING)
-        self.counted["looks"] += 1
-        for drift, routes in done.mended.items():
-            self.counted[drift] += len(routes)
+        self.counted.update({"looks": 1} | {str(drift): len(routes) for drift, routes in done.mended.items()})
         for write in (self._write_markers, self._write_metrics):
             try:
                 write(report, done)

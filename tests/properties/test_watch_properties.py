@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
@@ -24,7 +24,7 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch._events import Event, EventKind, of_failures, of_troubles, status
-from hostrouting.watch._repair import Backoff, Repair, plan_repair
+from hostrouting.watch._repair import Repair, Setbacks, plan_repair
 from hostrouting.watch.loop import WatchHostRouting
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope
@@ -98,22 +98,16 @@ def test_a_trouble_is_said_once_as_it_comes_and_that_all_is_well_again_once(seen
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 3))))
 def test_a_wait_never_shrinks_while_it_goes_on_and_ends_in_time(setbacks: list[tuple[float, int]]) -> None:
-    now, backoff = 0.0, Backoff()
+    now, counted = 0.0, defaultdict[int, Setbacks](Setbacks)
     for seconds, key in setbacks:
         now += seconds
-        before = backoff[key]
-        backoff.add([key], now)
-        item = backoff[key]
+        before = counted[key]
+        counted[key] = item = before.again(now)
         assert (item.count >= 3) == (item.wait_seconds > 0)
         assert now <= item.due <= now + 300
         if item.count > before.count:
             assert item.wait_seconds >= before.wait_seconds
-    kept = Backoff(backoff)
-    kept.keep([0])
-    assert set(kept) <= {0}
-    assert kept[0] == backoff[0]
-    backoff.add([], now + 10_000)
-    assert not backoff
+        assert item.again(now + 10_000).count == 1
 
 
 # --- the whole of it -----------------------------------------------------------------------------------------------

@@ -7,16 +7,15 @@ from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.installation import prepare, put_in_place, take_away
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.parts import CONFIGURED, wanted_manifest, wanted_parts
-from hostrouting.boot.plan import Wanted, plan_next_boot
+from hostrouting.boot.parts import Wanted, wanted_manifest
+from hostrouting.boot.plan import plan_next_boot
 from hostrouting.model.changes import Changes
-from hostrouting.tasks.configure import wanted_of
 from phases import CancelScope, all_or_nothing
 
 
 def plan_boot(config: Config, host: Host) -> Changes:
     """Return what `Configure` would change for the next boot."""
-    return plan_next_boot(host, wanted_of(config, host, *CONFIGURED)).changes
+    return plan_next_boot(host, Wanted.of(config, host.layout)).changes
 
 
 def wanted_probe(device: str | None, consumer: str, layout: Layout) -> Wanted:
@@ -38,4 +37,4 @@ def install_for_boot(host: Host, wanted: Wanted) -> Changes:
 
 def manifest_of(config: Config, layout: Layout) -> Manifest:
     """Return the manifest of a host where nothing but what a config asks for is installed."""
-    return wanted_manifest(Manifest(), CONFIGURED, wanted_parts(config, layout), config.consumer, layout)
+    return wanted_manifest(Manifest(), Wanted.of(config, layout), layout)

@@ -19,11 +19,11 @@ from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.part import probe_part
 from hostrouting.azure.probe.port import ProbeNode
 from hostrouting.azure.probe.ruleset import PROBE, REWRITTEN_SOURCE, TABLE
-from hostrouting.boot.done import Done
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed, prepare, put_in_place, take_away
-from hostrouting.boot.locks import exclusive_run
-from hostrouting.boot.plan import BootPlan, Wanted, plan_next_boot
+from hostrouting.boot.locks import Done, exclusive_run
+from hostrouting.boot.parts import Wanted
+from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
@@ -163,8 +163,8 @@ class ConfigureLoadBalancerProbe:
             FileError: a file can't be written; likewise.
             UnitError: systemd refuses; likewise.
         """
-        host, done = self.host or Host(), Done()
-        with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled), done.told():
+        host = self.host or Host()
+        with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled) as done:
             plan = plan_probe(self.config, host, scope, node=self.node)
             if plan.device is None:
                 return _remove(plan, host, self.node, scope, done)
@@ -232,8 +232,8 @@ class RemoveLoadBalancerProbe:
             FileError: a file can't be removed; likewise.
             UnitError: systemd refuses; likewise.
         """
-        host, done = self.host or Host(), Done()
-        with exclusive_run(host, scope, is_wanting=False), done.told():
+        host = self.host or Host()
+        with exclusive_run(host, scope, is_wanting=False) as done:
             return _remove(_plan_removal(host, self.node, "nothing of it is installed"), host, self.node, scope, done)
 
 

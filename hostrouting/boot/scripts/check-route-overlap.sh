@@ -168,8 +168,7 @@ function find_places(    i, plain, plains, covered, suspected) {
 
 # Near is what begins with the same octet.
 function print_suspect(begin, end,    octet) {
-  print begin, "suspect", end | sorter
-  print end + 1, "end" | sorter
+  print begin, "suspect", end "\n" end + 1, "end" | sorter
   for (octet = int(begin / size[8]); octet <= int(end / size[8]); octet++)
     is_near[octet] = 1
 }
@@ -190,7 +189,6 @@ function look_up(    i) {
 
 function add_question(p, from, as_tcp) {
   place_of[++questions] = p
-  address_of[questions] = address_at[p]
   source_of[questions] = from
   is_tcp[questions] = as_tcp
   question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" as_tcp
@@ -281,8 +279,10 @@ function print_verdict(    i) {
     if (i in failed)
       discarded_by[i] = discards_by(failed[i])
     else {
+      # An own or a broadcast address is nobody's fault, if it is one by table local, which the kernel calls main until
+      # somebody makes a rule. What is local by another table stays here.
       parse(text_of[i])
-      class_of[i] = meaning()
+      class_of[i] = (type_of[class] " " to) in is_own ? "own" : type_of[class] == 2 ? "lo" : class
     }
   for (i = 1; i <= ranges && trouble == ""; i++)
     judge(i)
@@ -305,14 +305,6 @@ function discards_by(text) {
   if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
     trouble = text
   return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0
-}
-
-# What the answer that parse() took apart means: its class. An own or a broadcast address is nobody's fault, if it is one
-# by table local, which the kernel calls main until somebody makes a rule. What is local by another table stays here.
-function meaning() {
-  if ((type_of[class] " " to) in is_own)
-    return "own"
-  return type_of[class] == 2 ? "lo" : class
 }
 
 # Judges a range, from its first address on.
@@ -343,14 +335,14 @@ function consider(r, i, said, also_said,    what, id, c, pattern) {
   }
   else if (!discarded_by[i])
     what = "NO-ROUTE has no IPv4 route; expected via"
-  else if (!find_discarder(number(address_of[i]), discarded_by[i]) || pattern != "")
+  else if (!find_discarder(number(address_at[place_of[i]]), discarded_by[i]) || pattern != "")
     what = "BLACKHOLE is discarded by"
   if (what == "" || what == said || what == also_said)
     return what
   id = expected_cidr[r] SUBSEP own_words[r] SUBSEP what SUBSEP source_of[i]
   if (!(id in told_at)) {
     finding[++findings] = id
-    told_at[id] = address_of[i]
+    told_at[id] = address_at[place_of[i]]
     told_by[id] = i in failed ? discarder : text_of[i]
   }
   if (i in failed && !index("," discards[id] ",", "," type_name[discarded_by[i]] ","))

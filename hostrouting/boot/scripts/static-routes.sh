@@ -216,8 +216,8 @@ function change(verb, text, some, undoing,    step) {
 
 # Prints "done" and what; or "refused", "lacking", or "failed" with what couldn't be put back, and why.
 function carry_out(    step, i) {
-  if ("refused" in reason || "lacking" in reason) {
-    step = "refused" in reason ? "refused" : "lacking"
+  step = "refused" in reason ? "refused" : "lacking"
+  if (step in reason) {
     print step, reason[step]
     return
   }

@@ -39,22 +39,18 @@ function key() {
   return to " " metric_of[class] (is_for_tos[class] ? class : "")
 }
 
-function change(words) {
-  commands[++changes] = "route " words
-}
-
 # One that differs goes and comes at once: replace would take what somebody else has put in its place.
 END {
   for (i = 1; i <= saves; i++)
     if (!(saved[i] in now))
-      change("add " before[saved[i]])
+      commands[++changes] = "route add " before[saved[i]]
     else if (now[saved[i]] != before[saved[i]]) {
-      change("del " now[saved[i]])
-      change("add " before[saved[i]])
+      commands[++changes] = "route del " now[saved[i]]
+      commands[++changes] = "route add " before[saved[i]]
     }
   for (i = 1; i <= theres; i++)
     if (!(there[i] in before))
-      change("del " now[there[i]])
+      commands[++changes] = "route del " now[there[i]]
   if (changes)
     run(commands, changes, "-force")
   print "done"

@@ -43,7 +43,7 @@ def test_the_list_names_what_is_installed_and_forgives_what_does_not_block_last(
     assert list_text(gated(static_routes=True, check_route_overlap=True), {"static-routes": b"one"}) == (
         f"{folder}/static-routes.sh required 7692c3ad3540bb80\n{folder}/check-route-overlap.sh required -\nend\n"
     )
-    warn = gated(check_route_overlap=False, static_routes=True, another=True).with_part(WATCH, InstalledPart())
+    warn = gated(check_route_overlap=False, static_routes=True, another=True).with_parts((), {WATCH: InstalledPart()})
     assert [line.split()[:2] for line in list_text(warn, {}).splitlines()] == [
         [f"{folder}/static-routes.sh", "required"],
         [f"{folder}/another.sh", "required"],

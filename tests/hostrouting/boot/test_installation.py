@@ -32,11 +32,10 @@ from hostrouting.backend import NextHop, Protocol, Route
 from hostrouting.boot.gate import DROP_IN
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import CHECK, Manifest
-from hostrouting.boot.parts import CONFIGURED
+from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
 from hostrouting.model.changes import Change
 from hostrouting.model.errors import FileError
-from hostrouting.tasks.configure import wanted_of
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -494,7 +493,7 @@ def test_the_way_back_has_the_scripts_of_before(host: Host, layout: Layout) -> N
     before = config(cidrs=("10.96.0.0/12",), staticRoutes={"enabled": True})
     apply(host, before)
     script = layout.script(CHECK)
-    plan = plan_next_boot(host, wanted_of(config(), host, *CONFIGURED))
+    plan = plan_next_boot(host, Wanted.of(config(), host.layout))
     assert {file.path: file.text for file in plan.way_back}[script] == script.read_text()
     assert [file.path for file in plan.way_back][-1] == layout.gate_list
 

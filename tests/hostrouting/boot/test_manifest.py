@@ -110,9 +110,9 @@ def test_a_wait_that_changes_while_a_part_goes_is_the_new_one_at_once(host: Host
 
 
 def test_parts_of_others_come_behind(layout: Layout) -> None:
-    manifest = Manifest("kubelet.service").with_part("another", InstalledPart()).with_part(CHECK, InstalledPart())
-    assert list(manifest.with_part(ROUTES, InstalledPart()).parts) == [ROUTES, CHECK, "another"]
-    assert list(manifest.without("another").parts) == [CHECK]
+    manifest = Manifest("kubelet.service", {"another": InstalledPart(), CHECK: InstalledPart()})
+    assert list(manifest.with_parts((), {ROUTES: InstalledPart()}).parts) == [ROUTES, CHECK, "another"]
+    assert list(manifest.with_parts(["another"], {}).parts) == [CHECK]
 
 
 @pytest.mark.parametrize(
