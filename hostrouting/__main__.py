@@ -3,9 +3,9 @@
 import gc
 import sys
 
-# Modules are tens of thousands of objects that stay, and routes may be millions: looking for garbage among them, here
-# and once more at the exit, takes as long as a whole check. Only watch, which doesn't end by itself, enables it.
-gc.disable()
+# Modules are tens of thousands of objects that stay, and routes may be millions: looking for garbage among them with
+# every 700 new ones, as is usual, and once more at the exit, takes as long as a whole check.
+gc.set_threshold(50_000)
 
 
 def run() -> int:

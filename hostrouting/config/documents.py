@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.opening import only_regular
-from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
     import os
@@ -73,8 +72,7 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
         raise ConfigError([(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")])
     try:
         # As os.fsdecode would: to the kernel any bytes make an interface's name, and ip prints them as they are.
-        with uncollected():
-            return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
+        return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
     except ValueError as error:

@@ -21,7 +21,6 @@ import attrs
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.jsonable import in_json, json_key
 from hostrouting.model.text import shown
-from hostrouting.model.uncollected import uncollected
 
 if TYPE_CHECKING:
     pass
@@ -206,7 +205,6 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
             raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])
         return None
     try:
-        with uncollected():
-            return read(cls, document[section])
+        return read(cls, document[section])
     except ConfigError as error:
         raise ConfigError(below(section, error.problems)) from None

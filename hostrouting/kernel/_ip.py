@@ -23,7 +23,6 @@ from hostrouting.kernel._items import NEEDED, Key, Keys, is_set, is_unset
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Address, Family, Hardware, Link
 from hostrouting.model.parsing import parse_address, parse_any_address
-from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
     NextHop,
@@ -179,7 +178,7 @@ def _destination(value: object) -> IPv4Network:
         return DEFAULT_DESTINATION
     # Of an address IPv4Network would make a text, and read that.
     if "/" not in text:
-        return network_of(parse_address(text), 32)
+        return IPv4Network(int(parse_address(text)))
     address, _, length = text.partition("/")
     return IPv4Network((int(parse_address(address)), _length(length)))
 

@@ -15,8 +15,6 @@ from ipaddress import IPv4Address, IPv4Network
 
 import attrs
 
-from hostrouting.model.prefixes import network_of
-
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
     """Whether the name of an interface is like one of some shell patterns."""
@@ -96,5 +94,4 @@ class Address:
     @property
     def network(self) -> IPv4Network:
         """The connected network: the peer's, where there is one."""
-        bits = 32 - self.prefix_length
-        return network_of(int(self.peer or self.local) >> bits << bits, self.prefix_length)
+        return IPv4Network((self.peer or self.local, self.prefix_length), strict=False)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from hostrouting.kernel.rules import Flow, matches
 from hostrouting.model.parsing import RESERVED
-from hostrouting.model.prefixes import Prefix, PrefixSet, ends, network_of, numbers
+from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
@@ -196,7 +196,7 @@ def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
         spans.append((first, tile.last))
     # Most are a single address, which takes a quarter of the time.
     networks = (
-        [network_of(first, 32)] if first == last else summarize_address_range(IPv4Address(first), IPv4Address(last))
+        [IPv4Network(first)] if first == last else summarize_address_range(IPv4Address(first), IPv4Address(last))
         for first, last in spans
     )
     return tuple(chain.from_iterable(networks))

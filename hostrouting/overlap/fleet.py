@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -22,7 +21,6 @@ from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.jsonable import in_json
-from hostrouting.model.uncollected import uncollected
 from hostrouting.overlap.check import check_overlap, unjudged
 from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
 from phases import CancelScope
@@ -184,10 +182,6 @@ def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
     # Ctrl-C is for all processes of a terminal; what is to be done then is not the worker's to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The command line runs without the garbage collector, but a network of one address is a cycle (ipaddress.py). The
-    # collector leaves alone what exists by now; otherwise it would wait longer before it collects what is new.
-    gc.freeze()
-    gc.enable()
 
 
 def _results(
@@ -227,7 +221,6 @@ def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOve
     return groups
 
 
-@uncollected()
 def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> OverlapReport:
     try:
         if isinstance(recording, Snapshot):

@@ -20,8 +20,8 @@ from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
-from hostrouting.model.prefixes import PrefixSet, network_of
-from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, routes_like
+from hostrouting.model.prefixes import PrefixSet
+from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType
 
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
@@ -35,10 +35,9 @@ _KEPT_MAX = 4096  # where each says something else
 
 
 class Way(NamedTuple):
-    """The common part of some entries: one of them, whose destination doesn't count, and a maker of others like it."""
+    """The common part of some entries: one of them, whose destination doesn't count."""
 
     entry: Route
-    make: Callable[[IPv4Network], Route]
     is_wanted: bool
 
 
@@ -135,13 +134,17 @@ class RouteReader:
         route = with_hops(_decode(body, self._names), self._nexthops)
         if len(self._ways) >= _KEPT_MAX:
             self._ways.clear()
-        way = self._ways[body] = Way(route, routes_like(route), self._is_wanted(route))
+        way = self._ways[body] = Way(route, self._is_wanted(route))
         return way
 
 
 def routes_of(groups: Iterable[Group]) -> list[Route]:
     """The entries that some groups stand for."""
-    return [way.make(network_of(first, length)) for way, prefixes in groups for length, first in prefixes]
+    return [
+        attrs.evolve(way.entry, destination=IPv4Network((first, length)))
+        for way, prefixes in groups
+        for length, first in prefixes
+    ]
 
 
 @functools.cache
