@@ -80,13 +80,11 @@ class NetlinkBackend:
         Returns:
             The entries; none for a table that doesn't exist. One that uses a nexthop object has the hops of that.
         """
-        return tuple(routes_of(self._groups(table)))
+        return routes_of(self._groups(table))
 
     def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """The entries of a table as ``routes`` reads them: prefixes that follow each other, by their way."""
-        return tuple(
-            (way.entry, [(first, length) for length, first in prefixes]) for way, prefixes in self._groups(table)
-        )
+        return tuple(self._groups(table))
 
     def _groups(
         self,
@@ -101,7 +99,7 @@ class NetlinkBackend:
             reader = self._reader(is_wanted, inside)
             with calm(attempts):
                 runs = _dumped_routes(talk, table, protocol)
-                return [group for run in runs for group in reader.groups(run.messages, run.length)]
+                return [group for run in runs for group in reader.groups(run)]
 
         return self._read("list the routes", ask)
 
@@ -113,10 +111,10 @@ class NetlinkBackend:
         """
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
-            entries = chain.from_iterable(map(self._reader().read, _dumped_routes(talk, Table.MAIN)))
+            groups = chain.from_iterable(map(self._reader().groups, _dumped_routes(talk, Table.MAIN)))
             # The walk is in the order of addresses (leaf_walk_rcu). What is left of it ends with the socket.
-            head = takewhile(lambda entry: not int(entry.destination.network_address), entries)
-            return tuple(entry for entry in head if entry.destination.prefixlen == 0)
+            head = takewhile(lambda group: group[1][0][0] == 0, groups)
+            return routes_of((entry, [prefix for prefix in prefixes if prefix == (0, 0)]) for entry, prefixes in head)
 
         return self._read("look for the default route", ask)
 
@@ -139,7 +137,7 @@ class NetlinkBackend:
         Returns:
             The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
         """
-        return tuple(routes_of(self._groups(None, lambda route: not is_plain_by(route, devs), inside)))
+        return routes_of(self._groups(None, lambda route: not is_plain_by(route, devs), inside))
 
     @contextmanager
     def noticing_changes(self) -> Iterator[Callable[[], bool]]:
@@ -172,10 +170,9 @@ class NetlinkBackend:
     ) -> Iterator[Lookup]:
         reader = self._reader()
         for asked, answers in talk.ask(addresses, wire.look_up(source, is_tcp)):
-            routes = iter(reader.answers([answer for answer in answers if isinstance(answer, bytes)]))
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, RefusedError):
-                    yield Lookup(address, next(routes))
+                    yield Lookup(address, reader.entry(answer))
                 elif answer.errno in _NO_ROUTE:
                     yield Lookup(address, None, answer.errno)
                 else:
@@ -257,7 +254,7 @@ class NetlinkBackend:
     ) -> RouteReader:
         # Where the sysctl nexthop_compat_mode is 0, the kernel doesn't show the hops of a nexthop object with a route.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
-        return RouteReader(rtnl.Names(), nexthops, is_wanted, PrefixSet(inside) if inside else None)
+        return RouteReader(rtnl.Names(), nexthops, is_wanted, PrefixSet(inside))
 
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:
         attempt, kind, body, decode = listing
