@@ -3,9 +3,12 @@
 import gc
 import sys
 
-# Modules are tens of thousands of objects that stay, and routes may be millions: looking for garbage among them with
-# every 700 new ones, as is usual, and once more at the exit, takes as long as a whole check.
-gc.set_threshold(50_000)
+# Modules are tens of thousands of objects that stay, and routes may be millions: looking for garbage among them, here
+# and once more at the exit, takes as long as a whole check. What works for long looks for it now and then.
+if {"watch", "judge"} & {*sys.argv}:
+    gc.set_threshold(50_000)
+else:
+    gc.disable()
 
 
 def run() -> int:

