@@ -10,7 +10,7 @@ from hostrouting.boot.systemctl import Systemctl
 from hostrouting.boot.systemd import UnitManager
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.port import RouteBackend, WholeTables
-from hostrouting.model.links import Address, Family, Hardware, Link
+from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
     Lookup,
@@ -26,7 +26,7 @@ from hostrouting.model.rules import Rule, RuleAction
 
 # fmt: off
 __all__ = [
-    "DEFAULT_DESTINATION", "Address", "Family", "Hardware", "Link", "Lookup", "NetlinkBackend", "NextHop", "Protocol",
+    "DEFAULT_DESTINATION", "Address", "Hardware", "Link", "Lookup", "NetlinkBackend", "NextHop", "Protocol",
     "Route", "RouteBackend", "RouteFailure", "RouteType", "Rule", "RuleAction", "Scope", "Systemctl", "Table",
     "UnitManager", "WholeTables",
 ]

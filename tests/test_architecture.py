@@ -344,6 +344,22 @@ def test_a_name_loads_no_more_than_it_needs(statement: str, unloaded: list[str])
     assert not (set(unloaded) - by_attrs) & set(loaded.stdout.split())
 
 
+def tricks(module: str, source: str) -> list[str]:
+    """What a module does for speed at the cost of others' privacy, of identity, or of the collector of all of them."""
+    calls = [ast.unparse(node.func) for node in nodes_of(source) if isinstance(node, ast.Call)]
+    found = [call for call in calls if call in ("id", "object.__setattr__")]
+    found += [call for call in calls if call.endswith("__new__") and call not in ("super().__new__", "cls.__new__")]
+    found += ["gc"] if "gc" in imports(source) and module != "hostrouting.__main__" else []
+    return [f"{module}: {trick}" for trick in found]
+
+
+def test_no_module_is_fast_by_a_trick() -> None:
+    """The garbage collector is the process's, and a value's own constructor makes it."""
+    assert [trick for module, source in sources().items() for trick in tricks(module, source)] == []
+    planted = "import gc\nid(x)\nobject.__setattr__(x, 'y', 1)\nIPv4Network.__new__(IPv4Network)"
+    assert len(tricks("hostrouting.model.planted", planted)) == 4
+
+
 def test_no_module_is_without_a_look_at_its_size() -> None:
     """Over 400 lines a module holds two subjects, as a rule."""
     assert {name for name, text in sources().items() if len(text.splitlines()) > 400} == set()

@@ -39,7 +39,7 @@ HOSTROUTING = {
 }  # fmt: skip
 BACKEND = {
     "RouteBackend", "WholeTables", "NetlinkBackend", "UnitManager", "Systemctl",
-    "Link", "Address", "Hardware", "Family", "Rule", "RuleAction", "Route", "NextHop", "RouteType",
+    "Link", "Address", "Hardware", "Rule", "RuleAction", "Route", "NextHop", "RouteType",
     "Scope", "Table", "Protocol", "Lookup", "RouteFailure", "DEFAULT_DESTINATION",
 }  # fmt: skip
 REPORT = {

@@ -14,7 +14,6 @@ from fnmatch import fnmatchcase
 from importlib import resources
 from ipaddress import IPv4Network
 from itertools import pairwise
-from operator import attrgetter
 from shlex import quote
 from typing import Any
 
@@ -32,8 +31,6 @@ _JUDGED = [
     (int(one.broadcast_address) + 1, int(other.network_address) - 1) for one, other in pairwise(sorted(RESERVED))
 ]
 
-# Of a route's row there is a word for each field, in the order of the class.
-_words = attrgetter(*attrs.fields_dict(StaticRoute))
 _INHERITED = "*"  # no name of an interface, and no gateway
 
 
@@ -55,7 +52,8 @@ def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]
 
 def render_static_routes(config: Config) -> str:
     """Render the script of a whole config."""
-    rows = [_row(*map(_word, _words(route))) for route in config.static_routes.routes]
+    # A word for each field, in the order of the class.
+    rows = [_row(*map(_word, attrs.astuple(route, recurse=False))) for route in config.static_routes.routes]
     return fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import time
 from collections.abc import Sequence
@@ -234,8 +233,6 @@ def judge(options: argparse.Namespace, host: Host) -> int:
         how = f"pip install 'hostrouting[{options.output}]'"
         raise HostRoutingError(f"--output {options.output} needs {library}, which isn't installed", hint=how)
     config = load(options, host)
-    gc.freeze()
-    gc.enable()  # judging thousands takes long, and memory must not grow meanwhile
     report = run_task(phases.task("judge")(lambda scope: judge_all(options.recordings, config, scope=scope)))
     if options.output == "html":
         say(fleet.fleet_page(report))

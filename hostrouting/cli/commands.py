@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 from contextlib import suppress
@@ -187,7 +186,6 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
     # A process that does nothing for hours wakes up four times a second, not forty.
     scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))
-    gc.enable()
 
     def print_line(line: str) -> None:
         # Who stops the terminal doesn't stop the watcher.

@@ -21,9 +21,8 @@ import attrs
 from hostrouting.config.schema import each
 from hostrouting.kernel._items import NEEDED, Key, Keys, is_set, is_unset
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.links import Address, Family, Hardware, Link
+from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.parsing import parse_address, parse_any_address
-from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
     NextHop,
@@ -120,8 +119,6 @@ _LINK = Keys(
     Key("linkinfo", "kind", _inside("info_kind", _text), lambda name: {"info_kind": name}, None),
 )
 _ADDRESS = Keys(
-    # Those of another family are left out before.
-    Key("family", "family", lambda _: Family.IPV4, lambda _: "inet", Family.IPV4, True),
     Key("local", "local", parse_address, str),
     Key("address", "peer", parse_address, str, None),
     Key("metric", "metric", _uint32, int, 0),
@@ -165,7 +162,12 @@ def _read_address(value: object) -> dict[str, Any] | None:
 def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
     """Addresses as ``read_addresses`` reads them, an item for each run of the same interface."""
     return [
-        {"ifname": dev, "addr_info": [_ADDRESS.write(attrs.asdict(address, recurse=False)) for address in run]}
+        {
+            "ifname": dev,
+            "addr_info": [
+                {"family": "inet", **_ADDRESS.write(attrs.asdict(address, recurse=False))} for address in run
+            ],
+        }
         for dev, run in groupby(addresses, lambda address: address.dev)
     ]
 
@@ -179,7 +181,7 @@ def _destination(value: object) -> IPv4Network:
         return DEFAULT_DESTINATION
     # Of an address IPv4Network would make a text, and read that.
     if "/" not in text:
-        return network_of(parse_address(text), 32)
+        return IPv4Network(int(parse_address(text)))
     address, _, length = text.partition("/")
     return IPv4Network((int(parse_address(address)), _length(length)))
 

@@ -6,17 +6,12 @@ What a kernel holds is a value already, and its class can't be its own schema, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from itertools import chain
 from typing import Any, NamedTuple
 
 from hostrouting.config.schema import below, kind, problems_of
 from hostrouting.model.errors import ConfigError
 
 NEEDED = object()
-
-# What is kept of words is small.
-_WORD_MAX = 64
 
 
 class Key(NamedTuple):
@@ -49,40 +44,32 @@ class Keys:
 
     def __init__(self, *keys: Key) -> None:
         self.keys = keys
-        # The same words occur again and again, on one host and on many.
-        self._parsers = {key.key: (key.field, key.parse, lru_cache(key.parse)) for key in keys}
-        self._defaults = {key.field: key.default for key in keys}
-        self._needed = [key for key in keys if key.default is NEEDED]
 
     def read(self, value: object) -> dict[str, Any]:
-        """The fields of an object; keys that aren't named are passed over.
+        """Return the fields of an object; keys that aren't named are passed over.
 
         Raises:
             ConfigError: with all that is wrong in it.
         """
         if not isinstance(value, Mapping):
             raise ConfigError([("", f"expected an object, not {kind(value)}")])
-        fields = self._defaults.copy()
-        problems: dict[str, list[tuple[str, str]]] = {}
-        for name, item in value.items():
-            if name not in self._parsers:
-                continue
-            field, parse, parse_word = self._parsers[name]
-            if item is None and parse not in (is_set, is_unset):
+        fields: dict[str, Any] = {}
+        problems: list[tuple[str, str]] = []
+        for key in self.keys:
+            is_flag = key.parse in (is_set, is_unset)
+            if key.key not in value or (value[key.key] is None and not is_flag):
+                fields[key.field] = key.default
+                problems += [(key.key, "is missing")] if key.default is NEEDED else []
                 continue
             try:
-                is_word = type(item) is str and len(item) <= _WORD_MAX
-                fields[field] = parse_word(item) if is_word else parse(item)
+                fields[key.field] = key.parse(value[key.key])
             except (ConfigError, ValueError) as error:
-                problems[name] = below(name, problems_of(error))
-        for key in self._needed:
-            if fields[key.field] is NEEDED:
-                problems.setdefault(key.key, [(key.key, "is missing")])
+                problems += below(key.key, problems_of(error))
         if problems:
-            raise ConfigError(chain.from_iterable(problems.get(key.key, ()) for key in self.keys))
+            raise ConfigError(problems)
         return fields
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The object that reads back as these fields."""
+        """Return the object that reads back as these fields."""
         written = (key for key in self.keys if key.is_always or fields[key.field] != key.default)
         return {key.key: key.show(fields[key.field]) for key in written}

@@ -26,7 +26,6 @@ from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, NexthopObject, Protocol, Route, RouteFailure, Table
 from hostrouting.model.rules import Rule
-from hostrouting.model.uncollected import uncollected
 from phases import CancelScope
 
 T = TypeVar("T")
@@ -81,15 +80,11 @@ class NetlinkBackend:
         Returns:
             The entries; none for a table that doesn't exist. One that uses a nexthop object has the hops of that.
         """
-        with uncollected():
-            return tuple(routes_of(self._groups(table)))
+        return routes_of(self._groups(table))
 
     def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """The entries of a table as ``routes`` reads them: prefixes that follow each other, by their way."""
-        with uncollected():
-            return tuple(
-                (way.entry, [(first, length) for length, first in prefixes]) for way, prefixes in self._groups(table)
-            )
+        return tuple(self._groups(table))
 
     def _groups(
         self,
@@ -104,7 +99,7 @@ class NetlinkBackend:
             reader = self._reader(is_wanted, inside)
             with calm(attempts):
                 runs = _dumped_routes(talk, table, protocol)
-                return [group for run in runs for group in reader.groups(run.messages, run.length)]
+                return [group for run in runs for group in reader.groups(run)]
 
         return self._read("list the routes", ask)
 
@@ -116,18 +111,17 @@ class NetlinkBackend:
         """
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
-            entries = chain.from_iterable(map(self._reader().read, _dumped_routes(talk, Table.MAIN)))
+            groups = chain.from_iterable(map(self._reader().groups, _dumped_routes(talk, Table.MAIN)))
             # The walk is in the order of addresses (leaf_walk_rcu). What is left of it ends with the socket.
-            head = takewhile(lambda entry: not int(entry.destination.network_address), entries)
-            return tuple(entry for entry in head if entry.destination.prefixlen == 0)
+            head = takewhile(lambda group: group[1][0][0] == 0, groups)
+            return routes_of((entry, [prefix for prefix in prefixes if prefix == (0, 0)]) for entry, prefixes in head)
 
         return self._read("look for the default route", ask)
 
     def our_routes(self) -> tuple[Route, ...]:
         """Return the entries of table main that are ours; the kernel leaves out those of other protocols."""
-        with uncollected():
-            entries = routes_of(self._groups(Table.MAIN, protocol=Protocol.HOSTROUTING))
-            return tuple(entry for entry in entries if entry.is_ours)
+        entries = routes_of(self._groups(Table.MAIN, protocol=Protocol.HOSTROUTING))
+        return tuple(entry for entry in entries if entry.is_ours)
 
     def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes.
@@ -143,8 +137,7 @@ class NetlinkBackend:
         Returns:
             The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
         """
-        with uncollected():
-            return tuple(routes_of(self._groups(None, lambda route: not is_plain_by(route, devs), inside)))
+        return routes_of(self._groups(None, lambda route: not is_plain_by(route, devs), inside))
 
     @contextmanager
     def noticing_changes(self) -> Iterator[Callable[[], bool]]:
@@ -170,18 +163,16 @@ class NetlinkBackend:
         """
         if not addresses:
             return ()
-        with uncollected():
-            return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses, source, is_tcp)))
+        return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses, source, is_tcp)))
 
     def _answers(
         self, talk: Conversation, addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool
     ) -> Iterator[Lookup]:
         reader = self._reader()
         for asked, answers in talk.ask(addresses, wire.look_up(source, is_tcp)):
-            routes = iter(reader.answers([answer for answer in answers if isinstance(answer, bytes)]))
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, RefusedError):
-                    yield Lookup(address, next(routes))
+                    yield Lookup(address, reader.entry(answer))
                 elif answer.errno in _NO_ROUTE:
                     yield Lookup(address, None, answer.errno)
                 else:
@@ -191,21 +182,21 @@ class NetlinkBackend:
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST."""
-        return self._write(routes, partial(wire.new_route, rtnl.ADD, wire.Ways(rtnl.Indexes())))
+        return self._write(routes, partial(wire.new_route, rtnl.ADD, wire.hops_packer(rtnl.Indexes())))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes or put them in the place of the first with the same ``key``.
 
         The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
         """
-        return self._write(routes, partial(wire.new_route, rtnl.REPLACE, wire.Ways(rtnl.Indexes())))
+        return self._write(routes, partial(wire.new_route, rtnl.REPLACE, wire.hops_packer(rtnl.Indexes())))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes; one that isn't there fails with ESRCH."""
-        deletable, ways = self._deletable(routes), wire.Ways(rtnl.Indexes())
+        deletable, pack_hops = self._deletable(routes), wire.hops_packer(rtnl.Indexes())
 
         def pack(route: Route, sequence: int) -> bytes:
-            message = wire.delete_route(ways, route, sequence)
+            message = wire.delete_route(pack_hops, route, sequence)
             deletable.take(route)
             return message
 
@@ -221,13 +212,12 @@ class NetlinkBackend:
     def _deletable(self, routes: Sequence[Route]) -> Deletable:
         destinations = [numbers(route.destination) for route in routes]
         tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
-        with uncollected():
-            return Deletable(
-                entry
-                for table, protocol in tables
-                for entry in routes_of(self._groups(table, lambda _: False, destinations, protocol))
-                if entry.protocol == protocol  # 0 is no filter to the kernel
-            )
+        return Deletable(
+            entry
+            for table, protocol in tables
+            for entry in routes_of(self._groups(table, lambda _: False, destinations, protocol))
+            if entry.protocol == protocol  # 0 is no filter to the kernel
+        )
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
@@ -264,7 +254,7 @@ class NetlinkBackend:
     ) -> RouteReader:
         # Where the sysctl nexthop_compat_mode is 0, the kernel doesn't show the hops of a nexthop object with a route.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
-        return RouteReader(rtnl.Names(), nexthops, is_wanted, PrefixSet(inside) if inside else None)
+        return RouteReader(rtnl.Names(), nexthops, is_wanted, PrefixSet(inside))
 
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:
         attempt, kind, body, decode = listing

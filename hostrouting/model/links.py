@@ -15,8 +15,6 @@ from ipaddress import IPv4Address, IPv4Network
 
 import attrs
 
-from hostrouting.model.prefixes import network_of
-
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
     """Whether the name of an interface is like one of some shell patterns."""
@@ -26,12 +24,6 @@ def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
 @lru_cache(maxsize=64)
 def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
     return re.compile("|".join(map(translate, patterns)) or "(?!)").match
-
-
-class Family(IntEnum):
-    """Address families; every value carries one, though only IPv4 has behaviour."""
-
-    IPV4 = 2
 
 
 class Hardware(IntEnum):
@@ -80,7 +72,6 @@ class Address:
         is_secondary: a later address of the same subnet on the same interface.
         has_prefix_route: whether the kernel adds a connected route for it.
         scope: how far it may be used as a source: ``Scope.UNIVERSE``, or the link, or this host.
-        family: always IPv4 so far.
     """
 
     dev: str
@@ -91,10 +82,8 @@ class Address:
     is_secondary: bool = False
     has_prefix_route: bool = True
     scope: int = 0
-    family: Family = Family.IPV4
 
     @property
     def network(self) -> IPv4Network:
         """The connected network: the peer's, where there is one."""
-        bits = 32 - self.prefix_length
-        return network_of(int(self.peer or self.local) >> bits << bits, self.prefix_length)
+        return IPv4Network((self.peer or self.local, self.prefix_length), strict=False)

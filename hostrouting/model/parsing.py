@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Interface, IPv6
 from socket import AF_INET, inet_pton
 from typing import TypeVar
 
-from hostrouting.model.prefixes import network_of, numbers
+from hostrouting.model.prefixes import numbers
 from hostrouting.model.text import shown
 
 # RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4): the kernel accepts routes for all of
@@ -119,7 +119,7 @@ def parse_prefix(value: str | IPv4Network) -> IPv4Network:
         raise ValueError(f"'{IPv4Address(number)}/{length}' has host bits set; did you mean {masked}?")
     if length == 0:
         raise ValueError("'0.0.0.0/0' is the default route; these tasks install only more specific ones")
-    network = value if isinstance(value, IPv4Network) else network_of(number, length)
+    network = value if isinstance(value, IPv4Network) else IPv4Network((number, length))
     return _refuse_reserved(network) if number >> 24 in _RESERVED_OCTETS else network
 
 

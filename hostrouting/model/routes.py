@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import errno as errnos
-import socket
 from collections import Counter
-from collections.abc import Callable
 from enum import IntEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from socket import inet_ntoa
 from typing import NamedTuple
 
 import attrs
-
-from hostrouting.model.links import Family
 
 DEFAULT_DESTINATION = IPv4Network("0.0.0.0/0")
 
@@ -77,10 +74,6 @@ class Protocol(IntEnum):
     HOSTROUTING = 217
 
 
-# Read for each of thousands of routes: the name of a module's in a tenth of the time of a member's.
-_UNICAST, _MAIN, _OURS = RouteType.UNICAST, Table.MAIN, Protocol.HOSTROUTING
-
-
 def word_of(number: int, known: type[IntEnum]) -> str:
     """What ip calls a table, a protocol, a scope; its number if it has no name here."""
     try:
@@ -141,14 +134,13 @@ class NexthopObject(NamedTuple):
 
 
 def _usual_scope(route: Route) -> int:
-    """The scope that ip-route(8) gives a route when none is named."""
+    """Return the scope that ip-route(8) gives a route when none is named."""
+    if route.type is RouteType.UNICAST:
+        return Scope.LINK if len(route.hops) == 1 and route.hops[0].gateway is None else Scope.UNIVERSE
     if route.type is RouteType.LOCAL:
         return Scope.HOST
-    if route.type in (RouteType.BROADCAST, RouteType.MULTICAST, RouteType.ANYCAST):
-        return Scope.LINK
-    if route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is None:
-        return Scope.LINK
-    return Scope.UNIVERSE
+    is_near = route.type in (RouteType.BROADCAST, RouteType.MULTICAST, RouteType.ANYCAST)
+    return Scope.LINK if is_near else Scope.UNIVERSE
 
 
 @attrs.frozen
@@ -167,7 +159,6 @@ class Route:
         source: the preferred source address.
         mtu: in bytes; None: the device's.
         nexthop_id: of a nexthop object that the hops come from.
-        family: always IPv4 so far.
     """
 
     destination: IPv4Network
@@ -181,7 +172,6 @@ class Route:
     source: IPv4Address | None = None
     mtu: int | None = None
     nexthop_id: int | None = None
-    family: Family = Family.IPV4
 
     @property
     def key(self) -> tuple[int, IPv4Network, int, int]:
@@ -191,7 +181,7 @@ class Route:
     @property
     def is_ours(self) -> bool:
         """Whether hostrouting installed it: protocol 217 in table main, and no default route: no config has one."""
-        return self.protocol == _OURS and self.table == _MAIN and self.destination.prefixlen > 0
+        return self.protocol == Protocol.HOSTROUTING and self.table == Table.MAIN and self.destination.prefixlen > 0
 
     @property
     def is_connected(self) -> bool:
@@ -228,49 +218,26 @@ class Route:
         Args:
             is_numeric: whether tables, protocols and scopes are numbers, as ``ip -N`` prints them.
         """
-        kind = "" if self.type is _UNICAST else f"{self.type.name.lower()} "
+        kind = "" if self.type is RouteType.UNICAST else f"{self.type.name.lower()} "
         tos = f" tos {self.tos:#04x}" if self.tos else ""
-        # All but the destination thousands of routes have in common, often with the very same hops.
-        tail = _tail(
-            self.hops,
-            self.nexthop_id,
-            self.table,
-            self.protocol,
-            self.scope,
-            self.source,
-            self.metric,
-            self.mtu,
-            is_numeric,
-        )
-        return f"{kind}{destination_words(self.destination)}{tos}{tail}"
+        numbers = (self.table, self.protocol, self.scope, self.metric, self.mtu, self.nexthop_id)
+        return f"{kind}{destination_words(self.destination)}{tos}{_tail(self.hops, self.source, numbers, is_numeric)}"
 
 
-def routes_like(route: Route) -> Callable[[IPv4Network], Route]:
-    """Return a constructor of routes that differ from one in their destinations only.
-
-    For 100,000 routes it takes half the time of ``attrs.evolve``: 0.2 s less of 0.4 s.
-    """
-    others = {name: getattr(route, name) for name in attrs.fields_dict(type(route)) if name != "destination"}
-    return partial(type(route), **others)
-
-
-@lru_cache(maxsize=1024)
+# Thousands of routes have it in common, often with the very same hops: 100,000 lines take 0.4 s, and 1.3 s without it.
+@lru_cache
 def _tail(
     hops: tuple[NextHop, ...],
-    nexthop_id: int | None,
-    table: int,
-    protocol: int,
-    scope: int,
     source: IPv4Address | None,
-    metric: int,
-    mtu: int | None,
+    numbers: tuple[int, int, int, int, int | None, int | None],
     is_numeric: bool,
 ) -> str:
-    """The words behind the destination, each with a blank before it."""
+    """Return the words behind the destination, each with a blank before it."""
 
     def word(number: int, known: type[IntEnum]) -> str:
         return str(int(number)) if is_numeric else word_of(number, known)
 
+    table, protocol, scope, metric, mtu, nexthop_id = numbers
     single = hops[0] if len(hops) == 1 else None
     words = [
         "" if nexthop_id is None else f"nhid {nexthop_id}",
@@ -289,13 +256,12 @@ def _tail(
 
 
 def destination_words(network: IPv4Network) -> str:
-    """A destination as ip-route(8) would write it."""
-    length = network.prefixlen
-    if length == 0:
+    """Return a destination as ip-route(8) would write it."""
+    if network.prefixlen == 0:
         return "default"
-    # In a third of the time that str takes for the same.
-    address = socket.inet_ntoa(network.network_address.packed)
-    return address if length == 32 else f"{address}/{length}"
+    # For 100,000 lines 0.15 s less than str(network).
+    address = inet_ntoa(network.network_address.packed)
+    return address if network.prefixlen == 32 else f"{address}/{network.prefixlen}"
 
 
 # fib_props in net/ipv4/fib_semantics.c, and fib4_rule_action for the rules.

@@ -7,7 +7,6 @@ from ipaddress import IPv4Network
 
 import attrs
 
-from hostrouting.model.links import Family
 from hostrouting.model.routes import Protocol, Table, word_of
 
 
@@ -51,7 +50,6 @@ class Rule:
         is_l3mdev: the table is the one of the packet's VRF.
         has_unknown: it selects by something that isn't known here.
         protocol: who installed it.
-        family: always IPv4 so far.
     """
 
     preference: int
@@ -74,7 +72,6 @@ class Rule:
     is_l3mdev: bool = False
     has_unknown: bool = False
     protocol: int = Protocol.BOOT
-    family: Family = Family.IPV4
 
     @property
     def has_table(self) -> bool:

@@ -6,7 +6,7 @@ import errno as errnos
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import Refusal, RouteError
@@ -14,9 +14,7 @@ from hostrouting.model.routes import NextHop, Route, RouteFailure, Table
 from hostrouting.routes.plan import RoutePlan
 from phases import CancelScope, Undo
 
-if TYPE_CHECKING:
-    _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
-
+_BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
 
 T = TypeVar("T")
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import ONLINK, Config, StaticRoute
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, Scope, Table
-from hostrouting.model.uncollected import uncollected
-from hostrouting.routes.resolve import lacking, resolve
+from hostrouting.routes.resolve import resolve
 
 
 @attrs.frozen
@@ -181,9 +180,8 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
         RouteError: a route can't ever be installed like that, or the kernel can't be asked.
     """
     main = backend.routes(Table.MAIN)
-    with uncollected():
-        routes, missing = resolve(config.static_routes.routes, backend.links(), backend.addresses(), main)
-        return (RoutePlan() if missing else plan_routes(routes, main)), missing
+    routes, missing = resolve(config.static_routes.routes, backend.links(), backend.addresses(), main)
+    return (RoutePlan() if missing else plan_routes(routes, main)), missing
 
 
 def find_missing(config: Config, backend: RouteBackend) -> str | None:
@@ -201,16 +199,24 @@ def find_missing(config: Config, backend: RouteBackend) -> str | None:
     Raises:
         RouteError: the kernel can't be asked.
     """
-    wanted = config.static_routes.routes
-    if not wanted:
+    # One route of each device and gateway tells, and each on the link may reach a gateway. With all of 100,000, apply
+    # would take 0.4 s more.
+    firsts: dict[object, StaticRoute] = {}
+    for route in config.static_routes.routes:
+        firsts.setdefault((route.dev, route.gateway, route.gateway == ONLINK and route.destination), route)
+    if not firsts:
         return None
+    wanted = tuple(firsts.values())
     gateways = tuple({route.gateway: None for route in wanted if isinstance(route.gateway, IPv4Address)})
     links, addresses, defaults = backend.links(), backend.addresses(), backend.default_routes()
 
     def missing_with(found: Iterable[Route | None]) -> str | None:
         around = (each for each in found if each is not None and each.table == Table.MAIN)
         main = (*defaults, *(each for each in around if each.destination.prefixlen))
-        return lacking(wanted, links, addresses, main)
+        try:
+            return resolve(wanted, links, addresses, main)[1]
+        except RouteError:  # waiting can't help
+            return None
 
     missing = missing_with(answer.route for answer in backend.lookup(gateways))
     if missing is not None and gateways:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network
-from operator import attrgetter
 
 import attrs
 
@@ -12,7 +12,7 @@ from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.links import Address, Link
-from hostrouting.model.routes import NextHop, Route, RouteType, Scope, routes_like
+from hostrouting.model.routes import NextHop, Route, RouteType, Scope
 from hostrouting.model.text import shortened
 
 _NAMED_ROUTES_MAX = 3
@@ -41,72 +41,26 @@ def resolve(
         RouteError: waiting can't help: a device is a port of another, a gateway is this host itself, or the
             default route has several interfaces and a device must be named. All such routes are named.
     """
-    resolver = _resolver(wanted, links, addresses, main)
+    resolver = _Resolver(links, addresses, main, wanted)
     routes: list[Route] = []
     missing: dict[str, StaticRoute] = {}
     refusals: list[Refusal] = []
     for static in wanted:
         try:
-            route = resolver.resolve(static)
+            hops, default = resolver.hops(static.dev, static.gateway)
         except _NotThere as reason:
             missing.setdefault(str(reason), static)
         except _Refused as refused:
             refusals.append(Refusal(f"can't install {static}: {refused}", refused.hint))
         else:
-            routes.append(route)
+            source, mtu = (default.source, default.mtu) if default else (None, None)
+            routes.append(Route(static.destination, hops, metric=static.metric, source=source, mtu=mtu))
     if refusals:
         raise RouteError.of(refusals)
     # A gateway may be reachable only by another of these routes, which must then be there first.
-    nearest = Scope.LINK
-    routes.sort(key=lambda route: route.scope != nearest)
-    return tuple(routes), _in_words(missing)
-
-
-def lacking(
-    wanted: Sequence[StaticRoute], links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route]
-) -> str | None:
-    """Return what ``resolve`` would wait for, by one route for each device and gateway that are named.
-
-    Args:
-        wanted: from the config.
-        links: of the host.
-        addresses: of the host.
-        main: entries of table main as for ``resolve``.
-
-    Returns:
-        What is missing; None: nothing is, or waiting can't help one of them.
-    """
-    resolver = _resolver(wanted, links, addresses, main)
-    firsts: dict[tuple[str | None, Gateway], StaticRoute] = {}
-    for static in wanted:
-        firsts.setdefault((static.dev, static.gateway), static)
-    missing: dict[str, StaticRoute] = {}
-    for static in firsts.values():
-        try:
-            resolver.resolve(static)
-        except _NotThere as reason:
-            missing.setdefault(str(reason), static)
-        except _Refused:
-            return None
-    return _in_words(missing)
-
-
-def _resolver(
-    wanted: Sequence[StaticRoute], links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route]
-) -> _Resolver:
-    static_class = type(wanted[0]) if wanted else StaticRoute
-    return _Resolver(
-        all_but_destination=attrgetter(*(name for name in attrs.fields_dict(static_class) if name != "destination")),
-        links={link.name: link for link in links},
-        own={address.local for address in addresses},
-        defaults=unicast_defaults(main),
-        on_link=_on_link(main, wanted),
-    )
-
-
-def _in_words(missing: dict[str, StaticRoute]) -> str | None:
+    routes.sort(key=lambda route: route.scope != Scope.LINK)
     words = [f"{what}, needed by {static}" for what, static in missing.items()]
-    return shortened(words, "; ", _NAMED_ROUTES_MAX) or None
+    return tuple(routes), shortened(words, "; ", _NAMED_ROUTES_MAX) or None
 
 
 class _NotThere(Exception):
@@ -132,51 +86,40 @@ def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple
     return theirs + [(static.destination, (static.dev,)) for static in wanted if static.gateway == ONLINK]
 
 
-@attrs.frozen
 class _Resolver:
-    all_but_destination: Callable[[StaticRoute], tuple[object, ...]]
-    links: dict[str, Link]
-    own: set[IPv4Address]
-    defaults: list[Route]
-    on_link: list[tuple[IPv4Network, tuple[str | None, ...]]]
-    # What makes the routes of thousands of entries that name the same.
-    known: dict[tuple[object, ...], Callable[[IPv4Network], Route]] = attrs.field(factory=dict, init=False)
+    def __init__(
+        self, links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route], wanted: Sequence[StaticRoute]
+    ) -> None:
+        self._links = {link.name: link for link in links}
+        self._own = {address.local for address in addresses}
+        self._defaults = unicast_defaults(main)
+        self._on_link = _on_link(main, wanted)
+        self.hops = cache(self._hops)  # thousands of routes name the same
 
-    def resolve(self, static: StaticRoute) -> Route:
-        named = self.all_but_destination(static)
-        make = self.known.get(named)
-        if make is None:
-            hops, default = self._hops(static)
-            source, mtu = (default.source, default.mtu) if default else (None, None)
-            first = Route(static.destination, hops, metric=static.metric, source=source, mtu=mtu)
-            make = self.known[named] = routes_like(first)
-        return make(static.destination)
-
-    def _hops(self, static: StaticRoute) -> tuple[tuple[NextHop, ...], Route | None]:
+    def _hops(self, dev: str | None, gateway: Gateway) -> tuple[tuple[NextHop, ...], Route | None]:
         """The next hops, and the default route that the rest is inherited from, if it is."""
-        if static.dev is not None:
-            self._check_device(static.dev)
-        if static.dev is not None and static.gateway is not None:
-            return (self._named_hop(static, static.dev),), None
-        default = default_route(self.defaults, static.dev)
+        if dev is not None:
+            self._check_device(dev)
+        if dev is not None and gateway is not None:
+            return (self._named_hop(gateway, dev),), None
+        default = default_route(self._defaults, dev)
         if default is None:
-            raise _NotThere(missing_default_route(self.defaults, static.dev))
+            raise _NotThere(missing_default_route(self._defaults, dev))
         hops = tuple(
             attrs.evolve(hop, is_linkdown=False)
             for hop in default.hops
-            if not hop.is_dead and (static.dev is None or hop.dev == static.dev)
+            if not hop.is_dead and (dev is None or hop.dev == dev)
         )
-        if static.gateway is not None:
-            hops = (self._named_hop(static, self._default_device(static, hops), hops),)
+        if gateway is not None:
+            hops = (self._named_hop(gateway, self._default_device(gateway, hops), hops),)
         elif len(hops) == 1:
             hops = (attrs.evolve(hops[0], weight=1),)
         return hops, default
 
-    def _named_hop(self, static: StaticRoute, dev: str, inherited: tuple[NextHop, ...] = ()) -> NextHop:
-        if static.gateway == ONLINK or not isinstance(static.gateway, IPv4Address):
+    def _named_hop(self, gateway: Gateway, dev: str, inherited: tuple[NextHop, ...] = ()) -> NextHop:
+        if not isinstance(gateway, IPv4Address):
             return NextHop(dev)
-        gateway = static.gateway
-        if gateway in self.own:
+        if gateway in self._own:
             # The kernel accepts it (fib_check_nh takes a local address), and the packets go nowhere.
             raise _Refused(f"the gateway {gateway} is an address of this host")
         if any(hop.gateway == gateway and hop.dev == dev and hop.onlink for hop in inherited):
@@ -185,20 +128,20 @@ class _Resolver:
             raise _NotThere(f"gateway {gateway} (no route of scope link reaches it on {dev})")
         return NextHop(dev, gateway)
 
-    def _default_device(self, static: StaticRoute, hops: tuple[NextHop, ...]) -> str:
+    def _default_device(self, gateway: Gateway, hops: tuple[NextHop, ...]) -> str:
         devs = sorted({hop.dev for hop in hops if hop.dev is not None})
-        if len(devs) > 1 and isinstance(static.gateway, IPv4Address):
-            devs = [dev for dev in devs if self._is_reachable(static.gateway, dev)] or devs
+        if len(devs) > 1 and isinstance(gateway, IPv4Address):
+            devs = [dev for dev in devs if self._is_reachable(gateway, dev)] or devs
         if len(devs) != 1:
             raise _Refused(f"the default route leaves by {' and '.join(devs)}", "name the one meant as dev")
         return devs[0]
 
     def _check_device(self, dev: str) -> None:
-        link = self.links.get(dev)
+        link = self._links.get(dev)
         if link is None:
             raise _NotThere(f"device {dev} (there is no such interface)")
         if link.master is not None:
-            master = self.links.get(link.master)
+            master = self._links.get(link.master)
             if master is None or master.kind != "vrf":
                 raise _Refused(
                     f"{dev} is a port of {link.master}, which takes its packets", f"name {link.master} as dev"
@@ -208,8 +151,8 @@ class _Resolver:
 
     def _is_reachable(self, gateway: IPv4Address, dev: str) -> bool:
         """Whether the kernel's look-up of a gateway would succeed."""
-        default = default_route(self.defaults)
+        default = default_route(self._defaults)
         is_default = default is not None and dev in default.devs
         return any(
-            (dev in devs or (is_default and None in devs)) and gateway in network for network, devs in self.on_link
+            (dev in devs or (is_default and None in devs)) and gateway in network for network, devs in self._on_link
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 from itertools import chain
 
@@ -16,9 +17,8 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, own_addresses
-from hostrouting.model.routes import Lookup, Route, RouteType, Table
+from hostrouting.model.routes import Lookup, NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.model.uncollected import uncollected
 
 _NAMED_MAX = 5
 
@@ -40,8 +40,7 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
     if not wanted:
         return
     local = backend.routes(Table.LOCAL)
-    with uncollected():
-        left = unproven(wanted, rules=backend.rules(), main=backend.routes_by_way(Table.MAIN), local=local)
+    left = unproven(wanted, rules=backend.rules(), main=backend.routes_by_way(Table.MAIN), local=local)
     if not left:
         return
     probes = {route: address for route, address in left if address is not None}
@@ -126,13 +125,12 @@ def unproven(
     # are one trie, and the longer prefix wins.
     winners = _winners(asked) if tuple(rules) == KERNEL_RULES else {}
     own_by_local = PrefixSet(locals_).overlaps
-    known: dict[tuple[int, int], bool] = {}
     left: list[tuple[Route, IPv4Address | None]] = []
     for route, place in zip(wanted, places, strict=True):
         address, winner = own[place], winners.get(place)
         if address is None:
             left.append((route, None))
-        elif winner is None or not _is_as_wanted(winner, route, known) or own_by_local(address, address):
+        elif winner is None or not _is_as_wanted(winner, route) or own_by_local(address, address):
             left.append((route, IPv4Address(address)))
     return left
 
@@ -147,13 +145,14 @@ def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Rou
     return winners
 
 
-def _is_as_wanted(entry: Route, route: Route, known: dict[tuple[int, int], bool]) -> bool:
-    """Whether an entry of a destination is the wanted route, and such that the kernel doesn't pass it over."""
-    # By the identity of entries and hops, which thousands share; the caller holds them, so it stays theirs.
-    pair = (id(entry), id(route.hops))
-    if pair not in known:
-        # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
-        is_alive = bool(route.hops) and not any(hop.is_dead or hop.is_linkdown for hop in entry.hops)
-        known[pair] = entry.type is RouteType.UNICAST and entry.hops == route.hops and is_alive
-    is_same = entry.type is route.type and entry.metric == route.metric and entry.tos == route.tos
-    return known[pair] and is_same and entry.table == route.table
+def _is_as_wanted(entry: Route, route: Route) -> bool:
+    """Return whether an entry of a destination is the wanted route, and such that the kernel doesn't pass it over."""
+    is_unicast = entry.type is route.type is RouteType.UNICAST and entry.tos == route.tos
+    is_same = entry.metric == route.metric and entry.table == route.table
+    return is_unicast and is_same and _lead_as_wanted(entry.hops, route.hops)
+
+
+@lru_cache
+def _lead_as_wanted(hops: tuple[NextHop, ...], wanted: tuple[NextHop, ...]) -> bool:
+    # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
+    return bool(wanted) and hops == wanted and not any(hop.is_dead or hop.is_linkdown for hop in hops)

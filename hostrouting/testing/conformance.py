@@ -38,7 +38,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from difflib import unified_diff
 from functools import partial
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from operator import methodcaller
 from types import SimpleNamespace
 from typing import ClassVar, cast
@@ -55,7 +55,6 @@ from hostrouting.kernel.namespace import NamespaceKernel as NamespaceKernel
 from hostrouting.kernel.namespace import enter_namespace as enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.errors import RouteError
-from hostrouting.model.prefixes import network_of
 from hostrouting.model.routes import Route, RouteFailure, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing.strategies import (
@@ -275,7 +274,7 @@ def _forget_changes(kernel: Kernel) -> None:
 
 def _one_by_one(table: int, kernel: Kernel) -> list[Route]:
     return [
-        attrs.evolve(entry, destination=network_of(*prefix))
+        attrs.evolve(entry, destination=IPv4Network(prefix))
         for entry, prefixes in kernel.routes_by_way(table)
         for prefix in prefixes
     ]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import gc
 import random
 import socket
 import struct
 import tracemalloc
 from collections import Counter
-from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +25,7 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, number
 from hostrouting.model.errors import RouteError
-from hostrouting.model.prefixes import PrefixSet, network_of, numbers
+from hostrouting.model.prefixes import PrefixSet, numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, policy_rules, routes
 
@@ -143,16 +141,6 @@ def test_what_is_packed_and_read_back_is_the_same_route(node: NamespaceKernel) -
     assert not [entry for entry in node.routes() if entry.protocol == 217 and entry.destination.prefixlen]
 
 
-def test_a_copied_network_is_like_one_that_was_checked() -> None:
-    for length in range(33):
-        address = 0xA0000000 if length > 2 else 0
-        mine, theirs = network_of(address, length), IPv4Network((address, length))
-        assert (mine, hash(mine), str(mine), mine.prefixlen) == (theirs, hash(theirs), str(theirs), length)
-        assert (mine[0], mine[-1], mine.broadcast_address) == (theirs[0], theirs[-1], theirs.broadcast_address)
-        assert vars(mine).keys() == vars(theirs).keys()
-        assert length < 25 or list(mine.hosts()) == list(theirs.hosts())
-
-
 @pytest.mark.kernel
 def test_an_mtu_that_the_kernel_remembers_of_a_path_is_no_entry(node: NamespaceKernel) -> None:
     node.in_fabric(lambda: node.add_address("eth0", f"{GATEWAY}/24"))
@@ -194,7 +182,7 @@ def test_routes_by_their_way_are_the_routes(node: NamespaceKernel) -> None:
     by_way = node.routes_by_way(Table.MAIN)
     assert len(by_way) < 1500
     assert [
-        attrs.evolve(entry, destination=network_of(*prefix)) for entry, prefixes in by_way for prefix in prefixes
+        attrs.evolve(entry, destination=IPv4Network(prefix)) for entry, prefixes in by_way for prefix in prefixes
     ] == list(node.routes(Table.MAIN))
 
 
@@ -309,26 +297,6 @@ def test_a_deletion_keeps_only_the_entries_that_it_is_about(node: NamespaceKerne
 
     peak(many(500))
     assert peak(many(8000)) < 1.2 * peak(many(500))
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("is_enabled", [True, False])
-def test_the_garbage_collector_is_left_as_it_was(node: NamespaceKernel, is_enabled: bool) -> None:
-    calls: tuple[Callable[[], object], ...] = (
-        node.routes,
-        lambda: node.routes_except(["eth0"]),
-        lambda: node.lookup([GATEWAY]),
-        lambda: node.delete(many(1)),
-        lambda: FaultyBackend(overrun, 0, for_ever=True).lookup([GATEWAY]),
-    )
-    (gc.enable if is_enabled else gc.disable)()
-    try:
-        for call in calls:
-            with suppress(RouteError):
-                call()
-            assert gc.isenabled() is is_enabled
-    finally:
-        gc.enable()
 
 
 # --- refusals ------------------------------------------------------------------------------------------------------

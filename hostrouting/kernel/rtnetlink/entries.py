@@ -11,8 +11,7 @@ import functools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
@@ -20,13 +19,12 @@ from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
-from hostrouting.model.prefixes import PrefixSet, network_of
-from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, routes_like
+from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType
 
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
-_SEQUENCE = slice(8, 12)  # of an answer, its own; of a dump, the same for all
-_OWN_COLUMNS = (*range(_SEQUENCE.start, _SEQUENCE.stop), _LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
+_OWN_COLUMNS = (_LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
 _HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
 
 _ANY = bytes(4)
@@ -35,14 +33,14 @@ _KEPT_MAX = 4096  # where each says something else
 
 
 class Way(NamedTuple):
-    """The common part of some entries: one of them, whose destination doesn't count, and a maker of others like it."""
+    """The common part of some entries: one of them, whose destination doesn't count."""
 
     entry: Route
-    make: Callable[[IPv4Network], Route]
     is_wanted: bool
 
 
-Group = tuple[Way, Sequence[tuple[int, int]]]
+# The common part of some entries as one of them, whose destination doesn't count, and the destinations of all.
+Group = tuple[Route, Sequence[Prefix]]
 
 
 @attrs.define(eq=False, repr=False)
@@ -54,44 +52,31 @@ class RouteReader:
         nexthops: gives all nexthop objects; asked for an entry that is shown without the hops of its own.
         is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all that go its way
             are wanted.
-        inside: what lies in these prefixes is wanted whatever its way; None: nothing is.
+        inside: what lies in these prefixes is wanted whatever its way.
     """
 
     _names: rtnl.Names
     _nexthops: Callable[[], Mapping[int, NexthopObject]]
     _is_wanted: Callable[[Route], bool]
-    _inside: PrefixSet | None
+    _inside: PrefixSet
     _ways: dict[bytes, Way] = attrs.field(factory=dict, init=False)
 
-    def read(self, run: Run) -> list[Route]:
-        """The wanted entries of a part of a dump, in its order.
-
-        Raises:
-            AgainError: as ``groups``.
-        """
-        return routes_of(self.groups(run.messages, run.length))
-
-    def answers(self, messages: Sequence[bytes]) -> list[Route]:
-        """The entries that answer look-ups, each in a message of its own, in the order of the messages.
-
-        Raises:
-            AgainError: as ``groups``.
-        """
-        if len({*map(len, messages)}) == 1:
-            return routes_of(self.groups(b"".join(messages), len(messages[0])))
-        return routes_of(chain.from_iterable(map(self._single, messages)))
-
-    def groups(self, block: bytes, length: int) -> list[Group]:
-        """Find the common part of some wanted entries that follow each other, and the length and address of each.
-
-        Args:
-            block: messages of the same length, each padded.
-            length: of one.
+    def entry(self, message: bytes) -> Route:
+        """Read an entry, wanted or not.
 
         Raises:
             AgainError: an interface is gone.
         """
-        step = (length + 3) & ~3
+        way, prefix = self._single(message)
+        return attrs.evolve(way.entry, destination=IPv4Network(prefix))
+
+    def groups(self, run: Run) -> list[Group]:
+        """Read the wanted entries of a part of a dump, in its order.
+
+        Raises:
+            AgainError: an interface is gone.
+        """
+        block, length, step = run.messages, run.length, (run.length + 3) & ~3
         if step == length < len(block) and block[_DST_HEADER] == _HAS_DST:
             blanked = bytearray(block)
             zeros = bytes(len(block) // length)
@@ -100,32 +85,30 @@ class RouteReader:
             first = bytes(blanked[:length])
             if blanked == first * len(zeros):
                 return self._alike(block, length, self._way(first[HEADER_BYTES:]))
-        return [group for at in range(0, len(block), step) for group in self._single(block[at : at + length])]
+        singles = (self._single(block[at : at + length]) for at in range(0, len(block), step))
+        return [group for way, prefix in singles for group in self._chosen(way, [prefix])]
 
     def _alike(self, block: bytes, length: int, way: Way) -> list[Group]:
-        """The wanted ones of entries that differ in their destinations only."""
+        """Return the wanted ones of entries that differ in their destinations only."""
         layout = _prefixes(length)
         if not way.is_wanted:
             # The walk of a table is in the order of addresses (leaf_walk_rcu), and it goes on by address.
             (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
-            if self._inside is None or not self._inside.overlaps(first, last):
+            if not self._inside.overlaps(first, last):
                 return []
-        return self._chosen(way, list(layout.iter_unpack(block)))
+        return self._chosen(way, [(first, bits) for bits, first in layout.iter_unpack(block)])
 
-    def _single(self, message: bytes) -> list[Group]:
+    def _single(self, message: bytes) -> tuple[Way, Prefix]:
         if message[_DST_HEADER] == _HAS_DST:
-            first = int.from_bytes(message[_ADDRESS], "big")
             way = self._way(message[HEADER_BYTES : _ADDRESS.start] + _ANY + message[_ADDRESS.stop :])
-            return self._chosen(way, ((message[_LENGTH_AT], first),))
+            return way, (int.from_bytes(message[_ADDRESS], "big"), message[_LENGTH_AT])
         way = self._way(message[HEADER_BYTES:])
-        destination = way.entry.destination
-        return self._chosen(way, ((destination.prefixlen, int(destination.network_address)),))
+        return way, numbers(way.entry.destination)
 
-    def _chosen(self, way: Way, prefixes: Sequence[tuple[Any, ...]]) -> list[Group]:
+    def _chosen(self, way: Way, prefixes: list[Prefix]) -> list[Group]:
         if not way.is_wanted:
-            inside = self._inside
-            prefixes = [(length, first) for length, first in prefixes if inside and inside.covers((first, length))]
-        return [(way, prefixes)] if prefixes else []
+            prefixes = [prefix for prefix in prefixes if self._inside.covers(prefix)]
+        return [(way.entry, prefixes)] if prefixes else []
 
     def _way(self, body: bytes) -> Way:
         """Read the body of an entry, which may have a blank destination."""
@@ -135,13 +118,15 @@ class RouteReader:
         route = with_hops(_decode(body, self._names), self._nexthops)
         if len(self._ways) >= _KEPT_MAX:
             self._ways.clear()
-        way = self._ways[body] = Way(route, routes_like(route), self._is_wanted(route))
+        way = self._ways[body] = Way(route, self._is_wanted(route))
         return way
 
 
-def routes_of(groups: Iterable[Group]) -> list[Route]:
-    """The entries that some groups stand for."""
-    return [way.make(network_of(first, length)) for way, prefixes in groups for length, first in prefixes]
+def routes_of(groups: Iterable[Group]) -> tuple[Route, ...]:
+    """Return the entries that some groups stand for."""
+    return tuple(
+        attrs.evolve(entry, destination=IPv4Network(prefix)) for entry, prefixes in groups for prefix in prefixes
+    )
 
 
 @functools.cache

@@ -41,6 +41,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable
+from functools import cache
 from ipaddress import IPv4Address
 
 from hostrouting.kernel.refusals import WEIGHT_MAX, refuse_unwritable
@@ -91,101 +92,92 @@ def dump_routes(table: int | None, protocol: int = 0) -> bytes:
     return body if table is None else body + number(RTA_TABLE, table)
 
 
-class Ways:
-    """Hops as rtm_flags and attributes, each tuple of them packed once; good for one batch.
+PackHops = Callable[[tuple[NextHop, ...]], tuple[int, bytes]]
+
+
+def hops_packer(indexes: rtnl.Indexes) -> PackHops:
+    """Return what packs hops as rtm_flags and attributes, each tuple of them once; good for one batch.
 
     Args:
         indexes: of the interfaces.
     """
 
-    def __init__(self, indexes: rtnl.Indexes) -> None:
-        self._indexes = indexes
-        # By the identity of the hops, as their hash takes longer than packing them. They are kept, so it stays theirs.
-        self._packed: dict[int, tuple[int, bytes, tuple[NextHop, ...]]] = {}
+    def leg(hop: NextHop) -> bytes:
+        gateway = _pack_gateway(hop)
+        index = 0 if hop.dev is None else indexes[hop.dev]
+        return HOP.pack(HOP.size + len(gateway), _flags(hop), hop.weight - 1, index) + gateway
 
-    def of(self, route: Route, hops: tuple[NextHop, ...]) -> tuple[int, bytes, object]:
-        """The flags and attributes that stand for some hops of a route, and the hops if they are its own.
-
-        Raises:
-            RefusedError: an interface doesn't exist.
-            struct.error: a weight doesn't fit.
-        """
-        if route.nexthop_id is not None:
-            # Its hops are the object's, and the kernel refuses to be told them too.
-            return 0, number(RTA_NH_ID, route.nexthop_id), None
-        packed = self._packed.get(id(hops))
-        if packed is None:
-            packed = self._packed[id(hops)] = (*self._pack(hops), hops)
-        return packed
-
-    def _pack(self, hops: tuple[NextHop, ...]) -> tuple[int, bytes]:
+    @cache
+    def pack(hops: tuple[NextHop, ...]) -> tuple[int, bytes]:
         if not all(1 <= hop.weight <= WEIGHT_MAX for hop in hops):
             raise struct.error("weight")
         if len(hops) != 1:
-            return 0, attribute(RTA_MULTIPATH, b"".join(map(self._leg, hops))) if hops else b""
-        oif = b"" if hops[0].dev is None else number(RTA_OIF, self._indexes[hops[0].dev])
+            return 0, attribute(RTA_MULTIPATH, b"".join(map(leg, hops))) if hops else b""
+        oif = b"" if hops[0].dev is None else number(RTA_OIF, indexes[hops[0].dev])
         return _flags(hops[0]), _pack_gateway(hops[0]) + oif
 
-    def _leg(self, hop: NextHop) -> bytes:
-        gateway = _pack_gateway(hop)
-        index = 0 if hop.dev is None else self._indexes[hop.dev]
-        return HOP.pack(HOP.size + len(gateway), _flags(hop), hop.weight - 1, index) + gateway
+    return pack
 
 
-def new_route(flags: int, ways: Ways, route: Route, sequence: int) -> bytes:
+def new_route(flags: int, pack_hops: PackHops, route: Route, sequence: int) -> bytes:
     """Ask for a route to be added or replaced, naming all of it.
 
     Args:
         flags: ADD or REPLACE.
-        ways: of the batch.
+        pack_hops: of the batch.
         route: what it is about.
         sequence: comes back with a refusal.
 
     Raises:
         RefusedError: an interface doesn't exist, or a number doesn't fit into the message.
     """
-    try:
-        hop_flags, rest, _ = ways.of(route, route.hops)
-        if route.source is not None:
-            rest += attribute(RTA_PREFSRC, route.source.packed)
-        if route.mtu is not None:
-            rest += attribute(RTA_METRICS, number(RTAX_MTU, route.mtu))
-        return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, route.type, route.scope, hop_flags, rest)
-    except struct.error:
-        refuse_unwritable(route)
-        raise
+    return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, pack_hops, route.hops, route.type, route.scope)
 
 
-def delete_route(ways: Ways, route: Route, sequence: int) -> bytes:
+def delete_route(pack_hops: PackHops, route: Route, sequence: int) -> bytes:
     """Ask for a route to be deleted, naming what tells it from others (fib_table_delete, fib_nh_match).
 
     Raises:
         RefusedError: as for ``new_route``.
     """
     # A blackhole of a nexthop object is shown as one, but stored as unicast; 0 is any type. Scope 0 would mean
-    # universe, and ESRCH for a route on the link: only NOWHERE means any.
+    # universe, and ESRCH for a route on the link: only NOWHERE means any. Of several hops the kernel compares the
+    # first only.
     kind = route.type if route.nexthop_id is None else 0
-    try:
-        # Of several hops the kernel compares the first only; a source or an MTU that isn't named is any.
-        hop_flags, rest, _ = ways.of(route, route.hops[:1])
-        return _pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, kind, Scope.NOWHERE, hop_flags, rest)
-    except struct.error:
-        refuse_unwritable(route)
-        raise
+    return _pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, pack_hops, route.hops[:1], kind, Scope.NOWHERE)
 
 
 def _pack(
-    kind: int, flags: int, sequence: int, route: Route, route_type: int, scope: int, hop_flags: int, rest: bytes
+    kind: int,
+    flags: int,
+    sequence: int,
+    route: Route,
+    pack_hops: PackHops,
+    hops: tuple[NextHop, ...],
+    route_type: int,
+    scope: int,
 ) -> bytes:
     (first, length), table = numbers(route.destination), route.table
     if table < 1:
         refuse_unwritable(route)
     short_table = table if table <= _BYTE_MAX else rtnl.RT_TABLE_COMPAT
-    return _ROUTE.pack(
-        _ROUTE.size + len(rest), kind, flags, sequence, 0,
-        _IPV4, length, 0, route.tos, short_table, route.protocol, scope, route_type, hop_flags,
-        8, RTA_DST, socket.htonl(first), 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
-    ) + rest  # fmt: skip
+    try:
+        # The hops of a nexthop object are its own, and the kernel refuses to be told them too.
+        of_object = None if route.nexthop_id is None else number(RTA_NH_ID, route.nexthop_id)
+        hop_flags, rest = pack_hops(hops) if of_object is None else (0, of_object)
+        # A deletion that names no source and no MTU is of any.
+        if kind == rtnl.RTM_NEWROUTE and route.source is not None:
+            rest += attribute(RTA_PREFSRC, route.source.packed)
+        if kind == rtnl.RTM_NEWROUTE and route.mtu is not None:
+            rest += attribute(RTA_METRICS, number(RTAX_MTU, route.mtu))
+        return _ROUTE.pack(
+            _ROUTE.size + len(rest), kind, flags, sequence, 0,
+            _IPV4, length, 0, route.tos, short_table, route.protocol, scope, route_type, hop_flags,
+            8, RTA_DST, socket.htonl(first), 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
+        ) + rest  # fmt: skip
+    except struct.error:
+        refuse_unwritable(route)
+        raise
 
 
 def _flags(hop: NextHop) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 import attrs
@@ -13,7 +13,7 @@ from hostrouting.config import routing
 from hostrouting.config.schema import collecting
 from hostrouting.config.values import parse_integer
 from hostrouting.model.links import Link
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, routes_like
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.routes import resolve as resolving
 from hostrouting.routes.plan import plan_routes
 
@@ -63,9 +63,3 @@ def test_it_reaches_every_row_of_the_script(monkeypatch: pytest.MonkeyPatch) -> 
     text = render_static_routes(tagged_config())
     rows = [line.split() for line in text.splitlines() if line.startswith("172.16.")]
     assert rows == [[f"172.16.{n}.0/24", "*", "*", "0", str(tag)] for n, tag in enumerate(TAGS)]
-
-
-def test_it_reaches_routes_like_another() -> None:
-    first = TaggedRoute(IPv4Network("172.16.0.0/24"), (NextHop("eth0"),), metric=3, tag=9)
-    destination = IPv4Network("172.16.1.0/24")
-    assert routes_like(first)(destination) == attrs.evolve(first, destination=destination)
