@@ -172,4 +172,4 @@ HOSTS: dict[str, tuple[str, Callable[[int], tuple[Snapshot, RouteOverlap]]]] = {
     "gateways": ("gateways behind another interface", _gateways),
     "addresses": ("subnets of the default route's interface", _addresses),
 }
-"""What there are many of, and a recorded host with that many, with what to judge it by."""
+"""By name: a thing that there may be many of, and a maker of a recorded host with so many and its expected CIDRs."""

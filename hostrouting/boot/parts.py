@@ -32,7 +32,7 @@ class BootFile:
 
     @property
     def state(self) -> FileState:
-        """What is at the path once the file is written."""
+        """Return the state of the path once the file is written."""
         return FileState(self.text.encode("utf-8", "surrogateescape"), self.mode)
 
 

@@ -43,7 +43,7 @@ def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
 
 
 def overlap_picture(report: OverlapReport, *, tells_notes: bool = True) -> str:
-    """The same as a picture, for a report or a README: an SVG document, where bars of several lines show more.
+    """Draw a check for a report or a README: an SVG document, where bars of several lines show more.
 
     Args:
         report: what was found.

@@ -51,7 +51,7 @@ Gateway = IPv4Address | Literal["onlink"] | None
 
 
 class OverlapMode(StrEnum):
-    """What a failed check means: ``WARN`` reports it, ``STRICT`` holds the node back."""
+    """The meaning of a failed check: ``WARN`` reports it, ``STRICT`` holds the node back."""
 
     WARN = "WARN"
     STRICT = "STRICT"
@@ -216,11 +216,11 @@ class ExpectedCidr(Section):
     devs: tuple[str, ...] | None = attrs.field(default=None, converter=_expected_devs)
 
     def is_expected(self, dev: str, default_devs: Container[str]) -> bool:
-        """Whether an interface may carry it, where these are the default route's."""
+        """Return whether an interface may carry the CIDR, where these are the default route's."""
         return dev in default_devs if self.devs is None else is_like(dev, self.devs)
 
     def is_default(self, default_devs: Collection[str]) -> bool:
-        """Whether all interfaces of the default route may carry it."""
+        """Return whether all interfaces of the default route may carry the CIDR."""
         return all(self.is_expected(dev, default_devs) for dev in default_devs)
 
     def __str__(self) -> str:

@@ -140,7 +140,7 @@ class Neighbours:
         return fewest_prefixes([pieces[first] for first in sorted(pieces)])
 
     def _beside(self, tile: Tile) -> Iterator[Tile]:
-        """Those that lead up to some addresses without a gap, and those that lead on."""
+        """Yield the tiles that lead up to a tile without a gap, and those that lead on from it."""
         first, last = tile.first, tile.last
         while before := self._by_last.get(first - 1):
             yield before

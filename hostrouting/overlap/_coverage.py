@@ -45,7 +45,7 @@ class Tile(NamedTuple):
 
 
 def tiles_in(tiles: Sequence[Tile], prefix: Prefix) -> Sequence[Tile]:
-    """Those of some tiles, in the order of their addresses, that have one in a prefix."""
+    """Return the tiles that have an address in a prefix, of some in the order of their addresses."""
     first, last = ends(prefix)
     start = bisect_left(tiles, first, key=attrgetter("last"))
     return tiles[start : bisect_right(tiles, last, key=attrgetter("first"))]
@@ -108,12 +108,12 @@ class Coverage:
 
 
 def _is_plain(route: Route, expected_devs: frozenset[str]) -> bool:
-    """Whether it does what is expected wherever it wins."""
+    """Return whether a route does what is expected wherever it wins."""
     return route.type is RouteType.UNICAST and bool(devs := route.devs) and expected_devs.issuperset(devs)
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:
-    """Whether whatever is sent to an address that only plain routes reach is sure to get to the default route.
+    """Return whether what is sent to an address that only plain routes reach gets to the default route in any case.
 
     Rules for a destination are left out: their prefixes are looked into anyway. What a rule does that asks for more
     (a source, a protocol, an interface...) may be done to some packets: nothing stands on it, and what isn't a look-up

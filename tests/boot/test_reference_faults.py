@@ -101,7 +101,7 @@ class TestBeforeATemplateOrdersNothing:
     ],
 )
 class TestARestartOfARequiredOneshotBouncesTheNode:
-    """What the reference does when a script's text has changed."""
+    """Do what the reference does when a script's text has changed."""
 
     def test_it_is_stopped_and_started(self, node: Machine, add: Callable[[Machine], Payload], consumer: str) -> None:
         payload = add(node)

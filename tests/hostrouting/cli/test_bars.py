@@ -1,4 +1,4 @@
-"""What a bar shows, and what it leaves out."""
+"""Bars show each failure, and leave out what is fine."""
 
 from __future__ import annotations
 
