@@ -15,7 +15,6 @@ name of ours is looked at.
 
 from __future__ import annotations
 
-import concurrent.futures.process  # noqa: F401 - a page's block forgets the modules that it is the first to load
 import contextlib
 import io
 import json
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import attrs
+import pytest
 from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
 
 from hostrouting import Config, Host, Layout, cli
@@ -145,9 +145,11 @@ class Node:
         with (
             self._as_this_host(),
             contextlib.redirect_stdout(io.StringIO()),
-            mock.patch.dict(sys.modules, distributed=cluster),
+            pytest.MonkeyPatch.context() as patched,
             ThreadPoolExecutor(1) as executor,
         ):
+            # This name alone: a module that a block is the first to load stays the one that later blocks get.
+            patched.setitem(sys.modules, "distributed", cluster)
             cluster.Client().__enter__().get_executor.return_value = executor
             exec(tree, self.names)
 
