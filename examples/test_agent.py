@@ -85,10 +85,16 @@ def test_a_signal_ends_it_at_once(host: Host, capsys: pytest.CaptureFixture[str]
     assert "start-node" not in said.out.partition("started")[2]
 
 
-def test_a_cancelled_coroutine_ends_it_too(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    async def impatient() -> None:
-        await asyncio.wait_for(bootstrap(TRIED, host, ["sleep", "60"]), 0.1)
+def test_a_cancelled_coroutine_ends_it_too(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = tmp_path / "begun"
 
-    with pytest.raises(asyncio.TimeoutError):
+    async def impatient() -> None:
+        agent = asyncio.create_task(bootstrap(TRIED, host, ["sh", "-c", f"touch {begun}; exec sleep 60"]))
+        while not (begun.exists() or agent.done()):
+            await asyncio.sleep(0.01)
+        agent.cancel()
+        await agent
+
+    with pytest.raises(asyncio.CancelledError):
         asyncio.run(impatient())
     assert "pull-image: cancelled" in capsys.readouterr().out
