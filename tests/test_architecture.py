@@ -219,7 +219,7 @@ def test_the_plug_in_is_for_its_own_commands_alone() -> None:
 @pytest.mark.parametrize("name", UNITS_OF_THE_PLUG_IN)
 def test_a_plug_in_named_in_a_rendered_file_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plug_ins_in(rendered()) == set()
-    monkeypatch.setattr("hostrouting.boot.parts.DROP_IN", f"[Unit]\nAfter={name}\n")
+    monkeypatch.setattr("hostrouting.boot.parts.DROP_INS", ("", f"[Unit]\nAfter={name}\n"))
     assert plug_ins_in(rendered())
 
 

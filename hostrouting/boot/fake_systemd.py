@@ -137,6 +137,8 @@ class FakeSystemd:
 
     def _load_state(self, unit: str) -> str:
         prefix, at, _ = unit.partition("@")
+        if f"{unit.removesuffix('.service')}.timer" in self.timers:
+            return "loaded"
         if unit in self._loaded or (at and any(name.startswith(f"{prefix}@") for name in self._running)):
             return "loaded"
         found = [] if self._layout is None else unit_files(self._layout, unit)

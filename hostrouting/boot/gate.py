@@ -1,13 +1,18 @@
-"""Pure: the gate, what its drop-in and its list say, and whether a unit's settings hold it.
+"""Pure: the gate, its drop-ins and its list, and whether a unit's settings hold it.
 
 Why this scheme and no other: ``Before=`` in a plain unit orders nothing against a template, ``Requires=`` opens on
 systemd 252 where the required unit is missing or masked and bounces the machine when it is restarted. A script run
 by the consumer itself judges at every start, blocks, shows as a failed unit, is retried by ``Restart=``, and nothing
 that happens to the oneshots stops a running machine.
 
-The drop-in is the same whatever is installed: systemd goes straight to ``ExecStart=`` where the command that it runs
+The drop-ins are the same whatever is installed: systemd goes straight to ``ExecStart=`` where the command that it runs
 vanishes from a unit at a reload. What changes is the list, which the script reads anew before each step. There are
-two commands in two lists, for another command that vanishes takes the rest of its own list with it.
+commands in two lists, for another command that vanishes takes the rest of its own list with it. No two lines are alike,
+or systemd would take one for the other, and skip what is between.
+
+The ``-`` of the first line has systemd forgive its failure: what an ``ExecCondition=`` fails with, a working directory
+that comes late included, makes systemd skip the unit, without an error and without ``Restart=``. So that line refuses
+by not ending, and the others by failing.
 """
 
 from __future__ import annotations
@@ -16,25 +21,35 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
-from hostrouting.boot.layout import Layout
+from hostrouting.boot.layout import RUN_DIR, Layout
 from hostrouting.boot.manifest import Manifest
 
 # Installed or not. A plug-in's oneshots come in a drop-in of its own, which holds nothing back.
 _ONESHOTS = "static-routes.service check-route-overlap.service"
 _SCRIPT = Layout().gate_script
-_COMMANDS = {"ExecCondition": f"{_SCRIPT} first", "ExecStartPre": f"{_SCRIPT} again"}
+_HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
+_AGAIN = ("ExecStartPre", "+", f"{_SCRIPT} again")
+_LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
+# No script of ours: one that is cut off succeeds, and leaves no file.
+_PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f /{RUN_DIR}/passed/${{INVOCATION_ID}}")
+# An instance's own drop-in may empty the list of the second, which is there for what the first is forgiven.
+_NEEDED = (_HOLD, _LAST, _PASSED)
 
-DROP_IN = f"""\
+_HEAD = f"""\
 # Written by hostrouting; taken back by: hostrouting remove
 # To let a node start all the same: touch {Layout().gate_off}
-[Unit]
-Wants={_ONESHOTS}
-After={_ONESHOTS}
-
-[Service]
-ExecCondition=+{_COMMANDS["ExecCondition"]}
-ExecStartPre=+{_COMMANDS["ExecStartPre"]}
 """
+
+
+def _service(*lines: tuple[str, str, str]) -> str:
+    return "".join(("[Service]\n", *(f"{key}={prefix}{argv}\n" for key, prefix, argv in lines)))
+
+
+DROP_INS = (
+    f"{_HEAD}[Unit]\nWants={_ONESHOTS}\nAfter={_ONESHOTS}\n\n{_service(_HOLD, _AGAIN)}",
+    f"{_HEAD}{_service(_LAST, _PASSED)}",
+)
+"""The texts of the two drop-ins, in the order of ``Layout.gates``."""
 
 # The gate ends within 20 s; a consumer with less patience ends it first.
 START_SECONDS = 25
@@ -90,12 +105,14 @@ def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
     Returns:
         The lines of those that are missing, or that have lost their privileges or their force.
     """
-    return tuple(f"{key}=+{argv}" for key, argv in _COMMANDS.items() if not _is_held(argv, shown[f"{key}Ex"]))
+    return tuple(
+        f"{key}={prefix}{argv}" for key, prefix, argv in _NEEDED if not _is_held(prefix, argv, shown[f"{key}Ex"])
+    )
 
 
-def _is_held(argv: str, commands: str) -> bool:
+def _is_held(prefix: str, argv: str, commands: str) -> bool:
     flags = [match["flags"].split() for match in _COMMAND.finditer(commands) if match["argv"] == argv]
-    return any("privileged" in words and "ignore-failure" not in words for words in flags)
+    return any("privileged" in words and ("ignore-failure" in words) == ("-" in prefix) for words in flags)
 
 
 def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[str]:

@@ -81,9 +81,9 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     is_stale = any(file.path.is_relative_to(layout.units) for file in plan.write)
     if is_stale:
         undo.push(units.reload)
-    gates = {*plan.after.gates(layout)}
+    first_gate = next((file for file in plan.write if file.path in plan.after.gates(layout)), None)
     for file in plan.write:
-        if file.path in gates:
+        if file is first_gate:
             # On the way back systemd forgets the gate before what it runs is gone.
             undo.push(units.reload)
         _write(file, undo)

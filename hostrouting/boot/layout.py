@@ -13,8 +13,8 @@ STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
 
-# ``zz``, to come after an override that empties the list.
-GATE_NAME = "zz-hostrouting.conf"
+# The first comes before other commands, the last after an override that empties their list.
+GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 
 # Where programs are looked for, at boot and now, whatever the PATH of who runs us: cron's has no sbin.
 SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -126,9 +126,9 @@ class Layout:
         """The link by which a unit is started at every boot."""
         return self.root / UNIT_DIR / "multi-user.target.wants" / f"{part}.service"
 
-    def gate(self, consumer: str) -> Path:
-        """Return the drop-in that holds a consumer back."""
-        return self.root / UNIT_DIR / f"{consumer}.d" / GATE_NAME
+    def gates(self, consumer: str) -> tuple[Path, ...]:
+        """Return the drop-ins that hold a consumer back."""
+        return tuple(self.root / UNIT_DIR / f"{consumer}.d" / name for name in GATE_NAMES)
 
     def of(self, path: str) -> Path:
         """Where something is that the running system sees at this path."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.layout import GATE_NAME, Layout
+from hostrouting.boot.layout import GATE_NAMES, Layout
 from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import ConfigError, FileError
 
@@ -173,7 +173,8 @@ class Manifest:
 
     def gates(self, layout: Layout) -> list[Path]:
         """The drop-ins of the gate, also those that are still to be removed."""
-        return [layout.gate(name) for name in (self.consumer, *self.former) if name] if self.has_gate else []
+        named = [name for name in (self.consumer, *self.former) if name and self.has_gate]
+        return [path for name in named for path in layout.gates(name)]
 
     def files(self, layout: Layout) -> list[Path]:
         """Everything that is installed but for the manifest, as it goes.
@@ -221,10 +222,10 @@ def _found(layout: Layout) -> Manifest:
     """Return what our units and drop-ins on disk tell of an installation whose manifest is gone."""
     units = {path.stem: path for path in files.matching(layout.units, "*.service") if _is_ours(path)}
     folders = files.matching(layout.units, "*.service.d")
-    gates = [path for folder in folders if _is_ours(path := folder / GATE_NAME)]
+    gated = [folder for folder in folders if any(_is_ours(folder / name) for name in GATE_NAMES)]
     parts = {}
     # Units may be gone too; the drop-ins still have the consumer run what is left.
-    for name in {*units, *((ROUTES, CHECK) if gates else ())}:
+    for name in {*units, *((ROUTES, CHECK) if gated else ())}:
         # No pattern: beside ours may be what somebody has named alike.
         scripts = [path for end in ("sh", "nft") for path in files.matching(layout.config.parent, f"{name}.{end}")]
         drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
@@ -233,7 +234,7 @@ def _found(layout: Layout) -> Manifest:
         is_gated = name in (ROUTES, CHECK)
         paths = map(layout.relative, (*scripts, *own, *drop_ins, *names))
         parts[name] = InstalledPart(is_gated, is_gated, tuple(paths))
-    consumer, *former = [path.parent.name.removesuffix(".d") for path in gates] or [""]
+    consumer, *former = [folder.name.removesuffix(".d") for folder in gated] or [""]
     return Manifest(consumer, parts, former=tuple(former))
 
 

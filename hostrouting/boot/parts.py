@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from hostrouting.boot.files import FileState
-from hostrouting.boot.gate import DROP_IN, list_text
+from hostrouting.boot.gate import DROP_INS, list_text
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
 from hostrouting.boot.render import fill, render_check, render_static_routes
@@ -225,5 +225,5 @@ def gate_files(layout: Layout, manifest: Manifest, scripts: Mapping[str, bytes])
     return [
         BootFile(layout.gate_script, fill("gate.sh"), 0o755),
         BootFile(layout.gate_list, list_text(manifest, scripts)),
-        BootFile(layout.gate(manifest.consumer), DROP_IN),
+        *map(BootFile, layout.gates(manifest.consumer), DROP_INS),
     ]

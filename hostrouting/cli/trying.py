@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
     """Give the kernel the routes until Enter keeps them; without a terminal, say how they are kept."""
+    from hostrouting.boot.trial import put_back, standing
     from hostrouting.cli.changes import applied_text
     from hostrouting.overlap.findings import RouteOverlapError
-    from hostrouting.tasks.trial import TryRoutes, put_back, standing
+    from hostrouting.tasks.trial import TryRoutes
 
     seconds = options.try_seconds
     is_asking = options.output != "json" and all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
@@ -65,7 +66,7 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
 
 def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
     """Return whether Enter comes while a trial stands; the end of the input ends the trial."""
-    from hostrouting.tasks.trial import put_back, standing
+    from hostrouting.boot.trial import put_back, standing
 
     end = scope.clock.monotonic() + seconds
     while standing(host.layout.trial) == until:

@@ -64,7 +64,7 @@ def gate(examined: ExaminedHost) -> Iterator[Fault]:
 def _remedy(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> str:
     if shown["NeedDaemonReload"] == "yes":
         return "systemctl daemon-reload"
-    ours = examined.layout.gate(examined.consumer).name
+    ours = examined.layout.gates(examined.consumer)[-1].name
     later = [path for path in shown["DropInPaths"].split() if PurePosixPath(path).name > ours]
     lists = "ExecCondition= and ExecStartPre="
     culprits = f"take {lists} out of {' '.join(later)}" if later else f"look at: systemctl cat {instance}"

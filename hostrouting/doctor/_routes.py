@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hostrouting.boot.manifest import WATCH
+from hostrouting.boot.trial import is_overdue
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.model.errors import RouteError
@@ -17,7 +18,10 @@ _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
 
 def routes(examined: ExaminedHost) -> Iterator[Fault]:
-    """Every route is in the kernel as asked, and wins."""
+    """Every route is in the kernel as asked, and wins; no trial stands that is over."""
+    if is_overdue(examined.layout):
+        message = "its time is over, and the timer that puts the routes of before back is lost"
+        yield Fault("trial-overdue", "trial of routes", message, examined.command("apply"))
     try:
         plan, missing = plan_now(examined.config, examined.host.routes)
         if missing is not None:

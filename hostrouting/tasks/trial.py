@@ -6,11 +6,9 @@ would undo them.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -21,10 +19,11 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.render import fill
+from hostrouting.boot.trial import boot_id, is_overdue, put_back, read_trial, standing, start_timer, stop_timer
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import FileError, RouteError
+from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339, to_json_text
 from hostrouting.model.routes import Route, Scope
 from hostrouting.overlap.check import check_overlap
@@ -37,9 +36,6 @@ from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
 from hostrouting.tasks.install_routes import planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
-
-_UNIT = "hostrouting-trial"
-_TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
 
 
 @attrs.frozen
@@ -97,6 +93,8 @@ class TryRoutes(ConfigTask):
         """
         config, host = self.config, self.host
         with exclusive_run(host, scope, is_wanting=True):
+            if is_overdue(host.layout):
+                put_back(host)
             # One whose confirm was killed is to be confirmed too.
             if stands := standing(host.layout.trial) or standing(host.layout.confirmed):
                 raise RouteError(
@@ -107,17 +105,14 @@ class TryRoutes(ConfigTask):
             deadline = Deadlines.of(config, scope).network
             wait_for_network(config, host, scope, deadline)
             until, end = rfc_3339(time.time() + self.seconds), scope.clock.monotonic() + self.seconds
-            # Of an earlier trial that has ended.
-            host.units.stop(_TIMER)
-            host.units.stop(_SERVICE)
-            # Whether or not the script is there by then.
-            host.units.run_later(_UNIT, self.seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
+            start_timer(host, self.seconds)
             try:
                 with planned_routes(config, host, scope, deadline) as plan:
                     # First the way back.
                     script = render_trial(host.routes.our_routes(), until)
                     files.write_if_changed(host.layout.trial_script, script, mode=0o755)
-                    files.write_if_changed(host.layout.trial, to_json_text({"until": until} | config.to_mapping()))
+                    document = {"until": until, "boot": boot_id()} | config.to_mapping()
+                    files.write_if_changed(host.layout.trial, to_json_text(document))
                     if scope.clock.monotonic() >= end:
                         files.remove(host.layout.trial)
                         raise RouteError(
@@ -162,7 +157,7 @@ class ConfirmTrial:
             # Taken from its timer; also one whose confirm was killed.
             with locked(host.layout.lock, scope):
                 files.move(host.layout.trial, host.layout.confirmed)
-            document = _read(host.layout.confirmed)
+            document = read_trial(host.layout.confirmed)
             if document is None:
                 raise RouteError(
                     "there is nothing to confirm: no trial of routes stands",
@@ -181,7 +176,7 @@ class ConfirmTrial:
                 overlap = run.finish(scope)
             finally:
                 files.remove(host.layout.confirmed)
-                host.units.stop(_TIMER)
+                stop_timer(host)
         return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
@@ -199,36 +194,3 @@ def render_trial(routes: Sequence[Route], until: str) -> str:
     ordered = sorted(routes, key=lambda route: route.scope != Scope.LINK)
     lines = [route.words(is_numeric=True) for route in ordered]
     return fill("trial.sh", UNTIL=until, PYTHON=quote(sys.executable), ROUTES="\n".join(lines))
-
-
-def standing(path: Path) -> str | None:
-    """Until when a trial stands, by its file; None if none does."""
-    document = _read(path)
-    return None if document is None else document["until"]
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return what the file of a trial holds: until when it stands, and its config; None if there is none.
-
-    Raises:
-        FileError: somebody has edited it.
-    """
-    text = files.read_text(path)
-    if text is None:
-        return None
-    try:
-        document = json.loads(text)
-        return {**document, "until": str(document["until"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileError(f"can't read the trial {path}: {error!r}", hint="hostrouting apply ends the trial") from error
-
-
-def put_back(host: Host) -> None:
-    """End a trial now, if one stands, by the very script that ends it in time.
-
-    Raises:
-        UnitError: the script fails; if it can, it tries again when the time is over.
-    """
-    if files.exists(host.layout.trial):
-        host.units.restart(_SERVICE)
-    host.units.stop(_TIMER)

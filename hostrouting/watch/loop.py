@@ -16,6 +16,7 @@ import attrs
 from hostrouting.boot.files import remove_litter, write_if_changed
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
+from hostrouting.boot.trial import is_overdue, put_back
 from hostrouting.config.routing import Config
 from hostrouting.kernel.managers import who_manages
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
@@ -122,6 +123,7 @@ class _Watch:
     def look(self) -> None:
         """Mend, check, write, and say what is new."""
         host, tell = self.task.host, self.task.tell
+        self._end_overdue_trial()
         done = self.keeper.repair(self._reread, host, self.scope)
         tell(_PING)
         report = check_overlap(self.config.route_overlap, host.routes, self.scope)
@@ -144,6 +146,13 @@ class _Watch:
             self.task.say(event)
         tell(f"STATUS={status(report, done, troubles)}")
         self.report, self.said, self.troubles = report, troubles, []
+
+    def _end_overdue_trial(self) -> None:
+        try:
+            if is_overdue(self.task.host.layout):
+                put_back(self.task.host)
+        except HostRoutingError as error:
+            self.troubles.append(f"can't end the trial of routes, which is over: {error}")
 
     def _reread(self) -> Config:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from importlib import resources
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -56,14 +57,14 @@ def listed(steps: str) -> str:
 
 
 def run(sandbox: Sandbox, prepare: str, *arguments: str, text: str = "", **more: object) -> CompletedProcess[str]:
-    return sandbox.run(text or gate(), *arguments or ("first",), is_host=True, etc=True, prepare=prepare, **more)
+    return sandbox.run(text or gate(), *arguments or ("last",), is_host=True, etc=True, prepare=prepare, **more)
 
 
 def test_it_runs_each_step_in_gate_mode_and_in_order(sandbox: Sandbox) -> None:
     both = installed(f"{ROUTES} required\n{CHECK} forgiven", static_routes=PASS, check_route_overlap=PASS)
     done = run(sandbox, both)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"ran-{ROUTES}-gate\nran-{CHECK}-gate\n"
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"ran-{ROUTES}-gate\nran-{CHECK}-gate\n"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_every_truncation_behind_its_first_line_is_an_error(sandbox: Sandbox) ->
 def test_a_list_that_is_gone_admits_only_where_the_drop_in_is_gone_too(sandbox: Sandbox) -> None:
     gone = f"{installed('', static_routes=FAIL)}\nmkdir -p {DROP_IN.rpartition('/')[0]}"
     assert run(sandbox, f"{gone}; echo ExecStartPost=another.sh >{DROP_IN}").returncode == 0
-    done = run(sandbox, f"{gone}; echo ExecCondition=+/etc/hostrouting/gate.sh first >{DROP_IN}")
+    done = run(sandbox, f"{gone}; echo ExecStartPre=+/etc/hostrouting/gate.sh last >{DROP_IN}")
     assert (done.returncode, done.stderr) == (
         255,
         "/etc/hostrouting/gate.list is missing, can't be run, or isn't whole; to write it anew: hostrouting apply\n",
@@ -122,7 +123,7 @@ def test_a_list_that_is_gone_admits_only_where_the_drop_in_is_gone_too(sandbox: 
     ],
 )
 def test_an_update_in_the_midst_of_a_start_is_judged_as_it_then_is(sandbox: Sandbox, update: str, code: int) -> None:
-    """As G1: the routes go while their script runs, and what is left of the list decides."""
+    """The routes go while their script runs, and what is left of the list decides."""
     first = f"cd /etc/aks-flex-node; {update}; exit 1"
     prepare = installed(f"{ROUTES} required\n{CHECK} required", static_routes=first, check_route_overlap=FAIL)
     assert run(sandbox, prepare).returncode == code
@@ -146,17 +147,58 @@ def test_it_ends_in_time_though_a_script_can_not_be_asked_to_and_a_marker_says_s
     assert (sandbox.root / "run/marker").read_text() == "check-failed: it took more than 1 s\n"
 
 
-def test_again_has_nothing_to_do_where_this_start_has_just_passed(sandbox: Sandbox) -> None:
+OF_A_START = ("env", "INVOCATION_ID=a1")
+
+
+def test_a_start_that_has_passed_is_not_looked_at_again(sandbox: Sandbox) -> None:
     passes, fails = installed(f"{ROUTES} required", static_routes=PASS), installed(f"{ROUTES} required")
-    before = ("env", "INVOCATION_ID=a1")
-    assert run(sandbox, fails, "again", before=before).returncode == 255
-    assert run(sandbox, passes, "first", before=before).returncode == 0
-    assert run(sandbox, fails, "again", before=before).returncode == 0
-    assert run(sandbox, fails, "again", before=("env", "INVOCATION_ID=b2")).returncode == 255
-    assert run(sandbox, fails, "again").returncode == 255
-    assert run(sandbox, fails, "first", before=before).returncode == 255
+    for word in ("again", "last"):
+        assert run(sandbox, fails, word, before=OF_A_START).returncode == 255
+    assert run(sandbox, passes, "hold", before=OF_A_START).returncode == 0
+    for word in ("again", "last"):
+        done = run(sandbox, passes, word, before=OF_A_START, text=gate(PASS_SECONDS=60))
+        assert (done.returncode, done.stderr) == (0, "")
+        # An update since then counts.
+        assert run(sandbox, fails.replace("required", "forgive"), word, before=OF_A_START).returncode == 255
+        assert run(sandbox, fails, word, before=("env", "INVOCATION_ID=b2")).returncode == 255
+        assert run(sandbox, fails, word).returncode == 255
     late = gate(PASS_SECONDS=-1)
-    assert run(sandbox, fails, "again", text=late, before=before).returncode == 255
+    assert run(sandbox, fails, "last", text=late, before=OF_A_START).returncode == 255
+    assert run(sandbox, fails, "again", text=late, before=OF_A_START).returncode == 0
+
+
+def test_only_a_pass_leaves_a_file_and_old_ones_go(sandbox: Sandbox) -> None:
+    passed = sandbox.root / "run/aks-flex-node/passed"
+    assert run(sandbox, installed(f"{ROUTES} required"), before=OF_A_START).returncode == 255
+    assert [*passed.iterdir()] == []
+    fine = installed(f"{ROUTES} required", static_routes=PASS)
+    assert run(sandbox, fine, before=OF_A_START).returncode == 0
+    assert [path.name for path in passed.iterdir()] == ["a1"]
+    assert run(sandbox, fine, text=gate(KEPT_SECONDS=-1), before=("env", "INVOCATION_ID=b2")).returncode == 0
+    assert [*passed.iterdir()] == []
+
+
+def test_a_hold_looks_until_the_mend_and_says_once_what_it_waits_for(sandbox: Sandbox) -> None:
+    body = "[ ! -e /run/mended ] || exit 0; echo $# >>/run/looks; echo shadowed >&2; exit 1"
+    prepare = installed(f"{CHECK} required", check_route_overlap=body)
+    process = sandbox.start(gate(), "hold", is_host=True, etc=True, prepare=prepare)
+    looks = sandbox.root / "run/looks"
+    while not looks.exists() or len(looks.read_text().split()) < 6:
+        assert process.poll() is None
+        time.sleep(0.05)
+    (sandbox.root / "run/mended").touch()
+    begin = time.monotonic()
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - begin < 2
+    assert (process.returncode, out, err) == (0, "", "shadowed\n")
+    # All looks but the first know that it is told.
+    assert looks.read_text().split()[:3] == ["1", "2", "2"]
+
+
+def test_a_hold_ends_where_the_gate_is_taken_back(sandbox: Sandbox) -> None:
+    late = "(sleep 1; rm /etc/hostrouting/gate.list) &"
+    done = run(sandbox, f"{installed(f'{ROUTES} required')}\n{late}", "hold")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
 
 
 BREAK_GLASS = {
@@ -190,8 +232,8 @@ def test_in_a_network_namespace_of_the_consumers_own_nothing_is_changed_or_judge
     check = 'echo "$2" >/run/marker; exit 1'
     prepare = installed(f"{ROUTES} required\n{CHECK} {how}", static_routes=FAIL, check_route_overlap=check)
     done = run(sandbox, prepare, before=inside)
-    assert (done.returncode, done.stdout) == (code, f"{words}: static-routes.sh changed nothing\n")
-    assert done.stderr == f"check-route-overlap.sh: {words}\n"
+    assert done.returncode == code
+    assert done.stderr == f"{words}: static-routes.sh changed nothing\ncheck-route-overlap.sh: {words}\n"
     assert (sandbox.root / "run/marker").read_text() == f"check-failed: {words}\n"
 
 
@@ -201,24 +243,38 @@ TRIAL = (
 
 
 @pytest.mark.parametrize("stands", [True, False])
-def test_a_trial_that_stands_is_ended_before_the_first_step(sandbox: Sandbox, stands: bool) -> None:
+def test_a_trial_that_stands_is_ended_before_a_step(sandbox: Sandbox, stands: bool) -> None:
     begun = f"{TRIAL}; {'touch /run/aks-flex-node/trial.json' if stands else ''}"
     done = run(sandbox, f"{begun}\n{installed(f'{ROUTES} required', static_routes='echo routes')}")
-    assert (done.returncode, done.stdout) == (0, f"{'trial gate' if stands else ''}\nroutes\n".lstrip())
+    assert (done.returncode, done.stderr) == (0, f"{'trial gate' if stands else ''}\nroutes\n".lstrip())
     assert not (sandbox.root / "run/aks-flex-node/trial.json").exists()
 
 
-def test_a_trial_that_can_not_be_ended_keeps_no_start_waiting(sandbox: Sandbox) -> None:
-    begun = f"{TRIAL.replace('rm', 'false; rm -f /nothing; #')}; touch /run/aks-flex-node/trial.json"
-    done = run(sandbox, f"{begun}\n{installed(f'{ROUTES} required', static_routes='echo routes')}")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "routes")
+def test_a_trial_that_begins_between_two_steps_is_ended(sandbox: Sandbox) -> None:
+    steps = f"{ROUTES} required\n{CHECK} required"
+    begins = "touch /run/aks-flex-node/trial.json; exit 0"
+    prepare = installed(steps, static_routes=begins, check_route_overlap="[ ! -e /run/aks-flex-node/trial.json ]")
+    done = run(sandbox, f"{TRIAL}\n{prepare}")
+    assert (done.returncode, done.stderr) == (0, "trial gate\n")
 
 
-@pytest.mark.parametrize("signal", ["TERM", "HUP", "INT", "PIPE"])
-def test_a_signal_is_no_success(sandbox: Sandbox, signal: str) -> None:
-    """systemd takes a command that one of these ends for one that succeeds."""
+@pytest.mark.parametrize("how", ["exit 1", "rm /run/aks-flex-node/trial.sh", HANG])
+def test_a_trial_that_can_not_be_ended_fails_the_step(sandbox: Sandbox, how: str) -> None:
+    begun = f"{TRIAL.replace('rm /run/aks-flex-node/trial.json', how)}; touch /run/aks-flex-node/trial.json"
+    begun += f"; {how}" if how.startswith("rm") else ""
+    prepare = installed(f"{ROUTES} required", static_routes="echo routes")
+    done = run(sandbox, f"{begun}\n{prepare}", text=gate(ALL_SECONDS=1))
+    assert done.returncode == 255
+    assert done.stderr.endswith("static-routes.sh wasn't run: a trial of routes stands, and can't be ended\n")
+
+
+@pytest.mark.parametrize(("signal", "code"), [("TERM", 255), ("HUP", 255), ("PIPE", 255), ("INT", 0)])
+def test_a_signal_is_no_success(sandbox: Sandbox, signal: str, code: int) -> None:
+    """systemd takes a command that one of these ends for one that succeeds; SIGINT is ignored."""
     body = f"kill -{signal} $(ps -o ppid= -p $PPID); exit 0"
-    assert run(sandbox, installed(f"{ROUTES} required", static_routes=body)).returncode == 255
+    assert run(sandbox, installed(f"{ROUTES} required", static_routes=body)).returncode == code
+    fails = body.replace("exit 0", "exit 1")
+    assert run(sandbox, installed(f"{ROUTES} required", static_routes=fails)).returncode == 255
 
 
 @pytest.mark.parametrize(
@@ -232,6 +288,6 @@ def test_the_environment_of_the_consumer_is_not_the_gates(sandbox: Sandbox, vari
         assert text.startswith("#!/bin/bash -p\n"), name
 
 
-@pytest.mark.parametrize("arguments", [["now"], ["first", "again"]])
+@pytest.mark.parametrize("arguments", [["first"], ["hold", "again"]])
 def test_an_argument_that_is_not_known_is_an_error(sandbox: Sandbox, arguments: list[str]) -> None:
     assert run(sandbox, installed(""), *arguments).returncode == 255

@@ -25,6 +25,7 @@ from scripts import Sandbox, told_by
 
 from hostrouting import Config, Layout
 from hostrouting.boot.render import render_check, render_check_route_overlap_script, render_static_routes_script
+from hostrouting.boot.trial import boot_id
 from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
@@ -106,6 +107,34 @@ def test_while_a_trial_stands_only_the_gate_gives_the_routes(node: NamespaceKern
     assert installed(plain, routes_script()) == ["nothing is changed while a trial of routes stands"]
     assert DESTINATION not in {route.destination for route in node.routes(Table.MAIN)}
     assert plain.run(routes_script(), "gate").stdout.splitlines() == [ADDED]
+
+
+@pytest.mark.parametrize(
+    ("until", "boot"), [("2026-11-21T12:00:00Z", None), ("2999-01-01T00:00:00Z", "another")], ids=["time", "boot"]
+)
+def test_a_trial_that_is_over_is_ended_by_the_oneshot(
+    node: NamespaceKernel, plain: Sandbox, until: str, boot: str | None
+) -> None:
+    """Its timer may be lost, as at a soft reboot."""
+    trial = plain.root / "run/aks-flex-node/trial.json"
+    trial.parent.mkdir(parents=True)
+    trial.write_text(json.dumps({"until": until, "boot": boot or boot_id()}, indent=2))
+    trial.with_name("trial.sh").write_text(f"echo ends by $1; rm /run/aks-flex-node/{trial.name}")
+    assert installed(plain, routes_script()) == ["ends by gate", ADDED]
+    assert route_of(node) == Route(DESTINATION, (NextHop("eth0", GATEWAY),))
+
+
+@pytest.mark.parametrize("name", ["trial.json", "trial.confirmed.json"])
+def test_a_trial_judges_no_start(node: NamespaceKernel, plain: Sandbox, name: str) -> None:
+    """What it gives the kernel may be gone in a moment."""
+    trial = plain.root / "run/aks-flex-node" / name
+    trial.parent.mkdir(parents=True)
+    trial.touch()
+    text = check_script("10.96.0.0/12")
+    assert "a trial of routes stands" in refused(plain, text, "gate")
+    assert plain.run(text).returncode == 0
+    trial.unlink()
+    assert plain.run(text, "gate").returncode == 0
 
 
 def test_a_second_run_writes_nothing(node: NamespaceKernel, sandbox: Sandbox) -> None:
@@ -574,7 +603,7 @@ def held_lock(plain: Sandbox) -> Iterator[None]:
 @pytest.mark.usefixtures("held_lock")
 def test_at_the_gate_a_held_lock_fails_the_routes_and_not_the_check(node: NamespaceKernel, plain: Sandbox) -> None:
     before = table(node)
-    text = with_constant(with_constant(routes_script(), "GATE_SECONDS", 1), "HOLD_SECONDS", 0)
+    text = with_constant(routes_script(), "GATE_SECONDS", 1)
     error = refused(plain, text, "gate", is_host=True)
     assert error == (
         "another run has held the lock /run/aks-flex-node/lock for 1 s; "
@@ -591,23 +620,6 @@ def test_at_the_gate_a_held_lock_fails_the_routes_and_not_the_check(node: Namesp
 def test_at_the_gate_routes_go_in_as_at_boot(node: NamespaceKernel, sandbox: Sandbox) -> None:
     done = sandbox.run(routes_script(), "gate", is_host=True)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{ADDED}\n")
-
-
-def test_at_the_gate_a_failing_installation_is_looked_at_again(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
-    """The kernel changes while the script holds; without that it would fail, and the consumer with it."""
-    build_node(kernel)
-    blocking = Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.STATIC)
-    assert kernel.add([blocking]) == ()
-    process = sandbox.start(with_constant(routes_script(), "HOLD_SECONDS", 30), "gate", is_host=True)
-    see_it_give_the_lock_back(sandbox, process)
-    assert kernel.delete([blocking]) == ()
-    out, error = process.communicate(timeout=30)
-    assert (process.returncode, out, error) == (0, f"{ADDED}\n", "")
-
-
-def test_at_the_gate_a_failure_is_said_once(node: NamespaceKernel, plain: Sandbox) -> None:
-    text = with_constant(routes_script("172.16.0.0/16"), "HOLD_SECONDS", 1)
-    assert len(refused(plain, text, "gate", is_host=True).splitlines()) == 1
 
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
@@ -630,11 +642,11 @@ def test_a_check_that_was_replaced_while_it_waited_lets_its_successor_judge(
     assert error.startswith("OVERLAP: expected CIDR 172.16.1.0/24 ")
 
 
-@pytest.mark.parametrize("arguments", [["now"], ["gate", "gate"], [""]])
+@pytest.mark.parametrize("arguments", [["now"], ["gate", "told", "told"], [""]])
 def test_an_argument_that_is_not_known_is_an_error(node: NamespaceKernel, plain: Sandbox, arguments: list[str]) -> None:
     for text in (routes_script(), check_script("10.0.0.0/8", mode="WARN")):
         done = plain.run(text, *arguments)
-        assert (done.returncode, done.stderr) == (64, "usage: script.sh [gate]\n")
+        assert (done.returncode, done.stderr) == (64, "usage: script.sh [gate [told]]\n")
 
 
 # --- check-route-overlap.sh ------------------------------------------------------------------------------------------
@@ -835,14 +847,32 @@ def test_the_default_route_is_waited_for(kernel: NamespaceKernel, sandbox: Sandb
     assert (process.returncode, out, error) == (0, "every expected CIDR leaves by eth0\n", "")
 
 
-def test_at_the_gate_a_failing_verdict_is_looked_at_again(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    text = with_constant(check_script("172.16.2.0/24"), "HOLD_SECONDS", 30)
-    process = sandbox.start(text, "gate", is_host=True)
-    see_it_give_the_lock_back(sandbox, process)
-    assert node.add([Route(IPv4Network("172.16.2.0/24"), (NextHop("eth0", GATEWAY),))]) == ()
-    out, error = process.communicate(timeout=30)
-    assert (process.returncode, out, error) == (0, "every expected CIDR leaves by eth0\n", "")
-    assert markers(sandbox) == {"route-overlap.ok": ""}
+@pytest.mark.parametrize("room", range(8192, 61440, 4096 if IS_NIGHTLY else 12288))
+def test_with_little_room_in_run_it_is_all_or_nothing(node: NamespaceKernel, sandbox: Sandbox, room: int) -> None:
+    """A batch that is cut off in a line may mean another route."""
+    before = table(node)
+    wanted = [f"172.17.{number // 200}.{number % 200}/32" for number in range(400)]
+    full = f"mkdir -p /run/aks-flex-node; mount -t tmpfs -o size={room} tmpfs /run/aks-flex-node"
+    done = sandbox.run(routes_script(*wanted), is_host=True, prepare=full)
+    if done.returncode == 0:
+        assert len(table(node)) == len(before) + 400
+    else:
+        assert table(node) == before
+        assert done.stderr
+
+
+def test_what_the_gate_has_told_is_not_told_again(node: NamespaceKernel, plain: Sandbox) -> None:
+    """As long as its report is there; another failure is told."""
+    text = check_script("172.16.2.0/24")
+    told = refused(plain, text, "gate")
+    assert told
+    assert refused(plain, text, "gate", "told") == told
+    report = plain.root / "run/aks-flex-node/route-overlap.json"
+    report.write_text("{}")
+    assert refused(plain, text, "gate", "told") == ""
+    assert (report.read_text(), (report.parent / "route-overlap.detected").exists()) == ("{}", True)
+    assert "172.16.3.0/24" in refused(plain, check_script("172.16.3.0/24"), "gate", "told")
+    assert not report.exists()
 
 
 TOOLS, FAILURES = ("ip", "awk", "sort", "mv"), ("exit 0", "exit 3", "echo rubbish", "kill -9 $$")
@@ -912,8 +942,9 @@ INSTALLED = 'mkdir -p /etc/hostrouting; cp "$ROOT/manifest" /etc/hostrouting/ins
 def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SHADOWED) -> Any:
     manifest = manifest_of(config, Layout())
     sandbox.write(manifest.to_text(), "manifest")
-    text = with_constant(render_check(config, python=python), "EXPLAIN_SECONDS", 1 if "waiting" in python else 30)
-    text = with_constant(text, "HOLD_SECONDS", 0)
+    text = render_check(config, python=python)
+    for name in ("EXPLAIN_SECONDS", "GATE_EXPLAIN_SECONDS"):
+        text = with_constant(text, name, 1 if "waiting" in python else 30)
     return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=f'{INSTALLED}; cd "$ROOT"')
 
 

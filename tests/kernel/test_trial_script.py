@@ -119,6 +119,23 @@ def test_it_waits_for_the_lock_as_long_as_it_takes_but_not_at_the_gate(
     assert ours(node) == set()
 
 
+def test_a_start_ends_a_trial_whose_confirm_was_killed(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
+    claimed = trial.with_name("trial.confirmed.json")
+    trial.rename(claimed)
+    text = render_trial([], UNTIL).replace("_SECONDS=5\n", "_SECONDS=1\n")
+    with (trial.parent / "run.lock").open("w") as lock:
+        # It is at work.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = sandbox.run(text, "gate")
+        assert (done.returncode, claimed.exists(), ours(node) != set()) == (1, True, True)
+        assert "hostrouting confirm, which holds /run/aks-flex-node/run.lock" in done.stderr
+    done = sandbox.run(text, "gate")
+    assert (done.returncode, done.stderr, ours(node)) == (0, "", set())
+    assert not claimed.exists()
+    assert not trial.exists()
+
+
 def test_what_a_killed_confirm_has_begun_is_done_or_else_undone(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path
 ) -> None:

@@ -29,7 +29,7 @@ from hostrouting import (
 )
 from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.probe.ruleset import PROBE
-from hostrouting.boot.gate import DROP_IN, list_text
+from hostrouting.boot.gate import DROP_INS, list_text
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
 from hostrouting.boot.parts import is_watched
 from hostrouting.boot.plan import plan_next_boot
@@ -203,7 +203,7 @@ def test_what_is_installed_is_asked_for_and_removal_leaves_nothing(
             assert files == ({layout.manifest, *manifest.files(layout)} if parts else set())
             if manifest.has_gate:
                 assert manifest.consumer == consumer
-                assert layout.gate(consumer).read_text() == DROP_IN
+                assert layout.gates(consumer)[-1].read_text() == DROP_INS[-1]
                 scripts = {name: layout.script(name).read_bytes() for name in parts if name in (ROUTES, CHECK)}
                 assert layout.gate_list.read_text() == list_text(manifest, scripts)
         phases.run(RemoveLoadBalancerProbe(host=host, node=FakeProbeNode()))

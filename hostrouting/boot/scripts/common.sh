@@ -11,16 +11,15 @@ umask 022
 
 readonly RUN_DIR=/run/aks-flex-node
 readonly LOCK=$RUN_DIR/lock
-# There as long as a trial of routes stands.
+# There as long as a trial of routes stands; the second from its confirm until all of that is installed.
 readonly TRIAL=$RUN_DIR/trial.json
+readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 # What awk has ip do, the answers (.out: a pipe would wake awk up for each), ip's stderr. Whoever writes holds the lock.
 SCRATCH=$RUN_DIR/${0##*/}.batch ERRORS=$RUN_DIR/${0##*/}.errors
 export SCRATCH ERRORS
 
 # At the gate the long wait is over: it was the oneshot's.
 readonly GATE_SECONDS=5
-# systemd gives up for good after 5 starts in 10 s: a gate that holds this long is tried for ever.
-readonly HOLD_SECONDS=3
 # As long as a task waits for it.
 readonly LOCK_SECONDS=60
 # Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
@@ -90,32 +89,21 @@ nap() {
   esac
 }
 
-# Runs attempt() until it succeeds, or what is missing hasn't come in LIMIT seconds, or it has failed for HOLD seconds.
-# Nobody waits with the lock; the last attempt leaves it to the end of the run.
+# Runs attempt() until it succeeds or fails, or what is missing hasn't come in LIMIT seconds. Nobody waits with the lock; the
+# last attempt leaves it to the end of the run.
 keep_trying() {
-  local status until hold_until='' reported=''
+  local status until reported=''
   look_at_time
   until=$((NOW + LIMIT * 100))
   while :; do
     attempt
     status=$?
     look_at_time
-    case $status in
-      0) return ;;
-      "$MAY_COME")
-        [ "$NOW" -lt "$until" ] || return "$status"
-        [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
-        reported=$MISSING
-        exec 9>&-
-        nap
-        ;;
-      *)
-        : "${hold_until:=$((NOW + HOLD * 100))}"
-        [ "$NOW" -lt "$hold_until" ] || return "$status"
-        exec 9>&-
-        sleep 1 # not by events: what was written and put back makes some
-        ;;
-    esac
+    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt "$until" ] || return "$status"
+    [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
+    reported=$MISSING
+    exec 9>&-
+    nap
   done
 }
 
@@ -136,11 +124,24 @@ give_way() {
   exec "$0" "${ARGUMENTS[@]}"
 }
 
-# At the gate waits are short, and what fails is looked at again.
+# At the gate waits are short: it looks again at what fails.
 be_the_gate() {
   [ "$LIMIT" -le "$GATE_SECONDS" ] || LIMIT=$GATE_SECONDS
-  [ "$LIMIT" -ge "$HOLD_SECONDS" ] || LIMIT=$HOLD_SECONDS
-  LOCK_LIMIT=$GATE_SECONDS HOLD=$HOLD_SECONDS
+  LOCK_LIMIT=$GATE_SECONDS
 }
 
-ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NEXTHOPS='' NOW=0 HOLD=0 LOCK_LIMIT=$LOCK_SECONDS
+has_trial() {
+  [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]
+}
+
+# Whether a trial is over though it stands, and nobody is about to confirm it: a soft reboot takes its timer with it.
+is_overdue() {
+  local text now boot
+  { [ -e "$TRIAL" ] && text=$(<"$TRIAL"); } 2>/dev/null || return
+  read -r boot </proc/sys/kernel/random/boot_id
+  TZ=UTC printf -v now '%(%Y-%m-%dT%H:%M:%SZ)T' -1
+  [[ ! -e $CONFIRMED && $text =~ \"until\":\ \"([^\"]*)\" ]] &&
+    { [[ $now > ${BASH_REMATCH[1]} ]] || [[ $text != *"\"boot\": \"$boot\""* ]]; }
+}
+
+ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NEXTHOPS='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS

@@ -2,41 +2,94 @@
 {
 # Holds a consumer back until the installed scripts succeed. Written by hostrouting: edits are lost.
 #
-#   gate.sh first    its ExecCondition=
-#   gate.sh again    its ExecStartPre=, which has nothing to do where the first has just let it pass. A reload skips the
-#                    rest of a list whose command has vanished while it ran, so there are two lists.
+#   gate.sh hold     its ExecCondition=: looks again and again, until the scripts succeed or the start's time-out ends it
+#   gate.sh again    its first ExecStartPre=, with nothing to do if this start has passed
+#   gate.sh last     its last but one, with nothing to do if this start has passed within the last second
+#
+# systemd skips a unit for good and in silence for what an ExecCondition= fails with, its own errors included, so it is told
+# to ignore the first (the "-" of the line). The others refuse: they look for a few seconds, and fail. A pass leaves a file,
+# which the last line of all wants to see. A reload skips the rest of a list whose command has vanished while it ran, so
+# there are two lists.
 #
 # gate.list names the scripts, in order, and whether a failure is forgiven. It is read anew before each step: after an update
-# in the midst of a start the steps begin again. Its last line is "end": cut off anywhere it holds. This fails with 255 only, since ExecCondition= takes others to say: skip it, and keep quiet. -p: bash
-# takes no functions and options from the environment of the consumer.
+# in the midst of a start the steps begin again. Its last line is "end": cut off anywhere it holds. -p: bash takes no
+# functions and options from the environment of the consumer.
 
 @COMMON@
 
 readonly LIST=/etc/hostrouting/gate.list
 readonly GATE_OFF=/etc/hostrouting/gate.off
 readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
-readonly PASSED=$RUN_DIR/gate.passed
-readonly PASS_SECONDS=5
-# With a second to end what hangs, and one to say so, 20.
+# A file for each start that has passed, named after its invocation: when, and the list as it was.
+readonly PASSED=$RUN_DIR/passed
+readonly PASS_SECONDS=1
+readonly KEPT_SECONDS=3600
+# systemd gives up for good after 5 starts in 10 s: a gate that looks this long is tried for ever.
+readonly HOLD_SECONDS=3
+# A look, with a second to end what hangs and one to say so: 20.
 readonly ALL_SECONDS=18
 
-# tell WORDS: says nothing twice.
+# tell NAME WORDS: says nothing twice in a row.
 tell() {
-  [ "$1" = "$TOLD" ] || complain "$1"
-  TOLD=$1
+  [ "${TOLD[$1]-}" = "$2" ] || complain "$2"
+  TOLD[$1]=$2
 }
 
-# The last one only: if two start at once, one is looked at again.
-has_just_passed() {
-  local id when
-  read -r id when <"$PASSED" && [ "$id" = "${INVOCATION_ID-}" ] && [ $((NOW - when)) -le $((PASS_SECONDS * 100)) ]
+# ask NAME COMMAND...: runs it for as long as the look may take, and tells what it says.
+ask() {
+  local name=$1 left said status
+  shift
+  look_at_time
+  left=$((END > NOW ? END - NOW : 1))
+  printf -v left '%d.%02d' $((left / 100)) $((left % 100))
+  said=$(timeout -k "$GRACE" "$left" "$@" 2>&1)
+  status=$?
+  [ -z "$said" ] || tell "$name" "$said"
+  case $status in
+    124 | 137) TOOK="more than $(((END - BEGAN) / 100)) s" ;;
+    *) TOOK='' ;;
+  esac
+  return "$status"
+}
+
+# Sets STEPS to what the list holds; to nothing where it is missing, unless the drop-ins are gone with it.
+read_list() {
+  local path
+  STEPS=''
+  if [ -e "$LIST" ]; then
+    STEPS=$(<"$LIST")
+    return
+  fi
+  for path in /etc/systemd/system/*.d/{00,zz}-hostrouting.conf; do
+    [[ $(<"$path") != *gate.sh* ]] || return
+  done 2>/dev/null
+  STEPS=end
+}
+
+# has_passed SECONDS: whether this very start has passed with the list as it is now, that long ago at most.
+has_passed() {
+  local when='' steps=''
+  { read -r when && IFS= read -r -d '' steps; } 2>/dev/null <"$PASSED/${INVOCATION_ID-}"
+  read_list
+  [ -n "$when" ] && [ "$steps" = "$STEPS"$'\n' ] && [ $((NOW - when)) -le $(($1 * 100)) ]
 } 2>/dev/null
 
-admit() {
-  look_at_time
-  [ -z "${INVOCATION_ID-}" ] || say "$INVOCATION_ID $NOW" >"$PASSED"
+leave_open() {
   IS_OPEN=yes
   exit 0
+}
+
+# Leaves the file of this start; those of starts long ago go.
+admit() {
+  local path when old=()
+  look_at_time
+  [ -n "${INVOCATION_ID-}" ] || leave_open
+  say "$NOW" "$STEPS" >"$PASSED/$INVOCATION_ID"
+  for path in "$PASSED"/*; do
+    read -r when <"$path" && [ $((NOW - when)) -gt $((KEPT_SECONDS * 100)) ] && old+=("$path")
+  done 2>/dev/null
+  [ "${#old[@]}" -eq 0 ] || rm -f "${old[@]}"
+  leave_open
 }
 
 is_glass_broken() {
@@ -53,113 +106,107 @@ leave_unjudged() {
   [ ! -x "$CHECK" ] || timeout -s KILL 1 "$CHECK" unjudged "$1" >/dev/null 2>&1
 }
 
-# Sets END and GRACE. In WARN the gate opens before the consumer's own time-out ends it.
+# Sets END and GRACE. In WARN the gate opens before the consumer's own time-out ends it; one that isn't known may be short.
 set_end() {
-  local shown seconds
+  local seconds=0
   END=$((BEGAN + ALL_SECONDS * 100)) GRACE=1
   [[ $(<"$LIST") == *' forgiven'* && $(</proc/self/cgroup) =~ .*/([^/]+\.service) ]] 2>/dev/null || return 0
-  shown=$(timeout 2 systemctl show --property=TimeoutStartUSec --value -- "${BASH_REMATCH[1]}" 2>/dev/null)
-  [[ $shown =~ ^([0-9]+)(\.[0-9]+)?(s|ms|us)$ ]] || return 0 # a minute or more, or infinity
-  seconds=${BASH_REMATCH[1]}
-  [ "${BASH_REMATCH[3]}" = s ] || seconds=0
+  : "${TIMEOUT:=$(timeout 1 systemctl show --property=TimeoutStartUSec --value -- "${BASH_REMATCH[1]}" 2>/dev/null)}"
+  case ${TIMEOUT:=4s} in
+    *min* | *h* | *d* | *w* | *y*) return ;; # "infinity" too
+    *ms | *us) ;;
+    *) seconds=${TIMEOUT%%[.s]*} ;;
+  esac
   [ "$seconds" -lt $((ALL_SECONDS + 2)) ] || return 0
   END=$((BEGAN + (seconds - 2) * 100))
   [ "$seconds" -ge 4 ] || END=$((BEGAN + seconds * 50 + 10)) GRACE=0.2
 }
 
-# Sets SCRIPT and HOW, the first step that isn't done; SCRIPT to nothing if there is none. A list that isn't whole is such a
-# step itself, and so is one that is missing, unless the drop-in is gone with it.
+# Sets SCRIPT and HOW to the first step that isn't done, SCRIPT to nothing if there is none. A list that isn't whole is such
+# a step itself.
 find_step() {
-  local steps='' path
-  SCRIPT=$LIST HOW=required
-  if [ -e "$LIST" ]; then
-    steps=$(<"$LIST")
-  else
-    for path in /etc/systemd/system/*.d/zz-hostrouting.conf; do
-      [[ $(<"$path") != *gate.sh* ]] || return
-    done 2>/dev/null
-    steps=end
-  fi
+  read_list
   # Each row has the checksum of its script: another script makes another list.
-  [ "$steps" = "$STEPS" ] || DONE=' ' STEPS=$steps
-  [[ $'\n'$steps == *$'\nend' ]] || return
+  [ "$STEPS" = "$SEEN" ] || DONE=' ' SEEN=$STEPS
+  SCRIPT=$LIST HOW=required
+  [[ $'\n'$STEPS == *$'\nend' ]] || return 0
   while read -r SCRIPT HOW _; do
     [ "$SCRIPT" != end ] || break
-    [[ $DONE == *" $SCRIPT "* ]] || return
-  done <<<"$steps"
+    [[ $DONE == *" $SCRIPT "* ]] || return 0
+  done <<<"$STEPS"
   SCRIPT=''
 }
 
 take_step() {
-  local name=${SCRIPT##*/} left
+  local name=${SCRIPT##*/}
   if [ -n "$ELSEWHERE" ] && [ "$name" != "${CHECK##*/}" ] && [ -e /proc/1/ns/net ]; then
-    say "$ELSEWHERE: $name changed nothing"
+    tell "$name" "$ELSEWHERE: $name changed nothing"
     return
   elif [ -n "$ELSEWHERE" ]; then
-    tell "$name: $ELSEWHERE"
+    tell "$name" "$name: $ELSEWHERE"
     leave_unjudged "check-failed: $ELSEWHERE"
     return 1
   elif [ ! -x "$SCRIPT" ] || [ "$(tail -c 2 "$SCRIPT")" != '}' ]; then
     # An empty script, or one of a first line alone, would succeed.
-    tell "$SCRIPT is missing, can't be run, or isn't whole; to write it anew: hostrouting apply"
+    tell "$name" "$SCRIPT is missing, can't be run, or isn't whole; to write it anew: hostrouting apply"
+    return 1
+  elif has_trial && ! ask trial bash -p "$RUN_DIR/trial.sh" gate; then
+    # Only what is installed judges a start.
+    tell "$name" "$name wasn't run: a trial of routes stands, and can't be ended"
     return 1
   fi
-  look_at_time
-  left=$((END > NOW ? END - NOW : 1))
-  printf -v left '%d.%02d' $((left / 100)) $((left % 100))
-  timeout -k "$GRACE" "$left" "$SCRIPT" gate
-  case $? in
-    0) return 0 ;;
-    124 | 137) left="more than $(((END - BEGAN) / 100)) s" ;;
-    *) return 1 ;;
-  esac
-  tell "$name took $left"
-  [ "$name" != "${CHECK##*/}" ] || leave_unjudged "check-failed: it took $left"
+  # What it has said before needs no explanation again.
+  ask "$name" "$SCRIPT" gate ${TOLD[$name]:+told} && return
+  [ -n "$TOOK" ] || return
+  tell "$name took" "$name took $TOOK"
+  [ "$name" != "${CHECK##*/}" ] || leave_unjudged "check-failed: it took $TOOK"
   return 1
 }
 
-# Takes each step; one that fails is looked at again, whatever failed it, for HOLD_SECONDS.
-take_steps() {
-  local failed='' since=0
-  while :; do
-    find_step
-    [ -n "$SCRIPT" ] || return 0
-    look_at_time
-    if [ "$SCRIPT" != "$failed" ]; then
-      failed=$SCRIPT since=$NOW
-    elif [ "$HOW" = forgiven ]; then
-      DONE+="$SCRIPT "
-      continue
-    elif [ $((NOW - since)) -ge $((HOLD_SECONDS * 100)) ] || [ "$NOW" -ge "$END" ]; then
-      return 1
+# Takes each step, and returns whether the machine may start.
+look() {
+  SEEN='' DONE=' '
+  look_at_time
+  [ "$WORD" != hold ] || BEGAN=$NOW
+  if is_glass_broken; then
+    complain "GATE OFF: $WHY; the start is admitted and nothing was checked"
+    leave_unjudged "gate-off: $WHY; the start was admitted and nothing was checked"
+    STEPS=$WHY
+    return
+  fi
+  set_end
+  while find_step; [ -n "$SCRIPT" ]; do
+    if ! take_step && [ "$HOW" != forgiven ]; then
+      read_list
+      [ "$STEPS" != "$SEEN" ] || return
     else
-      sleep 1
+      DONE+="$SCRIPT "
     fi
-    ! take_step || DONE+="$SCRIPT "
   done
 }
 
-IS_OPEN='' DONE=' ' STEPS='' TOLD='' ELSEWHERE='' SCRIPT='' HOW=''
-# systemd takes a process of most services that ends by one of these for one that succeeds.
-trap 'exit 255' HUP INT PIPE TERM
+IS_OPEN='' STEPS='' SEEN='' SCRIPT='' HOW='' ELSEWHERE='' TIMEOUT='' FAILED='' TOOK=''
+declare -A TOLD=()
+# systemd takes a process of most services that ends by one of these for one that succeeds. SIGINT is lost to a bash that
+# waits for what $(...) runs, so it is to all of it.
+trap 'exit 255' HUP PIPE TERM
+trap '' INT
 trap '[ -n "$IS_OPEN" ] || exit 255' EXIT
-[[ $#:${1-} =~ ^1:(first|again)$ ]] || { complain "usage: ${0##*/} first | again" && exit 255; }
+[[ $#:${1-} =~ ^1:(hold|again|last)$ ]] || { complain "usage: ${0##*/} hold | again | last" && exit 255; }
+WORD=$1
 look_at_time
 BEGAN=$NOW
-if [ "$1" = again ] && has_just_passed; then
-  IS_OPEN=yes
-  exit 0
-fi
-[ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
-if is_glass_broken; then
-  complain "GATE OFF: $WHY; the start is admitted and nothing was checked"
-  leave_unjudged "gate-off: $WHY; the start was admitted and nothing was checked"
-  admit
-fi
+[ -d "$PASSED" ] || mkdir -p "$PASSED"
+case $WORD in
+  again) ! has_passed "$KEPT_SECONDS" || leave_open ;;
+  last) ! has_passed "$PASS_SECONDS" || leave_open ;;
+esac
 is_on_host || ELSEWHERE=$WHY
-set_end
-# Where there is one, a trial of routes ends here: only what is installed judges a start.
-[ -n "$ELSEWHERE" ] || [ ! -e "$TRIAL" ] || timeout -k 1 8 bash -p "$RUN_DIR/trial.sh" gate
-! take_steps || admit
-exit 255
+until look; do
+  look_at_time
+  : "${FAILED:=$NOW}"
+  [ "$WORD" = hold ] || { [ $((NOW - FAILED)) -lt $((HOLD_SECONDS * 100)) ] && [ "$NOW" -lt "$END" ]; } || exit 255
+  sleep 1
+done
+admit
 }

@@ -243,6 +243,7 @@ function commit(    i, count, why) {
   else {
     sub(/^(RTNETLINK answers|Error): /, "", complaint)
     why = "can\047t install the static routes: " (complaint == "" ? "ip was ended" : complaint)
+    count = has_run ? count : 0
     for (i in failed)
       if (i + 0 > changes)
         why = substr(right_answer[i - changes], 1, index(right_answer[i - changes], " ") - 1) " doesn\047t win: packets to it go nowhere (" complaint ")"
@@ -350,9 +351,10 @@ ROUTES
 # Returns whether the routes are as wanted. Sets MESSAGE, and MISSING to what may still come.
 attempt() {
   local status=1
+  ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
   take_lock || return 1
   give_way
-  if [ -e "$TRIAL" ] && [ "${ARGUMENTS[*]}" != gate ]; then
+  if [ -e "$TRIAL" ] && [ "${ARGUMENTS[0]-}" != gate ]; then
     DONE=$'\nnothing is changed while a trial of routes stands'
     return
   fi
@@ -404,8 +406,8 @@ stop() {
 DONE='' STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
 case $#:${1-} in
   0:) ;;
-  1:gate) be_the_gate ;;
-  *) explain_usage '[gate]' ;;
+  1:gate | 2:gate) be_the_gate ;;
+  *) explain_usage '[gate [told]]' ;;
 esac
 trap 'on_signal SIGHUP' HUP
 trap 'on_signal SIGINT' INT

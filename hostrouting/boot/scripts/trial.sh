@@ -10,7 +10,6 @@
 @COMMON@
 
 readonly UNTIL=@UNTIL@
-readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly RUN_LOCK=$RUN_DIR/run.lock
 readonly PYTHON=@PYTHON@
 
@@ -53,6 +52,8 @@ END {
       commands[++changes] = "route del " now[there[i]]
   if (changes)
     run(commands, changes, "-force")
+  if (changes && !has_run)
+    exit 1
   print "done"
   for (i = 1; i <= changes; i++)
     print "ip " commands[i] (i in failed ? ": failed: " failed[i] : "")
@@ -74,8 +75,16 @@ attempt() {
   say "the trial of routes until $UNTIL has ended; they are as before" "${DONE#done}"
 }
 
+# Who confirms a trial holds the other lock all the while. If that is free, it was killed: what it began is a trial again.
+take_back_confirm() {
+  MESSAGE="hostrouting confirm, which holds $RUN_LOCK, hasn't ended within $LOCK_LIMIT s"
+  [ ! -e "$CONFIRMED" ] || { exec 8>>"$RUN_LOCK" && flock -w "$LOCK_LIMIT" 8; } || return
+  [ ! -e "$CONFIRMED" ] || mv -f "$CONFIRMED" "$TRIAL"
+  exec 8>&-
+}
+
 end_trial() {
-  until attempt; do
+  until { [ -z "$IS_GATE" ] || take_back_confirm; } && attempt; do
     complain "can't end the trial of routes: $MESSAGE"
     exec 9>&-
     [ -z "$IS_GATE" ] || exit 1

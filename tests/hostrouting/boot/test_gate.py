@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hostrouting.boot.gate import DROP_IN, list_text, missing_commands, opening_settings, with_other_scripts
+from hostrouting.boot.gate import DROP_INS, list_text, missing_commands, opening_settings, with_other_scripts
 from hostrouting.boot.manifest import WATCH, InstalledPart, Manifest
 
 CONSUMER = "systemd-nspawn@.service"
-FIRST, AGAIN = "/etc/hostrouting/gate.sh first", "/etc/hostrouting/gate.sh again"
+HOLD, AGAIN, LAST = (f"/etc/hostrouting/gate.sh {word}" for word in ("hold", "again", "last"))
+PASSED = "/usr/bin/test -f /run/aks-flex-node/passed/${INVOCATION_ID}"
 
 
 def gated(**is_blocking: bool) -> Manifest:
@@ -22,20 +23,26 @@ def shown(argv: str, flags: str = "privileged") -> str:
     return f"{{ path={path} ; argv[]={argv} ; flags={flags} ; {times}"
 
 
-HELD = {"ExecConditionEx": shown(FIRST), "ExecStartPreEx": shown(AGAIN)}
+HELD = {
+    "ExecConditionEx": shown(HOLD, "ignore-failure privileged"),
+    "ExecStartPreEx": "\n".join(map(shown, (AGAIN, LAST, PASSED))),
+}
 
 
-def test_the_drop_in_wants_and_orders_all_oneshots_and_runs_the_gate_twice_outside_the_sandbox() -> None:
+def test_the_drop_ins_order_all_oneshots_and_run_the_gate_outside_the_sandbox() -> None:
     oneshots = "static-routes.service check-route-overlap.service"
-    assert DROP_IN.splitlines()[2:] == [
-        "[Unit]",
-        f"Wants={oneshots}",
-        f"After={oneshots}",
-        "",
-        "[Service]",
-        f"ExecCondition=+{FIRST}",
-        f"ExecStartPre=+{AGAIN}",
+    first, last = (text.splitlines()[2:] for text in DROP_INS)
+    assert first == [
+        *("[Unit]", f"Wants={oneshots}", f"After={oneshots}", ""),
+        *("[Service]", f"ExecCondition=-+{HOLD}", f"ExecStartPre=+{AGAIN}"),
     ]
+    assert last == ["[Service]", f"ExecStartPre=+{LAST}", f"ExecStartPre=+{PASSED}"]
+
+
+def test_no_two_lines_of_the_drop_ins_are_alike() -> None:
+    """systemd takes one of two that are for the other, and skips what is between."""
+    lines = [line for text in DROP_INS for line in text.splitlines() if line.startswith("Exec")]
+    assert len({line.partition("=")[2].lstrip("-+") for line in lines}) == len(lines) == 4
 
 
 def test_the_list_names_what_is_installed_and_forgives_what_does_not_block_last() -> None:
@@ -60,25 +67,27 @@ def test_other_places_for_scripts() -> None:
     )
 
 
-def test_a_unit_that_holds_both_commands_lacks_none_whatever_else_it_runs() -> None:
+def test_a_unit_that_holds_the_commands_lacks_none() -> None:
     assert missing_commands(HELD) == ()
-    assert missing_commands(HELD | {"ExecStartPreEx": f"{shown('/bin/true', '')}\n{shown(AGAIN)}"}) == ()
+    others = "\n".join((shown("/bin/true", ""), shown(LAST), shown("/bin/true"), shown(PASSED)))
+    assert missing_commands(HELD | {"ExecStartPreEx": others}) == ()
 
 
 @pytest.mark.parametrize(
-    "commands",
+    "command",
     [
-        "",
-        shown("/bin/true"),
-        shown(AGAIN, ""),
-        shown(AGAIN, "ignore-failure privileged"),
-        shown(f"{AGAIN}; true"),
-        shown(f"/tmp{AGAIN}"),
-        shown(FIRST),
+        *("", shown("/bin/true"), shown(LAST, ""), shown(LAST, "ignore-failure privileged")),
+        *(shown(f"{LAST}; true"), shown(f"/tmp{LAST}"), shown(AGAIN)),
     ],
 )
-def test_a_command_that_is_gone_or_has_lost_its_force_or_privileges_is_missing(commands: str) -> None:
-    assert missing_commands(HELD | {"ExecStartPreEx": commands}) == (f"ExecStartPre=+{AGAIN}",)
+def test_a_command_without_force_or_privileges_is_missing(command: str) -> None:
+    assert missing_commands(HELD | {"ExecStartPreEx": f"{command}\n{shown(PASSED)}"}) == (f"ExecStartPre=+{LAST}",)
+
+
+def test_a_condition_that_is_not_forgiven_is_missing() -> None:
+    """systemd would skip the unit for good."""
+    assert missing_commands(HELD | {"ExecConditionEx": shown(HOLD)}) == (f"ExecCondition=-+{HOLD}",)
+    assert missing_commands(HELD | {"ExecConditionEx": ""}) == (f"ExecCondition=-+{HOLD}",)
 
 
 FINE = {"SuccessExitStatus": "133", "TimeoutStartUSec": "1min 30s"}

@@ -29,7 +29,7 @@ from hostrouting import (
     UnitError,
 )
 from hostrouting.backend import NextHop, Protocol, Route
-from hostrouting.boot.gate import DROP_IN
+from hostrouting.boot.gate import DROP_INS
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import CHECK, Manifest
 from hostrouting.boot.parts import Wanted
@@ -118,6 +118,7 @@ def test_everything_is_there_with_its_mode_and_both_units_are_enabled(
         "etc/iproute2/rt_protos.d/hostrouting.conf": 0o644,
         "etc/systemd/system/check-route-overlap.service": 0o644,
         "etc/systemd/system/static-routes.service": 0o644,
+        "etc/systemd/system/systemd-nspawn@.service.d/00-hostrouting.conf": 0o644,
         "etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf": 0o644,
     }
     assert units.is_enabled("static-routes.service")
@@ -178,25 +179,25 @@ def test_a_mode_changes_the_list_and_a_consumer_moves_the_drop_in(
     host: Host, layout: Layout, units: FakeSystemd
 ) -> None:
     apply(host)
-    assert layout.gate("systemd-nspawn@.service").read_text() == DROP_IN
+    assert layout.gates("systemd-nspawn@.service")[-1].read_text() == DROP_INS[-1]
     reloads = units.reloads
     apply(host, config(mode="WARN"))
     assert steps(layout) == ["static-routes.sh required", "check-route-overlap.sh forgiven"]
     assert units.reloads == reloads
     apply(host, config(consumer="kubelet.service"))
-    assert not layout.gate("systemd-nspawn@.service").parent.exists()
-    assert layout.gate("kubelet.service").read_text() == DROP_IN
+    assert not layout.gates("systemd-nspawn@.service")[-1].parent.exists()
+    assert layout.gates("kubelet.service")[-1].read_text() == DROP_INS[-1]
 
 
 def test_what_the_gate_runs_comes_and_goes_and_its_drop_in_never_changes(host: Host, layout: Layout) -> None:
     phases.run(ConfigureStaticRoutes(config(), host=host))
     assert steps(layout) == ["static-routes.sh required"]
-    before = layout.gate("systemd-nspawn@.service").stat()
+    before = layout.gates("systemd-nspawn@.service")[-1].stat()
     phases.run(CheckRouteOverlap(config(), host=host))
     assert steps(layout) == ["static-routes.sh required", "check-route-overlap.sh required"]
     phases.run(ConfigureStaticRoutes(NOTHING, host=host))
     assert steps(layout) == ["check-route-overlap.sh required"]
-    assert layout.gate("systemd-nspawn@.service").stat() == before
+    assert layout.gates("systemd-nspawn@.service")[-1].stat() == before
 
 
 @pytest.mark.parametrize("wait_seconds", [0, 600])
@@ -214,7 +215,7 @@ def test_units_do_not_depend_on_the_config(host: Host, layout: Layout, wait_seco
 def test_strict_raises_after_everything_is_installed(host: Host, layout: Layout) -> None:
     with pytest.raises(RouteOverlapError):
         apply(host, config(cidrs=("172.16.2.0/24",)))
-    assert layout.gate("systemd-nspawn@.service").exists()
+    assert layout.gates("systemd-nspawn@.service")[-1].exists()
     assert layout.script("check-route-overlap").exists()
 
 
@@ -462,7 +463,7 @@ def test_a_systemd_that_fails_at_any_step_leaves_nothing_and_the_next_run_heals(
         apply(Host(routes=kernel, units=Refusing(layout, at), layout=layout))
     assert tree(layout) == before
     apply(Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout))
-    assert layout.gate("systemd-nspawn@.service").read_text() == DROP_IN
+    assert layout.gates("systemd-nspawn@.service")[-1].read_text() == DROP_INS[-1]
 
 
 class Reading(FakeSystemd):
@@ -470,7 +471,7 @@ class Reading(FakeSystemd):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout, running=[MACHINE])
-        self._gate = (layout.gate("systemd-nspawn@.service"), layout.gate_script)
+        self._gate = (layout.gates("systemd-nspawn@.service")[-1], layout.gate_script)
         self.read: list[tuple[bool, ...]] = []
 
     def reload(self) -> None:
@@ -519,11 +520,11 @@ def write_steps(layout: Layout) -> list[Path]:
         layout.protocol_names,
         layout.gate_script,
         layout.gate_list,
-        layout.gate("systemd-nspawn@.service"),
+        *layout.gates("systemd-nspawn@.service"),
     ]
 
 
-@pytest.mark.parametrize("step", range(7))
+@pytest.mark.parametrize("step", range(8))
 def test_a_file_that_can_not_be_written_at_any_step_puts_all_back(
     host: Host, layout: Layout, kernel: FakeKernel, step: int
 ) -> None:
@@ -657,7 +658,7 @@ def test_an_image_gets_files_and_enablement_and_no_run(image_root: Path) -> None
     assert (bool(report.routes.plan.changes), bool(report.changes.files)) == (False, True)
     assert (report.overlap.verdict, report.overlap.findings) == ("unknown", ())
     assert image.layout.enablement("static-routes").is_symlink()
-    assert image.layout.gate("systemd-nspawn@.service").exists()
+    assert image.layout.gates("systemd-nspawn@.service")[-1].exists()
     assert not (root / "run").exists()
     phases.run(RemoveHostRouting(host=image))
     assert tree(image.layout) == before

@@ -153,7 +153,7 @@ def test_a_probe_found_again_holds_nothing_back(host: Host, layout: Layout) -> N
         name: (part.is_gated, {*part.files}) for name, part in before.items()
     }
     phases.run(RemoveHostRouting(host=host))
-    assert not layout.gate(CONFIG.consumer).exists()
+    assert not layout.gates(CONFIG.consumer)[-1].exists()
 
 
 def test_a_file_named_alike_is_not_found_for_ours(host: Host, layout: Layout) -> None:

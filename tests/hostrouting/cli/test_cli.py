@@ -270,7 +270,7 @@ def test_render_writes_what_apply_installs_and_nothing_else(run: Any, config: Pa
     assert code == 0
     run("apply", config)
     rendered = {path.relative_to(tmp_path / "out"): path for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert len(rendered) == 8
+    assert len(rendered) == 9
     assert set(out.splitlines()) == set(map(str, rendered.values()))
     for name, path in rendered.items():
         installed = host.layout.root / name

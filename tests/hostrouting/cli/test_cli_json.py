@@ -134,8 +134,9 @@ def test_a_systemd_that_refuses_is_1(run: Run, config: Any, host: Host) -> None:
     run("apply")
     code, document = run("remove", on=Host(host.routes, Refusing(host.layout, running=[MACHINE]), host.layout))
     assert (code, document["error"]) == (1, "`systemctl disable` failed")
-    drop_in = "/etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf"
-    assert {change["path"] for change in document["files"] if change["change"] == "removed"} == {drop_in}
+    folder = "/etc/systemd/system/systemd-nspawn@.service.d"
+    drop_ins = {f"{folder}/{name}-hostrouting.conf" for name in ("00", "zz")}
+    assert {change["path"] for change in document["files"] if change["change"] == "removed"} == drop_ins
     # What would have gone after it lets a start through meanwhile.
     assert {change["path"] for change in document["files"] if change["change"] == "replaced"} == {
         "/etc/aks-flex-node/static-routes.sh",

@@ -19,8 +19,8 @@ from trying import TrialSystemd, ours
 
 from hostrouting import Host, Layout, cli
 from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.trial import standing
 from hostrouting.config.routing import Config
-from hostrouting.tasks.trial import standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,7 +170,7 @@ from pathlib import Path
 from shadowed import shadowed_kernel
 from trying import TrialSystemd, ours
 from hostrouting import Host, Layout, cli
-from hostrouting.tasks.trial import standing
+from hostrouting.boot.trial import standing
 
 root, spoiled = sys.argv[1:]
 kernel, layout = shadowed_kernel(), Layout(root)

@@ -160,11 +160,12 @@ def override_the_gate(node: Node) -> None:
 
 
 def forget_to_reload(node: Node) -> None:
-    gate = node.layout.gate(TEMPLATE)
-    text = gate.read_text()
-    gate.unlink()
+    gates = {gate: gate.read_text() for gate in node.layout.gates(TEMPLATE)}
+    for gate in gates:
+        gate.unlink()
     node.reload()
-    gate.write_text(text)
+    for gate, text in gates.items():
+        gate.write_text(text)
 
 
 def break_the_ordering(node: Node) -> None:
@@ -229,7 +230,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         f"chmod go-w /{CONFIG_DIR}",
     ),
     "drop-in's folder others may write": (
-        lambda n: n.layout.gate(TEMPLATE).parent.chmod(0o777),
+        lambda n: n.layout.gates(TEMPLATE)[-1].parent.chmod(0o777),
         "file-mode",
         f"/{UNITS}/{TEMPLATE}.d",
         "chmod go-w",

@@ -28,8 +28,9 @@ from hostrouting import (
     Verdict,
 )
 from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.trial import standing
 from hostrouting.tasks.install_routes import InstallRoutes
-from hostrouting.tasks.trial import ConfirmTrial, TryRoutes, standing
+from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:

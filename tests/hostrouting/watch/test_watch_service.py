@@ -97,9 +97,9 @@ def test_it_is_installed_enabled_and_started_with_what_it_keeps_true(
 
 def test_the_gate_does_not_know_of_it(host: Host, layout: Layout) -> None:
     apply(host, UNWATCHED)
-    before = layout.gate("systemd-nspawn@.service").read_text()
+    before = layout.gates("systemd-nspawn@.service")[-1].read_text()
     apply(host, WATCHED)
-    assert layout.gate("systemd-nspawn@.service").read_text() == before
+    assert layout.gates("systemd-nspawn@.service")[-1].read_text() == before
 
 
 def test_twice_is_once_and_a_stopped_one_is_started(
