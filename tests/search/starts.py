@@ -11,6 +11,7 @@ import tempfile
 import time
 import uuid
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import attrs
@@ -21,7 +22,6 @@ from search.world import LAYOUT, SYSTEMD, require_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 _LOADED = SYSTEMD / "loaded.json"
 _STARTING = SYSTEMD / "starting.json"
@@ -35,6 +35,10 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The lists that come before a unit's own process, and in which state the unit then is.
 _LISTS = {"ExecCondition": "condition", "ExecStartPre": "start-pre"}
+
+
+class _TimeOut(Exception):
+    """The time-out of the start, TimeoutStartSec=: what a "-" forgives a command isn't that."""
 
 
 class LoadedSystemd(FakeSystemd):
@@ -112,6 +116,8 @@ def start(unit: str, when_waiting: Callable[[], None] = lambda: None) -> Start:
             is_admitted = all(
                 _run_list(unit, key, state, invocation, said, when_waiting) for key, state in _LISTS.items()
             )
+        except _TimeOut:
+            is_admitted = False
         finally:
             _STARTING.unlink(missing_ok=True)
         said.seek(0)
@@ -145,7 +151,12 @@ def _run_command(command: str, invocation: str, said: IO[bytes], when_waiting: C
     environment = {"PATH": _PATH, "LANG": "C.UTF-8", "INVOCATION_ID": invocation}
     try:
         process = subprocess.Popen(
-            command.split(), env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            command.replace("${INVOCATION_ID}", invocation).split(),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
         )
     except OSError as error:
         said.write(f"{command}: {error}\n".encode())
@@ -156,7 +167,10 @@ def _run_command(command: str, invocation: str, said: IO[bytes], when_waiting: C
         while not select.select([pidfd], [], [], _POLL_SECONDS)[0]:
             if time.monotonic() >= end:
                 said.write(f"{command}: it takes longer than {_START_SECONDS:g} s\n".encode())
-                return False
+                raise _TimeOut
+            if _sleeps(process.pid):
+                # A gate that has refused once waits to look again: the time-out comes now.
+                raise _TimeOut
             if _is_waited_for(LAYOUT.lock):
                 when_waiting()
         return process.wait() == 0
@@ -165,6 +179,14 @@ def _run_command(command: str, invocation: str, said: IO[bytes], when_waiting: C
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _sleeps(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if Path(f"/proc/{child}/comm").read_text() == "sleep\n":
+                return True
+    return False
 
 
 def _is_waited_for(lock: Path) -> bool:
