@@ -246,8 +246,9 @@ $ hostrouting plan config.json               # what would change
 $ hostrouting apply config.json
 ```
 
-In STRICT mode [the gate](../explanation/gate.md) then holds the node back whenever something is shadowed. Begin with
-this config:
+In STRICT mode [the gate](../explanation/gate.md) then holds the node back whenever something is shadowed. The node is
+every instance of `systemd-nspawn@.service`; if it is the host's own kubelet, add `"consumer": "kubelet.service"`. Begin
+with this config:
 
 ```json
 {{config}}

@@ -54,6 +54,14 @@ DROP_INS = (
 # The gate ends within 20 s; a consumer with less patience ends it first.
 START_SECONDS = 25
 
+# What opening_settings wants to know of a unit.
+SETTINGS = ("SuccessExitStatus", "TimeoutStartUSec", "Environment", "UnsetEnvironment")
+
+_NAMELESS = {
+    "Environment": "gives all starts one name, so that the last line takes an earlier pass for theirs",
+    "UnsetEnvironment": "takes away the name by which the last line knows a pass, so that no start gets through",
+}
+
 # By what a gate can end: its own 255, bash's, those of a script that can't be run, systemd's (EXIT_CHDIR to
 # EXIT_NUMA_POLICY in its src/basic/exit-status.h), and what kills it.
 _ENDS = {"255", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
@@ -119,7 +127,7 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[s
     """The settings of a unit by which it starts though the gate fails, or fails though the gate would let it start.
 
     Args:
-        shown: the properties ``SuccessExitStatus`` and ``TimeoutStartUSec`` as ``systemctl show`` prints them.
+        shown: the properties ``SETTINGS`` as ``systemctl show`` prints them.
         is_strict: whether the check holds it back; if not, the gate makes do with a shorter time-out.
 
     Yields:
@@ -131,6 +139,9 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[s
     seconds = seconds_of(shown["TimeoutStartUSec"])
     if is_strict and 0 < seconds < START_SECONDS:
         yield f"TimeoutStartSec={seconds:g} ends a gate that may take 20 s; give it {START_SECONDS} or more"
+    for key, follows in _NAMELESS.items():
+        if re.search(r'(^|[ "])INVOCATION_ID\b', shown[key]):
+            yield f"{key}=INVOCATION_ID {follows}"
 
 
 _SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h|d|w|month|y)?(?=[0-9. ]|$)")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hostrouting.boot import files
 from hostrouting.boot._switch import put, remove_old_stages, switch
-from hostrouting.boot.gate import missing_commands, opening_settings
+from hostrouting.boot.gate import SETTINGS, missing_commands, opening_settings
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import locked
@@ -132,7 +132,7 @@ def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
         raise UnitError(f"the gate doesn't hold {instance}: {why}", hint=f"{todo}look at: systemctl cat {instance}")
 
 
-_SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", "SuccessExitStatus", "TimeoutStartUSec")
+_SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", *SETTINGS)
 
 
 def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
@@ -307,6 +307,18 @@ def is_there(host: Host, consumer: str) -> bool:
         return bool(unit_files(host.layout, consumer))
     instance = consumer.replace("@.", f"@{ANY_INSTANCE}.")
     return host.units.show(instance, "LoadState")["LoadState"] != "not-found"
+
+
+KUBELET = "kubelet.service"
+
+
+def has_free_kubelet(host: Host, consumer: str) -> bool:
+    """Return whether the host's own kubelet starts at boot and isn't the consumer, so that nothing holds it back.
+
+    Raises:
+        UnitError: systemd can't be asked.
+    """
+    return consumer != KUBELET and host.units.is_enabled(KUBELET)
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:

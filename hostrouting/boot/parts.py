@@ -188,7 +188,7 @@ def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
 
 def is_watched(config: Config) -> bool:
     """Whether a config asks for a watcher, and gives it something to do."""
-    return config.watch.enabled and bool(config.static_routes.routes or config.route_overlap.expected_cidrs)
+    return config.watch.enabled and config.is_gated
 
 
 def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest:

@@ -1,8 +1,13 @@
-"""A trial of routes that stands: its file in /run, and its end by the timer that systemd has for it."""
+"""A trial of routes that stands: its file in /run, and its end by the timer that systemd has for it.
+
+The file says when it is over by the clock since boot, which nobody sets, and in words for people. The name of the boot
+would not do: a unit with ``ProtectKernelTunables=`` sees another one in a container than the rest of it.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -15,11 +20,10 @@ from hostrouting.model.jsonable import rfc_3339
 
 _UNIT = "hostrouting-trial"
 _TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_trial(path: Path) -> dict[str, Any] | None:
-    """Read the file of a trial: until when it stands, in which boot, and its config; None if there is none.
+    """Read the file of a trial: until when it stands, and its config; None if there is none.
 
     Raises:
         FileError: somebody has edited it.
@@ -29,7 +33,7 @@ def read_trial(path: Path) -> dict[str, Any] | None:
         return None
     try:
         document = json.loads(text)
-        return {**document, "until": str(document["until"])}
+        return {**document, "until": str(document["until"]), "uptime": int(document["uptime"])}
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"can't read the trial {path}: {error!r}", hint="hostrouting apply ends the trial") from error
 
@@ -40,9 +44,14 @@ def standing(path: Path) -> str | None:
     return None if document is None else document["until"]
 
 
-def boot_id() -> str:
-    """Return what names this boot of the kernel, random(4)."""
-    return _BOOT_ID.read_text().strip()
+def uptime() -> float:
+    """Return the seconds since boot, those of sleep included: /proc/uptime."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def times_of(seconds: int) -> dict[str, Any]:
+    """Return when a trial of so many seconds is over, as its file says it."""
+    return {"until": rfc_3339(time.time() + seconds), "uptime": math.ceil(uptime() + seconds)}
 
 
 def is_overdue(layout: Layout) -> bool:
@@ -54,7 +63,7 @@ def is_overdue(layout: Layout) -> bool:
     document = read_trial(layout.trial)
     if document is None or exists(layout.confirmed):
         return False
-    return rfc_3339(time.time()) > document["until"] or document.get("boot") != boot_id()
+    return bool(uptime() > document["uptime"])
 
 
 def start_timer(host: Host, seconds: int) -> None:

@@ -47,7 +47,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     """Install the routes, the check and the gate of CONFIG, and check now.
 
     First apply installs the static routes, all of them or none, and then it checks. For every boot it installs
-    scripts, units and the gate, a drop-in that holds the consumer back (systemd-nspawn@.service, or what CONFIG
+    scripts, units and the gate, two drop-ins that hold the consumer back (systemd-nspawn@.service, or what CONFIG
     names) until both have passed. It never stops or restarts a running machine. It removes what an earlier run
     installed and CONFIG no longer asks for. It says every route, file and unit that it changes, also if it fails
     half-way. With --output json it prints one document, whatever the exit code: "host", "changed", lists of "routes",
@@ -86,7 +86,8 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     def applied() -> str:
         if options.image is None:
             return applied_text(report.routes.plan, report.changes, report.overlap)
-        return f"{changed_text(report.routes.plan, report.changes)}\n{on.layout.root} holds from its first boot"
+        holds, idle = f"{on.layout.root} holds from its first boot", "CONFIG asks for nothing: no node is held back"
+        return f"{changed_text(report.routes.plan, report.changes)}\n{holds if config.is_gated else idle}"
 
     say_as_asked(options, report.to_json, applied)
     return 0

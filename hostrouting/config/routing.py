@@ -298,6 +298,11 @@ class Config(Section):
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
     watch: Watch = attrs.field(default=Watch(), converter=_watch)
 
+    @property
+    def is_gated(self) -> bool:
+        """Whether it asks for routes or a check, and so for the gate."""
+        return bool(self.static_routes.routes or self.route_overlap.expected_cidrs)
+
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Config:
         """Read the ``hostRouting`` key of a document; its siblings are other components' and ignored.

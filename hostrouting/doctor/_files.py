@@ -6,9 +6,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hostrouting.boot.files import read_state
+from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, Wanted, gate_files, wanted_manifest, wanted_parts
 from hostrouting.boot.plan import reference_links
@@ -43,8 +44,12 @@ def installed(examined: ExaminedHost) -> Iterator[Fault]:
     subject, wanted = layout.relative(layout.manifest), manifest.parts
     if examined.given is not None:
         wanted = wanted_manifest(manifest, Wanted.of(examined.given, layout), layout).parts
-    if not manifest.parts and (wanted or examined.given is None):
-        yield Fault("not-installed", subject, "nothing is installed: no node is held back", apply)
+    if not manifest.parts:
+        is_asked = wanted or examined.given is None
+        message = f"nothing is {'installed' if is_asked else 'asked for, and nothing installed'}: no node is held back"
+        yield Fault(
+            "not-installed", subject, message, apply if is_asked else f"name routes and CIDRs in CONFIG; {apply}"
+        )
         return
     differing = [name for name in sorted({*wanted, *manifest.parts}) if wanted.get(name) != manifest.parts.get(name)]
     if wanted and examined.config.consumer != manifest.consumer:
@@ -102,19 +107,32 @@ def modes(examined: ExaminedHost) -> Iterator[Fault]:
     """Nobody but root can change what runs as root."""
     layout = examined.layout
     ours = [layout.manifest, *examined.manifest.files(layout), layout.lock]
-    folders = {folder for path in ours for folder in path.parents if folder.is_relative_to(layout.root)}
+    on_the_way = set[Path]()
+    for path in ours:
+        _add_way(layout, path, on_the_way)
     root = layout.root.stat()
-    for path in sorted({*ours, *folders} - {layout.root}):
+    for path in sorted(on_the_way):
         if path.is_symlink() or not path.exists():
             continue
         state, name = path.stat(), layout.relative(path)
-        what = "everything in it, and so what the gate runs" if path in folders else "it"
+        what = "everything in it, and so what the gate runs" if path.is_dir() else "it"
         if state.st_uid != root.st_uid:
             message = f"it belongs to user {state.st_uid}, who can change {what}"
             yield Fault("file-owner", name, message, f"chown root:root {name}")
         if state.st_mode & stat.S_IWOTH or (state.st_mode & stat.S_IWGRP and state.st_gid != root.st_gid):
             message = f"its mode is {stat.S_IMODE(state.st_mode):04o}: others than root can change {what}"
             yield Fault("file-mode", name, message, f"chmod go-w {name}")
+
+
+def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
+    """Add a file, the folders above it, and where links among them lead: who can change one can change what is read."""
+    for each in (path, *path.parents):
+        if each in found or not each.is_relative_to(layout.root) or each == layout.root:
+            continue
+        found.add(each)
+        if each.is_symlink():
+            target = PurePosixPath(layout.relative(each.parent.resolve())) / each.readlink()
+            _add_way(layout, layout.of(os.path.normpath(target)), found)
 
 
 def access(examined: ExaminedHost) -> Iterator[Fault]:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from hostrouting.boot import files
+from hostrouting.boot.break_glass import ARGUMENT, why_open
 from hostrouting.boot.gate import missing_commands, opening_settings, seconds_of
-from hostrouting.boot.installation import is_there
+from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
+from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.boot.unit_files import drop_ins
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
 from hostrouting.overlap.check import check_overlap
@@ -21,6 +23,10 @@ def consumer(examined: ExaminedHost) -> Iterator[Fault]:
         message = "there is no such unit: whatever runs on this node isn't held back"
         remedy = f"name the unit that runs it as consumer in CONFIG, then: {examined.command('apply')}"
         yield Fault("no-consumer", unit, message, remedy)
+    if has_free_kubelet(examined.host, unit):
+        message = f"it starts at boot, and nothing holds it back: the consumer is {unit}"
+        remedy = f"set hostRouting.consumer in CONFIG to {KUBELET} if it is the node, then: {examined.command('apply')}"
+        yield Fault("not-held", KUBELET, message, remedy, Severity.RISK)
     for name, shown in examined.units_of_consumer.items():
         if shown["LoadState"] == "masked":
             message = "it is masked: it doesn't start, whatever the gate says"
@@ -31,6 +37,8 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
     """The installed check would let the consumer start now: the first thing to know of a node that behaves oddly."""
     is_strict = examined.manifest.is_strict
     follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
+    if why := why_open(examined.layout):
+        follows = f"its next start is let through unchecked, as {why}"
     report = check_overlap(examined.manifest.config.route_overlap, examined.host.routes, examined.scope)
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
@@ -61,14 +69,20 @@ def gate(examined: ExaminedHost) -> Iterator[Fault]:
             yield Fault("not-reloaded", called, message, remedy, Severity.UNKNOWN)
 
 
+_RELOAD = "then: systemctl daemon-reload"
+
+
 def _remedy(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> str:
     if shown["NeedDaemonReload"] == "yes":
         return "systemctl daemon-reload"
-    ours = examined.layout.gates(examined.consumer)[-1].name
-    later = [path for path in shown["DropInPaths"].split() if PurePosixPath(path).name > ours]
+    layout, read = examined.layout, drop_ins(examined.layout, instance)
+    for ours in layout.gates(examined.consumer):
+        if (first := read.get(ours.name, ours)) != ours:
+            return f"rm {layout.relative(first)}, which takes the place of {layout.relative(ours)}; {_RELOAD}"
+    later = [path for path in shown["DropInPaths"].split() if PurePosixPath(path).name > ours.name]
     lists = "ExecCondition= and ExecStartPre="
     culprits = f"take {lists} out of {' '.join(later)}" if later else f"look at: systemctl cat {instance}"
-    return f"{culprits}; then: systemctl daemon-reload"
+    return f"{culprits}; {_RELOAD}"
 
 
 def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
@@ -90,15 +104,13 @@ def _below_usr(path: str) -> str:
 
 def break_glass(examined: ExaminedHost) -> Iterator[Fault]:
     """Nobody has left the gate open."""
-    layout = examined.layout
-    if layout.gate_off.exists():
-        off, message = layout.relative(layout.gate_off), "as long as it is there every start is admitted unchecked"
+    why, off = why_open(examined.layout), examined.layout.relative(examined.layout.gate_off)
+    if why and ARGUMENT in why:
+        message = f"{why}: every start is admitted unchecked until the next boot"
+        yield Fault("gate-off", "/proc/cmdline", message, f"take {ARGUMENT} out of the boot loader's kernel arguments")
+    elif why:
+        message = "as long as it is there every start is admitted unchecked"
         yield Fault("gate-off", off, message, f"rm {off}")
-    if "hostrouting.gate=off" in (files.read_text(layout.of("/proc/cmdline")) or "").split():
-        message = (
-            "the kernel was started with hostrouting.gate=off: every start is admitted unchecked until the next boot"
-        )
-        yield Fault("gate-off", "/proc/cmdline", message, "take it out of the boot loader's kernel arguments")
 
 
 _NETWORKS = ("PrivateNetwork", "NetworkNamespacePath")
@@ -128,10 +140,12 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
     if key == "BindPaths" and place == parts[0]:
         return False  # what is there anyway
-    mounted = examined.layout.of(place)
     layout = examined.layout
-    folders = (layout.manifest.parent, layout.config.parent, layout.run_dir)
-    return any(mounted.is_relative_to(each) or each.is_relative_to(mounted) for each in folders)
+    mounted, used = layout.of(place), [layout.manifest.parent, layout.config.parent, layout.run_dir]
+    # What is there anyway can be read and run all the same.
+    if place != parts[0] or key == "TemporaryFileSystem":
+        used += map(layout.of, (*SEARCH_PATH.split(":"), "/proc/cmdline"))
+    return any(mounted.is_relative_to(each) or each.is_relative_to(mounted) for each in used)
 
 
 # --- the order -----------------------------------------------------------------------------------------------------
@@ -186,15 +200,24 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
 # --- what the oneshots do to it, and a mend ------------------------------------------------------------------------
 
 
+# systemd.unit(5)
+_NEEDING, _STOPPED_BY = ("Requires", "Requisite", "BindsTo"), ("PartOf", "StopPropagatedFrom")
+_CONFLICTING = ("Conflicts", "ConflictedBy")
+
+
 def ties(examined: ExaminedHost) -> Iterator[Fault]:
     """Nothing that is done to the oneshots stops the consumer, or keeps it from starting."""
     for instance, shown in examined.instances.items():
         for unit in examined.oneshots:
-            keys = [key for key in ("Requires", "Requisite", "BindsTo", "PartOf") if unit in shown[key].split()]
+            keys = [key for key in (*_NEEDING, *_STOPPED_BY, *_CONFLICTING) if unit in shown[key].split()]
             if not keys:
                 continue
-            costs = [f"whoever stops or restarts {unit} stops this unit too"]
-            if keys != ["PartOf"]:
+            costs = []
+            if not {*keys}.isdisjoint((*_NEEDING, *_STOPPED_BY)):
+                costs.append(f"whoever stops or restarts {unit} stops this unit too")
+            if not {*keys}.isdisjoint(_CONFLICTING):
+                costs.append(f"whoever starts {unit} stops this unit, and the other way round")
+            if not {*keys}.isdisjoint(_NEEDING):
                 costs.append("a start that fails for it isn't tried again by Restart=")
                 costs.append("after hostrouting remove a start is refused")
             message = f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}"
@@ -216,7 +239,7 @@ def restarts(examined: ExaminedHost) -> Iterator[Fault]:
     for instance, shown in examined.instances.items():
         if why := _why_it_stays_down(shown):
             because, setting = why
-            message = f"once it was held back, it stays down after the mend until somebody starts it: {because}"
+            message = f"once a held start has timed out, it stays down until somebody starts it: {because}"
             remedy = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
             yield Fault("no-restart", examined.called(instance), message, remedy, Severity.RISK)
 

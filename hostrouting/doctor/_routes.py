@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hostrouting.boot.manifest import WATCH
-from hostrouting.boot.trial import is_overdue
+from hostrouting.boot.trial import is_overdue, standing
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.model.errors import RouteError
@@ -17,11 +17,20 @@ from hostrouting.routes.verify import verify_routes
 _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
 
-def routes(examined: ExaminedHost) -> Iterator[Fault]:
-    """Every route is in the kernel as asked, and wins; no trial stands that is over."""
+def trial(examined: ExaminedHost) -> Iterator[Fault]:
+    """No trial of routes stands: meanwhile the kernel's routes are others than those that are installed."""
+    until, subject = standing(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
         message = "its time is over, and the timer that puts the routes of before back is lost"
-        yield Fault("trial-overdue", "trial of routes", message, examined.command("apply"))
+        yield Fault("trial-overdue", subject, message, examined.command("apply"))
+    elif until is not None:
+        message = f"it stands until {until}: the kernel has the routes that are tried, not those that are installed"
+        remedy = "hostrouting confirm keeps them; hostrouting remove, or apply, ends it"
+        yield Fault("trial-stands", subject, message, remedy, Severity.RISK)
+
+
+def routes(examined: ExaminedHost) -> Iterator[Fault]:
+    """Every route is in the kernel as asked, and wins."""
     try:
         plan, missing = plan_now(examined.config, examined.host.routes)
         if missing is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from hostrouting.boot.gate import SETTINGS
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.manifest import WATCH, Manifest
@@ -130,7 +131,7 @@ class ExaminedHost:
 
 _PROPERTIES = (
     *("LoadState", "ExecConditionEx", "ExecStartPreEx", "After", "NeedDaemonReload", "DropInPaths"),
-    *("SuccessExitStatus", "TimeoutStartUSec", "Requires", "Requisite", "BindsTo", "PartOf"),
+    *(*SETTINGS, "Requires", "Requisite", "BindsTo", "PartOf", "StopPropagatedFrom", "Conflicts", "ConflictedBy"),
     *("Restart", "RestartUSec", "RestartPreventExitStatus", "StartLimitIntervalUSec", "StartLimitBurst"),
     *("PrivateNetwork", "NetworkNamespacePath", "RootDirectory", "RootImage"),
     *("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem"),

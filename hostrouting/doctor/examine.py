@@ -21,6 +21,7 @@ from phases import CancelScope
 
 CHECKS = (
     Examination("verdict", "the check lets the next start through now", _gate.verdict),
+    Examination("trial", "no trial of routes stands", _routes.trial, is_of_the_installed=False),
     Examination("installed", "what is asked for is installed", _files.installed, is_of_the_installed=False),
     Examination("consumer", "the unit that is held back exists", _gate.consumer),
     Examination("files", "every file is as rendered", _files.rendered),

@@ -290,13 +290,14 @@ class RouteOverlapError(HostRoutingError):
         message: a line for each finding, or the reason why nothing could be judged.
         report: what was found.
         warnings: what else keeps the installation from doing its job, a sentence each.
+        hint: what to do next.
 
     Of the report ``findings``, ``reason`` and ``remedy`` are its own too; the last is None where nothing could be
     judged.
     """
 
-    def __init__(self, message: str, report: OverlapReport, warnings: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
         self.report = report
         self.warnings = warnings
         self.findings: tuple[Finding, ...] = report.findings
@@ -304,4 +305,4 @@ class RouteOverlapError(HostRoutingError):
         self.remedy: Remedy | None = None if report.verdict is Verdict.UNKNOWN else report.remedy
 
     def __reduce__(self) -> tuple[type[RouteOverlapError], tuple[str, OverlapReport], dict[str, Any]]:
-        return type(self), (str(self), self.report), vars(self)
+        return type(self), (self.message, self.report), vars(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.files import exists, read_text, remove, write_if_changed
 from hostrouting.boot.layout import Layout
 from hostrouting.model.jsonable import to_json_text
@@ -41,10 +42,12 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     Raises:
         FileError: one can't be written.
     """
-    marker, other = layout.marker_ok, layout.marker_detected
-    if report.verdict is not Verdict.OK:
+    marker, other, text = layout.marker_ok, layout.marker_detected, marker_text(report)
+    if why := why_open(layout):
+        text += f"gate-off: {why}; every start is admitted unchecked\n"
+    if text:
         marker, other = other, marker
     write_if_changed(layout.report, to_json_text(report.to_json()))
     # The stale one goes first: a reader never sees both, and none is never taken for "ok".
     remove(other)
-    write_if_changed(marker, marker_text(report))
+    write_if_changed(marker, text)

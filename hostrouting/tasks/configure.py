@@ -13,7 +13,15 @@ import attrs
 
 from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import is_there, prepare, put_in_place, start_oneshots, take_away
+from hostrouting.boot.installation import (
+    KUBELET,
+    has_free_kubelet,
+    is_there,
+    prepare,
+    put_in_place,
+    start_oneshots,
+    take_away,
+)
 from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import Wanted
@@ -186,7 +194,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     """
     wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
-        run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host), done)
+        run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)
         if len(wanted.parts) > 1:
             # Logs and observers hear of two tasks in it.
             plan = run_child(task("configure-static-routes")(run.install), scope)
@@ -196,22 +204,29 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
-def warnings_of(wanted: Wanted, host: Host) -> tuple[str, ...]:
+def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
     """Return what keeps an installation from doing its job, without being an error: it may come later.
 
     Raises:
         UnitError: systemd can't be asked, though there is one.
     """
+    warnings = []
+    if WATCH in wanted.names and config.watch.enabled and not config.is_gated:
+        warnings.append("there is nothing to watch, so no watcher is installed: CONFIG names no route and no CIDR")
     if not any(part.is_gated for part in wanted.parts):
-        return ()
+        return tuple(warnings)
     try:
-        has_consumer = is_there(host, wanted.consumer)
+        if not is_there(host, wanted.consumer):
+            warnings.append(f"there is no unit {wanted.consumer}: until there is, nothing is held back")
+        if has_free_kubelet(host, wanted.consumer):
+            warnings.append(
+                f"{KUBELET} starts at boot, and nothing holds it back: the consumer is {wanted.consumer}; if the "
+                f"kubelet is the node, set hostRouting.consumer to {KUBELET}"
+            )
     except UnitError as error:
         if error.errno not in (None, errno.ENOENT):
-            raise
-        return ()  # without a systemd nothing can be told
-    missing = f"there is no unit {wanted.consumer}: until there is, nothing is held back"
-    return () if has_consumer else (missing,)
+            raise  # without a systemd nothing can be told
+    return tuple(warnings)
 
 
 @attrs.define
@@ -280,8 +295,16 @@ class Run:
         if not self.host.is_image:
             self.done.add(start_oneshots(self.host, [part.name for part in self.wanted.parts if part.is_gated]))
             scope.check()
-            raise_if_strict(overlap, self.warnings)
+            raise_if_strict(overlap, self.warnings, hint=self._where_it_leaves())
         return overlap
+
+    def _where_it_leaves(self) -> str:
+        if not self.wanted.parts:
+            return ""
+        return (
+            f"all of it is installed; what runs goes on, the next start of {self.wanted.consumer} is held back until "
+            "this is mended; to take it back: hostrouting remove"
+        )
 
     def _check(self, scope: CancelScope) -> OverlapReport:
         """Check, if that is among the parts that are decided upon, and leave the markers."""
@@ -297,10 +320,10 @@ class Run:
         return report
 
 
-def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = ()) -> None:
+def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
     """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode."""
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK:
-        raise RouteOverlapError(error_text(report), report, warnings)
+        raise RouteOverlapError(error_text(report), report, warnings, hint=hint)
 
 
 def _restore(before: Sequence[Route], host: Host) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.host import Host
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
@@ -102,9 +103,11 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     next_start = _next_start(config, host.routes, routes, missing, scope or CancelScope())
     if host.snapshot is not None:
         return Plan(host.name, routes, missing, None, next_start)
+    if why := why_open(host.layout):
+        next_start = NextStart(config.consumer, True, f"{why}, so nothing is checked")
     wanted = Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted).changes
-    return Plan(host.name, routes, missing, boot, next_start, warnings_of(wanted, host))
+    return Plan(host.name, routes, missing, boot, next_start, warnings_of(config, wanted, host))
 
 
 def _as_planned(plan: RoutePlan, backend: RouteBackend) -> RouteBackend:

@@ -7,7 +7,6 @@ would undo them.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from shlex import quote
 from typing import Any
@@ -19,12 +18,12 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.render import fill
-from hostrouting.boot.trial import boot_id, is_overdue, put_back, read_trial, standing, start_timer, stop_timer
+from hostrouting.boot.trial import is_overdue, put_back, read_trial, standing, start_timer, stop_timer, times_of
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
-from hostrouting.model.jsonable import rfc_3339, to_json_text
+from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route, Scope
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport
@@ -99,20 +98,19 @@ class TryRoutes(ConfigTask):
             if stands := standing(host.layout.trial) or standing(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes stands until {stands}",
-                    hint="keep them with hostrouting confirm, or end it by hostrouting apply with the config that is "
-                    "wanted",
+                    hint="hostrouting confirm keeps them; hostrouting remove, or apply with the config that is wanted, "
+                    "ends it",
                 )
             deadline = Deadlines.of(config, scope).network
             wait_for_network(config, host, scope, deadline)
-            until, end = rfc_3339(time.time() + self.seconds), scope.clock.monotonic() + self.seconds
+            times, end = times_of(self.seconds), scope.clock.monotonic() + self.seconds
             start_timer(host, self.seconds)
             try:
                 with planned_routes(config, host, scope, deadline) as plan:
                     # First the way back.
-                    script = render_trial(host.routes.our_routes(), until)
+                    script = render_trial(host.routes.our_routes(), times["until"])
                     files.write_if_changed(host.layout.trial_script, script, mode=0o755)
-                    document = {"until": until, "boot": boot_id()} | config.to_mapping()
-                    files.write_if_changed(host.layout.trial, to_json_text(document))
+                    files.write_if_changed(host.layout.trial, to_json_text(times | config.to_mapping()))
                     if scope.clock.monotonic() >= end:
                         files.remove(host.layout.trial)
                         raise RouteError(
@@ -127,7 +125,7 @@ class TryRoutes(ConfigTask):
             except BaseException:
                 put_back(host)
                 raise
-        return TrialReport(RoutesReport(plan, plan.changes), overlap, until)
+        return TrialReport(RoutesReport(plan, plan.changes), overlap, times["until"])
 
 
 @attrs.frozen
@@ -165,7 +163,7 @@ class ConfirmTrial:
                 )
             config = Config.from_mapping(document)
             wanted = Wanted.of(config, host.layout)
-            run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(wanted, host), done)
+            run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)
             try:
                 plan = run.install(scope)
             except BaseException:

@@ -25,8 +25,9 @@ from scripts import Sandbox, told_by
 
 from hostrouting import Config, Layout
 from hostrouting.boot.render import render_check, render_check_route_overlap_script, render_static_routes_script
-from hostrouting.boot.trial import boot_id
+from hostrouting.boot.trial import times_of
 from hostrouting.kernel.rtnetlink.conversation import Listener
+from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
@@ -109,19 +110,19 @@ def test_while_a_trial_stands_only_the_gate_gives_the_routes(node: NamespaceKern
     assert plain.run(routes_script(), "gate").stdout.splitlines() == [ADDED]
 
 
-@pytest.mark.parametrize(
-    ("until", "boot"), [("2026-11-21T12:00:00Z", None), ("2999-01-01T00:00:00Z", "another")], ids=["time", "boot"]
-)
-def test_a_trial_that_is_over_is_ended_by_the_oneshot(
-    node: NamespaceKernel, plain: Sandbox, until: str, boot: str | None
+@pytest.mark.parametrize("seconds", [-2, 600])
+def test_the_oneshot_ends_a_trial_that_is_over_and_no_other(
+    node: NamespaceKernel, plain: Sandbox, seconds: int
 ) -> None:
     """Its timer may be lost, as at a soft reboot."""
     trial = plain.root / "run/aks-flex-node/trial.json"
     trial.parent.mkdir(parents=True)
-    trial.write_text(json.dumps({"until": until, "boot": boot or boot_id()}, indent=2))
+    trial.write_text(to_json_text(times_of(seconds)))
     trial.with_name("trial.sh").write_text(f"echo ends by $1; rm /run/aks-flex-node/{trial.name}")
-    assert installed(plain, routes_script()) == ["ends by gate", ADDED]
-    assert route_of(node) == Route(DESTINATION, (NextHop("eth0", GATEWAY),))
+    is_over = seconds < 0
+    said = ["ends by gate", ADDED] if is_over else ["nothing is changed while a trial of routes stands"]
+    assert installed(plain, routes_script()) == said
+    assert (DESTINATION in {route.destination for route in node.routes(Table.MAIN)}) == is_over
 
 
 @pytest.mark.parametrize("name", ["trial.json", "trial.confirmed.json"])

@@ -31,7 +31,7 @@ def trial(tmp_path: Path) -> Path:
     """The file of a trial that stands."""
     path = tmp_path / "run/aks-flex-node/trial.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"until": UNTIL}))
+    path.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
     return path
 
 
@@ -93,7 +93,7 @@ def test_a_trial_that_is_over_and_another_one_are_left_alone(
     if state == "over":
         trial.unlink()
     else:
-        trial.write_text(json.dumps({"until": UNTIL.replace("12", "13")}))
+        trial.write_text(json.dumps({"until": UNTIL.replace("12", "13"), "uptime": 1}))
     done = sandbox.run(render_trial([], UNTIL))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert ours(node) == there
@@ -150,7 +150,7 @@ def test_what_a_killed_confirm_has_begun_is_done_or_else_undone(
     done = sandbox.run(text.replace(line, f"readonly PYTHON={python}"))
     assert (done.returncode, done.stdout) == (0, "-m hostrouting confirm\n")
     assert ours(node) != set()
-    claimed.write_text(json.dumps({"until": UNTIL}))
+    claimed.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
     done = sandbox.run(text.replace(line, "readonly PYTHON=/nowhere"))
     assert ours(node) == set()
     assert not claimed.exists()

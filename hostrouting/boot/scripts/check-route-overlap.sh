@@ -514,6 +514,9 @@ leave_marker() {
     ok) marker=$MARKER_OK other=$MARKER_DETECTED text='' ;;
     no-default-route) text=$'no-default-route\n' ;;
   esac
+  if is_glass_broken && [[ $text != gate-off:* ]]; then
+    marker=$MARKER_DETECTED other=$MARKER_OK text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
+  fi
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
   printf '%s' "$text" >"$new" || return
   for stale in "$other" "$REPORT"; do

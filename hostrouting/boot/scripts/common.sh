@@ -14,6 +14,7 @@ readonly LOCK=$RUN_DIR/lock
 # There as long as a trial of routes stands; the second from its confirm until all of that is installed.
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
+readonly GATE_OFF=/etc/hostrouting/gate.off
 # What awk has ip do, the answers (.out: a pipe would wake awk up for each), ip's stderr. Whoever writes holds the lock.
 SCRATCH=$RUN_DIR/${0##*/}.batch ERRORS=$RUN_DIR/${0##*/}.errors
 export SCRATCH ERRORS
@@ -115,6 +116,16 @@ is_on_host() {
   return 1
 }
 
+# Whether every start is let through unchecked; if so, sets WHY.
+is_glass_broken() {
+  local words
+  WHY="the file $GATE_OFF is there"
+  [ ! -e "$GATE_OFF" ] || return 0
+  WHY='the kernel was started with hostrouting.gate=off'
+  read -r words </proc/cmdline
+  [[ " $words " == *' hostrouting.gate=off '* ]]
+}
+
 # What was installed while this waited has the last word; with the lock. bash has the file of a script open as 255.
 give_way() {
   [ -e /dev/fd/255 ] && [ ! "$0" -ef /dev/fd/255 ] || return 0
@@ -136,12 +147,10 @@ has_trial() {
 
 # Whether a trial is over though it stands, and nobody is about to confirm it: a soft reboot takes its timer with it.
 is_overdue() {
-  local text now boot
+  local text
   { [ -e "$TRIAL" ] && text=$(<"$TRIAL"); } 2>/dev/null || return
-  read -r boot </proc/sys/kernel/random/boot_id
-  TZ=UTC printf -v now '%(%Y-%m-%dT%H:%M:%SZ)T' -1
-  [[ ! -e $CONFIRMED && $text =~ \"until\":\ \"([^\"]*)\" ]] &&
-    { [[ $now > ${BASH_REMATCH[1]} ]] || [[ $text != *"\"boot\": \"$boot\""* ]]; }
+  look_at_time
+  [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
 }
 
 ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NEXTHOPS='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS

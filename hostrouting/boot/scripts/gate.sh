@@ -18,7 +18,6 @@
 @COMMON@
 
 readonly LIST=/etc/hostrouting/gate.list
-readonly GATE_OFF=/etc/hostrouting/gate.off
 readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
 # A file for each start that has passed, named after its invocation: when, and the list as it was.
 readonly PASSED=$RUN_DIR/passed
@@ -90,15 +89,6 @@ admit() {
   done 2>/dev/null
   [ "${#old[@]}" -eq 0 ] || rm -f "${old[@]}"
   leave_open
-}
-
-is_glass_broken() {
-  local words
-  WHY="the file $GATE_OFF is there"
-  [ ! -e "$GATE_OFF" ] || return 0
-  WHY='the kernel was started with hostrouting.gate=off'
-  read -r words </proc/cmdline
-  [[ " $words " == *' hostrouting.gate=off '* ]]
 }
 
 # leave_unjudged WORDS: has the check leave a marker that says why it has judged nothing.

@@ -90,7 +90,7 @@ def test_a_condition_that_is_not_forgiven_is_missing() -> None:
     assert missing_commands(HELD | {"ExecConditionEx": ""}) == (f"ExecCondition=-+{HOLD}",)
 
 
-FINE = {"SuccessExitStatus": "133", "TimeoutStartUSec": "1min 30s"}
+FINE = {"SuccessExitStatus": "133", "TimeoutStartUSec": "1min 30s", "Environment": "A=1", "UnsetEnvironment": "B"}
 
 
 @pytest.mark.parametrize("status", ["255", "133 2", "126", "127", "200", "203", "243", "KILL", "SIGTERM", "ABRT 0"])

@@ -26,6 +26,7 @@ from hostrouting.doctor.examination import Severity
 from hostrouting.doctor.examine import CHECKS, examine
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import NextHop, Route, Table
+from hostrouting.tasks.trial import TryRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases import CancelScope
 from phases.testing import FakeClock
@@ -204,6 +205,20 @@ def give_a_network_of_its_own(node: Node) -> None:
     node.reload()
 
 
+def put_the_scripts_behind_a_link(node: Node) -> None:
+    """Whoever may write /srv/open can put another folder in the place of the one that the link names."""
+    folder = node.layout.of("/srv/open")
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    node.layout.of(CONFIG_DIR).rename(folder / "config")
+    node.link(CONFIG_DIR, "../srv/open/config")
+
+
+def mask_the_gate(node: Node) -> None:
+    node.link(f"/etc/systemd/system.control/{TEMPLATE}.d/zz-hostrouting.conf", "/dev/null")
+    node.reload()
+
+
 def flush_by_networkd(node: Node) -> None:
     node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=configured\n")
 
@@ -241,9 +256,21 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "/run/aks-flex-node",
         "chmod go-w",
     ),
+    "folder behind a link others may write": (
+        put_the_scripts_behind_a_link,
+        "file-mode",
+        "/srv/open",
+        "chmod go-w /srv/open",
+    ),
     "shadowed": (lambda n: n.delete_ours(), "shadowed", TEMPLATE, "hostrouting fix"),
     "no default route": (delete_the_default, "unjudged", TEMPLATE, "hostrouting check"),
     "consumer gone": (lambda n: setattr(n.units, "_running", ()), "no-consumer", TEMPLATE, "as consumer in CONFIG"),
+    "the host's own kubelet": (
+        lambda n: n.link(f"{UNITS}/multi-user.target.wants/kubelet.service", "../kubelet.service"),
+        "not-held",
+        "kubelet.service",
+        "set hostRouting.consumer in CONFIG to kubelet.service",
+    ),
     "machine masked": (
         lambda n: n.units.properties.update({MACHINE: {"LoadState": "masked"}}),
         "masked",
@@ -268,6 +295,18 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         MACHINE,
         "take it away",
     ),
+    "a mount over a program": (
+        set_in("Service", "BindReadOnlyPaths=/bin/true:/usr/bin/timeout"),
+        "own-files",
+        MACHINE,
+        "take it away",
+    ),
+    "a mount over the kernel's arguments": (
+        set_in("Service", "BindReadOnlyPaths=/opt/cmdline:/proc/cmdline"),
+        "own-files",
+        MACHINE,
+        "take it away",
+    ),
     "a mount over the lock": (set_in("Service", "TemporaryFileSystem=/run:ro"), "own-files", MACHINE, "take it away"),
     "a root of its own": (
         set_in("Service", "RootDirectory=/var/lib/machines"),
@@ -286,6 +325,24 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "not-reloaded",
         MACHINE,
         "systemctl daemon-reload; hostrouting doctor",
+    ),
+    "all starts have one name": (
+        set_in("Service", "Environment=A=1 INVOCATION_ID=0123"),
+        "gate-disobeyed",
+        MACHINE,
+        f"systemctl cat {MACHINE}",
+    ),
+    "a start has no name": (
+        set_in("Service", "UnsetEnvironment=INVOCATION_ID"),
+        "gate-disobeyed",
+        MACHINE,
+        f"systemctl cat {MACHINE}",
+    ),
+    "gate masked": (
+        mask_the_gate,
+        "gate-overridden",
+        MACHINE,
+        f"rm /etc/systemd/system.control/{TEMPLATE}.d/zz-hostrouting.conf",
     ),
     "gate masked and not read yet": (
         lambda n: n.link(f"{UNITS}/{MACHINE}.d/zz-hostrouting.conf", "/dev/null"),
@@ -320,6 +377,18 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
     "is part of a oneshot": (
         set_in("Unit", "PartOf=static-routes.service"),
+        "tied",
+        MACHINE,
+        f"out of what systemctl cat {MACHINE} shows",
+    ),
+    "is stopped with a oneshot": (
+        set_in("Unit", "StopPropagatedFrom=check-route-overlap.service"),
+        "tied",
+        MACHINE,
+        f"out of what systemctl cat {MACHINE} shows",
+    ),
+    "is stopped by a oneshot's start": (
+        set_in("Unit", "Conflicts=static-routes.service"),
         "tied",
         MACHINE,
         f"out of what systemctl cat {MACHINE} shows",
@@ -464,7 +533,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
 SEVERITIES = dict.fromkeys(
     (
         *("another-agent", "cloud-init-hotplug", "masked", "network-manager-flushes", "networkd-flushes", "no-restart"),
-        *("not-enabled", "not-ordered", "ordering-cycle", "overridden", "stale-gate", "tied"),
+        *("not-enabled", "not-held", "not-ordered", "ordering-cycle", "overridden", "stale-gate", "tied"),
         "the reference's other link",
     ),
     Severity.RISK,
@@ -512,7 +581,7 @@ def test_nothing_installed_is_a_finding_and_only_what_can_be_is_examined(node: N
     report = examine(host=node.host)
     assert kinds(report) == ["not-installed"]
     assert "gate" not in [each.name for each in report.found]
-    assert kinds(examine(Config(), host=node.host)) == []
+    assert kinds(examine(Config(), host=node.host)) == ["not-installed"]
 
 
 def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
@@ -619,6 +688,8 @@ def test_a_link_by_which_the_machine_requires_a_oneshot_is_looked_for(node: Node
         "TimeoutStartSec=25s",
         "BindPaths=/srv:/opt",
         "BindPaths=/run /etc:/etc:rbind",
+        "BindReadOnlyPaths=/usr:/usr",
+        "Environment=MY_INVOCATION_ID=1 INVOCATION_IDS=2",
         "TemporaryFileSystem=/var",
         "Restart=always",
         "RestartPreventExitStatus=1",
@@ -661,7 +732,8 @@ def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(n
     assert report.worst is Severity.UNKNOWN
     assert {each.kind for each in report.faults} == {"not-examined"}
     assert all("Connection timed out" in each.message for each in report.faults)
-    assert [each.name for each, faults in report.found.items() if not faults][:2] == ["verdict", "installed"]
+    fine = [each.name for each, faults in report.found.items() if not faults]
+    assert fine[:3] == ["verdict", "trial", "installed"]
     assert "couldn't be examined" in page_text(doctor_page(report), None).splitlines()[-1]
 
 
@@ -689,6 +761,32 @@ def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) 
         "ok": True,
         "fine": "every instance runs the gate before it starts, and obeys it",
     } in document["examinations"]
+
+
+def test_an_open_gate_is_no_start_that_is_held_back(node: Node) -> None:
+    node.delete_ours()
+    node.write(f"{STATE_DIR}/gate.off", "")
+    (fault,) = (each for each in examine(host=node.host).faults if each.kind == "shadowed")
+    assert fault.message.startswith("its next start is let through unchecked, as the file /etc/hostrouting/gate.off")
+
+
+def test_where_nothing_is_asked_for_and_nothing_installed_no_gate_holds(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    bare = Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)
+    report = examine(Config(), host=bare)
+    assert report.is_broken
+    (fault,) = report.faults
+    assert fault.kind == "not-installed"
+    assert fault.message == "nothing is asked for, and nothing installed: no node is held back"
+
+
+def test_a_trial_that_stands_is_told_also_where_nothing_is_installed(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    bare = Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)
+    phases.run(TryRoutes(config(), 600, host=bare))
+    found = {each.kind: each for each in examine(host=bare).faults}
+    assert found.keys() == {"trial-stands", "not-installed"}
+    assert "hostrouting remove" in found["trial-stands"].remedy
 
 
 def test_what_only_may_break_later_is_listed_and_counts_with_strict_alone(node: Node, capsys: Any) -> None:

@@ -28,6 +28,7 @@ from hostrouting import (
     RouteError,
     RouteOverlapError,
     UnitError,
+    plan,
 )
 from hostrouting.backend import NextHop, Route, Scope
 from hostrouting.report import OverdueRun
@@ -281,6 +282,55 @@ def test_a_missing_consumer_is_a_warning(layout: Layout) -> None:
     with pytest.raises(RouteOverlapError) as caught:
         phases.run(Configure(shadowed, host=host))
     assert caught.value.warnings == (warning,)
+
+
+def test_a_kubelet_of_the_hosts_own_that_is_not_the_consumer_is_a_warning(layout: Layout) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    link = layout.units / "multi-user.target.wants/kubelet.service"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("../kubelet.service")
+    (warning,) = phases.run(Configure(INSTALLED, host=host)).warnings
+    assert "kubelet.service starts at boot, and nothing holds it back" in warning
+    assert plan(INSTALLED, host=host).warnings == (warning,)
+
+
+def test_a_watcher_that_has_nothing_to_do_is_a_warning(layout: Layout) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    report = phases.run(Configure(Config(watch={"enabled": True}), host=host))
+    assert not report.changes
+    (warning,) = report.warnings
+    assert "nothing to watch" in warning
+
+
+def test_a_strict_overlap_says_where_it_leaves_the_host_and_how_to_get_back(layout: Layout) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    with pytest.raises(RouteOverlapError) as caught:
+        phases.run(Configure(config(cidrs=["172.16.2.0/24"], mode="STRICT"), host=host))
+    for word in ("installed", "systemd-nspawn@.service", "hostrouting remove"):
+        assert word in caught.value.hint
+
+
+def test_an_open_gate_lets_the_next_start_through_whatever_the_check_says(layout: Layout) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    shadowed = config(cidrs=["172.16.2.0/24"], mode="STRICT")
+    assert not plan(shadowed, host=host).next_start.is_admitted
+    layout.gate_off.parent.mkdir(parents=True)
+    layout.gate_off.touch()
+    next_start = plan(shadowed, host=host).next_start
+    assert next_start.is_admitted
+    assert "/etc/hostrouting/gate.off" in next_start.reason
+
+
+@pytest.mark.parametrize(("cidr", "lines"), [("172.16.1.0/24", 1), ("172.16.2.0/24", 2)])
+def test_an_open_gate_leaves_no_marker_that_says_ok(layout: Layout, cidr: str, lines: int) -> None:
+    host = host_of(shadowed_kernel(), layout)
+    layout.gate_off.parent.mkdir(parents=True)
+    layout.gate_off.touch()
+    phases.run(Configure(config(ROUTE, cidrs=[cidr]), host=host))
+    assert not layout.marker_ok.exists()
+    found = layout.marker_detected.read_text().splitlines()
+    assert len(found) == lines
+    assert found[-1] == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
 
 
 def test_a_removal_lists_only_what_was_there(layout: Layout) -> None:

@@ -15,7 +15,7 @@ from nightly import by_day
 
 from hostrouting import Config, ConfigError, Host, Layout
 from hostrouting.boot.render import fill
-from hostrouting.boot.trial import boot_id
+from hostrouting.boot.trial import times_of
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -147,7 +147,7 @@ def test_a_route_whose_device_was_away_is_put_back(world: World) -> None:
 def test_a_trial_that_is_over_is_ended(world: World) -> None:
     """Its timer may be lost, as at a soft reboot."""
     trial = world.layout.trial
-    world.at(5, lambda: trial.write_text(json.dumps({"until": "2026-11-21T12:00:00Z", "boot": boot_id()})))
+    world.at(5, lambda: trial.write_text(json.dumps(times_of(-2))))
     world.at(6, world.lose)
     world.watch(7)
     assert world.units.restarts == ["hostrouting-trial.service"]
@@ -155,7 +155,7 @@ def test_a_trial_that_is_over_is_ended(world: World) -> None:
 
 def test_while_a_trial_stands_it_leaves_the_routes_alone_and_says_so(world: World) -> None:
     trial = world.layout.trial
-    world.at(5, lambda: trial.write_text(json.dumps({"until": "2999-01-01T00:00:00Z", "boot": boot_id()})))
+    world.at(5, lambda: trial.write_text(json.dumps(times_of(600))))
     world.at(5, world.lose)
     world.at(20, lambda: world.ours() and pytest.fail("it has put a route back"))
     world.at(30, trial.unlink)

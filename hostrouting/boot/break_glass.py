@@ -1,0 +1,17 @@
+"""What opens the gate by hand: a file, or an argument of the kernel."""
+
+from __future__ import annotations
+
+from hostrouting.boot.files import exists, read_text
+from hostrouting.boot.layout import Layout
+
+ARGUMENT = "hostrouting.gate=off"
+
+
+def why_open(layout: Layout) -> str | None:
+    """Return why every start is let through unchecked, as a clause; None if none is."""
+    if exists(layout.gate_off):
+        return f"the file {layout.relative(layout.gate_off)} is there"
+    if ARGUMENT in (read_text(layout.of("/proc/cmdline")) or "").split():
+        return f"the kernel was started with {ARGUMENT}"
+    return None
