@@ -79,15 +79,33 @@ class Payload:
 
     def is_running(self) -> bool:
         """Whether its own process, not only its unit, is there now."""
+        return self.machine.state(self.unit) == "active/running" and self.has_command("sleep infinity")
+
+    def is_held(self) -> bool:
+        """Whether the gate holds its start back: it has looked, and sleeps until it looks again."""
+        return self.machine.state(self.unit) == "activating/condition" and self.has_command("sleep 1")
+
+    def has_command(self, words: str) -> bool:
+        """Whether one of the processes of its unit has this command line."""
+        return words in self._commands()
+
+    def _commands(self) -> list[str]:
+        """The command line of each process of its unit."""
         branch = self.machine.show(self.unit, "ControlGroup")["ControlGroup"]
-        if not branch or self.machine.state(self.unit) != "active/running":
-            return False
-        script = 'cat $(find "/sys/fs/cgroup$1" -name cgroup.procs) | while read -r pid; do cat "/proc/$pid/comm"; done'
-        return "sleep" in self.machine.run("sh", "-c", script, "sh", branch, check=False).stdout.split()
+        if not branch:
+            return []
+        script = """cat $(find "/sys/fs/cgroup$1" -name cgroup.procs) | while read -r pid; do
+            tr '\\0' ' ' <"/proc/$pid/cmdline"; echo; done"""
+        lines = self.machine.run("sh", "-c", script, "sh", branch, check=False).stdout.splitlines()
+        return [line.rstrip() for line in lines]
 
     def main_pid(self) -> int:
         """The main process of its unit; another one means that it was bounced."""
         return self.machine.main_pid(self.unit)
+
+    def wait_until_held(self) -> None:
+        """Wait until the gate has looked at its start and holds it back."""
+        self.machine.wait_until(self.is_held, f"the gate holds {self.unit}")
 
     def wait_until_it_ran(self) -> None:
         """Wait for its first start in this boot."""
@@ -111,14 +129,15 @@ def add_nested_machine(machine: Machine, name: str = "kube1", *, enabled: bool =
     return Payload(machine, unit, log)
 
 
-def add_kubelet(machine: Machine, *, enabled: bool = True) -> Payload:
-    """Give a machine, on or off, a plain ``kubelet.service``.
+def add_kubelet(machine: Machine, name: str = "kubelet", *, enabled: bool = True) -> Payload:
+    """Give a machine, on or off, a plain ``kubelet.service``, or another one like it.
 
     Args:
         machine: where.
+        name: of the unit.
         enabled: whether it starts at boot.
     """
-    unit, log = "kubelet.service", _add_program(machine, "kubelet")
+    unit, log = f"{name}.service", _add_program(machine, name)
     machine.write(f"/etc/systemd/system/{unit}", _KUBELET.format(program=_PROGRAM, log=log))
     if machine.is_on:
         machine.systemctl("daemon-reload")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from nightly import by_day
 
-from boot.test_gate import CONFIG, MARKERS, MENDED, files, installed, marker, start, write_config
+from boot.test_gate import CONFIG, MARKERS, MENDED, boot_held, files, installed, marker, start, write_config
 from boot.test_watch import routes, show_python
 
 if TYPE_CHECKING:
@@ -114,6 +114,40 @@ def test_a_start_of_the_machine_is_judged_by_what_is_installed_and_ends_the_tria
     assert node.python("confirm", check=False).returncode == 1
 
 
+def test_a_trial_that_would_mend_it_never_lets_a_held_node_start(node: Machine) -> None:
+    """Its routes are gone when its time is over, and the node would run shadowed."""
+    chance = random.Random(21)
+    payload = installed(node)
+    environment = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
+    node.write(f"/etc/systemd/system/{UNIT}.service.d/python.conf", environment)
+    node.write(TRIED, node.read(CONFIG).replace('"routes": []', json.dumps({"routes": [MENDED]})[1:-1]))
+    boot_held(node, payload)
+    for _ in range(by_day(2, by_night=20)):
+        node.run("sleep", f"{chance.uniform(0, 1):.3f}")
+        node.python("apply", "--try", "5", TRIED, check=False)
+        node.wait_until(lambda: is_over(node), "the gate has ended the trial")
+        payload.wait_until_held()
+        assert ours(node) == []
+    assert not payload.has_run()
+    node.python("apply", TRIED)
+    payload.wait_until_it_ran()
+
+
+def test_one_whose_timer_is_lost_is_found_and_ended_by_the_oneshot(node: Machine, running: Payload) -> None:
+    """A soft reboot, and ``systemctl isolate``, end the timer and leave /run and the routes."""
+    before = files(node)
+    node.python("apply", "--try", "2", TRIED)
+    node.systemctl("stop", f"{UNIT}.timer")
+    node.run("sleep", "3.1")
+    assert ours(node) == ["172.16.9.0/24"]
+    found = json.loads(node.python("doctor", "--output", "json", check=False).stdout)["findings"]
+    assert "trial-overdue" in {each["kind"] for each in found}
+    node.systemctl("restart", "static-routes.service")
+    assert is_over(node)
+    assert outcome(node, before) == "back"
+    assert running.is_running()
+
+
 @pytest.mark.one_release
 def test_the_watcher_rests_meanwhile(node: Machine, running: Payload) -> None:
     write_config(node, MENDED, watch={"enabled": True})
@@ -121,12 +155,14 @@ def test_the_watcher_rests_meanwhile(node: Machine, running: Payload) -> None:
     node.python("apply")
     node.wait_for("hostrouting-watch.service", "active/running")
     before = files(node)
-    node.python("apply", "--try", "6", TRIED)
+    node.python("apply", "--try", "600", TRIED)
     node.ip("link", "set", "ib0", "down")  # a reason to look
     node.wait_until(
         lambda: "trial" in node.show("hostrouting-watch.service", "StatusText")["StatusText"], "the watcher has looked"
     )
     assert ours(node) == ["172.16.9.0/24"]
+    node.systemctl("start", f"{UNIT}.service")  # as the timer does
+    node.systemctl("stop", f"{UNIT}.timer")
     node.wait_until(lambda: is_over(node), "the trial is over")
     assert outcome(node, before) == "back"
     assert running.is_running()

@@ -1,0 +1,212 @@
+"""Why the gate's drop-ins are as they are: each case that another form of them would lose, with the real gate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from boot.payloads import Payload, add_kubelet
+from boot.test_gate import GATE, MEND, MENDED, UNITS, installed, start
+
+if TYPE_CHECKING:
+    from boot.rig import Machine
+
+DROP_INS = f"{UNITS}/kubelet.service.d"
+LATE = f"{DROP_INS}/20-late.conf"
+TRYING = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\nRestartSec=100ms\n"
+
+
+@pytest.fixture
+def trying(node: Machine) -> Payload:
+    """A gated unit that systemd starts again after every failure; the machine is shadowed, on, and hasn't started it."""
+    payload = installed(node, add=add_kubelet)
+    node.write(f"{DROP_INS}/10-restart.conf", TRYING)
+    node.systemctl("disable", payload.unit)
+    node.boot()
+    return payload
+
+
+def unmend(node: Machine) -> None:
+    node.ip("route", "delete", *MEND[2:])
+
+
+def begin(node: Machine, *payloads: Payload) -> None:
+    node.systemctl("daemon-reload")
+    for payload in payloads:
+        node.systemctl("reset-failed", payload.unit, check=False)
+        node.systemctl("start", "--no-block", payload.unit)
+
+
+def wait_until_tried_again(node: Machine, payload: Payload) -> None:
+    """Until a start has failed, and systemd has begun another one by itself."""
+    node.wait_until(lambda: int(node.show(payload.unit, "NRestarts")["NRestarts"]) > 0, f"{payload.unit} fails")
+
+
+def wait_for_a_start(node: Machine, payload: Payload, before: int) -> None:
+    node.wait_until(lambda: len(payload.starts()) > before, f"{payload.unit} starts by itself")
+
+
+LATECOMERS = [
+    ("WorkingDirectory=/srv/late", "mkdir /srv/late", "rmdir /srv/late"),
+    ("BindPaths=/srv/late:/mnt", "mkdir /srv/late", "rmdir /srv/late"),
+    ("User=late", "echo late:x:0:0::/:/bin/sh >>/etc/passwd", "sed -i /^late:/d /etc/passwd"),
+]
+
+
+def test_what_systemd_fails_with_itself_is_tried_again_as_without_the_gate(node: Machine, trying: Payload) -> None:
+    """As an ``ExecCondition=`` without "-" it would be a unit that is skipped: no error, no ``Restart=``, never up."""
+    beside = add_kubelet(node, "beside", enabled=False)
+    node.write(f"{UNITS}/beside.service.d/10-restart.conf", TRYING)
+    node.ip(*MEND)
+    for setting, come, leave in LATECOMERS:
+        for payload in (trying, beside):
+            node.write(f"{UNITS}/{payload.unit}.d/20-late.conf", f"[Service]\n{setting}\n")
+        counts = [len(payload.starts()) for payload in (trying, beside)]
+        begin(node, trying, beside)
+        for payload in (trying, beside):
+            wait_until_tried_again(node, payload)
+        node.run("sh", "-c", come)
+        for payload, count in zip((trying, beside), counts, strict=True):
+            wait_for_a_start(node, payload, count)
+            node.systemctl("stop", payload.unit)
+        node.run("sh", "-c", leave)
+
+
+FOLDER = GATE.rpartition("/")[0]
+SPOILERS = [
+    (f"mv {GATE} {GATE}.away", f"mv {GATE}.away {GATE}"),
+    (f"chmod 644 {GATE}", f"chmod 755 {GATE}"),
+    (f"mount --bind {FOLDER} {FOLDER}; mount -o remount,bind,noexec {FOLDER}", f"umount {FOLDER}"),
+    *(
+        (f"cp -a {GATE} {GATE}.away; head -c {size} {GATE}.away >{GATE}", f"mv {GATE}.away {GATE}")
+        for size in (0, 15, 2500)
+    ),
+]
+
+
+def test_a_gate_that_is_missing_or_cut_off_is_closed_and_the_mend_opens_it(
+    node: Machine, trying: Payload, by_turns: Any
+) -> None:
+    """One that is cut to its first line succeeds, and leaves no pass."""
+    for spoil, mend in by_turns(SPOILERS):
+        node.run("sh", "-euc", spoil)
+        begin(node, trying)
+        wait_until_tried_again(node, trying)
+        node.run("sh", "-euc", mend)
+        trying.wait_until_held()
+        assert not trying.has_run(), spoil
+        node.systemctl("stop", trying.unit)
+    node.ip(*MEND)
+    assert start(node, trying)
+
+
+def test_a_gate_that_is_killed_or_ended_by_the_time_out_is_closed_and_tried_again(
+    node: Machine, trying: Payload
+) -> None:
+    begin(node, trying)
+    trying.wait_until_held()
+    node.systemctl("kill", "--signal=KILL", "--kill-who=all", trying.unit)
+    wait_until_tried_again(node, trying)
+    trying.wait_until_held()
+    node.systemctl("stop", trying.unit)
+    node.write(LATE, "[Service]\nTimeoutStartSec=3\n")
+    begin(node, trying)
+    wait_until_tried_again(node, trying)
+    assert "timeout" in node.journal(trying.unit)
+    trying.wait_until_held()
+    assert not trying.has_run()
+    node.ip(*MEND)
+    wait_for_a_start(node, trying, 0)
+
+
+def service(*lines: str) -> str:
+    return "".join(("[Service]\n", *(f"{line}\n" for line in lines)))
+
+
+SLEEP, OTHER_SLEEP = "ExecStartPre=/bin/sleep 0.2", "ExecStartPre=/bin/sleep 0.3"
+# A file of somebody else's before and after it changes; no text: there is none.
+CHANGES = [
+    ("00-a.conf", service(SLEEP), service(OTHER_SLEEP)),
+    ("0-a.conf", service(SLEEP), service(OTHER_SLEEP)),
+    ("0-a.conf", service(SLEEP), ""),
+    ("10-a.conf", service(SLEEP), service(OTHER_SLEEP)),
+    ("zzz-a.conf", service(SLEEP), ""),
+    ("zzz-a.conf", "", service("ExecStartPre=", SLEEP)),
+    ("0-a.conf", service("ExecCondition=/bin/sleep 0.2"), service("ExecCondition=/bin/sleep 0.3")),
+    ("../kubelet.service", None, None),
+]
+
+
+def test_no_change_of_somebody_elses_lines_opens_it_or_closes_it(node: Machine, trying: Payload, by_turns: Any) -> None:
+    own = f"{UNITS}/kubelet.service"
+    text = node.read(own)
+    for name, before, after in by_turns(CHANGES):
+        path = f"{DROP_INS}/{name}" if before is not None else own
+        first, second = (text + service(SLEEP), text + service(OTHER_SLEEP)) if before is None else (before, after)
+        count = len(trying.starts())
+        node.write(path, first)
+        begin(node, trying)
+        trying.wait_until_held()
+        node.write(path, second)
+        node.systemctl("daemon-reload")
+        node.run("sleep", "1.2")  # it looks again meanwhile
+        trying.wait_until_held()
+        assert len(trying.starts()) == count, name
+        node.ip(*MEND)
+        wait_for_a_start(node, trying, count)
+        node.systemctl("stop", trying.unit)
+        unmend(node)
+        node.write(path, text) if before is None else node.remove(path)
+
+
+# As unbounded's agent does: a step before the start writes the drop-in anew that it stands in.
+REWRITE = """#!/bin/sh
+printf '[Service]\\nExecStartPre=/usr/local/bin/rewrite %s\\nExecStartPre=/bin/sleep 0.1\\n' "$(date +%N)" \
+  >/etc/systemd/system/kubelet.service.d/override.conf
+systemctl daemon-reload
+sleep 0.1
+"""
+
+
+def test_a_step_that_writes_its_own_drop_in_anew_and_reloads_neither_opens_it_nor_closes_it(
+    node: Machine, trying: Payload
+) -> None:
+    """The step vanishes with the reload while it runs, and systemd skips the rest of its list."""
+    node.write("/usr/local/bin/rewrite", REWRITE, mode=0o755)
+    node.write(f"{DROP_INS}/override.conf", service("ExecStartPre=/usr/local/bin/rewrite 0"))
+    begin(node, trying)
+    trying.wait_until_held()
+    assert not trying.has_run()
+    node.ip(*MEND)
+    wait_for_a_start(node, trying, 0)
+    unmend(node)
+    node.systemctl("stop", trying.unit)
+    assert not start(node, trying)
+    assert len(trying.starts()) == 1
+
+
+def test_what_changes_after_the_first_look_is_seen_by_the_last(node: Machine, trying: Payload) -> None:
+    """Somebody else's steps may take long: the routes, or the config, may be others when they are done."""
+    node.write(f"{DROP_INS}/10-slow.conf", service("ExecStartPre=/bin/sleep 3"))
+    node.ip(*MEND)
+    begin(node, trying)
+    node.wait_until(lambda: trying.has_command("/bin/sleep 3"), "somebody else's step runs")
+    unmend(node)
+    wait_until_tried_again(node, trying)
+    trying.wait_until_held()
+    assert not trying.has_run()
+
+
+@pytest.mark.one_release
+def test_ten_instances_start_at_once_beside_a_large_table(node: Machine) -> None:
+    payload = installed(node, MENDED, add=add_kubelet, consumer="node@.service")
+    node.write(f"{UNITS}/node@.service", "[Service]\nExecStart=/usr/local/bin/payload /var/lib/payload/%i\n")
+    node.systemctl("disable", payload.unit)
+    node.boot()
+    lines = (f"route add 100.{64 + n // 65536}.{n // 256 % 256}.{n % 256} via 10.1.0.1 dev eth0" for n in range(30_000))
+    node.run("ip", "-batch", "-", input="\n".join(lines))
+    node.systemctl("restart", "static-routes.service", "check-route-overlap.service")
+    units = [f"node@{number}.service" for number in range(10)]
+    node.systemctl("start", *units)
+    assert {node.state(unit) for unit in units} == {"active/running"}
