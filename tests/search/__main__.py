@@ -12,6 +12,7 @@ from hostrouting.cli.output import complain, say
 from search.moments import Kind
 from search.pairs import PAIRS, TWO_STEPS
 from search.run import Result, search
+from search.world import AWKS
 
 _KINDS = tuple(kind.value for kind in Kind)
 _NAMES = tuple(pair.name for pair in PAIRS)
@@ -24,7 +25,12 @@ def main(arguments: list[str] | None = None) -> int:
     start, found = time.monotonic(), []
     say(_row("update", "kind", "states", "counterexamples"))
     for result in search(
-        pairs or _NAMES, options.kind or _KINDS, most=options.most, seed=options.seed, jobs=options.jobs
+        pairs or _NAMES,
+        options.kind or _KINDS,
+        most=options.most,
+        seed=options.seed,
+        jobs=options.jobs,
+        awk=options.awk,
     ):
         for row in _rows(result):
             say(row)
@@ -51,6 +57,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--most", type=int, help="moments of each update, drawn by chance (all)")
     parser.add_argument("--seed", type=int, default=1, help="decides about all chance (1)")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="at once (as many as cores)")
+    parser.add_argument("--awk", choices=AWKS, help="the awk of the scripts (at each moment another one)")
     parser.add_argument("--shown", type=int, default=3, help="counterexamples of each update that are printed (3)")
     return parser.parse_args(arguments)
 

@@ -12,7 +12,7 @@ import attrs
 from search.moments import Counterexample, Search
 from search.pairs import PAIRS, TWO_STEPS
 from search.starts import LoadedSystemd
-from search.world import State, make_world, read_state
+from search.world import AWKS, State, make_world, read_state, use_awk
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,14 +29,18 @@ def main(outside: str) -> None:
 
 
 def examine(
-    nothing: State, pair: str, kinds: Collection[str], most: int | None, turn: int, seed: int
+    nothing: State, pair: str, kinds: Collection[str], most: int | None, turn: int, seed: int, awk: str | None
 ) -> dict[str, Any]:
-    """Examine moments of the update of this name, and return what was found."""
+    """Examine moments of the update of this name, and return what was found.
+
+    Without the name of an awk each moment is one of another awk.
+    """
     (row,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == pair)
     search = Search.prepare(row, nothing, seed)
     states: Counter[str] = Counter()
     found: list[Counterexample] = []
-    for kind, number in search.moments(kinds, most, turn):
+    for count, (kind, number) in enumerate(search.moments(kinds, most, turn), turn):
+        use_awk(awk or AWKS[count % len(AWKS)])
         states[kind.value] += 1
         counterexample = search.examine(kind, number)
         found += [counterexample] if counterexample else []

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
+from contextlib import ExitStack
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.boot.manifest import ROUTES
 from search.pairs import task_for
-from search.starts import LoadedSystemd, Start, start
-from search.updates import Ended, Update
+from search.starts import LOCKS, LoadedSystemd, Start, Watched, is_waited_for, run_oneshot, start
+from search.updates import CRASHED, Ended, Update
 from search.world import (
     LAYOUT,
     State,
@@ -49,6 +52,22 @@ class Kind(str, Enum):
     TAKE_BACK = "take back"
     """The same, and the update is killed later on, in the midst of taking itself back or wherever it is then."""
 
+    GATE = "gate"
+    """The gate stands still before one of its calls, while the whole update is made."""
+
+    ONESHOT = "oneshot"
+    """So does the oneshot that installs the routes, and there is no start."""
+
+    BOTH = "both"
+    """Update and gate each stand still once, drawn by chance; then one goes on, or the update is killed."""
+
+
+# Pairs of stops that are drawn.
+_BOTH_COUNT = 20
+# As long as an update is waited for in the midst of a start, which it may be waiting for.
+_PATIENCE_SECONDS = 1.0
+_POLL_SECONDS = 0.01
+
 
 @attrs.frozen
 class Counterexample:
@@ -75,7 +94,7 @@ class Counterexample:
         return f"{self.pair}: {self.kind} before step {self.number} ({self.step}): {self.complaint}{said}"
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)  # for what is only sometimes asked for
 class Search:
     """The search in one update.
 
@@ -84,7 +103,7 @@ class Search:
         before: the state under A.
         after: the state under B, after an update that nothing disturbed.
         steps: of that update.
-        outcome: of that update.
+        outcome: of that update; of a passing one, that of the run which undoes it.
         seed: decides which moments are examined, and where a second one is.
     """
 
@@ -105,19 +124,53 @@ class Search:
             seed: decides about all chance.
         """
         restore(nothing)
+        outcome = "done"
         if pair.before is not None:
-            _run(partial(task_for, pair.before))
+            outcome = _run(partial(task_for, pair.before)).outcome
             if LAYOUT.gate_script.exists():
                 require_short_waits()
+        after = read_state()
+        if pair.first is not None:
+            _run(pair.first)
         before = read_state()
         ended = _run(pair.task)
-        return cls(pair, before, read_state(), ended.steps, ended.outcome, seed)
+        if pair.passing is None:
+            after, outcome = read_state(), ended.outcome
+        return cls(pair, before, after, ended.steps, outcome, seed)
+
+    @cached_property
+    def calls(self) -> tuple[str, ...]:
+        """The calls of the gate at a start under A."""
+        restore(self.before)
+        watched = Watched(stop=0)
+        start(next(iter(self.pair.starts)), watched)
+        return tuple(watched.calls)
+
+    @cached_property
+    def oneshot_calls(self) -> tuple[str, ...]:
+        """The calls of the oneshot that installs the routes of A."""
+        restore(self.before)
+        watched = Watched(stop=0)
+        run_oneshot(LAYOUT.script(ROUTES), watched)
+        return tuple(watched.calls)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Return what can happen in this update."""
-        refused = (Kind.REFUSE, Kind.TAKE_BACK) if self.pair.refused_destination is not None else ()
-        return (Kind.FREEZE, Kind.KILL, Kind.BOOT, *refused)
+        """What can happen in this update."""
+        before = self.pair.before
+        is_possible = dict.fromkeys((Kind.REFUSE, Kind.TAKE_BACK), self.pair.refused_destination is not None)
+        is_possible |= dict.fromkeys((Kind.GATE, Kind.BOTH), before is not None)
+        is_possible[Kind.ONESHOT] = before is not None and bool(before.static_routes.routes)
+        return tuple(kind for kind in Kind if is_possible.get(kind, True))
+
+    def numbers(self, kind: Kind) -> range:
+        """Return the numbers of the steps or calls before which something can happen."""
+        counts = {
+            Kind.GATE: lambda: len(self.calls),
+            Kind.ONESHOT: lambda: len(self.oneshot_calls),
+            Kind.BOTH: lambda: _BOTH_COUNT,
+        }
+        return range(1, counts.get(kind, lambda: len(self.steps))() + 1)
 
     def chance(self, *words: object) -> random.Random:
         """Return what decides by chance, alike whatever else is searched."""
@@ -131,12 +184,12 @@ class Search:
             most: how many are drawn by chance, the kinds by turns; None: all.
             turn: whose turn it is first.
         """
-        numbers = range(1, len(self.steps) + 1)
-        possible = [kind for kind in self.kinds if kind.value in kinds]
-        if most is None or not possible or not numbers:
-            return [(kind, number) for kind in possible for number in numbers]
+        possible = [kind for kind in self.kinds if kind.value in kinds and self.steps]
+        if most is None or not possible:
+            return [(kind, number) for kind in possible for number in self.numbers(kind)]
         chance = self.chance()
-        return [(possible[(turn + count) % len(possible)], chance.choice(numbers)) for count in range(most)]
+        drawn = (possible[(turn + count) % len(possible)] for count in range(most))
+        return [(kind, chance.choice(self.numbers(kind))) for kind in drawn]
 
     def examine(self, kind: Kind, number: int) -> Counterexample | None:
         """Go to a moment, and return what is wrong there; None if nothing is.
@@ -147,16 +200,23 @@ class Search:
         """
         restore(self.before)
         moment = _Moment(self, kind, number)
-        with Update(self.pair.task, number) as update:
-            state = update.wait()
-            if isinstance(state, Ended):
-                moment.complaints.append(f"it had only {len(state.steps)} steps this time: {state.outcome}")
-            else:
-                _HAPPENINGS[kind](moment, update)
+        if kind in _AMIDST:
+            _AMIDST[kind](moment)
+        else:
+            with Update(self.pair.task, number) as update:
+                state = update.wait()
+                if isinstance(state, Ended):
+                    moment.complaints.append(f"it had only {len(state.steps)} steps this time: {state.outcome}")
+                else:
+                    _HAPPENINGS[kind](moment, update)
         if not moment.complaints:
             return None
         complaint, words = "; ".join(moment.complaints), "\n".join(moment.words)
-        return Counterexample(self.pair.name, kind.value, number, self.steps[number - 1], complaint, words)
+        return Counterexample(self.pair.name, kind.value, number, self._step(kind, number), complaint, words)
+
+    def _step(self, kind: Kind, number: int) -> str:
+        names = {Kind.GATE: self.calls, Kind.ONESHOT: self.oneshot_calls, Kind.BOTH: ()}.get(kind, self.steps)
+        return names[number - 1] if names else "drawn by chance"
 
 
 @attrs.define
@@ -204,6 +264,45 @@ class _Moment:
         self._judge_between(self._start_all())
         self._do_again()
 
+    def gate(self) -> None:
+        with _Amidst(self.search) as amidst:
+            unit = next(iter(self.search.pair.starts))
+            result = start(unit, Watched(stop=self.number, when_stopped=amidst.make_update))
+            self._note(unit, result)
+            self._judge_between({unit: result.is_admitted})
+            self._see_end(amidst.made())
+
+    def oneshot(self) -> None:
+        with _Amidst(self.search) as amidst:
+            watched = Watched(stop=self.number, when_stopped=amidst.make_update)
+            self.words.append(f"the oneshot: {run_oneshot(LAYOUT.script(ROUTES), watched)}")
+            self._see_end(amidst.made())
+
+    def both(self) -> None:
+        chance = self.search.chance("both", self.number)
+        step, call = (chance.randrange(len(names)) + 1 for names in (self.search.steps, self.search.calls))
+        is_killing = chance.random() < 0.5
+        unit = next(iter(self.search.pair.starts))
+        self.words.append(f"update before step {step}, gate before call {call}{', killed' if is_killing else ''}")
+        with Update(self.search.pair.task, step) as update:
+            update.wait()
+
+            def meet() -> None:
+                if is_killing and update.is_standing:
+                    update.kill()
+                else:
+                    update.go()
+                    update.has_news(_PATIENCE_SECONDS)
+
+            result = start(unit, Watched(update.go, call, meet))
+            self._note(unit, result)
+            self._judge_between({unit: result.is_admitted})
+            if update.is_killed:
+                self._do_again()
+            else:
+                update.go()
+                self._see_end(update)
+
     def _go_on_refused(self, update: Update, stop: int) -> None:
         destination = self.search.pair.refused_destination
         if update.is_standing and destination is not None:
@@ -215,7 +314,7 @@ class _Moment:
         """Start all units while the update stands still, but where a start waits for its lock."""
         admitted: dict[str, bool] = {}
         for unit in self.search.pair.starts:
-            result = start(unit, when_waiting)
+            result = start(unit, Watched(when_waiting))
             self._note(unit, result)
             if update.is_standing:
                 admitted[unit] = result.is_admitted
@@ -242,6 +341,11 @@ class _Moment:
         ended = update.wait()
         assert isinstance(ended, Ended)
         self.words.append(f"the update: {ended.outcome} {ended.words}")
+        if ended.outcome == CRASHED:
+            self.complaints.append("the update ended with what no program expects")
+        if self.search.pair.passing is not None:
+            self._do_again()
+            return
         is_refused = self.is_refusing and ended.outcome == "RouteError"
         if not is_refused:
             accept_routes()
@@ -253,8 +357,8 @@ class _Moment:
         self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not is_refused)
 
     def _do_again(self) -> None:
-        """Make the whole update, after one that was killed."""
-        ended = _run(self.search.pair.task)
+        """Make the whole update, after one that was killed; of a passing one, the run that undoes it."""
+        ended = _run(self.search.pair.again)
         if ended.outcome != self.search.outcome:
             self.words.append(ended.words)
             self.complaints.append(f"made again it ended with {ended.outcome}, undisturbed with {self.search.outcome}")
@@ -267,6 +371,35 @@ class _Moment:
             self.complaints.append(f"it left other files or routes than an undisturbed one: {', '.join(differences)}")
 
 
+class _Amidst(ExitStack):
+    """An update that is made in the midst of something else, which it may wait for."""
+
+    def __init__(self, search: Search) -> None:
+        super().__init__()
+        self._search = search
+        self._update: Update | None = None
+
+    def make_update(self) -> None:
+        """Make it, and return when it is over, or waits."""
+        self._update = self.enter_context(Update(self._search.pair.task))
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while not self._update.has_news(_POLL_SECONDS) and time.monotonic() < end:
+            if is_waited_for(*LOCKS):
+                return
+
+    def made(self) -> Update:
+        """Return it; made now, if there was no such moment."""
+        if self._update is None:
+            self.make_update()
+        assert self._update is not None
+        return self._update
+
+
+_AMIDST: Mapping[Kind, Callable[[_Moment], None]] = {
+    Kind.GATE: _Moment.gate,
+    Kind.ONESHOT: _Moment.oneshot,
+    Kind.BOTH: _Moment.both,
+}
 _HAPPENINGS: Mapping[Kind, Callable[[_Moment, Update], None]] = {
     Kind.FREEZE: _Moment.freeze,
     Kind.KILL: _Moment.kill,

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, RemoveHostRouting
-from phases import Serial
+from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
+from hostrouting.watch.loop import WatchHostRouting, _Watch
+from phases import Serial, task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from hostrouting import Host
     from phases import Task
+
+    Make = Callable[[Host], Task[object]]
 
 MACHINE, KUBELET = "systemd-nspawn@kube1.service", "kubelet.service"
 TEMPLATE = "systemd-nspawn@.service"
@@ -25,6 +29,8 @@ X_HALVES = ("172.16.1.0/25", "172.16.1.128/25")
 X_WIDER = "172.16.0.0/23"
 # Never shadowed.
 SERVICES = "10.96.0.0/12"
+
+_TRIAL_SECONDS = 600
 
 
 @attrs.frozen
@@ -37,6 +43,8 @@ class Pair:
         after: the config that replaces it; None: all is removed.
         starts: by the unit that is started, the answers of the gate under ``before`` and under ``after``: True admits.
         is_one_step: B is brought about by ``Configure``, which promises that; else by its two tasks, one by one.
+        first: what is done after A is installed, before the update.
+        passing: the update, where it is another one than from A to B, and leaves what a run that installs A undoes.
     """
 
     name: str
@@ -44,6 +52,8 @@ class Pair:
     after: Config | None
     starts: Mapping[str, tuple[bool, bool]]
     is_one_step: bool = True
+    first: Make | None = None
+    passing: Make | None = None
 
     @property
     def refused_destination(self) -> IPv4Network | None:
@@ -53,9 +63,15 @@ class Pair:
 
     def task(self, host: Host) -> Task[object]:
         """Return the update from A to B."""
+        if self.passing is not None:
+            return self.passing(host)
         if self.is_one_step or self.after is None:
             return task_for(self.after, host)
         return Serial(ConfigureStaticRoutes(self.after, host=host), CheckRouteOverlap(self.after, host=host))
+
+    def again(self, host: Host) -> Task[object]:
+        """Return what heals a host on which the update was killed."""
+        return self.task(host) if self.passing is None else task_for(self.before, host)
 
     def complaints_between(self, admitted: Mapping[str, bool]) -> list[str]:
         """Return what is wrong with starts of one moment of the update.
@@ -128,6 +144,35 @@ def _shadowed(name: str, before: Config | None, after: Config | None) -> Pair:
     return _pair(name, before, after, False, False)
 
 
+def _passing(name: str, config: Config, update: Make, *, is_healthy: bool, first: Make | None = None) -> Pair:
+    return Pair(name, config, config, {MACHINE: (is_healthy, is_healthy)}, first=first, passing=update)
+
+
+def trying(config: Config) -> Make:
+    """Return what tries the routes of a config."""
+    return lambda host: TryRoutes(config, _TRIAL_SECONDS, host=host)
+
+
+def confirming(host: Host) -> Task[object]:
+    """Return what confirms the trial that stands."""
+    return ConfirmTrial(host=host)
+
+
+def losing(host: Host) -> Task[object]:
+    """Return what takes our routes away, as a daemon does that manages the interface."""
+    return task("lose")(lambda _: host.routes.delete(host.routes.our_routes()))
+
+
+def looking(config: Config) -> Make:
+    """Return one look of the watcher of a config."""
+
+    def make(host: Host) -> Task[object]:
+        watched = WatchHostRouting(read=lambda: config, host=host, say=lambda _: None, tell=lambda _: None)
+        return task("look")(lambda scope: _Watch(watched, scope, config).look())
+
+    return make
+
+
 _GOOD, _BAD = _config([X], [X]), _config([Z], [X])
 _GOOD_WARN, _BAD_WARN = _config([X], [X], "WARN"), _config([Z], [X], "WARN")
 _NOTHING = Config()
@@ -186,6 +231,15 @@ PAIRS = (
     _pair("shadowed, check emptied", _BAD, _config([Z]), False, True),
     _pair("shadowed, all emptied", _BAD, _NOTHING, False, True),
     _pair("shadowed, removed", _BAD, None, False, True),
+    # What changes the kernel's routes for a while, or keeps them, and installs nothing else.
+    _passing("shadowed, mended on trial", _config([], [X]), trying(_GOOD), is_healthy=False),
+    _passing("shadowed, mended beside a route", _BAD, trying(_GOOD), is_healthy=False),
+    _passing("shadowed, tried in vain", _config([], [X]), trying(_config([X], [X, Y])), is_healthy=False),
+    _passing("healthy, route tried", _GOOD, trying(_config([X, Z], [X])), is_healthy=True),
+    _passing("healthy, broken on trial", _GOOD, trying(_config([Z], [Z])), is_healthy=True),
+    _passing("healthy, trial confirmed", _GOOD, confirming, is_healthy=True, first=trying(_config([X, Z], [X]))),
+    _passing("healthy, route lost and watched", _GOOD, looking(_GOOD), is_healthy=True, first=losing),
+    _passing("shadowed, route lost and watched", _BAD, looking(_BAD), is_healthy=False, first=losing),
 )
 
 # Not promised: what the search must find.

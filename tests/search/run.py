@@ -42,7 +42,13 @@ class Result:
 
 
 def search(
-    pairs: Iterable[str], kinds: Iterable[str], *, most: int | None, seed: int = 1, jobs: int = 1
+    pairs: Iterable[str],
+    kinds: Iterable[str],
+    *,
+    most: int | None,
+    seed: int = 1,
+    jobs: int = 1,
+    awk: str | None = None,
 ) -> Iterable[Result]:
     """Search in updates, and yield what was found in each, in their order.
 
@@ -52,6 +58,7 @@ def search(
         most: how many moments of each are drawn; None: all.
         seed: decides about all chance.
         jobs: how many worlds there are at once.
+        awk: the one of the scripts; None: at each moment another one.
 
     Raises:
         SearchError: a world can't be made, or has ended too soon.
@@ -64,7 +71,7 @@ def search(
     def ask(turn: int, pair: str) -> Result:
         world = worlds.get()
         try:
-            return world.ask(pair, [*kinds], most, turn, seed)
+            return world.ask({"pair": pair, "kinds": [*kinds], "most": most, "turn": turn, "seed": seed, "awk": awk})
         finally:
             worlds.put(world)
 
@@ -94,15 +101,14 @@ class _World:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )  # fmt: skip
 
-    def ask(self, pair: str, kinds: list[str], most: int | None, turn: int, seed: int) -> Result:
+    def ask(self, question: dict[str, object]) -> Result:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        question = {"pair": pair, "kinds": kinds, "most": most, "turn": turn, "seed": seed}
         self._process.stdin.write(f"{json.dumps(question)}\n")
         self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        line, pair = self._process.stdout.readline(), str(question["pair"])
         if not line:
-            raise SearchError(f"the world in which {pair!r} was searched has ended with {self._process.wait()}")
+            raise SearchError(f"the world in which {pair} was searched has ended with {self._process.wait()}")
         found = json.loads(line)
         return Result(pair, found["states"], tuple(Counterexample(**each) for each in found["counterexamples"]))
 

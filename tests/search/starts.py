@@ -17,7 +17,9 @@ from typing import IO, TYPE_CHECKING
 import attrs
 
 from hostrouting.boot.fake_systemd import FakeSystemd
+from hostrouting.model.errors import UnitError
 from search.pairs import KUBELET, MACHINE
+from search.tracing import Exited, Traced
 from search.world import LAYOUT, SYSTEMD, require_world
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The lists that come before a unit's own process, and in which state the unit then is.
 _LISTS = {"ExecCondition": "condition", "ExecStartPre": "start-pre"}
+
+
+# A gate waits for them, and an update that stands still has them.
+LOCKS = (LAYOUT.lock, LAYOUT.run_lock)
 
 
 class _TimeOut(Exception):
@@ -85,6 +91,10 @@ class LoadedSystemd(FakeSystemd):
     def restart(self, unit: str) -> None:
         self._before_call(f"restart {unit}")
         super().restart(unit)
+        if unit == "hostrouting-trial.service":
+            done = subprocess.run(["/bin/bash", "-p", LAYOUT.trial_script], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise UnitError(done.stderr)
 
     def stop(self, unit: str) -> None:
         self._before_call(f"stop {unit}")
@@ -103,19 +113,38 @@ class Start:
     words: str
 
 
-def start(unit: str, when_waiting: Callable[[], None] = lambda: None) -> Start:
+def _nothing() -> None:
+    pass
+
+
+@attrs.define
+class Watched:
+    """What to do in the midst of commands, and what they did.
+
+    Args:
+        when_waiting: is called as long as a command waits for the lock of the routes.
+        stop: the number of the call before which they stand still; 0: none; None: their calls aren't counted.
+        when_stopped: is called there.
+        calls: of the commands so far, if they are counted.
+    """
+
+    when_waiting: Callable[[], None] = _nothing
+    stop: int | None = None
+    when_stopped: Callable[[], None] = _nothing
+    calls: list[str] = attrs.field(factory=list)
+
+
+def start(unit: str, watched: Watched | None = None) -> Start:
     """Run the commands that come before a unit's own process, as they are loaded.
 
     Args:
         unit: what is started.
-        when_waiting: is called as soon as a command waits for the lock of the routes.
+        watched: what to do meanwhile.
     """
-    invocation = uuid.uuid4().hex
+    invocation, watched = uuid.uuid4().hex, watched or Watched()
     with tempfile.TemporaryFile() as said:
         try:
-            is_admitted = all(
-                _run_list(unit, key, state, invocation, said, when_waiting) for key, state in _LISTS.items()
-            )
+            is_admitted = all(_run_list(unit, key, state, invocation, said, watched) for key, state in _LISTS.items())
         except _TimeOut:
             is_admitted = False
         finally:
@@ -124,9 +153,15 @@ def start(unit: str, when_waiting: Callable[[], None] = lambda: None) -> Start:
         return Start(is_admitted, said.read().decode(errors="replace").strip())
 
 
-def _run_list(
-    unit: str, key: str, state: str, invocation: str, said: IO[bytes], when_waiting: Callable[[], None]
-) -> bool:
+def run_oneshot(script: Path, watched: Watched) -> str:
+    """Run a script as its oneshot does, and return what it said."""
+    with tempfile.TemporaryFile() as said:
+        _run_command(str(script), "", said, watched)
+        said.seek(0)
+        return said.read().decode(errors="replace").strip()
+
+
+def _run_list(unit: str, key: str, state: str, invocation: str, said: IO[bytes], watched: Watched) -> bool:
     """Run one list; what vanishes from it at a reload takes the rest with it, as service_deserialize_item does."""
     lines = _loaded_lines(unit, key)
     position = 0
@@ -135,7 +170,7 @@ def _run_list(
         _STARTING.write_text(json.dumps({unit: state}))
         command = line.lstrip(_PREFIXES)
         is_ignored = "-" in line[: len(line) - len(command)]
-        if not _run_command(command, invocation, said, when_waiting) and not is_ignored:
+        if not _run_command(command, invocation, said, watched) and not is_ignored:
             return False
         lines = _loaded_lines(unit, key)
         position = lines.index(line) + 1 if line in lines else len(lines)
@@ -147,11 +182,14 @@ def _loaded_lines(unit: str, key: str) -> list[str]:
     return lines
 
 
-def _run_command(command: str, invocation: str, said: IO[bytes], when_waiting: Callable[[], None]) -> bool:
+def _run_command(command: str, invocation: str, said: IO[bytes], watched: Watched) -> bool:
     environment = {"PATH": _PATH, "LANG": "C.UTF-8", "INVOCATION_ID": invocation}
+    argv = command.replace("${INVOCATION_ID}", invocation).split()
+    if watched.stop is not None:
+        return _run_traced(argv, environment, said, watched, watched.stop)
     try:
         process = subprocess.Popen(
-            command.replace("${INVOCATION_ID}", invocation).split(),
+            argv,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=said,
@@ -171,14 +209,32 @@ def _run_command(command: str, invocation: str, said: IO[bytes], when_waiting: C
             if _sleeps(process.pid):
                 # A gate that has refused once waits to look again: the time-out comes now.
                 raise _TimeOut
-            if _is_waited_for(LAYOUT.lock):
-                when_waiting()
+            if is_waited_for(*LOCKS):
+                watched.when_waiting()
         return process.wait() == 0
     finally:
         os.close(pidfd)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _run_traced(argv: Sequence[str], environment: dict[str, str], said: IO[bytes], watched: Watched, stop: int) -> bool:
+    end, is_over = time.monotonic() + _START_SECONDS, False
+    with Traced(argv, environment, said, max(0, stop - len(watched.calls))) as traced:
+        while not isinstance(state := traced.poll(_POLL_SECONDS), Exited):
+            if state is not None:
+                watched.when_stopped()
+                traced.go()
+            elif not is_over and (time.monotonic() >= end or _sleeps(traced.program)):
+                is_over = True
+                traced.end()
+            elif is_waited_for(*LOCKS):
+                watched.when_waiting()
+    watched.calls += state.calls
+    if is_over:
+        raise _TimeOut
+    return state.status == 0
 
 
 def _sleeps(pid: int) -> bool:
@@ -189,11 +245,9 @@ def _sleeps(pid: int) -> bool:
     return False
 
 
-def _is_waited_for(lock: Path) -> bool:
-    """Tell from the kernel's table of locks, proc_locks(5), that a process in here waits for one."""
-    with suppress(FileNotFoundError):
-        inode = str(lock.stat().st_ino)
-        # open(2) of the table, as ours is the kernel's word and no file of an update.
-        with open("/proc/locks") as table:
-            return any(" -> " in line and line.split()[6].rpartition(":")[2] == inode for line in table)
-    return False
+def is_waited_for(*locks: Path) -> bool:
+    """Tell from the kernel's table of locks, proc_locks(5), that a process in here waits for one of these."""
+    inodes = {str(lock.stat().st_ino) for lock in locks if lock.exists()}
+    # open(2) of the table, as ours is the kernel's word and no file of an update.
+    with open("/proc/locks") as table:
+        return any(" -> " in line and line.split()[6].rpartition(":")[2] in inodes for line in table)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # As a Timeout of a task would: far more than any update takes.
 _SECONDS = 60.0
+CRASHED = "no HostRoutingError"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FILE_EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.chmod"}
 
@@ -105,12 +106,21 @@ class Update:
             self._state = state
         return self._state
 
+    def has_news(self, seconds: float) -> bool:
+        """Wait a while, and tell whether it stands still, or is over."""
+        return self._state is not None or self._connection.poll(seconds)
+
     def kill(self) -> None:
         """Kill it with SIGKILL, wherever it is, and see it gone."""
-        if self._pid:
+        if not self.is_killed:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
             self._pid = 0
+
+    @property
+    def is_killed(self) -> bool:
+        """Tell whether it was killed."""
+        return self._pid == 0
 
 
 class _Steps:
@@ -153,7 +163,7 @@ def _end(task: phases.Task[object], steps: _Steps) -> Ended:
     except HostRoutingError as error:
         return Ended(type(error).__name__, str(error), tuple(steps.names))
     except BaseException:  # noqa: BLE001 - this is looked for, too
-        return Ended("no HostRoutingError", traceback.format_exc(), tuple(steps.names))
+        return Ended(CRASHED, traceback.format_exc(), tuple(steps.names))
     return Ended("done", "", tuple(steps.names))
 
 

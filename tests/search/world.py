@@ -50,6 +50,8 @@ address add 172.16.0.10/16 dev ib0
 """
 _REFUSING_TABLE = 100
 
+AWKS = ("gawk", "mawk", "busybox")
+
 _WAITS = {"HOLD_SECONDS": 0, "GATE_SECONDS": 5}
 
 # Kind, permission bits, and the content or where a link points to.
@@ -162,6 +164,16 @@ def require_short_waits() -> None:
 
 
 # --- its state -----------------------------------------------------------------------------------------------------
+
+
+def use_awk(name: str) -> None:
+    """Have the scripts find this awk."""
+    require_world()
+    program, link = shutil.which(name), _ETC / "alternatives/awk"
+    if program is None:
+        raise WorldError(f"there is no {name}")
+    link.unlink()
+    link.symlink_to(program)
 
 
 def read_state() -> State:

@@ -1,0 +1,245 @@
+"""A program and all that it starts, which stands still before any of its calls that others can see: ptrace(2)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import struct
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from multiprocessing.connection import Connection
+    from types import TracebackType
+    from typing import Any
+
+# sys/ptrace.h
+_TRACEME, _SYSCALL, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 24, 0x4200, 0x420E
+_SYSGOOD, _FORK, _VFORK, _CLONE, _EXITKILL = 0x1, 0x2, 0x4, 0x8, 0x100000
+_ENTRY = 1
+_SYSCALL_TRAP = signal.SIGTRAP | 0x80
+_WALL = 0x40000000
+
+# struct ptrace_syscall_info: op, three bytes, arch, two pointers, then number and six arguments.
+_INFO = struct.Struct("=B3xIQQQ6Q")
+
+# Numbers of asm/unistd.h, each with the position of the path among the arguments.
+_WITH_PATH = {
+    "x86_64": {
+        257: 1,
+        59: 0,
+        82: 0,
+        264: 1,
+        316: 1,
+        87: 0,
+        263: 1,
+        262: 1,
+        4: 0,
+        332: 1,
+        21: 0,
+        269: 1,
+        439: 1,
+        83: 0,
+        258: 1,
+    },
+    "aarch64": {56: 1, 221: 0, 38: 1, 276: 1, 35: 1, 79: 1, 291: 1, 48: 1, 439: 1, 34: 1},
+}
+_NAMED = {"x86_64": {73: "flock", 44: "send", 46: "send"}, "aarch64": {32: "flock", 206: "send", 211: "send"}}
+_EXECVE = {"x86_64": 59, "aarch64": 221}
+
+_PLACES = ("/etc/hostrouting", "/etc/aks-flex-node", "/run/aks-flex-node", "/etc/systemd/system", "/ns/net", "/fd/255")
+_PROGRAMS = ("/ip", "/awk", "/flock", "/timeout")
+_PATH_BYTES = 256
+_PAGE_BYTES = 4096
+
+MACHINE = platform.machine()
+CAN_TRACE = MACHINE in _WITH_PATH
+
+
+class TraceError(Exception):
+    """A program that can't be traced."""
+
+
+@attrs.frozen
+class Stopped:
+    """The program stands still before this call."""
+
+    call: str
+
+
+@attrs.frozen
+class Exited:
+    """The program is over: its status, and all its calls."""
+
+    status: int
+    calls: tuple[str, ...]
+
+
+class Traced:
+    """A program whose calls are counted, with those of its children.
+
+    Args:
+        argv: the program and its arguments.
+        environment: of the program.
+        said: where its output goes.
+        stop: the number of the call before which it stands still; 0: none.
+    """
+
+    def __init__(self, argv: Sequence[str], environment: dict[str, str], said: IO[bytes], stop: int) -> None:
+        self._connection, there = Pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._connection.close()
+            _be_the_tracer(argv, environment, said.fileno(), there)
+        there.close()
+        self._connection.send(stop)
+
+    def __enter__(self) -> Traced:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.kill(self._pid, signal.SIGKILL)  # and what it traces goes with it
+        os.waitpid(self._pid, 0)
+        self._connection.close()
+
+    def poll(self, seconds: float) -> Stopped | Exited | None:
+        """Wait a while until it stands still, or is over; None: neither.
+
+        Raises:
+            TraceError: it can't be traced.
+        """
+        if not self._connection.poll(seconds):
+            return None
+        state = self._connection.recv()
+        if not isinstance(state, Stopped | Exited):
+            raise TraceError(state)
+        return state
+
+    def go(self) -> None:
+        """Have it go on to its end."""
+        self._connection.send(0)
+
+    @property
+    def program(self) -> int:
+        """The number of its process; 0 if there is none any more."""
+        children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()
+        return int(children[0]) if children else 0
+
+    def end(self) -> None:
+        """Kill it; its end is still to be waited for."""
+        if program := self.program:
+            os.killpg(program, signal.SIGKILL)
+
+
+def _be_the_tracer(
+    argv: Sequence[str], environment: dict[str, str], said: int, connection: Connection[Any, Any]
+) -> None:
+    """Never return: what comes after a fork is the parent's."""
+    try:
+        connection.send(_trace(argv, environment, said, connection))
+        connection.recv()  # killed here, or the parent is gone
+    except EOFError:
+        pass
+    except OSError as error:
+        connection.send(f"{argv[0]} can't be traced: {error}")
+    finally:
+        os._exit(0)
+
+
+def _trace(argv: Sequence[str], environment: dict[str, str], said: int, connection: Connection[Any, Any]) -> Exited:
+    stop, calls, status = connection.recv(), list[str](), 127
+    first = os.fork()
+    if first == 0:
+        _be_the_program(argv, environment, said)
+    os.waitpid(first, _WALL)
+    _ptrace(_SETOPTIONS, first, 0, _SYSGOOD | _FORK | _VFORK | _CLONE | _EXITKILL)
+    _ptrace(_SYSCALL, first, 0, 0)
+    while True:
+        try:
+            pid, state = os.waitpid(-1, _WALL)
+        except ChildProcessError:
+            return Exited(status, tuple(calls))
+        if not os.WIFSTOPPED(state):
+            status = os.waitstatus_to_exitcode(state) if pid == first else status
+            continue
+        caught = os.WSTOPSIG(state)
+        call = _call(pid) if caught == _SYSCALL_TRAP else None
+        if call is not None:
+            calls.append(call)
+            if len(calls) == stop:
+                connection.send(Stopped(call))
+                stop = connection.recv()
+        # A child begins with SIGSTOP; SIGTRAP tells of a fork, and of an exec.
+        is_ours = caught in (_SYSCALL_TRAP, signal.SIGSTOP, signal.SIGTRAP)
+        try:
+            _ptrace(_SYSCALL, pid, 0, 0 if is_ours else caught)
+        except ProcessLookupError:
+            continue  # killed meanwhile
+
+
+def _be_the_program(argv: Sequence[str], environment: dict[str, str], said: int) -> None:
+    try:
+        os.setsid()
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        _ptrace(_TRACEME, 0, 0, 0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.execve(argv[0], [*argv], environment)
+    finally:
+        os._exit(203)  # EXIT_EXEC, as systemd has it
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_libc.ptrace.restype = ctypes.c_long
+
+
+def _ptrace(request: int, pid: int, address: int, data: Any) -> None:
+    if _libc.ptrace(request, pid, address, data) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def _call(pid: int) -> str | None:
+    """Name the call that a process is about to make, if others can see it; None otherwise, and at its end."""
+    info = ctypes.create_string_buffer(_INFO.size)
+    try:
+        _ptrace(_GET_SYSCALL_INFO, pid, _INFO.size, ctypes.addressof(info))
+    except ProcessLookupError:
+        return None
+    operation, _, _, _, number, *arguments = _INFO.unpack(info.raw)
+    if operation != _ENTRY:
+        return None
+    if name := _NAMED[MACHINE].get(number):
+        return name
+    position = _WITH_PATH[MACHINE].get(number)
+    if position is None:
+        return None
+    path = _path(pid, arguments[position])
+    if number == _EXECVE[MACHINE]:
+        return f"exec {path}" if path.endswith(_PROGRAMS) else None
+    return f"{number} {path}" if any(place in path for place in _PLACES) else None
+
+
+def _path(pid: int, address: int) -> str:
+    room = min(_PATH_BYTES, _PAGE_BYTES - address % _PAGE_BYTES)
+    try:
+        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return os.pread(memory, room, address).partition(b"\0")[0].decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(memory)
