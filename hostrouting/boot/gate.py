@@ -31,7 +31,8 @@ _HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
 _AGAIN = ("ExecStartPre", "+", f"{_SCRIPT} again")
 _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
 # No script of ours: one that is cut off succeeds, and leaves no file.
-_PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f /{RUN_DIR}/passed/${{INVOCATION_ID}}")
+_PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
+_PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
 # An instance's own drop-in may empty the list of the second, which is there for what the first is forgiven.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
@@ -55,16 +56,20 @@ DROP_INS = (
 START_SECONDS = 25
 
 # What opening_settings wants to know of a unit.
-SETTINGS = ("SuccessExitStatus", "TimeoutStartUSec", "Environment", "UnsetEnvironment")
+SETTINGS = (
+    *("SuccessExitStatus", "TimeoutStartUSec", "Environment", "UnsetEnvironment"),
+    *("RuntimeDirectory", "RuntimeDirectoryPreserve"),
+)
 
+# What is wrong with a setting that holds this.
 _NAMELESS = {
-    "Environment": "gives all starts one name, so that the last line takes an earlier pass for theirs",
-    "UnsetEnvironment": "takes away the name by which the last line knows a pass, so that no start gets through",
+    "Environment": (r'(^|[ "])INVOCATION_ID=', "gives all starts one name: an earlier pass is taken for theirs"),
+    "UnsetEnvironment": (r'(^|[ "])INVOCATION_ID\b', "takes away the name of a pass: no start gets through"),
 }
 
-# By what a gate can end: its own 255, bash's, those of a script that can't be run, systemd's (EXIT_CHDIR to
+# By what a gate can end: its own 255, test's 1, bash's, those of a script that can't be run, systemd's (EXIT_CHDIR to
 # EXIT_NUMA_POLICY in its src/basic/exit-status.h), and what kills it.
-_ENDS = {"255", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
+_ENDS = {"255", "1", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
 
 
 # A list that is cut off anywhere lacks it.
@@ -139,9 +144,11 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[s
     seconds = seconds_of(shown["TimeoutStartUSec"])
     if is_strict and 0 < seconds < START_SECONDS:
         yield f"TimeoutStartSec={seconds:g} ends a gate that may take 20 s; give it {START_SECONDS} or more"
-    for key, follows in _NAMELESS.items():
-        if re.search(r'(^|[ "])INVOCATION_ID\b', shown[key]):
+    for key, (form, follows) in _NAMELESS.items():
+        if re.search(form, shown[key]):
             yield f"{key}=INVOCATION_ID {follows}"
+    if RUN_DIR.name in shown["RuntimeDirectory"].split() and shown["RuntimeDirectoryPreserve"] != "yes":
+        yield f"RuntimeDirectory={RUN_DIR.name} removes what the gate, and a trial of routes, have there at each stop"
 
 
 _SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h|d|w|month|y)?(?=[0-9. ]|$)")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from hostrouting.boot import files
 from hostrouting.boot.break_glass import ARGUMENT, why_open
 from hostrouting.boot.gate import missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
-from hostrouting.boot.layout import SEARCH_PATH
+from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.unit_files import drop_ins
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
 from hostrouting.overlap.check import check_overlap
@@ -141,11 +141,32 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     if key == "BindPaths" and place == parts[0]:
         return False  # what is there anyway
     layout = examined.layout
-    mounted, used = layout.of(place), [layout.manifest.parent, layout.config.parent, layout.run_dir]
+    mounted = layout.of(place).resolve()
+    ours = [path.resolve() for path in (layout.manifest.parent, layout.config.parent, layout.run_dir)]
+    if any(mounted.is_relative_to(each) for each in ours):
+        return True
     # What is there anyway can be read and run all the same.
-    if place != parts[0] or key == "TemporaryFileSystem":
-        used += map(layout.of, (*SEARCH_PATH.split(":"), "/proc/cmdline"))
-    return any(mounted.is_relative_to(each) or each.is_relative_to(mounted) for each in used)
+    is_other = place != parts[0] or key == "TemporaryFileSystem"
+    return any(each.is_relative_to(mounted) for each in (*ours, *(_used(layout) if is_other else ())))
+
+
+# What the scripts run and read beside what is ours; libraries and devices as the folders that they are in.
+_PROGRAMS = (
+    *("awk", "bash", "busybox", "cat", "env", "flock", "gawk", "ip", "mawk", "mkdir", "mv", "rm", "sleep", "sort"),
+    *("systemctl", "tail", "test", "timeout"),
+)
+_READ = (
+    *("/dev/fd", "/dev/null", "/lib", "/lib64", "/proc/1", "/proc/cmdline", "/proc/self", "/proc/uptime"),
+    "/usr/lib",
+)
+
+
+def _used(layout: Layout) -> Iterator[Path]:
+    yield from map(layout.of, _READ)
+    for folder in SEARCH_PATH.split(":"):
+        for program in _PROGRAMS:
+            path = layout.of(f"{folder}/{program}")
+            yield from (path, path.resolve())
 
 
 # --- the order -----------------------------------------------------------------------------------------------------

@@ -170,12 +170,64 @@ def test_a_start_that_has_passed_is_not_looked_at_again(sandbox: Sandbox) -> Non
 def test_only_a_pass_leaves_a_file_and_old_ones_go(sandbox: Sandbox) -> None:
     passed = sandbox.root / "run/aks-flex-node/passed"
     assert run(sandbox, installed(f"{ROUTES} required"), before=OF_A_START).returncode == 255
-    assert [*passed.iterdir()] == []
+    assert not passed.exists()
     fine = installed(f"{ROUTES} required", static_routes=PASS)
     assert run(sandbox, fine, before=OF_A_START).returncode == 0
     assert [path.name for path in passed.iterdir()] == ["a1"]
     assert run(sandbox, fine, text=gate(KEPT_SECONDS=-1), before=("env", "INVOCATION_ID=b2")).returncode == 0
     assert [*passed.iterdir()] == []
+
+
+UNWRITABLE = "mkdir -p /run/aks-flex-node; mount -t tmpfs -o ro none /run/aks-flex-node"
+
+
+def test_without_a_pass_no_start_gets_through_and_the_gate_says_why(sandbox: Sandbox) -> None:
+    fine = installed(f"{CHECK} forgiven", check_route_overlap=PASS)
+    done = run(sandbox, f"{fine}\n{UNWRITABLE}", before=OF_A_START)
+    assert done.returncode == 255
+    assert "can't leave a pass in /run/aks-flex-node/passed" in done.stderr
+    # The last line of the drop-ins lets it through all the same.
+    broken = run(sandbox, f"{fine}\n{UNWRITABLE}\n: >/etc/hostrouting/gate.off", before=OF_A_START)
+    assert broken.returncode == 0
+
+
+def test_what_somebody_has_put_beside_the_passes_hurts_nothing(sandbox: Sandbox) -> None:
+    fine = installed(f"{ROUTES} required", static_routes=PASS)
+    stray = "mkdir -p /run/aks-flex-node/passed; echo some words >/run/aks-flex-node/passed/stray"
+    assert run(sandbox, f"{fine}\n{stray}", before=OF_A_START).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"\n{ROUTES} required\nend\n",
+        f"{ROUTES} required\n\nend\n",
+        f"end\n{ROUTES} required\nend\n",
+        f"{ROUTES} wanted\nend\n",
+        f"{ROUTES}\nend\n",
+        "routes required\nend\n",
+        f"{ROUTES} required\nend\nend\n",
+    ],
+)
+def test_a_list_that_holds_anything_else_lets_no_start_through(sandbox: Sandbox, text: str) -> None:
+    """An empty line was taken for the end of all steps."""
+    prepare = installed(f"{ROUTES} required", static_routes=PASS)
+    done = run(sandbox, f"{prepare}\nprintf %s {quote(text)} >/etc/hostrouting/gate.list")
+    assert (done.returncode, done.stdout) == (255, "")
+    assert "/etc/hostrouting/gate.list is missing, can't be run, or isn't whole" in done.stderr
+
+
+def test_a_step_is_over_when_it_ends_whatever_it_leaves_behind_with_its_output(sandbox: Sandbox) -> None:
+    body = "echo begun >&2; setsid sleep 600 & exit 0"
+    done = run(sandbox, installed(f"{ROUTES} required", static_routes=body))
+    assert (done.returncode, done.stderr) == (0, "begun\n")
+
+
+def test_a_hold_that_sees_something_else_each_time_says_so_only_now_and_then(sandbox: Sandbox) -> None:
+    body = "[ $(wc -l </run/looks) -lt 5 ] || exit 0; echo >>/run/looks; wc -l </run/looks >&2; exit 1"
+    prepare = f"{installed(f'{CHECK} required', check_route_overlap=body)}\n: >/run/looks"
+    done = run(sandbox, prepare, "hold", text=gate(TELLS_MAX=2))
+    assert (done.returncode, done.stderr) == (0, "1\n2\n")
 
 
 def test_a_hold_looks_until_the_mend_and_says_once_what_it_waits_for(sandbox: Sandbox) -> None:
@@ -265,7 +317,7 @@ def test_a_trial_that_can_not_be_ended_fails_the_step(sandbox: Sandbox, how: str
     prepare = installed(f"{ROUTES} required", static_routes="echo routes")
     done = run(sandbox, f"{begun}\n{prepare}", text=gate(ALL_SECONDS=1))
     assert done.returncode == 255
-    assert done.stderr.endswith("static-routes.sh wasn't run: a trial of routes stands, and can't be ended\n")
+    assert done.stderr.endswith("a trial of routes stands, and can't be ended; to end it: hostrouting apply\n")
 
 
 @pytest.mark.parametrize(("signal", "code"), [("TERM", 255), ("HUP", 255), ("PIPE", 255), ("INT", 0)])

@@ -4,7 +4,7 @@
 # Rendered by hostrouting: edits are lost.
 #
 #   check-route-overlap.sh         the oneshot at boot: waits for the network as long as the config says
-#   check-route-overlap.sh gate    before the machine starts: waits 5 s at most, and looks again for 3 s before it fails
+#   check-route-overlap.sh gate    before the machine starts: waits 5 s at most
 #   check-route-overlap.sh unjudged WHY    leaves the marker of a gate that didn't get as far as that
 #
 # STRICT fails if anything fails or nothing could be judged; WARN only says so. This is the verdict alone: what else is
@@ -487,7 +487,7 @@ attempt() {
   { [ -n "$IS_GATE" ] && has_trial; } || look
   look_at_time
   if [ -n "$IS_GATE" ] && has_trial; then
-    VERDICT=unknown LINES='check-failed: a trial of routes stands' MISSING='the end of the trial of routes'
+    VERDICT=unknown LINES='check-failed: a trial of routes stands; to end it: hostrouting apply' MISSING='the end of the trial of routes'
     return "$MAY_COME"
   fi
   case $VERDICT in
@@ -502,9 +502,9 @@ attempt() {
   [ "$VERDICT" != overlap ]
 }
 
-# Whether the gate has told this failure already, and its marker and report are there.
+# Whether the gate has told this failure already, and its marker is there.
 is_told() {
-  [[ $IS_TOLD && -e $REPORT && $VERDICT =~ ^(overlap|unknown)$ && $(<"$MARKER_DETECTED") == "$LINES" ]] 2>/dev/null
+  [[ $IS_TOLD && $VERDICT =~ ^(overlap|unknown)$ && $(<"$MARKER_DETECTED") == "$LINES" ]] 2>/dev/null
 }
 
 # Leaves exactly one marker, by rename. The stale one goes first: none is never taken for "ok".

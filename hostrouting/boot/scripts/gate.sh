@@ -22,33 +22,44 @@ readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
 # A file for each start that has passed, named after its invocation: when, and the list as it was.
 readonly PASSED=$RUN_DIR/passed
 readonly PASS_SECONDS=1
-readonly KEPT_SECONDS=3600
+readonly KEPT_SECONDS=60
 # systemd gives up for good after 5 starts in 10 s: a gate that looks this long is tried for ever.
 readonly HOLD_SECONDS=3
+# So often a hold says what is new at once, and then once a minute.
+readonly TELLS_MAX=20
 # A look, with a second to end what hangs and one to say so: 20.
 readonly ALL_SECONDS=18
 
-# tell NAME WORDS: says nothing twice in a row.
+# tell NAME WORDS: says nothing twice in a row; what changes again and again, as routes that flap do, only now and then.
 tell() {
-  [ "${TOLD[$1]-}" = "$2" ] || complain "$2"
+  [ "${TOLD[$1]-}" != "$2" ] || return 0
   TOLD[$1]=$2
+  [ $((++TELLS)) -le "$TELLS_MAX" ] || [ $((NOW - TOLD_AT)) -ge 6000 ] || return 0
+  TOLD_AT=$NOW
+  complain "$2"
 }
 
-# ask NAME COMMAND...: runs it for as long as the look may take, and tells what it says.
+# ask NAME COMMAND...: runs it for as long as the look may take, and tells what it says. Not by $(...), which would wait for
+# whatever else has its output: what it has left behind, or can't be killed.
 ask() {
-  local name=$1 left said status
+  local name=$1 left grace limit said='' status=''
   shift
   look_at_time
   left=$((END > NOW ? END - NOW : 1))
+  printf -v limit '%d.%02d' $(((left + GRACE + 20) / 100)) $(((left + GRACE + 20) % 100))
   printf -v left '%d.%02d' $((left / 100)) $((left % 100))
-  said=$(timeout -k "$GRACE" "$left" "$@" 2>&1)
-  status=$?
+  printf -v grace '%d.%02d' $((GRACE / 100)) $((GRACE % 100))
+  exec 7< <(timeout -k "$grace" "$left" "$@" 2>&1; printf '\0%s\n' "$?")
+  { IFS= read -r -d '' -t "$limit" said && read -r -t 1 status; } <&7
+  exec 7<&-
+  said=${said%$'\n'}
   [ -z "$said" ] || tell "$name" "$said"
+  TOOK=''
   case $status in
-    124 | 137) TOOK="more than $(((END - BEGAN) / 100)) s" ;;
-    *) TOOK='' ;;
+    '' | 124 | 137) TOOK="more than $(((END - BEGAN) / 100)) s" ;;
+    0) return ;;
   esac
-  return "$status"
+  return 1
 }
 
 # Sets STEPS to what the list holds; to nothing where it is missing, unless the drop-ins are gone with it.
@@ -78,14 +89,18 @@ leave_open() {
   exit 0
 }
 
-# Leaves the file of this start; those of starts long ago go.
+# Leaves the file of this start, and those of starts long ago go. Fails if it can't: the last line of all would.
 admit() {
   local path when old=()
   look_at_time
   [ -n "${INVOCATION_ID-}" ] || leave_open
-  say "$NOW" "$STEPS" >"$PASSED/$INVOCATION_ID"
+  if ! { { [ -d "$PASSED" ] || mkdir -p "$PASSED"; } && say "$NOW" "$STEPS" >"$PASSED/$INVOCATION_ID"; } 2>/dev/null; then
+    [ ! -e "$GATE_OFF" ] || leave_open
+    tell pass "can't leave a pass in $PASSED: is there room, and may it be written? Until then no start gets through"
+    return 1
+  fi
   for path in "$PASSED"/*; do
-    read -r when <"$path" && [ $((NOW - when)) -gt $((KEPT_SECONDS * 100)) ] && old+=("$path")
+    read -r when <"$path" && [[ $when =~ ^[0-9]+$ && $((NOW - when)) -gt $((KEPT_SECONDS * 100)) ]] && old+=("$path")
   done 2>/dev/null
   [ "${#old[@]}" -eq 0 ] || rm -f "${old[@]}"
   leave_open
@@ -98,28 +113,30 @@ leave_unjudged() {
 
 # Sets END and GRACE. In WARN the gate opens before the consumer's own time-out ends it; one that isn't known may be short.
 set_end() {
-  local seconds=0
-  END=$((BEGAN + ALL_SECONDS * 100)) GRACE=1
+  local seconds=0 span
+  END=$((BEGAN + ALL_SECONDS * 100)) GRACE=100
   [[ $(<"$LIST") == *' forgiven'* && $(</proc/self/cgroup) =~ .*/([^/]+\.service) ]] 2>/dev/null || return 0
   : "${TIMEOUT:=$(timeout 1 systemctl show --property=TimeoutStartUSec --value -- "${BASH_REMATCH[1]}" 2>/dev/null)}"
-  case ${TIMEOUT:=4s} in
+  span=${TIMEOUT:-4s}
+  case $span in
     *min* | *h* | *d* | *w* | *y*) return ;; # "infinity" too
     *ms | *us) ;;
-    *) seconds=${TIMEOUT%%[.s]*} ;;
+    *) seconds=${span%%[.s]*} ;;
   esac
   [ "$seconds" -lt $((ALL_SECONDS + 2)) ] || return 0
   END=$((BEGAN + (seconds - 2) * 100))
-  [ "$seconds" -ge 4 ] || END=$((BEGAN + seconds * 50 + 10)) GRACE=0.2
+  [ "$seconds" -ge 4 ] || END=$((BEGAN + seconds * 50 + 10)) GRACE=20
 }
 
-# Sets SCRIPT and HOW to the first step that isn't done, SCRIPT to nothing if there is none. A list that isn't whole is such
-# a step itself.
+# Sets SCRIPT and HOW to the first step that isn't done, SCRIPT to nothing if there is none. A list that isn't whole, or holds
+# anything else, is such a step itself.
 find_step() {
+  local form=$'^(/[^[:space:]]+ (required|forgiven)( [^[:space:]]+)?\n)*end$'
   read_list
   # Each row has the checksum of its script: another script makes another list.
   [ "$STEPS" = "$SEEN" ] || DONE=' ' SEEN=$STEPS
   SCRIPT=$LIST HOW=required
-  [[ $'\n'$STEPS == *$'\nend' ]] || return 0
+  [[ $STEPS =~ $form ]] || return 0
   while read -r SCRIPT HOW _; do
     [ "$SCRIPT" != end ] || break
     [[ $DONE == *" $SCRIPT "* ]] || return 0
@@ -142,7 +159,7 @@ take_step() {
     return 1
   elif has_trial && ! ask trial bash -p "$RUN_DIR/trial.sh" gate; then
     # Only what is installed judges a start.
-    tell "$name" "$name wasn't run: a trial of routes stands, and can't be ended"
+    tell "$name" "$name wasn't run: a trial of routes stands, and can't be ended; to end it: hostrouting apply"
     return 1
   fi
   # What it has said before needs no explanation again.
@@ -175,7 +192,7 @@ look() {
   done
 }
 
-IS_OPEN='' STEPS='' SEEN='' SCRIPT='' HOW='' ELSEWHERE='' TIMEOUT='' FAILED='' TOOK=''
+TELLS=0 TOLD_AT=0 IS_OPEN='' STEPS='' SEEN='' SCRIPT='' HOW='' ELSEWHERE='' TIMEOUT='' FAILED='' TOOK=''
 declare -A TOLD=()
 # systemd takes a process of most services that ends by one of these for one that succeeds. SIGINT is lost to a bash that
 # waits for what $(...) runs, so it is to all of it.
@@ -186,17 +203,15 @@ trap '[ -n "$IS_OPEN" ] || exit 255' EXIT
 WORD=$1
 look_at_time
 BEGAN=$NOW
-[ -d "$PASSED" ] || mkdir -p "$PASSED"
 case $WORD in
   again) ! has_passed "$KEPT_SECONDS" || leave_open ;;
   last) ! has_passed "$PASS_SECONDS" || leave_open ;;
 esac
 is_on_host || ELSEWHERE=$WHY
-until look; do
+until look && admit; do
   look_at_time
   : "${FAILED:=$NOW}"
   [ "$WORD" = hold ] || { [ $((NOW - FAILED)) -lt $((HOLD_SECONDS * 100)) ] && [ "$NOW" -lt "$END" ]; } || exit 255
   sleep 1
 done
-admit
 }

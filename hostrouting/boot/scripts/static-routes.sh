@@ -3,7 +3,7 @@
 # Gives the kernel the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
 #
 #   static-routes.sh         the oneshot at boot: waits for the network as long as the config says
-#   static-routes.sh gate    before the machine starts: waits 5 s at most, and looks again for 3 s before it fails
+#   static-routes.sh gate    before the machine starts: waits 5 s at most
 #
 # One ip lists what there is, awk plans, and has one ip write what is missing and tell which routes win. What was written
 # is taken back if anything of that fails. It says in a line what failed; `hostrouting apply` says more.

@@ -307,6 +307,13 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         MACHINE,
         "take it away",
     ),
+    "a folder that goes with the machine": (
+        set_in("Service", "RuntimeDirectory=aks-flex-node"),
+        "gate-disobeyed",
+        MACHINE,
+        f"systemctl cat {MACHINE}",
+    ),
+    "a mount over libraries": (set_in("Service", "TemporaryFileSystem=/usr/lib"), "own-files", MACHINE, "take it away"),
     "a mount over the lock": (set_in("Service", "TemporaryFileSystem=/run:ro"), "own-files", MACHINE, "take it away"),
     "a root of its own": (
         set_in("Service", "RootDirectory=/var/lib/machines"),
@@ -684,12 +691,15 @@ def test_a_link_by_which_the_machine_requires_a_oneshot_is_looked_for(node: Node
 @pytest.mark.parametrize(
     "setting",
     [
-        "SuccessExitStatus=133 1",
+        "SuccessExitStatus=133 3",
         "TimeoutStartSec=25s",
         "BindPaths=/srv:/opt",
         "BindPaths=/run /etc:/etc:rbind",
         "BindReadOnlyPaths=/usr:/usr",
-        "Environment=MY_INVOCATION_ID=1 INVOCATION_IDS=2",
+        "Environment=MY_INVOCATION_ID=1 INVOCATION_IDS=2 A=INVOCATION_ID",
+        "BindReadOnlyPaths=/opt/python:/usr/bin/kubelet",
+        "BindPaths=/srv:/dev/shm",
+        "RuntimeDirectory=kubelet",
         "TemporaryFileSystem=/var",
         "Restart=always",
         "RestartPreventExitStatus=1",
