@@ -12,7 +12,6 @@ import re
 import sys
 import typing
 from collections.abc import Iterable, Iterator
-from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from types import CodeType, NoneType, UnionType
@@ -28,7 +27,7 @@ from hostrouting import Config, ConfigError, OverlapReport
 from hostrouting.azure import HostNetworking
 from hostrouting.config import values
 from hostrouting.config.routing import StaticRoutes
-from hostrouting.config.schema import Section
+from hostrouting.config.schema import Section, rule_of
 from hostrouting.model import parsing
 from hostrouting.model.jsonable import JsonObject, StrEnum, json_key, to_json_text
 from hostrouting.report import Finding
@@ -139,9 +138,7 @@ class Definitions(dict[str, Any]):
         told, is_null = self._value(type_, ()), NoneType in get_args(type_)
         if self._is_report or field is None:
             return _or_null(told) if is_null and not issubclass(cls, Section) else told
-        convert: Any = field.converter
-        while isinstance(convert, partial):  # as ``collecting`` makes it, once for each class that has the field
-            (convert,) = convert.args
+        convert = rule_of(field)
         told = self._value(type_, [convert, *_called_by(convert)])
         if "pattern" in told and _takes(convert, ""):
             told["pattern"] = f"^({told['pattern'][1:-1]})?$"

@@ -12,7 +12,7 @@ import attrs
 
 from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.config.routing import Config, read_config, seconds
-from hostrouting.config.schema import Section, collecting, each, read, read_section
+from hostrouting.config.schema import Section, checked_at_once, each, read, read_section
 from hostrouting.config.values import parse_boolean, parse_consumer, parse_word
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.parsing import IpAddress, IpNetwork, parse_any_address, parse_any_prefix, parse_device
@@ -70,7 +70,7 @@ def _stale(value: StaleAzureVnet | Mapping[str, Any] | None) -> StaleAzureVnet |
 # --- the config ----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class LoadBalancerProbe(Section):
     """The rewriting of the IPv6 health probes of Azure's load balancer.
 
@@ -94,7 +94,7 @@ class LoadBalancerProbe(Section):
         return self.devices[0]
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class StaleAzureVnet(Section):
     """The clean-up of what azure-vnet has left for pods that it no longer serves.
 
@@ -116,7 +116,7 @@ class StaleAzureVnet(Section):
     lock_wait_seconds: int = attrs.field(default=5, converter=seconds)
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class _Sections(Section):
     """The section ``hostNetworking`` itself."""
 
@@ -124,7 +124,7 @@ class _Sections(Section):
     stale_azure_vnet: StaleAzureVnet | None = attrs.field(default=None, converter=_stale)
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class HostNetworking(_Sections):
     """The config of the Azure tasks.
 

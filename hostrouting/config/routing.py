@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from hostrouting.config.documents import read_document
-from hostrouting.config.schema import Section, collecting, each, raise_invalid, read, read_section
+from hostrouting.config.schema import Section, checked_at_once, each, read, read_section
 from hostrouting.config.values import (
     parse_boolean,
     parse_consumer,
@@ -151,7 +151,7 @@ def _expected(value: Sequence[str | IPv4Network | ExpectedCidr | Mapping[str, An
 # --- the config ---
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class StaticRoute(Section):
     """One more specific route that the host shall have.
 
@@ -178,7 +178,7 @@ class StaticRoute(Section):
         return " ".join([str(self.destination), *(words for value, words in given if value)])
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class StaticRoutes(Section):
     """The routes to install, with an explicit opt-in.
 
@@ -194,12 +194,15 @@ class StaticRoutes(Section):
     routes: tuple[StaticRoute, ...] = attrs.field(default=(), converter=_routes)
 
     def __attrs_post_init__(self) -> None:
-        opt_in = [("enabled", "must be true where routes are given (explicit opt-in)")]
+        problems = self._apply_rules()
         # Routes that are wrong were given too.
-        raise_invalid(self, more=opt_in if self.enabled is False and self.routes else ())
+        if self.enabled is False and self.routes:
+            problems.insert(0, ("enabled", "must be true where routes are given (explicit opt-in)"))
+        if problems:
+            raise ConfigError(problems)
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class ExpectedCidr(Section):
     """A CIDR whose traffic must leave by certain interfaces.
 
@@ -231,7 +234,7 @@ class ExpectedCidr(Section):
         return str(self.cidr) if self.devs is None else super().to_mapping()
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class RouteOverlap(Section):
     """The CIDRs that must leave by the default route's interface, and what may carry them besides.
 
@@ -259,7 +262,7 @@ class RouteOverlap(Section):
     foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs)
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class Watch(Section):
     """Whether the host is watched after it has booted.
 
@@ -276,7 +279,7 @@ class Watch(Section):
     textfile: str | None = attrs.field(default=None, converter=parse_textfile)
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class Config(Section):
     """Everything that hostrouting is told.
 

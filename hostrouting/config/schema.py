@@ -1,9 +1,9 @@
 """How JSON becomes typed values, strictly: documents, objects, single values; every problem at once, with its path.
 
 A class is its own schema: a field ``wait_seconds`` is the key ``waitSeconds``, and its converter the rule. Where
-``collecting`` is the ``field_transformer``, a converter that refuses a value leaves an ``Invalid`` in the field, and
-``Section`` raises them all as one ``ConfigError``. So a mapping and a constructor call go through the same rules, and
-the problems of a nested object get its path.
+``checked_at_once`` is the ``field_transformer``, ``Section`` applies the rules once all fields are given, and raises
+all that is wrong as one ``ConfigError``. So a mapping and a constructor call go through the same rules, and the
+problems of a nested object get its path.
 
 cattrs was weighed: it coerces (``"1"`` to 1, ``True`` to 1) unless every type gets a hook, and its paths end at the
 object when an attrs validator refuses; what would be left of it is less than this file.
@@ -12,9 +12,8 @@ object when an attrs validator refuses; what would be left of it is less than th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import partial
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import attrs
 
@@ -26,24 +25,47 @@ Problem = tuple[str, str]
 T = TypeVar("T")
 
 
-class Invalid(tuple[Problem, ...]):
-    """What a field holds until ``raise_invalid``: the problems of the value that it was given."""
-
-    __slots__ = ()
-
-
-def collecting(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """For ``attrs.frozen(field_transformer=)``: converters leave what is wrong in the field, for ``raise_invalid``."""
-    return [field.evolve(converter=partial(_attempt, cast("Any", field.converter))) for field in fields]
+_RULE = "rule"
+# In the place of a value that must be given and isn't.
+_MISSING = object()
 
 
-def _attempt(convert: Callable[[Any], T], value: object) -> T | Invalid:
-    if isinstance(value, Invalid):
-        return value
-    try:
-        return convert(value)
-    except (ConfigError, ValueError) as error:
-        return Invalid(problems_of(error))
+class _Rules(NamedTuple):
+    """The rules of a class.
+
+    Args:
+        by_key: the name of each field, what converts its values or says what is wrong with them, and its default.
+        needed: the names of the fields without a default.
+    """
+
+    by_key: dict[str, tuple[str, Callable[[Any], Any], object]]
+    needed: tuple[str, ...]
+
+
+# By class, as they are asked for at each of thousands of routes.
+_KNOWN: dict[type, _Rules] = {}
+
+
+def _rules(cls: type) -> _Rules:
+    if cls not in _KNOWN:
+        fields = attrs.fields(cls)
+        by_key = {json_key(field.name): (field.name, rule_of(field), field.default) for field in fields}
+        _KNOWN[cls] = _Rules(by_key, tuple(field.name for field in fields if field.default is attrs.NOTHING))
+    return _KNOWN[cls]
+
+
+def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+    """For ``attrs.frozen(field_transformer=)``: leave the converters to ``Section``, which tells all that is wrong."""
+    return [
+        field.evolve(converter=None, metadata={_RULE: field.converter}) if field.converter else field
+        for field in fields
+    ]
+
+
+def rule_of(field: attrs.Attribute[Any]) -> Callable[[Any], Any]:
+    """Return what converts and checks the values of a field."""
+    rule: Callable[[Any], Any] = field.metadata[_RULE]
+    return rule
 
 
 def problems_of(refusal: ConfigError | ValueError) -> Sequence[Problem]:
@@ -58,7 +80,27 @@ class Section:
     __attrs_attrs__: ClassVar[Any]
 
     def __attrs_post_init__(self) -> None:
-        raise_invalid(self)
+        if problems := self._apply_rules():
+            raise ConfigError(problems)
+
+    def _apply_rules(self) -> list[Problem]:
+        """Give each field the value that its rule makes of what was given, and return what is wrong.
+
+        A field that is wrong stays as it was given.
+        """
+        problems: list[Problem] = []
+        for key, (name, convert, default) in _rules(type(self)).by_key.items():
+            value = getattr(self, name)
+            if value is default:
+                continue
+            if value is _MISSING:
+                problems.append((key, "is missing"))
+                continue
+            try:
+                object.__setattr__(self, name, convert(value))  # as attrs does
+            except (ConfigError, ValueError) as error:
+                problems += below(key, problems_of(error))
+        return problems
 
     def to_mapping(self) -> Any:
         """The JSON value that reads back as this, without the fields at their default."""
@@ -78,17 +120,6 @@ def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
         (f"{parent}.{path}" if parent and path and not path.startswith("[") else parent + path, message)
         for path, message in problems
     ]
-
-
-def raise_invalid(instance: Section, *, more: Sequence[Problem] = ()) -> None:
-    """Raise one ``ConfigError`` with the problems of all fields and some more, if there are any."""
-    problems = list(more)
-    for field in attrs.fields(type(instance)):
-        value = getattr(instance, field.name)
-        if isinstance(value, Invalid):
-            problems += below(json_key(field.name), value)
-    if problems:
-        raise ConfigError(problems)
 
 
 def kind(value: object) -> str:
@@ -129,15 +160,12 @@ def _key(key: object) -> str:
 _FORMER = {"coverage": "every address of an expected CIDR is checked; leave it out"}
 
 
-def _key_problems(mapping: Mapping[Any, Any], known: Set[str]) -> list[Problem]:
-    problems = [(_key(key), "this key is given twice") for key in getattr(mapping, "duplicates", ())]
-    for key in (key for key in mapping if key not in known):
-        import difflib
+def _unknown(key: object, known: Iterable[str]) -> Problem:
+    import difflib
 
-        near = difflib.get_close_matches(str(key), list(known), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-        problems.append((_key(key), f"unknown key; {_FORMER.get(key, hint)}"))
-    return problems
+    near = difflib.get_close_matches(str(key), list(known), n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+    return _key(key), f"unknown key; {_FORMER.get(str(key), hint)}"
 
 
 def read(cls: type[Read], value: object) -> Read:
@@ -155,16 +183,18 @@ def read(cls: type[Read], value: object) -> Read:
     """
     if isinstance(value, cls):
         return value
-    if not isinstance(value, Mapping):
+    if not isinstance(value, (dict, Mapping)):  # the first is the usual one, and known in no time
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
-    fields = {json_key(field.name): field for field in attrs.fields(cls)}
-    problems = _key_problems(value, fields.keys())
+    rules, needed = _rules(cls)
+    problems = [(_key(key), "this key is given twice") for key in getattr(value, "duplicates", ())]
     given: dict[str, Any] = {}
-    for key, field in fields.items():
-        if value.get(key) is not None:
-            given[field.name] = value[key]
-        elif field.default is attrs.NOTHING:
-            given[field.name] = Invalid([("", "is missing")])
+    for key, item in value.items():
+        if key not in rules:
+            problems.append(_unknown(key, rules))
+        elif item is not None:
+            given[rules[key][0]] = item
+    for name in needed:
+        given.setdefault(name, _MISSING)
     try:
         instance = cls(**given)
     except ConfigError as error:

@@ -12,7 +12,7 @@ from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.links import Address, Link
-from hostrouting.model.routes import NextHop, Route, RouteType, Scope
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route, RouteType, Scope
 from hostrouting.model.text import shortened
 
 _NAMED_ROUTES_MAX = 3
@@ -42,25 +42,33 @@ def resolve(
             default route has several interfaces and a device must be named. All such routes are named.
     """
     resolver = _Resolver(links, addresses, main, wanted)
-    routes: list[Route] = []
+    # A gateway may be reachable only by another of these routes, which must then be there first.
+    near: list[Route] = []
+    others: list[Route] = []
     missing: dict[str, StaticRoute] = {}
     refusals: list[Refusal] = []
     for static in wanted:
         try:
-            hops, default = resolver.hops(static.dev, static.gateway)
+            like = resolver.like(static.dev, static.gateway)
         except _NotThere as reason:
             missing.setdefault(str(reason), static)
         except _Refused as refused:
             refusals.append(Refusal(f"can't install {static}: {refused}", refused.hint))
         else:
-            source, mtu = (default.source, default.mtu) if default else (None, None)
-            routes.append(Route(static.destination, hops, metric=static.metric, source=source, mtu=mtu))
+            (near if like.scope == Scope.LINK else others).append(
+                Route(
+                    static.destination,
+                    like.hops,
+                    scope=like.scope,
+                    metric=static.metric,
+                    source=like.source,
+                    mtu=like.mtu,
+                )
+            )
     if refusals:
         raise RouteError.of(refusals)
-    # A gateway may be reachable only by another of these routes, which must then be there first.
-    routes.sort(key=lambda route: route.scope != Scope.LINK)
     words = [f"{what}, needed by {static}" for what, static in missing.items()]
-    return tuple(routes), shortened(words, "; ", _NAMED_ROUTES_MAX) or None
+    return (*near, *others), shortened(words, "; ", _NAMED_ROUTES_MAX) or None
 
 
 class _NotThere(Exception):
@@ -94,7 +102,13 @@ class _Resolver:
         self._own = {address.local for address in addresses}
         self._defaults = unicast_defaults(main)
         self._on_link = _on_link(main, wanted)
-        self.hops = cache(self._hops)  # thousands of routes name the same
+        self.like = cache(self._like)  # thousands of routes name the same
+
+    def _like(self, dev: str | None, gateway: Gateway) -> Route:
+        """Return a default route whose hops, scope, source and MTU are those of a route that names these."""
+        hops, default = self._hops(dev, gateway)
+        source, mtu = (default.source, default.mtu) if default else (None, None)
+        return Route(DEFAULT_DESTINATION, hops, source=source, mtu=mtu)
 
     def _hops(self, dev: str | None, gateway: Gateway) -> tuple[tuple[NextHop, ...], Route | None]:
         """The next hops, and the default route that the rest is inherited from, if it is."""

@@ -10,7 +10,7 @@ import attrs
 from hostrouting import Config, StaticRoute
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config import routing
-from hostrouting.config.schema import collecting
+from hostrouting.config.schema import checked_at_once
 from hostrouting.config.values import parse_integer
 from hostrouting.model.links import Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
@@ -27,7 +27,7 @@ def parse_tag(value: int) -> int:
     return parse_integer(value, 9)
 
 
-@attrs.frozen(field_transformer=collecting)
+@attrs.frozen(field_transformer=checked_at_once)
 class TaggedStaticRoute(StaticRoute):
     tag: int = attrs.field(default=0, converter=parse_tag, kw_only=True)
 
