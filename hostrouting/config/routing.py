@@ -303,7 +303,7 @@ class Config(Section):
 
     @property
     def is_gated(self) -> bool:
-        """Whether it asks for routes or a check, and so for the gate."""
+        """Return whether it asks for routes or a check, and so for the gate."""
         return bool(self.static_routes.routes or self.route_overlap.expected_cidrs)
 
     @classmethod

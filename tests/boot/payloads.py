@@ -82,11 +82,11 @@ class Payload:
         return self.machine.state(self.unit) == "active/running" and self.has_command("sleep infinity")
 
     def is_held(self) -> bool:
-        """Whether the gate holds its start back: it has looked, and sleeps until it looks again."""
+        """Return whether the gate holds its start back: it has looked, and sleeps until it looks again."""
         return self.machine.state(self.unit) == "activating/condition" and self.has_command("sleep 1")
 
     def has_command(self, words: str) -> bool:
-        """Whether one of the processes of its unit has this command line."""
+        """Return whether one of the processes of its unit has this command line."""
         return words in self._commands()
 
     def _commands(self) -> list[str]:

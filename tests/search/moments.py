@@ -156,7 +156,7 @@ class Search:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What can happen in this update."""
+        """Return what can happen in this update."""
         before = self.pair.before
         is_possible = dict.fromkeys((Kind.REFUSE, Kind.TAKE_BACK), self.pair.refused_destination is not None)
         is_possible |= dict.fromkeys((Kind.GATE, Kind.BOTH), before is not None)

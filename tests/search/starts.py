@@ -119,7 +119,7 @@ def _nothing() -> None:
 
 @attrs.define
 class Watched:
-    """What to do in the midst of commands, and what they did.
+    """Orders for the midst of commands, and what those did.
 
     Args:
         when_waiting: is called as long as a command waits for the lock of the routes.
