@@ -24,7 +24,8 @@ from planning import manifest_of
 from scripts import Sandbox, told_by
 
 from hostrouting import Config, Layout
-from hostrouting.boot.render import render_check, render_check_route_overlap_script, render_static_routes_script
+from hostrouting.boot.manifest import CHECK, ROUTES
+from hostrouting.boot.render import fill, render_check, render_check_route_overlap_script, render_static_routes_script
 from hostrouting.boot.trial import times_of
 from hostrouting.kernel.rtnetlink.conversation import Listener
 from hostrouting.model.jsonable import to_json_text
@@ -1017,6 +1018,21 @@ def test_many_routes_need_no_more_processes(node: NamespaceKernel, plain: Sandbo
     plain.count_processes(check_script(cidrs[0]))
     sourced = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 300)]
     assert sourced[0] == sourced[1]
+
+
+def test_a_start_needs_few_processes(node: NamespaceKernel, plain: Sandbox) -> None:
+    """The gate looks twice: first of all, and last of all if somebody's steps between them take their time."""
+    folder = "/etc/aks-flex-node"
+    steps = {f"{folder}/{ROUTES}.sh": routes_script(), f"{folder}/{CHECK}.sh": check_script("172.16.1.0/24")}
+    prepare = [f"mkdir -p {folder} /etc/hostrouting", ": >/etc/hostrouting/gate.list"]
+    for path, text in steps.items():
+        prepare.append(f"echo {path} required 0123456789abcdef >>/etc/hostrouting/gate.list")
+        prepare.append(f"printf %s {shlex.quote(text)} >{path}; chmod 755 {path}")
+    prepare.append("echo end >>/etc/hostrouting/gate.list")
+    looks = [
+        plain.count_processes(fill("gate.sh"), look, etc=True, prepare="\n".join(prepare)) for look in ("hold", "last")
+    ]
+    assert sum(looks) <= 42, looks
 
 
 def test_hidden_hops_need_no_more_processes(node: NamespaceKernel, plain: Sandbox) -> None:
