@@ -346,7 +346,10 @@ def test_a_name_loads_no_more_than_it_needs(statement: str, unloaded: list[str])
 
 def tricks(module: str, source: str) -> list[str]:
     """What a module does for speed at the cost of others' privacy, of identity, or of the collector of all of them."""
-    calls = [ast.unparse(node.func) for node in nodes_of(source) if isinstance(node, ast.Call)]
+    made = [node for node in nodes_of(source) if isinstance(node, ast.Call)]
+    # attrs names this way for what a frozen class sets itself once its fields are given.
+    is_own = "object.__setattr__(self, "
+    calls = [ast.unparse(node.func) for node in made if not ast.unparse(node).startswith(is_own)]
     found = [call for call in calls if call in ("id", "object.__setattr__")]
     found += [call for call in calls if call.endswith("__new__") and call not in ("super().__new__", "cls.__new__")]
     found += ["gc"] if "gc" in imports(source) and module != "hostrouting.__main__" else []

@@ -146,7 +146,7 @@ has_trial() {
   [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]
 }
 
-# Whether a trial is over though it stands, and nobody is about to confirm it: a soft reboot takes its timer with it.
+# Whether a trial is over though it stands, and nobody is about to confirm it: a new userspace has no timer for it.
 is_overdue() {
   local text
   { [ -e "$TRIAL" ] && text=$(<"$TRIAL"); } 2>/dev/null || return
