@@ -10,6 +10,7 @@ from hostrouting.boot.break_glass import ARGUMENT, why_open
 from hostrouting.boot.gate import missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.layout import SEARCH_PATH, Layout
+from hostrouting.boot.trial import standing
 from hostrouting.boot.unit_files import drop_ins
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
 from hostrouting.overlap.check import check_overlap
@@ -39,6 +40,11 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
     follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
     if why := why_open(examined.layout):
         follows = f"its next start is let through unchecked, as {why}"
+    if standing(examined.layout.trial) is not None:
+        message = "a start ends the trial of routes first, so the routes that it is judged by aren't in the kernel now"
+        remedy = "hostrouting confirm, or apply; then: hostrouting check"
+        yield Fault("unjudged", examined.consumer, message, remedy, Severity.UNKNOWN)
+        return
     report = check_overlap(examined.manifest.config.route_overlap, examined.host.routes, examined.scope)
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"

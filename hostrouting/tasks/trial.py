@@ -159,7 +159,8 @@ class ConfirmTrial:
             if document is None:
                 raise RouteError(
                     "there is nothing to confirm: no trial of routes stands",
-                    hint="hostrouting apply --try 60 begins one",
+                    hint="its time ends a trial, and so does a start of the consumer; to install for good: hostrouting "
+                    "apply",
                 )
             config = Config.from_mapping(document)
             wanted = Wanted.of(config, host.layout)

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.kernel
 
 FOLDER = "/etc/aks-flex-node"
 ROUTES, CHECK = f"{FOLDER}/static-routes.sh", f"{FOLDER}/check-route-overlap.sh"
+HELD = "the start is held until that is mended; to let it through unchecked: touch /etc/hostrouting/gate.off\n"
 PASS, FAIL = "echo ran-$0-$*; exit 0", "exit 1"
 HANG = "trap '' TERM; while :; do sleep 60; done"
 DROP_IN = "/etc/systemd/system/x.service.d/zz-hostrouting.conf"
@@ -227,7 +228,7 @@ def test_a_hold_that_sees_something_else_each_time_says_so_only_now_and_then(san
     body = "[ $(wc -l </run/looks) -lt 5 ] || exit 0; echo >>/run/looks; wc -l </run/looks >&2; exit 1"
     prepare = f"{installed(f'{CHECK} required', check_route_overlap=body)}\n: >/run/looks"
     done = run(sandbox, prepare, "hold", text=gate(TELLS_MAX=2))
-    assert (done.returncode, done.stderr) == (0, "1\n2\n")
+    assert (done.returncode, done.stderr) == (0, f"1\n{HELD}")
 
 
 def test_a_hold_looks_until_the_mend_and_says_once_what_it_waits_for(sandbox: Sandbox) -> None:
@@ -242,7 +243,7 @@ def test_a_hold_looks_until_the_mend_and_says_once_what_it_waits_for(sandbox: Sa
     begin = time.monotonic()
     out, err = process.communicate(timeout=30)
     assert time.monotonic() - begin < 2
-    assert (process.returncode, out, err) == (0, "", "shadowed\n")
+    assert (process.returncode, out, err) == (0, "", f"shadowed\n{HELD}")
     # All looks but the first know that it is told.
     assert looks.read_text().split()[:3] == ["1", "2", "2"]
 
@@ -250,7 +251,17 @@ def test_a_hold_looks_until_the_mend_and_says_once_what_it_waits_for(sandbox: Sa
 def test_a_hold_ends_where_the_gate_is_taken_back(sandbox: Sandbox) -> None:
     late = "(sleep 1; rm /etc/hostrouting/gate.list) &"
     done = run(sandbox, f"{installed(f'{ROUTES} required')}\n{late}", "hold")
-    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 2)
+    assert done.stderr.endswith(HELD)
+
+
+def test_what_holds_a_start_before_the_check_has_it_leave_a_marker(sandbox: Sandbox) -> None:
+    """The one that is there may say that all was well."""
+    check = '[ "$1" = gate ] || echo "$*" >>/run/marker'
+    prepare = installed(f"{ROUTES} required\n{CHECK} required", check_route_overlap=check)
+    done = run(sandbox, f"{prepare}\n(sleep 2; rm /etc/hostrouting/gate.list) &", "hold")
+    assert (done.returncode, done.stderr.endswith(HELD)) == (0, True)
+    assert (sandbox.root / "run/marker").read_text() == "unjudged check-failed: static-routes.sh holds the start\n"
 
 
 BREAK_GLASS = {

@@ -863,6 +863,18 @@ def test_with_little_room_in_run_it_is_all_or_nothing(node: NamespaceKernel, san
         assert done.stderr
 
 
+@pytest.mark.parametrize(
+    "text", [routes_script(wait=60), check_script("10.96.0.0/12", wait=60)], ids=["routes", "check"]
+)
+def test_an_open_gate_waits_for_no_oneshot(node: NamespaceKernel, plain: Sandbox, text: str) -> None:
+    """A start is ordered behind it."""
+    node.delete([default_route()])
+    begin = time.monotonic()
+    done = plain.run(text, is_host=True, etc=True, prepare="mkdir -p /etc/hostrouting; : >/etc/hostrouting/gate.off")
+    assert done.returncode == 1
+    assert time.monotonic() - begin < 30
+
+
 def test_what_the_gate_has_told_is_not_told_again(node: NamespaceKernel, plain: Sandbox) -> None:
     """As long as its marker is there, with or without a report; another failure is told."""
     text = check_script("172.16.2.0/24")

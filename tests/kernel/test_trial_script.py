@@ -100,6 +100,21 @@ def test_a_trial_that_is_over_and_another_one_are_left_alone(
     assert trial.exists() == (state == "another")
 
 
+def test_what_ends_a_trial_has_the_check_leave_its_marker_anew(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
+    """It may tell of the routes that were tried; at the gate the check comes next in any case."""
+    folder = "/etc/aks-flex-node"
+    check = f"{folder}/check-route-overlap.sh"
+    prepare = f"mkdir -p {folder}; printf '#!/bin/sh\\necho judged $*\\n' >{check}; chmod 755 {check}"
+    there = trial.read_text()
+    for arguments, end in (((), "judged gate\n"), (("gate",), "they are as before\n")):
+        trial.write_text(there)
+        done = sandbox.run(render_trial([], UNTIL), *arguments, etc=True, prepare=prepare)
+        assert (done.returncode, trial.exists()) == (0, False)
+        assert done.stdout.rstrip("\n").endswith(end.rstrip("\n"))
+
+
 def test_it_waits_for_the_lock_as_long_as_it_takes_but_not_at_the_gate(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path
 ) -> None:

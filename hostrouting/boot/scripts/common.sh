@@ -11,6 +11,7 @@ umask 022
 
 readonly RUN_DIR=/run/aks-flex-node
 readonly LOCK=$RUN_DIR/lock
+readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
 # There as long as a trial of routes stands; the second from its confirm until all of that is installed.
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
@@ -91,8 +92,8 @@ nap() {
   esac
 }
 
-# Runs attempt() until it succeeds or fails, or what is missing hasn't come in LIMIT seconds. Nobody waits with the lock; the
-# last attempt leaves it to the end of the run.
+# Runs attempt() until it succeeds or fails, or what is missing hasn't come in LIMIT seconds, or the gate is open: a start may
+# be waiting for this run. Nobody waits with the lock; the last attempt leaves it to the end of the run.
 keep_trying() {
   local status until reported=''
   look_at_time
@@ -101,7 +102,7 @@ keep_trying() {
     attempt
     status=$?
     look_at_time
-    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt "$until" ] || return "$status"
+    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt "$until" ] && ! is_glass_broken || return "$status"
     [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
     reported=$MISSING
     exec 9>&-

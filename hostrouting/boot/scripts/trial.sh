@@ -109,6 +109,8 @@ if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
   "$PYTHON" -m hostrouting confirm
   end_trial
 fi
+# The marker may tell of the routes that were tried.
+[[ -n $IS_GATE || $DONE != done* || ! -x $CHECK ]] || "$CHECK" gate
 [[ $DONE != *': failed: '* ]]
 exit
 }

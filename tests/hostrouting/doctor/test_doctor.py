@@ -799,6 +799,14 @@ def test_a_trial_that_stands_is_told_also_where_nothing_is_installed(tmp_path: P
     assert "hostrouting remove" in found["trial-stands"].remedy
 
 
+def test_during_a_trial_no_verdict_is_given_on_the_next_start(node: Node) -> None:
+    """That start ends the trial first."""
+    phases.run(TryRoutes(config(), 600, host=node.host))
+    (fault,) = (each for each in examine(host=node.host).faults if each.kind in ("unjudged", "shadowed"))
+    assert (fault.kind, fault.severity) == ("unjudged", Severity.UNKNOWN)
+    assert "a start ends the trial of routes first" in fault.message
+
+
 def test_what_only_may_break_later_is_listed_and_counts_with_strict_alone(node: Node, capsys: Any) -> None:
     never_restart(node)
     assert cli.main(["doctor"], host=node.host) == 0
