@@ -13,7 +13,7 @@ import pytest
 from command_line import CONFIG, SETUP
 from nightly import by_day
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(120, by_night=3600))]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=3600))]
 
 PROGRAM = Path(__file__).parents[1] / "support/refusing.py"
 # Instead of systemd, which doesn't run there: it enables, and knows of no unit but ours.
