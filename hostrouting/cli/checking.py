@@ -38,7 +38,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     exits with 0 if all is well, with 1 if a CIDR is shadowed, has no route or is discarded, and with 2 if it can't
     judge. With --output nagios it exits with 0, 1 (failures, WARN), 2 (failures, STRICT) or 3.
 
-      hostrouting check                                        the CIDRs of /etc/aks-flex-node/config.json
+      hostrouting check                         the CIDRs of /etc/aks-flex-node/config.json, else of what is installed
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
       hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host, as recorded (waits for nothing)
       hostrouting check --output svg > check.svg                     a picture for a ticket
@@ -51,10 +51,11 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
     if options.report:
         return _explain_verdict(host)
-    _, config = read_with_cidrs(options, host)
+    on = asked_host(options, host)
+    config = read_with_cidrs(options, host)[1] if _is_asked(options, host) else _installed(host)
     if options.output in ("nagios", "prometheus"):
         config = _without_waits(config)
-    result = _check(config, asked_host(options, host))
+    result = _check(config, on)
     if options.output == "nagios":
         code, line = nagios(result)
         say(line)
@@ -69,7 +70,45 @@ def check(options: argparse.Namespace, host: Host) -> int:
         say(exposition(*check_metrics(result, int(time.time()))).rstrip())
     else:
         say(overlap_text(result, width=columns(sys.stdout)))
+        for line in _next_lines(result, on):
+            say(line)
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
+
+
+def _is_asked(options: argparse.Namespace, host: Host) -> bool:
+    """Return whether the command line, or the default config, says what is expected, or a recording has no other."""
+    return bool(options.cidr) or options.snapshot is not None or has_config(options, host)
+
+
+def _installed(host: Host) -> Config:
+    from hostrouting.boot.manifest import Manifest
+
+    return Manifest.load(host.layout).config
+
+
+_FIND_CIDRS = """\
+to find the cluster's CIDRs:
+  kubectl get nodes -o custom-columns=NODE:.metadata.name,IP:.status.addresses[0].address,PODS:.spec.podCIDR
+  az aks show --resource-group G --name N --query networkProfile       podCidr, serviceCidr
+  az network vnet show --resource-group G --name V --query addressSpace    the nodes' own"""
+
+
+def _next_lines(report: OverlapReport, host: Host) -> list[str]:
+    """Say what to do next where nothing could be judged, in lines for people."""
+    from hostrouting.overlap.findings import UnknownReason
+
+    if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
+        return ["to see why there is none: ip -4 address; ip -4 route; networkctl status"]
+    if report.reason_kind is not UnknownReason.NOTHING_EXPECTED:
+        return []
+    from hostrouting.overlap.suspects import taken_networks
+
+    taken = taken_networks(host.routes)
+    asks = [
+        f"{network} leaves by {clean(','.join(devs))}: is the cluster's network in there?"
+        for network, devs in taken.items()
+    ]
+    return [*asks, _FIND_CIDRS]
 
 
 def _check(config: Config, host: Host) -> OverlapReport:
@@ -167,7 +206,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     for line in remedy_lines(result):
         complain(line)
     proposal, changes = None, Changes()
-    if result.verdict is not Verdict.UNKNOWN:
+    if is_judged := result.verdict is not Verdict.UNKNOWN or not result.cidrs:
         if config.static_routes.routes and backend is not on.routes:
             complain("the fix counts on the routes that CONFIG has already; hostrouting apply installs them")
         path = host.layout.config if options.config is None else options.config
@@ -179,7 +218,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
         say("\n".join(changes_lines(changes)) or NOTHING)
     elif proposal is not None:
         say(proposal if isinstance(proposal, str) else to_json_text(proposal).rstrip())
-    if result.verdict is Verdict.UNKNOWN:
+    if not is_judged:
         return EXIT_CHECK_UNKNOWN
     return EXIT_FAILURE if result.remedy.unmendable else 0
 
@@ -197,8 +236,6 @@ def _proposal(
     from hostrouting.routes import formats
     from hostrouting.routes.resolve import resolve
 
-    if options.cidr:
-        complain("--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs")
     if options.format != "config":
         kernel = on.routes
         routes, missing = resolve(entries, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN))
@@ -208,7 +245,7 @@ def _proposal(
         return write(routes).rstrip(), Changes()
     if document is not None and entries and not options.in_place:
         complain(f"{clean(str(path))} isn't changed; --in-place writes it there")
-    return mended(path, document, entries, is_in_place=options.in_place)
+    return mended(path, document, entries, options.cidr, is_in_place=options.in_place)
 
 
 def judge(options: argparse.Namespace, host: Host) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,18 @@ def mended(
     path: str | os.PathLike[str],
     document: dict[str, Any] | None,
     entries: Sequence[StaticRoute],
+    cidrs: Sequence[IPv4Network] = (),
     *,
     is_in_place: bool,
 ) -> tuple[dict[str, Any], Changes]:
-    """A config with some more static routes.
+    """A config with some more static routes and expected CIDRs.
 
     Args:
         path: of the config.
         document: what it held when it was judged; None: there is none, and these routes are all.
         entries: the routes.
-        is_in_place: whether it is written, unless there are none.
+        cidrs: the CIDRs; those that it expects already aren't added.
+        is_in_place: whether it is written, unless nothing is new.
 
     Returns:
         The document, and what was changed.
@@ -39,9 +42,17 @@ def mended(
     section = before.get(SECTION) or {}
     routes = section.get("staticRoutes") or {}
     more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
-    section = section | {"staticRoutes": routes | more}
-    after = before | {SECTION: section} if entries or document is None else before
-    if not (entries and is_in_place):
+    if entries or document is None:
+        section = section | {"staticRoutes": routes | more}
+    overlap = section.get("routeOverlap") or {}
+    expected = overlap.get("expectedCidrs") or []
+    known = [item["cidr"] if isinstance(item, dict) else item for item in expected]
+    new = [cidr for cidr in dict.fromkeys(map(str, cidrs)) if cidr not in known]
+    if new:
+        section = section | {"routeOverlap": overlap | {"expectedCidrs": [*expected, *new]}}
+    is_new = bool(entries or new)
+    after = before | {SECTION: section} if is_new or document is None else before
+    if not (is_new and is_in_place):
         return after, Changes()
     if read_config(path) != before:
         raise FileError(f"{path} was changed meanwhile, so what is proposed may not mend it; run again")

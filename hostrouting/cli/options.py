@@ -68,9 +68,20 @@ def read_section(
     except ConfigError as error:
         if not any(where == str(path) for where, _ in error.problems):
             complain(f"{bad('hostrouting:')} {clean(str(path))} breaks the rules:")
-        elif "cidr" in options:
+        elif "cidr" in options and (options.config is None or _is_cidr(options.config)):
             complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
         raise
+
+
+def _is_cidr(word: str) -> bool:
+    """Return whether a word that names no file was meant as a CIDR."""
+    from hostrouting.model.parsing import parse_cidr
+
+    try:
+        parse_cidr(word)
+    except ValueError:
+        return False
+    return True
 
 
 def has_config(options: argparse.Namespace, host: Host) -> bool:

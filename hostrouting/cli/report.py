@@ -72,8 +72,6 @@ def _page(report: OverlapReport, width: int | None, bar_lines: int) -> Page:
     page: Page = [(good if report.verdict is Verdict.OK else bad)(verdict_line(report))]
     if report.verdict is Verdict.UNKNOWN:
         return [*page, clean(summary(report))]
-    if not report.cidrs:
-        return [*page, "there is nothing to check: name CIDRs with --cidr or as routeOverlap.expectedCidrs"]
     default = clean(",".join(report.default_devs))
     findings: defaultdict[IPv4Network, list[str]] = defaultdict(list)
     for finding in report.findings:
@@ -83,7 +81,7 @@ def _page(report: OverlapReport, width: int | None, bar_lines: int) -> Page:
     bars = _bars(report)
     noted = {*bars, *(note.cidr for note in report.notes)}
     shown = sorted(dict.fromkeys(report.cidrs), key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]
-    count = _cells_in(width, max(len(str(cidr)) for cidr in report.cidrs))
+    count = _cells_in(width, max((len(str(cidr)) for cidr in report.cidrs), default=0))
     drawn = {cidr: _drawn(cidr, bars[cidr], count, bar_lines) for cidr in shown if cidr in bars}
     paints = legend((answer for lines in drawn.values() for line in lines for answer in line), report.default_devs)
     page.append(head(f"expected interface: {default}"))

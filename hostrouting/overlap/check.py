@@ -45,6 +45,17 @@ def unjudged(
     return attrs.evolve(report, reason_kind=reason_kind, reason_detail=reason_detail)
 
 
+def nothing_expected(overlap: RouteOverlap, *, host: str | None = None) -> OverlapReport:
+    """Return the report of a check that was given no CIDR: it proves nothing, and holds no node back.
+
+    Args:
+        overlap: without expected CIDRs.
+        host: the name of the host that was to be judged; None: this one's.
+    """
+    how = "name the cluster's CIDRs with --cidr or as routeOverlap.expectedCidrs"
+    return unjudged(overlap, UnknownReason.NOTHING_EXPECTED, how, host=host)
+
+
 def without_findings(overlap: RouteOverlap, verdict: Verdict, *, host: str | None = None) -> OverlapReport:
     """Return a report without findings.
 
@@ -86,7 +97,7 @@ def check_overlap(
         kernel can't be asked.
     """
     if not overlap.expected_cidrs:
-        return without_findings(overlap, Verdict.OK, host=host)
+        return nothing_expected(overlap, host=host)
     try:
         if deadlines is not None:
             _wait_for_addresses(backend, scope, deadlines)

@@ -34,6 +34,7 @@ class UnknownReason(StrEnum):
     CHECK_FAILED = "check-failed"
     NO_RECORDING = "no-recording"
     NO_KERNEL = "no-kernel"
+    NOTHING_EXPECTED = "nothing-expected"
 
 
 class FindingKind(StrEnum):

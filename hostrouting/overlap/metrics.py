@@ -38,7 +38,8 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
         for cidr in report.cidrs
         for verdict in Verdict
     }
-    failures = {f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in FindingKind}
+    kinds = FindingKind if report.cidrs else ()
+    failures = {f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in kinds}
     return (
         Metric("last_run_timestamp_seconds", "gauge", "When it was last checked, in seconds since 1970.", {"": time}),
         Metric("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),

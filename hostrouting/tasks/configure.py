@@ -30,7 +30,7 @@ from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Route, Table
-from hostrouting.overlap.check import check_overlap, unjudged, without_findings
+from hostrouting.overlap.check import check_overlap, nothing_expected, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.wording import error_text
@@ -310,7 +310,7 @@ class Run:
         """Check, if that is among the parts that are decided upon, and leave the markers."""
         overlap, host = self.config.route_overlap, self.host
         if CHECK not in self.wanted.names or not overlap.expected_cidrs:
-            return without_findings(overlap, Verdict.OK)
+            return nothing_expected(overlap)
         if host.is_image:
             return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
         report = check_overlap(overlap, host.routes, scope, deadlines=self.deadlines)
@@ -321,8 +321,12 @@ class Run:
 
 
 def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
-    """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode."""
-    if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK:
+    """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode.
+
+    Where nothing is expected nobody is held back.
+    """
+    is_asked = report.reason_kind is not UnknownReason.NOTHING_EXPECTED
+    if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK and is_asked:
         raise RouteOverlapError(error_text(report), report, warnings, hint=hint)
 
 

@@ -156,7 +156,7 @@ def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Itera
         now: this one.
         waiting: routes of ours that are on their way.
     """
-    if now.verdict is Verdict.UNKNOWN:
+    if now.verdict is Verdict.UNKNOWN and now.cidrs:
         if before is None or before.reason != now.reason:
             yield Event(EventKind.UNKNOWN, summary(now))
         return

@@ -134,7 +134,7 @@ class _Watch:
                 write(report, done)
             except FileError as error:
                 self.troubles.append(str(error))
-        if report.verdict is Verdict.UNKNOWN and self.report:
+        if report.verdict is Verdict.UNKNOWN and report.cidrs and self.report:
             report = attrs.evolve(report, findings=self.report.findings)
         troubles = tuple(dict.fromkeys((*done.problems, *self.troubles)))
         events = (

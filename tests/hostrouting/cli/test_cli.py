@@ -453,13 +453,31 @@ def test_check_that_can_not_judge_is_2(run: Any, kernel: FakeKernel, config: Pat
     code, out, _ = run("check", config)
     assert code == 2
     assert out.splitlines()[1].startswith("the check couldn't judge anything: no-default-route")
+    assert "ip -4 route" in out.splitlines()[2]
 
 
-def test_check_without_cidrs_says_that_there_is_nothing_to_check(run: Any, config: Path) -> None:
+def test_a_check_of_nothing_is_2_and_says_what_may_be_meant(run: Any, config: Path) -> None:
     config.write_text("{}")
     code, out, _ = run("check", config)
-    assert code == 0
-    assert "name CIDRs with --cidr" in out
+    assert code == 2
+    assert "nothing-expected: name the cluster's CIDRs with --cidr" in out
+    assert "172.16.0.0/16 leaves by ib0: is the cluster's network in there?" in out
+    assert "kubectl get nodes" in out
+
+
+def test_a_check_of_nothing_named_is_of_what_is_installed(run: Any, config: Path) -> None:
+    assert run("check")[0] == 2
+    assert run("apply", config)[0] == 0
+    code, out, _ = run("check", "--output", "json")
+    assert (code, json.loads(out)["verdict"], json.loads(out)["mode"]) == (0, "ok", "STRICT")
+
+
+@pytest.mark.parametrize("command", ["check", "fix"])
+def test_a_config_that_can_not_be_read_is_the_only_thing_wrong(run: Any, config: Path, command: str) -> None:
+    config.write_text("{")
+    code, out, err = run(command, config)
+    assert (code, out) == (78, "")
+    assert "--cidr" not in err
 
 
 def test_the_json_of_a_check_has_the_documented_shape(run: Any, config: Path) -> None:
@@ -555,6 +573,7 @@ def test_a_recorded_host_is_waited_for_by_nobody(run: Any, elsewhere: Any, confi
     code, out, err = elsewhere("check", config, "--snapshot", path)
     assert (code, err) == (2, "")
     assert out.splitlines()[1].startswith("the check couldn't judge anything: no-default-route")
+    assert "ip -4 route" in out.splitlines()[2]
     code, out, err = elsewhere("plan", config, "--snapshot", path)
     assert (code, err) == (2, "")
     assert out.startswith("would wait up to 600 s for the default route")

@@ -25,7 +25,6 @@ GATEWAY = IPv4Address("10.1.0.1")
 EXPECTED = "172.16.0.0/16"
 HALVES = [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
 NOTHING = "nothing fails: there is nothing to mend\n"
-NOT_KEPT = "--cidr isn't kept: for a check at every boot add these CIDRs to routeOverlap.expectedCidrs\n"
 
 
 @pytest.fixture
@@ -108,7 +107,9 @@ def test_a_config_without_routes_of_its_own_gets_them_enabled(run: Run, written:
 
 def test_with_cidrs_alone_the_proposal_is_a_document_of_its_own(run: Run) -> None:
     code, out, _ = run("fix", "--cidr", EXPECTED, "--cidr", "172.16.0.0/12")
-    assert (code, json.loads(out)) == (0, {"hostRouting": {"staticRoutes": static(*HALVES)}})
+    expected = {"expectedCidrs": [EXPECTED, "172.16.0.0/12"]}
+    wanted = {"staticRoutes": static(*HALVES), "routeOverlap": expected}
+    assert (code, json.loads(out)) == (0, {"hostRouting": wanted})
 
 
 def test_routes_that_the_config_no_longer_names_are_not_counted_on(run: Run, written: Any, tmp_path: Path) -> None:
@@ -124,12 +125,15 @@ def test_routes_that_the_config_no_longer_names_are_not_counted_on(run: Run, wri
     assert run("check", mended)[0] == 0
 
 
-def test_cidrs_beside_a_config_are_mended_too_and_not_written_into_it(run: Run, written: Any) -> None:
+def test_cidrs_beside_a_config_are_mended_and_expected_too(run: Run, written: Any) -> None:
     document = expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.2.0/24"}))
     code, out, _ = run("fix", written(document), "--cidr", "172.16.2.0/23")
     entries = ({"destination": f"172.16.{number}.0/24"} for number in (2, 1, 3))
     document["hostRouting"]["staticRoutes"] = static(*entries)
+    document["hostRouting"]["routeOverlap"]["expectedCidrs"].append("172.16.2.0/23")
     assert (code, json.loads(out)) == (0, document)
+    code, out, _ = run("fix", written(document), "--cidr", "172.16.2.0/23", "--cidr", "10.96.0.0/12")
+    assert json.loads(out)["hostRouting"]["routeOverlap"]["expectedCidrs"][2:] == ["10.96.0.0/12"]
 
 
 def test_the_config_of_the_layout_is_mended_if_none_is_named(run: Run, host: Host) -> None:
@@ -151,18 +155,20 @@ def test_the_config_of_the_layout_is_mended_if_none_is_named(run: Run, host: Hos
 def test_where_nothing_fails_the_config_is_printed_as_it_is(run: Run, written: Any, document: object) -> None:
     code, out, err = run("fix", written(document))
     assert (code, out) == (0, json.dumps(document, indent=2) + "\n")
-    assert NOTHING in err
+    is_asked = bool(document.get("hostRouting", {}).get("routeOverlap", {}).get("expectedCidrs"))  # type: ignore[attr-defined]
+    assert (NOTHING in err, "nothing-expected" in err) == (is_asked, not is_asked)
     assert ("has no key hostRouting: it asks for nothing" in err) == ("hostRouting" not in document)  # type: ignore[operator]
 
 
 def test_where_nothing_fails_of_cidrs_alone_no_route_is_proposed(run: Run) -> None:
     code, out, err = run("fix", "--cidr", "10.96.0.0/12")
-    assert (code, json.loads(out)) == (0, {"hostRouting": {"staticRoutes": static()}})
-    assert err == NOTHING + NOT_KEPT
-    assert Config.from_mapping(json.loads(out)) == Config(static_routes={"enabled": True})
+    overlap = {"expectedCidrs": ["10.96.0.0/12"]}
+    assert (code, json.loads(out)) == (0, {"hostRouting": {"staticRoutes": static(), "routeOverlap": overlap}})
+    assert err == NOTHING
+    assert Config.from_mapping(json.loads(out)) == Config(static_routes={"enabled": True}, route_overlap=overlap)
     for format_ in ("ip", "netplan", "networkd"):
         code, out, err = run("fix", "--cidr", "10.96.0.0/12", "--format", format_)
-        assert (code, out.strip(), err) == (0, "", NOTHING + NOT_KEPT)
+        assert (code, out.strip(), err) == (0, "", NOTHING)
 
 
 # --- the other formats -------------------------------------------------------------------------------------------
@@ -337,7 +343,8 @@ def test_a_config_without_our_key_gets_it_beside_its_others(run: Run, tmp_path: 
     path = tmp_path / "given.json"
     path.write_text(text)
     assert run("fix", "--in-place", path, "--cidr", EXPECTED)[0] == 0
-    assert json.loads(path.read_text()) == json.loads(text) | {"hostRouting": {"staticRoutes": static(*HALVES)}}
+    wanted = {"staticRoutes": static(*HALVES), "routeOverlap": {"expectedCidrs": [EXPECTED]}}
+    assert json.loads(path.read_text()) == json.loads(text) | {"hostRouting": wanted}
     assert path.read_text().startswith(text.rstrip("}\n"))
 
 

@@ -1,0 +1,37 @@
+"""Private networks that leave by other interfaces than the default route's: the cluster's may be among them."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+from hostrouting.config.routing import RouteOverlap
+from hostrouting.kernel.nexthops import default_route
+from hostrouting.kernel.port import RouteBackend
+from hostrouting.model.links import is_like
+from hostrouting.model.routes import Table
+
+# RFC 1918 and RFC 6598: a cluster's networks lie in these.
+_PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
+
+
+def taken_networks(backend: RouteBackend) -> dict[IPv4Network, tuple[str, ...]]:
+    """Return the private networks that table main leads elsewhere, each with its interfaces, sorted.
+
+    Routes to single addresses and by interfaces of containers are left out, as no cluster is hidden by them.
+
+    Args:
+        backend: the kernel to ask.
+
+    Raises:
+        RouteError: the kernel can't be asked.
+    """
+    default = default_route(backend.default_routes())
+    usual = {*(default.devs if default else ()), "lo"}
+    found: dict[IPv4Network, set[str]] = {}
+    for route in backend.routes_except(default.devs if default else ()):
+        network, others = route.destination, {*route.devs} - usual
+        is_pod = all(is_like(dev, RouteOverlap(()).container_devs) for dev in others)
+        is_private = any(network.subnet_of(private) for private in _PRIVATE)
+        if route.table == Table.MAIN and 0 < network.prefixlen < 32 and is_private and not is_pod:
+            found.setdefault(network, set()).update(others)
+    return {network: tuple(sorted(devs)) for network, devs in sorted(found.items())}
