@@ -17,9 +17,11 @@ from hostrouting import Config
 from hostrouting.boot.render import render_check_route_overlap_script
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.recording import SnapshotBackend
+from hostrouting.model.routes import Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
 from hostrouting.overlap.findings import NoteKind
+from hostrouting.routes.resolve import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -238,6 +240,15 @@ def test_an_explanation_says_it_too(case: Case) -> None:
         found = explain(IPv4Address(case.address), overlap_of(case), asked, phases.CancelScope())
         assert found is not None
         assert "" in case.leaves or found.is_as_expected == (not case.told)
+
+
+def test_a_fix_has_no_source_that_left_the_host(kernel: NamespaceKernel) -> None:
+    build(FIXABLE.does)
+    remedy = check(kernel, FIXABLE).remedy
+    main = kernel.routes(Table.MAIN)
+    routes, missing = resolve(remedy.routes, kernel.links(), kernel.addresses(), main)
+    assert (remedy.unmendable, missing, kernel.add(routes)) == ((), None, ())
+    assert check(kernel, FIXABLE).verdict == "ok"
 
 
 def test_an_explanation_asks_whether_two_tables_are_one(kernel: NamespaceKernel) -> None:
